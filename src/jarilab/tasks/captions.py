@@ -20,7 +20,7 @@ from jarilab.data.captions.judges import Judges
 from jarilab.data.captions.sources import CaptionSource, FolderSource, SceneSource
 from jarilab.data.captions.styles import STYLES
 from jarilab.data.images import HELD_OUT
-from jarilab.data.images.captioned import LONGEST_CAPTION
+from jarilab.data.images.captioned import MAX_CAPTION_BYTES
 from jarilab.data.images.notices import printable
 from jarilab.data.images.resize import fitted
 from jarilab.data.images.tokenizer import FILE as CODES
@@ -174,7 +174,7 @@ class Captions(Task):
             "height": Annotated[int, Ge(rows), Le(rows)],
             "width": Annotated[int, Ge(columns), Le(columns)],
             "empty": Annotated[int, Ge(0), Lt(len(self.codes))],
-            "longest": Annotated[int, Ge(2), Le(1 + LONGEST_CAPTION)],
+            "longest": Annotated[int, Ge(2), Le(1 + MAX_CAPTION_BYTES)],
             "ceiling": dict[str, float],
         }
         check_fields(str(folder / FACTS), fields, facts)

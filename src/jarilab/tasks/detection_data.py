@@ -18,7 +18,7 @@ from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.data.captions.scenes import Plan, Scenes
 from jarilab.data.images.annotated import AnnotatedImage, Box, usable_boxes
 from jarilab.data.images.annotations import SETS, has_lists, is_held_out, read_annotations
-from jarilab.data.images.files import LARGEST_SET, decode
+from jarilab.data.images.files import MAX_DATASET_BYTES, decode
 from jarilab.data.images.notices import Notices, few_held_out
 from jarilab.positions.boxes import to_cxcywh
 from jarilab.positions.patches import Images
@@ -154,9 +154,9 @@ class Photographs(BoxedImages):
                 continue
             found.append(photograph)
             taken += photograph.pixels.numel()
-            if taken > LARGEST_SET:
+            if taken > MAX_DATASET_BYTES:
                 raise UserError(
-                    f"{folder}: {count:,} images of {longest} pixels take more than {LARGEST_SET:,} bytes; use a "
+                    f"{folder}: {count:,} images of {longest} pixels take more than {MAX_DATASET_BYTES:,} bytes; use a "
                     "smaller task.size, or fewer of them"
                 )
         if not _any_object(found):

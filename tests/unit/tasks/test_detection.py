@@ -349,7 +349,7 @@ def test_more_things_than_queries_are_told(tmp_path: Path) -> None:
     assert made.notices() == []
     made.check_model({"queries": 2})
     assert len(made.notices()) == 2
-    assert "more things than the 2 queries can find, up to 3 (p0.png, p1.png, " in made.notices()[0]
+    assert "more objects than the 2 queries, up to 3 (p0.png, p1.png, " in made.notices()[0]
     assert "model.queries=3 finds them" in made.notices()[0]
 
 

@@ -1,6 +1,6 @@
-"""What rules find in an image of a style, and whether it shows what its caption says.
+"""Attributes of an image found by rules on pixels, and whether the image matches its caption.
 
-The digits themselves are read by a classifier (`digit_classifier.py`); here they are found and cut out for it.
+A classifier reads the digits (`digit_classifier.py`). This module locates and cuts them out for it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from jarilab.data.captions.digits import Digits, ink_span
 from jarilab.data.captions.scenes import COLOURS, Plan, Scenes, World
 from jarilab.data.captions.styles import Style
 
-INK = 0.3  # of full brightness: what a rule calls drawn
-LEAST = 8  # pixels of ink, else nothing is drawn: the thinnest digits have a dozen
-GLYPH = 20  # pixels of the longer side of a digit as a classifier sees it
-FRAME = 24  # pixels of the frame around it
+INK_THRESHOLD = 0.3  # share of full brightness
+MIN_INK_PIXELS = 8  # the thinnest digits have a dozen
+GLYPH = 20  # longer side of a digit for the classifier, in pixels
+FRAME = 24  # side of the frame around it, in pixels
 
 Pixels = UInt8[Tensor, "B 3 H W"]
 
@@ -27,22 +27,22 @@ _WORLD = World(canvas=FRAME, most=1, smallest=GLYPH, largest=GLYPH)
 
 
 def glyphs(style: Style, images: Pixels) -> Float[Tensor, "B N 24 24"]:
-    """The digits of images of this style as a classifier sees them: grey, all of one size, in the middle of a frame.
+    """Cut out the digits of images for the classifier: grey, one size, centred in a frame.
 
     An image or square of a row without ink is empty here too.
     """
     squares = _squares(style, images).flatten(0, 1)
     has_ink = drawn(style, images).flatten()
-    found = torch.zeros(len(squares), FRAME, FRAME)
+    frames = torch.zeros(len(squares), FRAME, FRAME)
     if has_ink.any():
-        found[has_ink] = _framed(squares[has_ink])
-    return found.unflatten(0, (len(images), -1))
+        frames[has_ink] = _framed(squares[has_ink])
+    return frames.unflatten(0, (len(images), -1))
 
 
 def _framed(squares: Float[Tensor, "M h w"]) -> Float[Tensor, "M 24 24"]:
-    """The ink of each square enlarged to GLYPH pixels, in the middle of a frame: drawn as a scene of one digit."""
+    """Enlarge the ink of each square to GLYPH pixels, centred in a frame, drawn as a scene of one digit."""
     labels = torch.zeros(len(squares), dtype=torch.long)  # which digit it is does not matter here
-    digits = Digits.of(squares, labels, threshold=INK)
+    digits = Digits.of(squares, labels, threshold=INK_THRESHOLD)
     extent = digits.extent
     longer = extent.amax(-1, keepdim=True)
     extent = (extent / longer * GLYPH).round().clamp_min(1.0)
@@ -57,20 +57,20 @@ def _framed(squares: Float[Tensor, "M h w"]) -> Float[Tensor, "M 24 24"]:
 
 
 def drawn(style: Style, images: Pixels) -> Bool[Tensor, "B N"]:
-    """Whether there is anything to read where the digits stand: a few pixels of ink, in each square of a row."""
-    ink = _squares(style, images) > INK
-    return ink.sum((2, 3)) >= LEAST
+    """Whether each square of a row has enough ink to read a digit."""
+    ink = _squares(style, images) > INK_THRESHOLD
+    return ink.sum((2, 3)) >= MIN_INK_PIXELS
 
 
 def _squares(style: Style, images: Pixels) -> Float[Tensor, "B N h w"]:
-    """Where the digits stand, in grey."""
+    """Return the squares with digits, in grey."""
     grey_BHW = images.amax(1).float() / 255
     count = len(style.digits)
     return grey_BHW.unflatten(2, (count, -1)).movedim(2, 1)
 
 
 def attributes(style: Style, images: Pixels) -> dict[str, Int[Tensor, " B"]]:
-    """What rules on pixels find of an image's one digit, as numbers of words; -1 in an image without ink.
+    """Return the attributes of each image's single digit, as word indices; -1 for an image without ink.
 
     Colour by the direction of the mean colour of the ink, size by the longer side of the box around it, place by its
     centre of mass. Nothing in a style whose words are digits alone.
@@ -79,18 +79,18 @@ def attributes(style: Style, images: Pixels) -> dict[str, Int[Tensor, " B"]]:
         return {}
     pixels_BCHW = images.float() / 255
     grey_BHW = pixels_BCHW.amax(1)
-    ink_BHW = grey_BHW > INK
-    found = {
+    ink_BHW = grey_BHW > INK_THRESHOLD
+    values = {
         "size": _size(style, ink_BHW),
         "colour": _colour(style, pixels_BCHW, ink_BHW),
         "place": _corner(style, grey_BHW * ink_BHW),
     }
     empty_B = ~drawn(style, images).any(1)
-    return {name: value_B.masked_fill(empty_B, -1) for name, value_B in found.items()}
+    return {name: value_B.masked_fill(empty_B, -1) for name, value_B in values.items()}
 
 
 def _size(style: Style, ink_BHW: Bool[Tensor, "B H W"]) -> Int[Tensor, " B"]:
-    """By the longer side of the box around the ink; the limit lies halfway between two sizes."""
+    """Return the size by the longer side of the ink's box; limits lie halfway between two sizes."""
     limits = []
     for (_, largest), (smallest, _) in pairwise(style.sides):
         limits.append((largest + smallest) / 2)
@@ -101,7 +101,7 @@ def _size(style: Style, ink_BHW: Bool[Tensor, "B H W"]) -> Int[Tensor, " B"]:
 
 
 def _colour(style: Style, pixels_BCHW: Tensor, ink_BHW: Tensor) -> Int[Tensor, " B"]:
-    """By the direction of the mean colour of the ink."""
+    """Return the colour by the direction of the ink's mean colour."""
     colours = [COLOURS[name] for name in style.colours]
     palette_KC = functional.normalize(torch.tensor(colours).float(), dim=-1)
     inked_BCHW = pixels_BCHW * ink_BHW.unsqueeze(1)
@@ -111,7 +111,7 @@ def _colour(style: Style, pixels_BCHW: Tensor, ink_BHW: Tensor) -> Int[Tensor, "
 
 
 def _corner(style: Style, weight_BHW: Float[Tensor, "B H W"]) -> Int[Tensor, " B"]:
-    """By the centre of mass: 0 top left, 1 top right, 2 bottom left, 3 bottom right."""
+    """Return the corner by the centre of mass: 0 top left, 1 top right, 2 bottom left, 3 bottom right."""
     weight_BHW = weight_BHW.clamp_min(1e-9)
     mass_B = weight_BHW.sum((1, 2))
     row_H = torch.arange(style.height) + 0.5
@@ -124,20 +124,22 @@ def _corner(style: Style, weight_BHW: Float[Tensor, "B H W"]) -> Int[Tensor, " B
 
 
 def _length(ink: Bool[Tensor, "B L"]) -> Int[Tensor, " B"]:
-    """From the first to the last True of each row."""
+    """Return the length from the first to the last True of each row."""
     first, end = ink_span(ink)
     return end - first
 
 
 def describe_images(style: Style, images: Pixels, digits: Int[Tensor, "B N"]) -> list[str | None]:
-    """What the images show, as captions of this style, with a dash for a square of a row that is empty: "one - five";
-    None for an image without ink, of which no word is right. digits: what a classifier reads in them."""
+    """Describe images as captions of this style, with a dash for an empty square: "one - five".
+
+    None for an image without ink. digits: as read by a classifier.
+    """
     drawn_BN = drawn(style, images)
     digits = digits.masked_fill(~drawn_BN, -1)
-    found = attributes(style, images)
+    words = attributes(style, images)
     for number, part in enumerate(style.digits):
-        found[style.names[part]] = digits[:, number]
-    columns = [found[name] for name in style.names]
+        words[style.names[part]] = digits[:, number]
+    columns = [words[name] for name in style.names]
     values_BP = torch.stack(columns, 1)
     anything_B = drawn_BN.any(1).tolist()
     captions = []
@@ -155,13 +157,13 @@ def matches_caption(
     """For each image, whether it shows what the words of its caption say: `digit` (the share of them), each attribute,
     and `exact_match`, all of it. digits: what a classifier reads in the images; where nothing is drawn, all are
     wrong."""
-    said_BN = values[:, list(style.digits)]
-    right_BN = (said_BN == digits) & drawn(style, images)
+    captioned_BN = values[:, list(style.digits)]
+    right_BN = (captioned_BN == digits) & drawn(style, images)
     exact_B = right_BN.all(1)
     shares = {"exact_match": exact_B, "digit": right_BN.float().mean(1)}
-    for name, found_B in attributes(style, images).items():
-        said_B = values[:, style.names.index(name)]
-        right_B = found_B == said_B
+    for name, value_B in attributes(style, images).items():
+        captioned_B = values[:, style.names.index(name)]
+        right_B = value_B == captioned_B
         exact_B = exact_B & right_B
         shares[name] = right_B.float()
     shares["exact_match"] = exact_B.float()

@@ -1,7 +1,4 @@
-"""Who reads the digits of generated images: a small classifier that was trained on real ones only.
-
-Two of them, from different seeds and different halves of the digits: one judges, the other may choose among images.
-"""
+"""A small classifier that reads the digits of generated images. It is trained on real digits only."""
 
 from __future__ import annotations
 
@@ -19,16 +16,16 @@ from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.data.captions.checks import FRAME, drawn, glyphs
 from jarilab.data.captions.digits import Digits
 from jarilab.data.captions.styles import Painter, Style
-from jarilab.data.images.fitting import Progress, fit, read_weights, take_weights
+from jarilab.data.images.fitting import Progress, fit, load_weights, read_weights
 from jarilab.nn.init import initialise
 
 AT_ONCE = 512
 EMPTY = -10_000.0
-"""In the place of the log-probability of a digit that is not there."""
+"""Stands for the log-probability of a missing digit."""
 
 
 class Reader(nn.Module):
-    """Scores of the ten digits for each glyph."""
+    """A classifier of glyphs: scores of the ten digits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,47 +45,46 @@ class Reader(nn.Module):
 
 @final
 class DigitClassifier:
-    """A reader of the digits in images of one style."""
+    """Reads the digits in images of one style."""
 
     def __init__(self, style: Style, reader: Reader):
         self.style, self._reader = style, reader.eval().requires_grad_(False)
 
     def read(self, images: UInt8[Tensor, "B 3 H W"]) -> Int[Tensor, "B N"]:
-        """The digits of each image from left to right."""
+        """Return the digits of each image from left to right."""
         return self._log_probabilities(images).argmax(-1)
 
     def score(
         self, images: UInt8[Tensor, "B 3 H W"], values: Int[Tensor, "B P"]
     ) -> Float[Tensor, " B"]:
-        """The log-probability that the images show the digits that the words name; `EMPTY` for each that is not
-        there."""
+        """Return the log-probability that images show the digits of the words; `EMPTY` for each missing digit."""
         wanted_BN1 = values[:, list(self.style.digits)].unsqueeze(-1)
-        found_BN = self._log_probabilities(images).gather(-1, wanted_BN1).squeeze(-1)
-        return found_BN.masked_fill(~drawn(self.style, images), EMPTY).sum(1)
+        log_BN = self._log_probabilities(images).gather(-1, wanted_BN1).squeeze(-1)
+        return log_BN.masked_fill(~drawn(self.style, images), EMPTY).sum(1)
 
     @torch.no_grad()
     def _log_probabilities(self, images: Tensor) -> Tensor:
         parts = []
         for some in images.split(AT_ONCE):
-            found_BNhw = glyphs(self.style, some)
-            scores = self._reader(found_BNhw.flatten(0, 1)).log_softmax(-1)
-            parts.append(scores.unflatten(0, found_BNhw.shape[:2]))
+            glyphs_BNhw = glyphs(self.style, some)
+            scores = self._reader(glyphs_BNhw.flatten(0, 1)).log_softmax(-1)
+            parts.append(scores.unflatten(0, glyphs_BNhw.shape[:2]))
         return torch.cat(parts)
 
     def to_bytes(self) -> bytes:
-        """The weights as safetensors."""
+        """Return the weights as safetensors."""
         return save(self._reader.state_dict())
 
     @staticmethod
     def from_file(style: Style, path: Path) -> DigitClassifier:
-        """The judge in a file of `to_bytes`. Raises UserError for anything else."""
+        """Read a file written by `to_bytes`. Raises UserError for any other."""
         reader = Reader()
-        take_weights(reader, read_weights(path)[0], path)
+        load_weights(reader, read_weights(path)[0], path)
         return DigitClassifier(style, reader)
 
 
 def halves(digits: Digits) -> tuple[Digits, Digits]:
-    """Every second digit, and the others."""
+    """Split digits into those with even and with odd index."""
     return _every(digits, 0), _every(digits, 1)
 
 
@@ -106,8 +102,10 @@ def train_digit_classifier(
     lr: float = 2e-3,
     progress: Progress | None = None,
 ) -> DigitClassifier:
-    """Train on images of this style made of real digits. The same seed, digits and number of threads give the same
-    weights."""
+    """Train a classifier on images of this style made of real digits.
+
+    The same seed, digits and number of threads give the same weights.
+    """
     painter = Painter(style, digits, seed=seed)
     reader = Reader()
     initialise(reader, seed)

@@ -18,7 +18,7 @@ Part = Literal["training", "held_out"]
 
 @dataclass(frozen=True, eq=False)
 class Digits:
-    """Images of single digits. pixels: `(N, h, w)` float32, 0 for the ground and 1 for ink. labels: `(N,)`.
+    """Images of single digits. pixels: `(N, h, w)` float32, 0 for background and 1 for ink. labels: `(N,)`.
 
     ink: `(N, 4)`, the smallest box around each digit: left, top, right, bottom.
     """
@@ -29,14 +29,14 @@ class Digits:
 
     @property
     def extent(self) -> Float[Tensor, "N 2"]:
-        """Width and height of the box around each digit."""
+        """Return width and height of the box around each digit."""
         low, high = self.ink.split(2, 1)
         return high - low
 
     def scaled(
         self, sources: Int[Tensor, "B N"], sides: Float[Tensor, "B N"], *, least: float
     ) -> Float[Tensor, "B N 2"]:
-        """Width and height in whole pixels of these digits once their longer side is `sides`; `least` at least."""
+        """Return width and height in pixels if the longer side is `sides`, and at least `least`."""
         extent = self.extent[sources]
         longer = extent.amax(-1, keepdim=True)
         scaled = extent / longer * sides.unsqueeze(-1)
@@ -44,12 +44,12 @@ class Digits:
 
     @staticmethod
     def load(folder: str | None, part: Part) -> Digits:
-        """MNIST's from a folder, or scikit-learn's scans where none is named. Raises UserError."""
+        """Read MNIST from a folder, or scikit-learn's scans without one. Raises UserError."""
         return Digits.mnist(Path(folder), part) if folder else Digits.scans(part)
 
     @staticmethod
     def scans(part: Part) -> Digits:
-        """scikit-learn's 1,797 scans of 8 x 8 pixels; the last fifth of them is held out."""
+        """Read scikit-learn's 1,797 scans of 8 x 8 pixels. The last fifth is held out."""
         pixels, labels = _scans()
         start = len(labels) * 4 // 5
         chosen = slice(None, start) if part == "training" else slice(start, None)
@@ -57,8 +57,7 @@ class Digits:
 
     @staticmethod
     def mnist(folder: Path, part: Part) -> Digits:
-        """MNIST from a folder with its idx files, plain or gzip; its 10,000 test digits are held out. Raises
-        UserError."""
+        """Read MNIST from a folder of idx files. Its 10,000 test digits are held out. Raises UserError."""
         path = idx.find(folder, part == "held_out") if folder.is_dir() else None
         if path is None or path.name.startswith("train") != (part == "training"):
             raise UserError(
@@ -76,7 +75,7 @@ class Digits:
     def of(
         pixels: Float[Tensor, "N h w"], labels: Int[Tensor, " N"], *, threshold: float = 0.25
     ) -> Digits:
-        """Images whose ink is what is brighter than `threshold`. Those without any are left out."""
+        """Keep images with pixels brighter than `threshold`, which count as ink."""
         bright = pixels > threshold
         has_ink = bright.any(-1).any(-1)
         pixels, labels = pixels[has_ink], labels[has_ink]
@@ -88,7 +87,7 @@ class Digits:
 
 
 def ink_span(ink: Bool[Tensor, "N L"]) -> tuple[Tensor, Tensor]:
-    """The first and one past the last True of each row."""
+    """Return the first True of each row and one past the last."""
     number = ink.long()
     behind = number.flip(1).argmax(1)
     return number.argmax(1), ink.shape[1] - behind
@@ -96,6 +95,6 @@ def ink_span(ink: Bool[Tensor, "N L"]) -> tuple[Tensor, Tensor]:
 
 @cache
 def _scans() -> tuple[Tensor, Tensor]:
-    found = import_optional("sklearn.datasets", "vision").load_digits()
-    pixels = torch.from_numpy(found["images"]).float() / 16
-    return pixels, torch.from_numpy(found["target"]).long()
+    scans = import_optional("sklearn.datasets", "vision").load_digits()
+    pixels = torch.from_numpy(scans["images"]).float() / 16
+    return pixels, torch.from_numpy(scans["target"]).long()

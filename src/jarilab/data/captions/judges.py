@@ -1,7 +1,7 @@
-"""Who judges the images painted for captions of a style, and who may choose among them.
+"""Two digit classifiers for generated images: a judge that measures, and a scorer for `rerank`.
 
-Two digit classifiers, from different seeds and different halves of the real digits: one judges, the other scores images
-for `rerank`, so that nobody is judged by whom it was chosen to please.
+They are trained from different seeds on different halves of the real digits. So the judge did not choose the images
+that it measures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jarilab.data.images.fitting import note, progress_bar
 from jarilab.data.images.tokenizer import ImageTokenizer
 
 JUDGE, SCORER = "judge.safetensors", "scorer.safetensors"
-REAL = 2000  # real images that a judge is measured on
+REAL_IMAGES = 2000  # for measuring a judge
 BLANK = "an empty image"
 
 Pixels = UInt8[Tensor, "B 3 H W"]
@@ -34,7 +34,7 @@ Pixels = UInt8[Tensor, "B 3 H W"]
 @final
 @dataclass(frozen=True, eq=False)
 class Judges:
-    """The judge and the scorer of the images of a style."""
+    """The judge that measures images of a style, and the scorer that ranks them."""
 
     style: Style
     judge: DigitClassifier
@@ -60,24 +60,26 @@ class Judges:
 
     @staticmethod
     def read(style: Style, folder: Path) -> Judges:
-        """Those of `artifacts` in a folder. Raises UserError."""
+        """Read the files of `artifacts` from a folder. Raises UserError."""
         judge = DigitClassifier.from_file(style, folder / JUDGE)
         scorer = DigitClassifier.from_file(style, folder / SCORER)
         return Judges(style, judge, scorer)
 
     def artifacts(self) -> dict[str, bytes]:
-        """The files of both, by name."""
+        """Return the files of both, by name."""
         return {JUDGE: self.judge.to_bytes(), SCORER: self.scorer.to_bytes()}
 
     def metrics(self, images: Pixels, values: Int[Tensor, "B P"]) -> dict[str, float]:
-        """The shares of images that show what their captions say: exact match, digits, and each attribute. values:
-        the words of the captions, as numbers of the style."""
+        """Return the shares of images that match their captions: exactly, by digit, and by attribute.
+
+        values: the words of the captions, as word indices of the style.
+        """
         right = matches_caption(self.style, values, images, self.judge.read(images))
         return {name: float(value.mean()) for name, value in right.items()}
 
     def ceiling(self, source: SceneSource, codes: ImageTokenizer) -> dict[str, float]:
-        """What the judge reads right in real images of held-out digits, and in these after their codes."""
-        held_out = source.held_out(torch.arange(REAL))
+        """Return the judge's accuracy on real images of held-out digits, and on their reconstructions from codes."""
+        held_out = source.held_out(torch.arange(REAL_IMAGES))
         real, values = held_out.images, held_out.values
         assert values is not None, "scenes have words"
         right: Mapping[str, dict[str, float]] = {
@@ -90,7 +92,7 @@ class Judges:
     def best(
         self, images: Pixels, values: Int[Tensor, "N P"], count: int
     ) -> UInt8[Tensor, "M 3 H W"]:
-        """Of the images drawn for each caption, one behind the other, the `count` the scorer finds likeliest."""
+        """Return the `count` likeliest images of each caption by the scorer. Images of a caption are adjacent."""
         drawn = len(images) // len(values)
         scores = self.scorer.score(images, values.repeat_interleave(drawn, 0))
         best = scores.view(-1, drawn).topk(count, 1).indices
@@ -98,7 +100,7 @@ class Judges:
         return images[(best + first).flatten()]
 
     def caption(self, image: UInt8[Tensor, "3 H W"]) -> str:
-        """What judge and rules read in an image, as a caption of the style."""
+        """Describe an image as a caption of the style, by judge and rules."""
         images = image.unsqueeze(0)
-        (found,) = describe_images(self.style, images, self.judge.read(images))
-        return found or BLANK
+        (caption,) = describe_images(self.style, images, self.judge.read(images))
+        return caption or BLANK

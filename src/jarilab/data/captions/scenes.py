@@ -1,4 +1,4 @@
-"""Scenes of real handwritten digits on a dark canvas, with all that is true of them: labels, boxes, colours.
+"""Scenes of real handwritten digits on a dark canvas, with their labels, boxes and colours.
 
     scenes = Scenes(World(), Digits.scans("training"), seed=1)
     plan = scenes.plan(torch.arange(32))      # what stands where, without an image
@@ -37,7 +37,7 @@ TRIES = 24  # places that are tried for a digit before it is left out
 
 @dataclass(frozen=True)
 class World:
-    """What scenes may look like.
+    """The parameters of scenes.
 
     canvas: their height and width in pixels. fewest, most: digits of a scene; 0 of them is an empty one.
     smallest, largest: the longer side of a digit in pixels. overlap: the largest IoU of two digits' boxes.
@@ -55,7 +55,7 @@ class World:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What stands where in B scenes of at most N digits; real: False where a scene has fewer.
+    """The digits of B scenes of at most N digits, and their boxes. real: False where a scene has fewer.
 
     sources: numbers of the digits drawn. labels: 0 ... 9. boxes: left, top, right, bottom in pixels.
     colours: numbers into `World.colours`.
@@ -70,7 +70,7 @@ class Plan:
 
 @final
 class Scenes:
-    """An endless row of scenes. Raises UserError for a world in which they cannot be."""
+    """An endless sequence of scenes. Raises UserError for impossible parameters."""
 
     def __init__(self, world: World, digits: Digits, *, seed: int):
         _check(world)
@@ -79,7 +79,7 @@ class Scenes:
         self._palette = torch.tensor([COLOURS[name] for name in names]).float()
 
     def plan(self, numbers: Int[Tensor, " B"]) -> Plan:
-        """What stands where in the scenes of these numbers."""
+        """Return the digits and boxes of the scenes with these numbers."""
         world, most = self.world, self.world.most
         # Of each scene: how many digits; of each digit: source, side and colour; then places that are tried.
         parts = (1, 3 * most, 2 * TRIES * most)
@@ -103,8 +103,10 @@ class Scenes:
         return Plan(fits_BN, sources_BN, self.digits.labels[sources_BN], boxes_BN4, colours_BN)
 
     def draw(self, plan: Plan) -> UInt8[Tensor, "B C H W"]:
-        """The images of a plan, uint8: of three channels in a world with colours, else of one. Where digits overlap
-        the brighter one is seen."""
+        """Draw a plan as uint8 images with three channels if the world has colours, else one.
+
+        Where digits overlap, the brighter one is visible.
+        """
         at_once = max(1, PIXELS // self.world.canvas**2)
         scenes = torch.arange(len(plan.real))
         return torch.cat([self._draw(plan, some) for some in scenes.split(at_once)])
@@ -126,7 +128,7 @@ class Scenes:
     def _glyphs(
         self, source: Int[Tensor, " M"], box: Float[Tensor, "M 4"]
     ) -> Float[Tensor, "M canvas canvas"]:
-        """Each of these digits in its box on a canvas of its own, from 0 to 1."""
+        """Draw each digit in its box on its own canvas, with values from 0 to 1."""
         canvas = self.world.canvas
         pixels = self.digits.pixels[source]
         _, height, width = pixels.shape
@@ -140,7 +142,7 @@ class Scenes:
         return torch.bmm(stretched, columns.transpose(1, 2))
 
     def describe(self) -> str:
-        """In a few words: `1 to 3 of 60,000 digits of 12 to 22 pixels on 48 x 48`."""
+        """Return a short description: `1 to 3 of 60,000 digits of 12 to 22 pixels on 48 x 48`."""
         world = self.world
         counts = str(world.most)
         if world.fewest < world.most:
@@ -150,7 +152,7 @@ class Scenes:
         return f"{counts} of {digits} of {sides} on {world.canvas} x {world.canvas}"
 
     def fingerprint(self) -> str:
-        """What all scenes follow from."""
+        """Return the settings that decide all scenes."""
         facts = f"{self.world} {self.seed}"
         whole = hashlib.sha256(facts.encode())
         for part in (self.digits.pixels, self.digits.labels):
@@ -159,7 +161,7 @@ class Scenes:
 
     @property
     def channels(self) -> int:
-        """Of the images."""
+        """The number of channels."""
         return 3 if self.world.colours else 1
 
 
@@ -169,8 +171,10 @@ def _apart(
     real: Bool[Tensor, "B N"],
     overlap: float,
 ) -> tuple[Float[Tensor, "B N 4"], Bool[Tensor, "B N"]]:
-    """For one digit after the other the first place where it overlaps none before by more than `overlap`; a digit
-    without such a place is left out."""
+    """Place digits in order: each at the first candidate that overlaps no earlier digit by more than `overlap`.
+
+    A digit without such a candidate is omitted.
+    """
     opposite = places + extent.unsqueeze(2)
     tried = torch.cat((places, opposite), -1)
     boxes = tried[:, :, 0].clone()
@@ -209,8 +213,8 @@ def _spread(
 
 
 def _uniform(seed: int, numbers: Int[Tensor, " B"], count: int) -> Tensor:
-    """`(B, count)` float64 in [0, 1), each a function of the seed, the number and its column alone (SplitMix64, Steele
-    et al. 2014): a generator for each scene would take longer than the drawing."""
+    """Return `(B, count)` float64 in [0, 1), a function of seed, number and column (SplitMix64, Steele et al. 2014)."""
+    # A generator for each scene would take longer than the drawing.
     step = np.uint64(0x9E3779B97F4A7C15)
     with np.errstate(over="ignore"):
         key = _mixed(np.array([seed], np.uint64) + step)

@@ -1,4 +1,4 @@
-"""Where captions and their images come from: scenes drawn as captions say, or a person's folder."""
+"""Sources of captioned images: drawn scenes, or a folder of files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHARE = 0.05  # of a folder's images held out
 
 @dataclass(frozen=True, eq=False)
 class CaptionedBatch:
-    """captions and `(B, 3, H, W)` images; values: `(B, P)`, the words of a style as numbers, None without a style."""
+    """Captions and images `(B, 3, H, W)`. values: `(B, P)`, word indices of a style, or None without a style."""
 
     captions: list[str]
     images: UInt8[Tensor, "B 3 H W"]
@@ -36,32 +36,32 @@ class CaptionedBatch:
 
 
 class CaptionSource(ABC):
-    """Captions with images. Nothing is read before it is asked for."""
+    """Captions with images, read on first use."""
 
     notices: Sequence[str] = ()
 
     @property
     @abstractmethod
     def captions(self) -> list[str]:
-        """All to train on."""
+        """Return all training captions."""
 
     @abstractmethod
     def images(self, numbers: Int[Tensor, " B"]) -> UInt8[Tensor, "B 3 H W"]:
-        """Those of the captions with these numbers."""
+        """Return the images of the captions with these numbers."""
 
     @property
     @abstractmethod
     def held_out_size(self) -> int:
-        """How many there are to measure on."""
+        """The number of held-out captions."""
 
     @abstractmethod
     def held_out(self, numbers: Int[Tensor, " B"]) -> CaptionedBatch:
-        """Captions with these numbers to measure on, none of whose images was trained on."""
+        """Return held-out captions with these numbers. No image of theirs is used for training."""
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """What the data are."""
+        """Return a record that identifies the data."""
 
 
 @final
@@ -81,7 +81,7 @@ class SceneSource(CaptionSource):
         self.seen, self.to_measure = shuffled[held:], shuffled[:held] if held else shuffled
 
     def digits(self, part: Part) -> Digits:
-        """Single digits to train on, or held out."""
+        """Return single digits for training, or held-out ones."""
         return Digits.load(self._folder, part)
 
     @cached_property
@@ -115,15 +115,18 @@ class SceneSource(CaptionSource):
         return HELD_OUT
 
     def _of_held_out(self, numbers: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """The combination that each shows. Beyond the last they begin again, each time in another order: else numbers
-        at even distances would meet the same few again and again."""
-        count, found = len(self.to_measure), torch.empty_like(numbers)
+        """Return the combination of words of each number.
+
+        After the last combination they repeat, each time in another order. Otherwise numbers at even distances would
+        meet the same few combinations.
+        """
+        count, combinations = len(self.to_measure), torch.empty_like(numbers)
         for turn in (numbers // count).unique().tolist():
             here = numbers // count == turn
             order = torch.randperm(count, generator=generator_for(SEED, f"held out/{turn}"))
             order = order if turn else torch.arange(count)  # they are shuffled already
-            found[here] = self.to_measure[order[numbers[here] % count]]
-        return found
+            combinations[here] = self.to_measure[order[numbers[here] % count]]
+        return combinations
 
     def held_out(self, numbers: Int[Tensor, " B"]) -> CaptionedBatch:
         values = self.style.values(self._of_held_out(numbers))
@@ -139,30 +142,30 @@ class SceneSource(CaptionSource):
 
 @final
 class FolderSource(CaptionSource):
-    """A folder of images with a *.txt of the same name beside each."""
+    """A folder of images, each with a *.txt of the same name."""
 
     def __init__(self, folder: str, size: int):
         self._path, self._size = folder, size
 
     @cached_property
-    def _found(self) -> Captioned:
+    def _captioned(self) -> Captioned:
         return read_captioned(Path(self._path), self._size)
 
     @cached_property
     def _parts(self) -> tuple[Tensor, Tensor]:
-        train, held = self._found.split(SHARE)
+        train, held = self._captioned.split(SHARE)
         self.notices = [
-            *self._found.notices,
+            *self._captioned.notices,
             *few_held_out(len(held), len(train) + len(held), "give more images"),
         ]
         return torch.tensor(train), torch.tensor(held)
 
     @property
     def captions(self) -> list[str]:
-        return [self._found.captions[int(i)] for i in self._parts[0]]
+        return [self._captioned.captions[int(i)] for i in self._parts[0]]
 
     def images(self, numbers: Int[Tensor, " B"]) -> UInt8[Tensor, "B 3 H W"]:
-        return self._found.images[self._parts[0][numbers]]
+        return self._captioned.images[self._parts[0][numbers]]
 
     @property
     def held_out_size(self) -> int:
@@ -171,10 +174,12 @@ class FolderSource(CaptionSource):
     def held_out(self, numbers: Int[Tensor, " B"]) -> CaptionedBatch:
         chosen = self._parts[1][numbers]
         return CaptionedBatch(
-            [self._found.captions[int(i)] for i in chosen], self._found.images[chosen], None
+            [self._captioned.captions[int(i)] for i in chosen], self._captioned.images[chosen], None
         )
 
     @property
     def fingerprint(self) -> str:
-        held = self._found.images.numpy().tobytes() + "\n".join(self._found.captions).encode()
+        held = (
+            self._captioned.images.numpy().tobytes() + "\n".join(self._captioned.captions).encode()
+        )
         return f"sha256 {hashlib.sha256(held).hexdigest()}"

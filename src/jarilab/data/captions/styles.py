@@ -1,4 +1,4 @@
-"""Captions and images that say the same: real digits drawn as the words have it.
+"""Styles of captions, and images of real digits drawn according to their words.
 
 style = STYLES["attributes"]
 values_BP = style.values(torch.tensor([17]))           # which word stands in each place of the caption
@@ -48,16 +48,16 @@ class Style:
 
     @property
     def names(self) -> list[str]:
-        """Of the parts, in their order."""
+        """The names of the parts, in order."""
         return [name for name, _ in self.parts]
 
     @property
     def combinations(self) -> int:
-        """How many captions there are."""
+        """The number of captions."""
         return math.prod(len(words) for _, words in self.parts)
 
     def values(self, numbers: Int[Tensor, " B"]) -> Int[Tensor, "B P"]:
-        """The number of the word in each place, of the captions with these numbers."""
+        """Return the word indices of the captions with these numbers."""
         columns = []
         for _, words in reversed(self.parts):
             columns.append(numbers % len(words))
@@ -65,24 +65,24 @@ class Style:
         return torch.stack(columns[::-1], 1)
 
     def caption(self, values: Int[Tensor, " P"]) -> str:
-        """The caption with these words; of -1, which is none, stands a dash."""
+        """Return the caption with these words, with a dash for -1."""
         chosen = {}
         for (name, words), value in zip(self.parts, values.tolist(), strict=True):
             chosen[name] = words[value] if value >= 0 else NOTHING
         return self.template.format(**chosen)
 
     def understand(self, caption: str) -> Int[Tensor, " P"]:
-        """The words of a caption. Raises UserError for one that is not of this style."""
+        """Return the word indices of a caption. Raises UserError if it is not of this style."""
         groups = {}
         for name, words in self.parts:
             choices = "|".join(map(re.escape, words))
             groups[name] = f"(?P<{name}>{choices})"
         pattern = self.template.format(**groups)
-        found = re.fullmatch(pattern, " ".join(caption.split()))
-        if found is None:
+        match = re.fullmatch(pattern, " ".join(caption.split()))
+        if match is None:
             example = self.caption(torch.zeros(len(self.parts), dtype=torch.long))
             raise UserError(f"expected a caption such as {example!r}, got {caption!r}")
-        return torch.tensor([words.index(found[name]) for name, words in self.parts])
+        return torch.tensor([words.index(match[name]) for name, words in self.parts])
 
 
 STYLES = {
@@ -116,7 +116,7 @@ STYLES = {
 
 @final
 class Painter:
-    """Draws captions of a style with real digits: which of them, and where exactly, is drawn from (seed, number)."""
+    """Draws captions of a style with real digits. (seed, number) decides which digits, and where exactly."""
 
     def __init__(self, style: Style, digits: Digits, *, seed: int):
         self.style, self.digits, self.seed = style, digits, seed
@@ -138,14 +138,14 @@ class Painter:
     def paint(
         self, values: Int[Tensor, "B P"], numbers: Int[Tensor, " B"]
     ) -> UInt8[Tensor, "B 3 H W"]:
-        """Images of these words; equal numbers give equal images of equal words."""
+        """Draw images of these words. Equal numbers and words give equal images."""
         chance_BN4 = torch.stack([self._chance(int(number)) for number in numbers])
         images = self._scenes.draw(self._plan(values, chance_BN4))
         below = self._above + self.style.height
         return images[:, :, self._above : below, : self.style.width]
 
     def _chance(self, number: int) -> Float[Tensor, "N 4"]:
-        """For each digit from 0 to 1: which source, which side, and where along both axes."""
+        """Return random numbers from 0 to 1 for each digit: its source, side, and both coordinates."""
         generator = generator_for(self.seed, f"painted/{number}")
         return torch.rand(len(self.style.digits), 4, generator=generator)
 
@@ -169,7 +169,7 @@ class Painter:
         return Plan(real_BN, sources_BN, labels_BN, boxes_BN4, colours_BN)
 
     def _in_row(self, extent_BN2: Tensor, chance_BN2: Tensor) -> Float[Tensor, "B N 2"]:
-        """The upper left corner of each digit, somewhere in a square of its own."""
+        """Return the upper left corner of each digit within its own square."""
         side = self.style.height
         left_N = torch.arange(extent_BN2.shape[1]) * side
         origin_N2 = torch.stack((left_N, torch.full_like(left_N, self._above)), -1)
@@ -178,7 +178,7 @@ class Painter:
     def _in_corner(
         self, extent_BN2: Tensor, chance_BN2: Tensor, corners_BN: Tensor
     ) -> Float[Tensor, "B N 2"]:
-        """The same at most two pixels from a corner of the canvas."""
+        """Return the upper left corner of each digit, at most two pixels from a corner of the canvas."""
         away_BN2 = (chance_BN2 * 3).floor()
         far_BN2 = torch.stack((corners_BN % 2, corners_BN // 2), -1).bool()
         opposite_BN2 = self._scenes.world.canvas - away_BN2 - extent_BN2

@@ -1,4 +1,4 @@
-"""A person's images: reading them, sets of labelled ones, changing them for training, drawing them."""
+"""Reading images, labelled and annotated datasets, augmentation, drawing."""
 
 HELD_OUT = "#"
-"""`#5` is the held-out image number 5, where a file is asked for."""
+"""Prefix of held-out images: `#5` is the held-out image number 5, wherever a file is expected."""

@@ -1,4 +1,4 @@
-"""Annotated images: what people say is in them, and where, as it stands in files."""
+"""Images annotated with boxes, as read from files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from jarilab.data.images.notices import Notices
 
 Box = tuple[float, float, float, float]
-"""Left, top, right and bottom, in pixels from the left and top rim."""
+"""Left, top, right and bottom, in pixels from the upper left corner."""
 
 NO_NUMBERS = "boxes left out, which are not four finite numbers"
 MISSING = "images left out, whose file is missing"
@@ -25,7 +25,7 @@ _CUT = "boxes that reach over the rim of their image, cut there"
 
 @dataclass(frozen=True)
 class AnnotatedObject:
-    """One object: the name of its class and its box, left, top, right, bottom, as somebody wrote it."""
+    """One object: its class and its box (left, top, right, bottom) as written in the file."""
 
     name: str
     box: tuple[Any, Any, Any, Any]
@@ -33,7 +33,7 @@ class AnnotatedObject:
 
 @dataclass(frozen=True)
 class AnnotatedImage:
-    """An image file and what is in it."""
+    """An image file and its objects."""
 
     path: Path
     objects: tuple[AnnotatedObject, ...]
@@ -41,7 +41,7 @@ class AnnotatedImage:
 
 @dataclass(frozen=True)
 class Annotations:
-    """Images, and the names of all classes: in the order of their numbers, or sorted where they have none."""
+    """Images and the names of all classes, in the order of their numbers or sorted."""
 
     images: list[AnnotatedImage]
     classes: list[str]
@@ -50,8 +50,8 @@ class Annotations:
 def usable_boxes(
     objects: Sequence[AnnotatedObject], height: int, width: int, where: str, notices: Notices
 ) -> list[tuple[str, Box]]:
-    """The classes and boxes of objects that can be in an image of this size, cut at its rim."""
-    found = []
+    """Return the classes and boxes of usable objects, boxes cut at the image's edge."""
+    usable = []
     for annotated in objects:
         name = f"{annotated.name} in {where}"
         left, top, right, bottom = (number_of(side) for side in annotated.box)
@@ -62,12 +62,12 @@ def usable_boxes(
         inside = max(0.0, left), max(0.0, top), min(float(width), right), min(float(height), bottom)
         if inside != (left, top, right, bottom):
             notices.add(_CUT, name)
-        found.append((annotated.name, inside))
-    return found
+        usable.append((annotated.name, inside))
+    return usable
 
 
 def _fault(box: Box, height: int, width: int) -> str | None:
-    """Why a box cannot be used; None where it can."""
+    """Return why a box is unusable, or None."""
     left, top, right, bottom = box
     if not all(map(math.isfinite, box)):
         return NO_NUMBERS
@@ -81,7 +81,7 @@ def _fault(box: Box, height: int, width: int) -> str | None:
 
 
 def number_of(value: Any) -> float:
-    """Not a number where it is none."""
+    """Return a value as a float, NaN if it is not a number."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,6 +1,6 @@
-"""Boxes that people drew around objects in images: COCO's JSON or Pascal VOC's XML, whichever is given.
+"""Reading of annotated images: COCO's JSON or Pascal VOC's XML.
 
-What cannot be used is left out, counted and named in `Notices`.
+Unusable annotations are omitted, counted and named in `Notices`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jarilab.data.images.notices import Notices
 from jarilab.data.images.voc import read_voc
 
 SETS = ("train", "val")
-"""The lists of a VOC folder, ImageSets/Main/train.txt and val.txt: what to train on, what is held out."""
+"""The lists of a VOC folder for training and validation: ImageSets/Main/train.txt and val.txt."""
 
 _EMPTY = "images without any thing, kept as such"
 
@@ -24,37 +24,37 @@ _EMPTY = "images without any thing, kept as such"
 def read_annotations(
     option: str, paths: Sequence[str], notices: Notices, *, part: str | None = None
 ) -> Annotations:
-    """Of `coco.json images/`, of a VOC folder, or of a list of names in such a folder, ImageSets/Main/NAME.txt.
+    """Read annotations from `coco.json images/`, a VOC folder, or one of its lists, ImageSets/Main/NAME.txt.
 
-    part: of a VOC folder, the list to use if it is there. Raises UserError where nothing can be used.
+    part: the list of a VOC folder to use, if it exists. Raises UserError if nothing is usable.
     """
     if len(paths) == 2:
-        found = read_coco(Path(paths[0]), Path(paths[1]), notices)
+        annotations = read_coco(Path(paths[0]), Path(paths[1]), notices)
     elif len(paths) == 1 and Path(paths[0]).is_dir():
         folder = Path(paths[0])
         listed = _list(folder, part)
-        found = read_voc(folder, listed if listed.is_file() else None, notices)
+        annotations = read_voc(folder, listed if listed.is_file() else None, notices)
     elif len(paths) == 1 and _is_list(Path(paths[0])):
         listed = Path(paths[0])
-        found = read_voc(listed.parent.parent.parent, listed, notices)
+        annotations = read_voc(listed.parent.parent.parent, listed, notices)
     else:
         raise UserError(
             f"--{option} expects scenes, a COCO file and its folder of images, a VOC folder, or one of its lists; "
             f"got {' '.join(paths)!r}: write --{option} instances.json images/, --{option} voc/ or "
             f"--{option} voc/ImageSets/Main/train.txt"
         )
-    if not found.images:
+    if not annotations.images:
         raise UserError(
             f"{Path(paths[0])}: expected images with boxes; got none{notices.tail()}; name another place"
         )
-    for image in found.images:
+    for image in annotations.images:
         if not image.objects:
             notices.add(_EMPTY, image.path.name)
-    return found
+    return annotations
 
 
 def has_lists(paths: Sequence[str]) -> bool:
-    """Whether a VOC folder says itself what is held out."""
+    """Whether a VOC folder has its own training and validation lists."""
     return len(paths) == 1 and all(_list(Path(paths[0]), part).is_file() for part in SETS)
 
 
@@ -67,6 +67,6 @@ def _is_list(path: Path) -> bool:
 
 
 def is_held_out(image: AnnotatedImage, share: float) -> bool:
-    """About `share` of all images, by their names, so that an image stays where it is when others come."""
+    """Whether an image is held out: about `share` of all, by a hash of its name, so new images move none."""
     name = image.path.name.encode("utf-8", "surrogateescape")
     return zlib.crc32(name) < share * 2**32

@@ -1,6 +1,6 @@
-"""Images changed at random for training, the same for equal states of the generator.
+"""Random changes of images for training, reproducible by the generator's state.
 
-Pixels are of any scale: nothing here knows which number is black.
+Pixels may have any scale; nothing here depends on which value is black.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from jarilab.positions.patches import Images
 Pixels = Float[Tensor, "B C H W"]
 
 Targets = Float[Tensor, "B V"]
-"""How much of each class is in each image."""
+"""The share of each class in each image."""
 
 
 def background(pixels_BCHW: Num[Tensor, "B C H W"]) -> Num[Tensor, "B C 1 1"]:
-    """What lies around the object in each image, per channel: the median of the pixels at its border."""
+    """Return each image's background per channel: the median of its border pixels."""
     top, bottom = pixels_BCHW[..., 0, :], pixels_BCHW[..., -1, :]
     left, right = pixels_BCHW[..., 0], pixels_BCHW[..., -1]
     border = torch.cat((top, bottom, left, right), -1)
@@ -32,7 +32,7 @@ def background(pixels_BCHW: Num[Tensor, "B C H W"]) -> Num[Tensor, "B C 1 1"]:
 
 
 def shift(pixels_BCHW: Pixels, most: int, generator: torch.Generator) -> Pixels:
-    """Each image moved by whole pixels, up to `most` each way, with its `background` where it came from."""
+    """Shift each image by up to `most` whole pixels in each direction, filling with its `background`."""
     if most < 0:
         raise UserError(
             f"images are moved by 0 pixels or more; got {most}; give the most they may move"
@@ -50,23 +50,23 @@ def shift(pixels_BCHW: Pixels, most: int, generator: torch.Generator) -> Pixels:
 
 
 def _sources(moves_B1: Int[Tensor, "B 1"], count: int) -> tuple[Tensor, Tensor]:
-    """Along one axis: from where each of `count` pixels of a moved image is taken, and whether there is anything."""
+    """Return, along one axis, the source of each pixel of a shifted image, and whether it lies inside."""
     source_BN = torch.arange(count) - moves_B1
     inside_BN = (source_BN >= 0) & (source_BN < count)
     return source_BN.clamp(0, count - 1), inside_BN
 
 
 def flip(pixels_BCHW: Pixels, generator: torch.Generator) -> Pixels:
-    """Each image mirrored left to right or not, with equal chance."""
+    """Mirror each image left to right with probability one half."""
     mirrored_B111 = torch.rand((len(pixels_BCHW), 1, 1, 1), generator=generator) < 0.5
     return torch.where(mirrored_B111, pixels_BCHW.flip(-1), pixels_BCHW)
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """What is cut out of each of B images and enlarged again to the size of its image.
+    """Windows that are cut from B images and enlarged to the image's size.
 
-    All in shares of the image. corner: left and top. side: of width and height alike, so that nothing is distorted.
+    In shares of the image. corner: left and top. side: of both width and height, so nothing is distorted.
     """
 
     corner: Float[Tensor, "B 2"]
@@ -74,8 +74,10 @@ class Windows:
 
     @staticmethod
     def draw(count: int, most: float, generator: torch.Generator) -> Windows:
-        """Half of them the whole image, as in DETR (Carion et al. 2020, section 4), and half with sides from 1 - most
-        to 1, anywhere in it. Raises UserError for a `most` that leaves nothing."""
+        """Draw windows: half are the whole image, as in DETR (Carion et al. 2020, section 4).
+
+        The other half have sides from 1 - most to 1, anywhere in the image. Raises UserError if `most` leaves nothing.
+        """
         if not 0 <= most < 1:
             raise UserError(
                 f"images lose from 0 to less than 1 of each side; got {most}; give the most they may lose"
@@ -87,7 +89,7 @@ class Windows:
         return Windows(chance_4B[2:].T * room_B.unsqueeze(1), side_B)
 
     def pixels(self, images: Images) -> Images:
-        """What is in the windows (bilinear). Whole images stay as they are to the bit, and so does padding."""
+        """Return the windows' pixels (bilinear). Whole images and padding stay bit-identical."""
         keep, (height, width) = images.keep, images.size
         high_B = torch.full_like(self.side, height)
         wide_B = torch.full_like(self.side, width)
@@ -103,7 +105,7 @@ class Windows:
         return Images(cut, keep)
 
     def _sources(self, corner_B: Tensor, real_B: Tensor, count: int) -> Float[Tensor, "B N"]:
-        """Where in its row, or column, of `real` pixels each of `count` is taken from."""
+        """Return the source coordinate of each of `count` pixels in a row or column of `real` pixels."""
         start_B1 = (corner_B * real_B).unsqueeze(1)
         middle_N = torch.arange(count) + 0.5
         source_BN = start_B1 + middle_N * self.side.unsqueeze(1) - 0.5
@@ -113,8 +115,10 @@ class Windows:
     def boxes(
         self, boxes_BM4: Float[Tensor, "B M 4"]
     ) -> tuple[Float[Tensor, "B M 4"], Float[Tensor, "B M"]]:
-        """Boxes, centre, width and height as shares of the image, as shares of the windows and cut at their rims; and
-        how much of the area of each is left. Those of whole images stay as they are to the bit."""
+        """Convert boxes (centre, width, height, in shares of the image) to shares of the windows, cut at their edges.
+
+        Also returns the share of each box's area that is left. Boxes of whole images stay bit-identical.
+        """
         side_B11 = self.side.view(-1, 1, 1)
         corners_B14 = self.corner.repeat(1, 2).unsqueeze(1)
         whole_BM4 = to_xyxy(boxes_BM4)
@@ -130,7 +134,7 @@ class Windows:
 def _interpolated(
     pixels: Float[Tensor, "B C H W"], axis: int, place_BN: Float[Tensor, "B N"]
 ) -> Float[Tensor, "B C h w"]:
-    """Rows (axis 2) or columns (3) at places between those there are."""
+    """Interpolate rows (axis 2) or columns (axis 3) at fractional coordinates."""
     shape = [len(pixels), 1, 1, 1]
     sizes = list(pixels.shape)
     shape[axis] = sizes[axis] = -1
@@ -151,8 +155,10 @@ def mixup(
     alpha: float,
     generator: torch.Generator,
 ) -> tuple[Pixels, Targets]:
-    """Each image and its target mixed with another's, by a share from Beta(alpha, alpha) of its own
-    (Zhang et al. 2018, mixup, section 2, who draw one share for a batch)."""
+    """Mix each image and its target with another's (Zhang et al. 2018, mixup, section 2).
+
+    Each image has its own share from Beta(alpha, alpha); the paper draws one share for a batch.
+    """
     share_B = _shares(len(pixels_BCHW), alpha, generator)
     partner_B = _partners(len(pixels_BCHW), generator)
     return _mixed(pixels_BCHW, partner_B, share_B), _mixed(targets_BV, partner_B, share_B)
@@ -164,8 +170,10 @@ def cutmix(
     alpha: float,
     generator: torch.Generator,
 ) -> tuple[Pixels, Targets]:
-    """A rectangle of each image replaced by another's, and the targets mixed by the pixels that each has in it
-    (Yun et al. 2019, CutMix, equations 1 and 2: the share left is from Beta(alpha, alpha), the middle anywhere)."""
+    """Replace a rectangle of each image by another's, and mix the targets by their shares of pixels.
+
+    Yun et al. 2019, CutMix, equations 1 and 2: the share left is from Beta(alpha, alpha), the centre is uniform.
+    """
     batch, _, height, width = pixels_BCHW.shape
     share_B = _shares(batch, alpha, generator)
     partner_B = _partners(batch, generator)

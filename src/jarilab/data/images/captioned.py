@@ -1,4 +1,4 @@
-"""A person's captioned images: a folder of images, each with a text of the same name beside it."""
+"""Captioned images: a folder of images, each with a text file of the same name."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from jaxtyping import UInt8
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
-from jarilab.data.images.files import check_room
+from jarilab.data.images.files import check_dataset_size
 from jarilab.data.images.listing import natural
 from jarilab.data.images.notices import Notices
 from jarilab.data.images.resize import fitted
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
-LONGEST_CAPTION = 10_000  # bytes
+SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
+MAX_CAPTION_BYTES = 10_000
 
 
 @dataclass(frozen=True, eq=False)
 class Captioned:
-    """captions: of each image. images: `(N, 3, H, W)` uint8. keys: of each file name, by which some are
-    held out. notices: what was left out, counted and named."""
+    """Images `(N, 3, H, W)`, uint8, with a caption each. keys: hashes of file names, which choose the held-out
+    images. notices: omitted files, counted and named."""
 
     captions: list[str]
     images: UInt8[Tensor, "N 3 H W"]
@@ -31,7 +31,7 @@ class Captioned:
     notices: list[str]
 
     def split(self, share: float) -> tuple[list[int], list[int]]:
-        """The numbers of the images to train on, and of about `share` of them to hold out. Raises UserError."""
+        """Return the indices for training, and those of about `share` held out. Raises UserError."""
         train, held_out = [], []
         for number, key in enumerate(self.keys):
             (held_out if key < share * 2**32 else train).append(number)
@@ -43,10 +43,10 @@ class Captioned:
 
 
 def read_captioned(folder: Path, size: int) -> Captioned:
-    """The images of a folder that have a caption, the middle square of each at `size` pixels.
+    """Read the captioned images of a folder, the middle square of each at `size` pixels.
 
-    A caption without an image, an image without a caption, an empty or unreadable one of either is left out and told.
-    Raises UserError where none is left, or too many cannot be read.
+    Captions without an image, images without a caption, and empty or unreadable files are omitted and noted. Raises
+    UserError if no image is left, or too many are unreadable.
     """
     if not folder.is_dir():
         raise UserError(
@@ -54,18 +54,18 @@ def read_captioned(folder: Path, size: int) -> Captioned:
         )
     names = natural(path.name for path in folder.iterdir() if not path.name.startswith("."))
     texts = {Path(name).stem: name for name in names if name.lower().endswith(".txt")}
-    drawn: dict[str, str] = {}
+    images_of: dict[str, str] = {}
     notices = Notices()
-    for name in (name for name in names if name.lower().endswith(ENDINGS)):
+    for name in (name for name in names if name.lower().endswith(SUFFIXES)):
         if Path(name).stem not in texts:
             notices.add("images without a caption, left out", name)
-        elif drawn.setdefault(Path(name).stem, name) != name:
+        elif images_of.setdefault(Path(name).stem, name) != name:
             notices.add("second images of one caption, left out", name)
-    for stem in natural(texts.keys() - drawn.keys()):
+    for stem in natural(texts.keys() - images_of.keys()):
         notices.add("captions without an image, left out", texts[stem])
-    check_room(folder, len(drawn), 3, (size, size))
+    check_dataset_size(folder, len(images_of), 3, (size, size))
     captions, images, keys = [], [], []
-    for stem, name in drawn.items():
+    for stem, name in images_of.items():
         caption = _caption(folder / texts[stem])
         if caption is None:
             notices.add(
@@ -76,24 +76,24 @@ def read_captioned(folder: Path, size: int) -> Captioned:
         try:
             images.append(fitted(folder / name, 3, (size, size), "crop").pixels)
         except UserError as error:
-            notices.unreadable(name, error, len(drawn), folder)
+            notices.unreadable(name, error, len(images_of), folder)
             continue
         captions.append(caption)
         keys.append(zlib.crc32(name.encode("utf-8", "surrogateescape")))
     if not images:
-        found = "; ".join(notices.lines()) or "no image at all"
+        omitted = "; ".join(notices.lines()) or "no image at all"
         raise UserError(
-            f"{folder}: expected images with a *.txt of the same name beside each; got none: {found}"
+            f"{folder}: expected images with a *.txt of the same name beside each; got none: {omitted}"
         )
     return Captioned(captions, torch.stack(images), keys, notices.lines())
 
 
 def _caption(path: Path) -> str | None:
-    """The text of a caption in one line, or None where there is none."""
+    """Return a caption on one line, or None if it is unusable."""
     try:
         with path.open("rb") as stream:
-            data = stream.read(LONGEST_CAPTION + 1)
+            data = stream.read(MAX_CAPTION_BYTES + 1)
         text = " ".join(data.decode("utf-8-sig").split())
     except (OSError, UnicodeDecodeError):
         return None
-    return text if text and len(data) <= LONGEST_CAPTION else None
+    return text if text and len(data) <= MAX_CAPTION_BYTES else None

@@ -29,7 +29,7 @@ _UNKNOWN = "boxes left out, of a category that is not listed"
 
 
 def read_coco(path: Path, folder: Path, notices: Notices) -> Annotations:
-    """Of a file and its folder of images. Raises UserError where the file is none of COCO's."""
+    """Read a COCO file and its folder of images. Raises UserError for other files."""
     if not folder.is_dir():
         raise UserError(
             f"{folder}: expected the folder of the images that {path} is about; got no folder"
@@ -38,7 +38,7 @@ def read_coco(path: Path, folder: Path, notices: Notices) -> Annotations:
     names = _categories(path, lists["categories"], notices)
     objects: dict[Any, list[AnnotatedObject]] = {}
     for annotation in lists["annotations"]:
-        _take(annotation, names, objects, notices)
+        _add_annotation(annotation, names, objects, notices)
     images = _images(lists["images"], folder, objects, notices)
     listed = {_id_of(image) for image in lists["images"]}
     for number, of_image in objects.items():
@@ -50,7 +50,7 @@ def read_coco(path: Path, folder: Path, notices: Notices) -> Annotations:
 
 
 def _lists(path: Path) -> dict[str, list[Any]]:
-    """The three lists of a file in COCO's form. Raises UserError."""
+    """Return the lists images, annotations and categories of a COCO file. Raises UserError."""
     try:
         lists = json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:
@@ -71,24 +71,24 @@ def _images(
     objects: Mapping[Any, Sequence[AnnotatedObject]],
     notices: Notices,
 ) -> list[AnnotatedImage]:
-    """Those that are there, once each, with their objects."""
-    found: dict[Any, AnnotatedImage] = {}
+    """Return the existing images, once each, with their objects."""
+    images_of: dict[Any, AnnotatedImage] = {}
     for image in images:
         number = _id_of(image)
         name = None if number is None else image.get("file_name")
         if not isinstance(name, str):
             notices.add(BROKEN, f"image {str(image)[:40]}")
-        elif number in found:
+        elif number in images_of:
             notices.add(_TWICE, name)
         elif (fault := _fault(folder, name)) is not None:
             notices.add(fault, name)
         else:
-            found[number] = AnnotatedImage(folder / name, tuple(objects.get(number, ())))
-    return list(found.values())
+            images_of[number] = AnnotatedImage(folder / name, tuple(objects.get(number, ())))
+    return list(images_of.values())
 
 
 def _categories(path: Path, listed: list[Any], notices: Notices) -> dict[Any, str]:
-    """The names of classes by their ids. Raises UserError where one is empty or an id is given twice."""
+    """Return class names by id. Raises UserError for an empty name or a duplicate id."""
     names: dict[Any, str] = {}
     for category in listed:
         number = _id_of(category)
@@ -110,7 +110,7 @@ def _categories(path: Path, listed: list[Any], notices: Notices) -> dict[Any, st
 
 
 def _fault(folder: Path, name: str) -> str | None:
-    """Why there is no image of this name in a folder; None where there is one."""
+    """Return why a folder has no image of this name, or None."""
     try:
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             return _ELSEWHERE
@@ -119,13 +119,13 @@ def _fault(folder: Path, name: str) -> str | None:
         return _NO_NAME
 
 
-def _take(
+def _add_annotation(
     annotation: Any,
     names: dict[Any, str],
     objects: dict[Any, list[AnnotatedObject]],
     notices: Notices,
 ) -> None:
-    """Note one annotation under its image."""
+    """Add one annotation to the objects of its image."""
     image = _id_of(annotation, "image_id")
     if image is None:
         notices.add(BROKEN, f"annotation {str(annotation)[:40]}")
@@ -145,7 +145,7 @@ def _take(
 
 
 def _id_of(record: Any, key: str = "id") -> int | str | None:
-    """The id in a record of a file; None where there is none, or it is no record."""
+    """Return the id of a record, or None."""
     value = record.get(key) if isinstance(record, dict) else None
     return value if _is_id(value) else None
 

@@ -1,4 +1,4 @@
-"""Images for people: grids of them, and boxes with words on one."""
+"""Drawing of image grids, and of labelled boxes on an image."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ from jaxtyping import UInt8
 
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
-from jarilab.data.images.files import MOST_PIXELS
+from jarilab.data.images.files import MAX_PIXELS
 
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
-"""Told apart by the colour-blind too (Okabe and Ito 2008), black left out."""
+"""Colour-blind-safe colours (Okabe and Ito 2008) without black."""
 
 Box = tuple[float, float, float, float]
 
 _TEXT = 14
 _GAP = 6
-_CELL = 72  # pixels that the longer side of an image takes in a grid, at least
-_SHEET = 480  # and alone, under boxes
+_CELL = 72  # minimal longer side of an image in a grid, in pixels
+_SHEET = 480  # minimal longer side of an image with boxes, in pixels
 _FONTS = (
     "NanumGothic.ttf", "NotoSansKR-Regular.ttf", "NotoSansCJK-Regular.ttc", "malgun.ttf", "AppleSDGothicNeo.ttc",
     "AppleGothic.ttf", "DejaVuSans.ttf",
 )  # fmt: skip
-_LONGEST = 200  # characters of which any can be seen
+_MAX_CHARACTERS = 200
 
 
 def grid(
     images: Sequence[UInt8[Tensor, "_ _ _"]], columns: int, captions: Sequence[str] | None = None
 ) -> Any:
-    """Images in rows of `columns`, each with its caption below, as a Pillow image. Small ones are enlarged by a whole
-    number; captions are cut to their place. Raises UserError where there is nothing to draw, or far too much."""
+    """Draw images in rows of `columns`, each above its caption, as a Pillow image.
+
+    Small images are enlarged by an integer factor. Captions are cut to fit. Raises UserError for no or too many images.
+    """
     if not images or columns < 1:
         raise UserError(
             f"expected images and a column or more; got {len(images)} in {columns}; give some"
@@ -63,8 +65,8 @@ def grid(
 
 @dataclass(frozen=True)
 class _Cells:
-    """Where the images of a grid stand. factor: what they are enlarged by. height, width: of an enlarged one.
-    across, down: from one to the next. sheet: width and height of all."""
+    """Layout of a grid. factor: enlargement. height, width: of an enlarged image. across, down: steps between images.
+    sheet: width and height of the whole grid."""
 
     columns: int
     factor: int
@@ -75,7 +77,7 @@ class _Cells:
     sheet: tuple[int, int]
 
     def corner(self, number: int) -> tuple[int, int]:
-        """Left and top of an image."""
+        """Return left and top of an image."""
         row, column = divmod(number, self.columns)
         left = column * self.across + _GAP
         top = row * self.down + _GAP
@@ -94,21 +96,21 @@ def _cells(images: Sequence[UInt8[Tensor, "_ _ _"]], columns: int, with_captions
     rows = math.ceil(len(images) / columns)
     sheet = (across * columns + _GAP, down * rows + _GAP)
     pixels = math.prod(sheet)
-    if pixels > MOST_PIXELS:
+    if pixels > MAX_PIXELS:
         raise UserError(
-            f"expected a grid of at most {MOST_PIXELS:,} pixels; got {pixels:,}; give fewer or smaller ones"
+            f"expected a grid of at most {MAX_PIXELS:,} pixels; got {pixels:,}; give fewer or smaller ones"
         )
     return _Cells(columns, factor, height, width, across, down, sheet)
 
 
-def boxes(image: UInt8[Tensor, "C H W"], found: Sequence[tuple[Box, str]]) -> Any:
-    """An image with boxes, left, top, right, bottom in its pixels, each under its text, as a Pillow image.
+def boxes(image: UInt8[Tensor, "C H W"], labelled_boxes: Sequence[tuple[Box, str]]) -> Any:
+    """Draw an image with boxes (left, top, right, bottom in pixels), each with its text, as a Pillow image.
 
-    The colour goes by the text up to its last space, so that `cat 98%` and `cat 51%` have the same. Small images are
-    enlarged by a whole number. Raises UserError for boxes that are not finite or inverted.
+    The text up to its last space decides the colour, so `cat 98%` and `cat 51%` share one. Small images are enlarged by
+    an integer factor. Raises UserError for boxes that are not finite or inverted.
     """
     drawing: Any = import_optional("PIL.ImageDraw", "vision")
-    for box, text in found:
+    for box, text in labelled_boxes:
         left, top, right, bottom = box
         finite = all(map(math.isfinite, box))
         if not finite or right < left or bottom < top:
@@ -117,22 +119,22 @@ def boxes(image: UInt8[Tensor, "C H W"], found: Sequence[tuple[Box, str]]) -> An
             )
     factor = max(1, _SHEET // max(image.shape[1:]))
     sheet = _enlarged(image, factor).convert("RGB")
-    texts = [text for _, text in found]
+    texts = [text for _, text in labelled_boxes]
     pen = drawing.Draw(sheet)
     font = _font(texts)
     colours = _colours(texts)
-    on_sheet = [_on_sheet(box, factor, sheet.size) for box, _ in found]
+    on_sheet = [_on_sheet(box, factor, sheet.size) for box, _ in labelled_boxes]
     for corners, colour in zip(on_sheet, colours, strict=True):
         for line, width in (("black", 4), ("white", 3), (colour, 2)):
             pen.rectangle(corners, outline=line, width=width)
-    # Over all boxes, so that no line crosses a word.
+    # Texts are drawn last, so no line crosses a word.
     for corners, text, colour in zip(on_sheet, texts, colours, strict=True):
         _tag(pen, sheet.size, corners, text, colour, font)
     return sheet
 
 
 def _colours(texts: Sequence[str]) -> list[str]:
-    """A colour for each text: the same for equal ones, but for what stands behind the last space."""
+    """Return a colour for each text, equal if the texts agree up to the last space."""
     kinds = [text.rpartition(" ")[0] or text for text in texts]
     different = dict.fromkeys(kinds)
     colour_of = dict(zip(different, itertools.cycle(COLOURS), strict=False))
@@ -140,7 +142,7 @@ def _colours(texts: Sequence[str]) -> list[str]:
 
 
 def _on_sheet(box: Box, factor: int, size: tuple[int, int]) -> list[float]:
-    """A box on the enlarged image, cut at its rim."""
+    """Return a box on the enlarged image, cut at its edge."""
     corners = []
     for place, end in zip(box, (*size, *size), strict=True):
         inside = min(max(factor * place, 0), end - 1)
@@ -149,14 +151,14 @@ def _on_sheet(box: Box, factor: int, size: tuple[int, int]) -> list[float]:
 
 
 def png(image: Any) -> bytes:
-    """A Pillow image as a file."""
+    """Return a Pillow image as PNG bytes."""
     stream = io.BytesIO()
     image.save(stream, "PNG")
     return stream.getvalue()
 
 
 def cut(text: str, width: int, font: Any) -> str:
-    """As much of a text as fits into so many pixels, on one line, with ... where some is gone."""
+    """Return a text on one line, cut with ... to fit into `width` pixels."""
     text = _plain(text)
     if font.getlength(text) <= width:
         return text
@@ -166,7 +168,7 @@ def cut(text: str, width: int, font: Any) -> str:
 
 
 def ink(colour: str) -> str:
-    """Black or white, whichever is told better from a colour (WCAG 2.2, relative luminance)."""
+    """Return black or white, whichever contrasts more with a colour (WCAG 2.2, relative luminance)."""
     red, green, blue = (_linear(part) for part in bytes.fromhex(colour[1:]))
     luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
     beside_black = (luminance + 0.05) / 0.05
@@ -175,7 +177,7 @@ def ink(colour: str) -> str:
 
 
 def _linear(byte: int) -> float:
-    """A channel of sRGB as light, from 0 to 1."""
+    """Return the linear light of an sRGB channel, from 0 to 1."""
     share = byte / 255
     if share <= 0.04045:
         return share / 12.92
@@ -185,7 +187,7 @@ def _linear(byte: int) -> float:
 def _tag(
     pen: Any, size: tuple[int, int], corners: list[float], text: str, colour: str, font: Any
 ) -> None:
-    """The text on a strip of the colour: above the box where there is room, else inside."""
+    """Draw the text on a coloured strip above the box, or inside it if there is no space above."""
     width, height = size
     text = cut(text, width - 6, font)
     if not text:
@@ -213,14 +215,14 @@ def _enlarged(image: UInt8[Tensor, "C H W"], factor: int) -> Any:
 
 
 def _plain(text: str) -> str:
-    """Text on one line that a font can draw: what is not printable, or half a character, becomes a box."""
+    """Return a printable text: other characters become the replacement character."""
     box = "\N{REPLACEMENT CHARACTER}"
-    letters = [letter if letter.isprintable() else box for letter in text[:_LONGEST]]
+    letters = [letter if letter.isprintable() else box for letter in text[:_MAX_CHARACTERS]]
     return "".join(letters)
 
 
 def _font(texts: Iterable[str]) -> Any:
-    """Pillow's own, which has ASCII alone; for other letters, such as Korean, one of the system's, if any."""
+    """Return Pillow's font for ASCII. For other letters, such as Korean, return a system font, if any."""
     library: Any = import_optional("PIL.ImageFont", "vision")
     if not all(_plain(text).isascii() for text in texts):
         for name in _FONTS:

@@ -1,4 +1,4 @@
-"""Reading a person's images: whatever they are called and however they are stored, in bounded memory."""
+"""Reading image files of any name and format in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
 from jarilab.data.text import files
 
-MOST_PIXELS = 1 << 26
-"""An image whose header says more is refused before it is decoded."""
+MAX_PIXELS = 1 << 26
+"""An image with more pixels in its header is refused before decoding."""
 
-LARGEST_FILE = 1 << 29
-"""Bytes: a larger file is not read."""
+MAX_FILE_BYTES = 1 << 29
+"""Larger files are not read."""
 
-LARGEST_SET = 2 << 30
-"""Bytes of pixels that a set of images may take."""
+MAX_DATASET_BYTES = 2 << 30
+"""Maximal bytes of pixels of a dataset."""
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
-"""What is recognised by its content, by Pillow's names; none that it hands to other programs."""
+"""Formats recognised by content, by Pillow's names. None of them starts another program."""
 
 _NAMED = "PNG, JPEG, GIF, BMP, WebP, TIFF or PPM"
 _BITS = 258  # of each sample, the tag of a TIFF
@@ -37,19 +37,19 @@ _ORIENTATION = 0x0112
 
 @dataclass(frozen=True)
 class Decoded:
-    """An image, and how the file has it once upright."""
+    """An image, and the size of the upright image in the file."""
 
     pixels: UInt8[Tensor, "C H W"]
     height: int
     width: int
     animated: bool
-    """There is more than the first frame or page, which is the one that was read."""
+    """Whether the file has more than the first frame or page, which is the one read."""
 
 
 def read_image(
     source: Path | bytes, channels: int, longest: int | None = None
 ) -> UInt8[Tensor, "C H W"]:
-    """The pixels of an image, uint8, as `decode` gives them."""
+    """Return the pixels of an image, uint8, see `decode`."""
     return decode(source, channels, longest=longest).pixels
 
 
@@ -61,13 +61,12 @@ def decode(
     enough: int | None = None,
     name: str = "",
 ) -> Decoded:
-    """An image file, or its bytes, as uint8 of 1 (gray, ITU-R 601) or 3 (RGB) channels.
+    """Decode an image file, or its bytes, to uint8 with 1 (gray, ITU-R 601) or 3 (RGB) channels.
 
-    What is transparent lies on white; 16 bits become 8; CMYK becomes RGB without colour management; EXIF's orientation
-    is applied; of animations and pages the first is taken. A longer side beyond `longest` is scaled down to it. A JPEG
-    may come smaller than it is stored as long as no side falls below `enough` pixels, which saves most of the work for
-    large photographs. `name` is what errors call bytes. Raises UserError for what is no whole image, or a too large
-    one.
+    Transparent pixels are put on white. 16 bits become 8. CMYK becomes RGB without colour management. EXIF's
+    orientation is applied. The first frame or page is taken. A side longer than `longest` is scaled down to it. A JPEG
+    may be decoded smaller as long as no side falls below `enough` pixels, which saves time on large photographs.
+    `name` stands for bytes in errors. Raises UserError for a damaged or too large image.
     """
     if channels not in (1, 3):
         raise UserError(
@@ -78,39 +77,38 @@ def decode(
     else:
         name, data = name or "the image", source
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # Pillow's, of damaged metadata and of sizes that are judged here
+        # Pillow warns of damaged metadata and of sizes that are checked here.
+        warnings.simplefilter("ignore")
         return _decoded(data, name, channels, longest, enough)
 
 
 def read_bytes(path: Path) -> bytes:
-    """All of a regular file. Raises UserError for what is none, and beyond LARGEST_FILE bytes."""
+    """Return the bytes of a regular file. Raises UserError for any other, and above MAX_FILE_BYTES."""
     with files.open_binary(path) as stream:
         size = os.fstat(stream.fileno()).st_size
-        data = stream.read(LARGEST_FILE + 1) if size <= LARGEST_FILE else b""
-    if max(size, len(data)) > LARGEST_FILE:
+        data = stream.read(MAX_FILE_BYTES + 1) if size <= MAX_FILE_BYTES else b""
+    if max(size, len(data)) > MAX_FILE_BYTES:
         raise UserError(
-            f"{path}: expected an image of at most {LARGEST_FILE:,} bytes; got {size:,}; make it smaller"
+            f"{path}: expected an image of at most {MAX_FILE_BYTES:,} bytes; got {size:,}; make it smaller"
         )
     return data
 
 
 def size_of(data: bytes, name: str) -> tuple[int, int]:
-    """Width and height by the header, of bytes that nothing was decoded of. Raises UserError for what is no image, or a
-    too large one."""
+    """Return width and height from the header. Raises UserError for other files and large images."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, as in `decode`
         return _opened(data, name).size
 
 
-def check_room(where: Path, count: int, channels: int, size: tuple[int, int]) -> None:
-    """Raises UserError where so many images would take more than LARGEST_SET bytes."""
+def check_dataset_size(where: Path, count: int, channels: int, size: tuple[int, int]) -> None:
+    """Raise UserError if so many images would take more than MAX_DATASET_BYTES."""
     needed = count * channels * math.prod(size)
-    if needed > LARGEST_SET:
+    if needed > MAX_DATASET_BYTES:
         raise UserError(
-            f"{where}: expected at most {LARGEST_SET:,} bytes of pixels; {count:,} images of {size[0]} x {size[1]} "
-            f"and {channels} channels take {needed:,}; make them smaller with --size, or take fewer"
+            f"{where}: expected at most {MAX_DATASET_BYTES:,} bytes of pixels; got {count:,} images of "
+            f"{size[0]} x {size[1]} and {channels} channels, which take {needed:,}; "
+            "make them smaller with --size, or take fewer"
         )
 
 
@@ -119,21 +117,21 @@ def _decoded(
 ) -> Decoded:
     library: Any = import_optional("PIL.ImageOps", "vision")
     image = _opened(data, name)
-    stored = image.size  # drafts change it
+    stored = image.size  # `draft` changes it
     try:
         image.draft(None, _enough(image.size, longest, enough))
         frames = image.format != "MPO" and getattr(image, "is_animated", False)
         image.load()
-        # Transposed before anything else: conversions may lose what says how the image lies.
+        # Conversions may lose the orientation, so it is applied first.
         turned = image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
         library.exif_transpose(image, in_place=True)
         image = _converted(image, name, channels)
         image = _scaled(image, longest)
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # damaged images make Pillow raise nearly anything
+    except Exception as error:  # Pillow raises almost any exception for damaged images
         raise UserError(
-            f"{name}: expected a whole image; got a damaged or cut one ({_told(error)}); fetch or save it again"
+            f"{name}: expected a whole image; got a damaged or cut one ({_reason(error)}); fetch or save it again"
         ) from None
     width, height = reversed(stored) if turned else stored
     pixels = torch.from_numpy(np.array(image, dtype=np.uint8))
@@ -142,7 +140,7 @@ def _decoded(
 
 
 def _opened(data: bytes, name: str) -> Any:
-    """Pillow's image, its header read and found sound; nothing is decoded yet."""
+    """Open an image with Pillow and check its header, without decoding."""
     library: Any = import_optional("PIL.Image", "vision")
     if not data:
         raise UserError(f"{name}: expected an image; got an empty file; fetch or save it again")
@@ -157,18 +155,18 @@ def _opened(data: bytes, name: str) -> Any:
         raise _too_large(name, "more") from None
     except MemoryError:
         raise
-    except Exception as error:  # as below
+    except Exception as error:  # as in `_decoded`
         raise UserError(
-            f"{name}: expected an image; got a damaged header ({_told(error)}); save it again"
+            f"{name}: expected an image; got a damaged header ({_reason(error)}); save it again"
         ) from None
     width, height = image.size
-    if width * height > MOST_PIXELS:
+    if width * height > MAX_PIXELS:
         raise _too_large(name, f"{width:,} x {height:,}")
     return image
 
 
 def _enough(size: tuple[int, int], longest: int | None, enough: int | None) -> tuple[int, int]:
-    """The width and height below which decoding may not fall; twice what is scaled down to, to have what to average."""
+    """Return the smallest width and height for decoding: twice the scaled size, so that pixels are averaged."""
     scales = [2 * longest / max(size)] if longest else []
     scales += [enough / min(size)] if enough else []
     scale = min(1.0, max(scales, default=1.0))
@@ -176,10 +174,10 @@ def _enough(size: tuple[int, int], longest: int | None, enough: int | None) -> t
 
 
 def _converted(image: Any, name: str, channels: int) -> Any:
-    """In mode L or RGB."""
+    """Convert an image to mode L or RGB."""
     library: Any = import_optional("PIL.Image", "vision")
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
-        # The high byte, as Pillow does for colours. A TIFF may have but 12 bits, which Pillow does not spread over 16.
+        # Take the high byte, as Pillow does for colours. Pillow does not spread the 12 bits of some TIFFs over 16.
         bits = 12 if 12 in getattr(image, "tag_v2", {}).get(_BITS, ()) else 16
         image = library.fromarray((np.asarray(image) >> (bits - 8)).astype(np.uint8))
     elif image.mode in ("I", "F"):
@@ -206,10 +204,10 @@ def _scaled(image: Any, longest: int | None) -> Any:
 
 def _too_large(name: str, got: str) -> UserError:
     return UserError(
-        f"{name}: expected at most {MOST_PIXELS:,} pixels; its header says {got}; make it smaller"
+        f"{name}: expected at most {MAX_PIXELS:,} pixels; its header says {got}; make it smaller"
     )
 
 
-def _told(error: Exception) -> str:
-    """What Pillow says, where it says anything."""
+def _reason(error: Exception) -> str:
+    """Return Pillow's message, or the name of its exception."""
     return str(error).partition("\n")[0][:100] or type(error).__name__

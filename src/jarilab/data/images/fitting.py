@@ -1,4 +1,4 @@
-"""Small helper models, which are part of the data: how they are trained, frozen and read again."""
+"""Training, freezing and loading of small helper models, such as the image tokenizer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from torch.optim.lr_scheduler import OneCycleLR
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 
-LARGEST = 256 * 2**20  # bytes of a file of weights
+MAX_WEIGHT_BYTES = 256 * 2**20
 
 Progress = Callable[[int, int], None]
-"""Told after each step: which it was, from 1, and how many there are."""
+"""Callback after each step, with the step from 1 and the number of steps."""
 
 
 def fit(
@@ -36,12 +36,12 @@ def fit(
     clip: float = math.inf,
     progress: Progress | None = None,
 ) -> None:
-    """Train a model, its learning rate rising over a tenth of the steps and falling over the others; then freeze it.
+    """Train a model with a one-cycle learning rate, then freeze it.
 
-    loss_of: the loss of each step, from 0. clip: the largest norm of a gradient. Raises UserError where the loss is no
-    finite number.
+    The rate rises over a tenth of the steps. loss_of: the loss of each step, from 0. clip: the largest gradient norm.
+    Raises UserError if the loss is not finite.
     """
-    # Of a rise that is over with the first step torch divides by 0.
+    # torch divides by 0 if the rise ends with the first step.
     rise = 0.1 if steps > 10 else 0.0
     schedule = OneCycleLR(optimizer, optimizer.defaults["lr"], steps, pct_start=rise)
     model.train()
@@ -64,13 +64,13 @@ def fit(
 
 
 def note(text: str) -> None:
-    """One line on standard error: what takes a while now."""
+    """Print one line on standard error, before slow work."""
     print(f"jarilab: {text}", file=sys.stderr)
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress]:
-    """A bar with rate and time left on standard error, where that is a terminal."""
+    """Show a progress bar with rate and time left on standard error, if it is a terminal."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -93,11 +93,11 @@ def progress_bar(title: str) -> Iterator[Progress]:
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, and its header. Raises UserError for anything else."""
+    """Return the tensors and the header of a safetensors file. Raises UserError for any other."""
     try:
-        if path.stat().st_size > LARGEST:
+        if path.stat().st_size > MAX_WEIGHT_BYTES:
             raise UserError(
-                f"{path} is larger than {LARGEST >> 20} MB, which no tokenizer of images is"
+                f"{path} is larger than {MAX_WEIGHT_BYTES >> 20} MB, which no tokenizer of images is"
             )
         data = path.read_bytes()
         tensors = load(data)
@@ -110,8 +110,8 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, header.get("__metadata__", {})
 
 
-def take_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Give a model these weights and freeze it. Raises UserError where they are of another."""
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Load weights into a model and freeze it. Raises UserError if they do not fit."""
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:
@@ -120,7 +120,7 @@ def take_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) ->
 
 
 def foreign_weights(path: Path, error: Exception) -> UserError:
-    """The error for a file whose weights are not those of its run."""
+    """Return the error for weights that do not belong to the run."""
     reason = " ".join(str(error).split())[:200]
     return UserError(
         f"{path} holds other weights than expected: {reason}; put back the file of the run"

@@ -1,4 +1,4 @@
-"""MNIST's idx files of bytes: "THE IDX FILE FORMAT" on its page. A magic number, the sizes, the bytes; gzip or not."""
+"""Reading of MNIST's idx files of bytes, plain or gzip: a magic number, the sizes, the bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
-from jarilab.data.images.files import check_room
+from jarilab.data.images.files import check_dataset_size
 from jarilab.data.text import files
 
 IMAGES = b"\0\0\x08\x03"
@@ -21,14 +21,14 @@ _KINDS = {IMAGES: "images", LABELS: "labels"}
 
 
 def find(folder: Path, held_out: bool) -> Path | None:
-    """The idx file of images in a folder, if there is any. Raises UserError where it is not clear which."""
+    """Return the idx file of images in a folder, or None. Raises UserError if the choice is ambiguous."""
     pattern = re.compile(r"images.idx3.ubyte(\.gz)?$")
-    found = sorted(path for path in folder.iterdir() if pattern.search(path.name))
-    if len(found) < 2:
-        return found[0] if found else None
-    chosen = [path for path in found if path.name.startswith("train") != held_out]
+    candidates = sorted(path for path in folder.iterdir() if pattern.search(path.name))
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
+    chosen = [path for path in candidates if path.name.startswith("train") != held_out]
     if len(chosen) != 1:
-        names = ", ".join(path.name for path in found)
+        names = ", ".join(path.name for path in candidates)
         raise UserError(
             f"{folder}: expected one idx file of images to take; got {names}; name the file"
         )
@@ -36,7 +36,7 @@ def find(folder: Path, held_out: bool) -> Path | None:
 
 
 def holds_images(path: Path) -> bool:
-    """Whether a file is one of images. Raises UserError for labels alone, and for numbers that are no bytes."""
+    """Whether a file is an idx file of images. Raises UserError for labels, and for numbers other than bytes."""
     with files.open_text(path) as stream:
         start = stream.read(4)
     if start == LABELS:
@@ -56,20 +56,20 @@ def labels_of(images: Path) -> Path:
     own_name = images.name.removesuffix(".gz")
     name = own_name.replace("images", "labels").replace("idx3", "idx1")
     both = (images.with_name(name), images.with_name(name + ".gz"))
-    found = [path for path in both if path.exists()]
-    if name == own_name or not found:
+    existing = [path for path in both if path.exists()]
+    if name == own_name or not existing:
         raise UserError(
             f"{images}: expected its labels beside it, in {name} or {name}.gz; got none; put them there"
         )
-    return found[0]
+    return existing[0]
 
 
 def read(path: Path, magic: bytes) -> UInt8[Tensor, "..."]:
-    """The numbers in an idx file of bytes, in as many dimensions as the magic says."""
+    """Read an idx file of bytes, with as many dimensions as its magic number says."""
     with files.open_text(path) as stream:
         sizes = _sizes(path, stream, magic)
-        found = torch.empty(math.prod(sizes), dtype=torch.uint8)
-        view = memoryview(found.numpy().data)
+        values = torch.empty(math.prod(sizes), dtype=torch.uint8)
+        view = memoryview(values.numpy().data)
         got = _fill(view, stream)
         more = stream.read(1)
     if got < len(view) or more:
@@ -77,11 +77,11 @@ def read(path: Path, magic: bytes) -> UInt8[Tensor, "..."]:
         raise UserError(
             f"{path}: expected {len(view):,} bytes, as its header says {sizes}; got {amount}; fetch it again"
         )
-    return found.view(sizes)
+    return values.view(sizes)
 
 
 def _sizes(path: Path, stream: files.Stream, magic: bytes) -> tuple[int, ...]:
-    """How long each dimension is, of a header with this magic. Raises UserError for another, and for far too much."""
+    """Return the size of each dimension. Raises UserError for another magic number, and for too much data."""
     kind, dimensions = _KINDS[magic], magic[3]
     length = 4 + 4 * dimensions
     header = stream.read(length)
@@ -96,13 +96,13 @@ def _sizes(path: Path, stream: files.Stream, magic: bytes) -> tuple[int, ...]:
             f"{path}: expected {kind}; its header says {sizes}, which is none; fetch it again"
         )
     height, width = sizes[1:] if dimensions == 3 else (1, 1)
-    check_room(path, sizes[0], 1, (height, width))
+    check_dataset_size(path, sizes[0], 1, (height, width))
     return sizes
 
 
 def _fill(view: memoryview, stream: files.Stream) -> int:
-    """Read until the view is full or nothing is left; how many bytes were read."""
-    at = 0
-    while at < len(view) and (count := stream.readinto(view[at:])):  # type: ignore[attr-defined]
-        at += count
-    return at
+    """Read until the view is full or the stream ends. Returns the number of bytes read."""
+    filled = 0
+    while filled < len(view) and (count := stream.readinto(view[filled:])):  # type: ignore[attr-defined]
+        filled += count
+    return filled

@@ -1,4 +1,4 @@
-"""Images with labels, from class folders, MNIST's idx files or a CSV, held in memory as bytes."""
+"""Labelled images from class folders, MNIST's idx files or a CSV, in memory as uint8."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxtyping import UInt8, UInt64
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.images import idx
-from jarilab.data.images.files import Decoded, check_room, decode, read_bytes
+from jarilab.data.images.files import Decoded, check_dataset_size, decode, read_bytes
 from jarilab.data.images.listing import Listing, list_csv, list_folders, natural
 from jarilab.data.images.notices import Notices, digests, few_held_out, printable
 from jarilab.data.images.resize import Fit, Size, fitted, resize
@@ -36,10 +36,10 @@ _FITTED = {
 
 @final
 class Labelled:
-    """Images of one size, each of one class.
+    """Images of one size, each with a class.
 
-    labels: the number of the class of each. marks: what tells them apart, the crc32 of their bytes. notices: what a
-    person should know of the reading. rows: where in `pixels` each is; as they come by default.
+    labels: class numbers. marks: the crc32 of each file's bytes, for splitting. notices: messages about reading. rows:
+    the index of each image in `pixels`; in order by default.
     """
 
     def __init__(
@@ -66,32 +66,35 @@ class Labelled:
         return channels, height, width
 
     def images(self, indices: Int[Tensor, " B"]) -> UInt8[Tensor, "B C H W"]:
-        """The pixels of these."""
+        """Return the pixels at these indices."""
         return self._pixels[self._rows[indices]]
 
     def only(self, indices: Int[Tensor, " M"]) -> Labelled:
-        """Some of these images, whose pixels are not copied; the classes and notices are those of all."""
+        """Return some of these images without copying pixels. Classes and notices stay."""
         labels, marks = self.labels[indices], self.marks[indices]
         rows = self._rows[indices]
         return Labelled(self._pixels, labels, self.classes, marks, self.notices, rows)
 
     def split(self, share: float) -> tuple[Labelled, Labelled]:
-        """What to train on, and about `share` to hold out: chosen by content, so that equal files stay together, and an
-        image stays where it is when others come. Raises UserError where one side would be empty."""
+        """Return the training images, and about `share` held out.
+
+        A hash of the content chooses, so equal files stay together and new images move none. Raises UserError if one
+        side would be empty.
+        """
         held_out = self.marks < share * 2**32
         if not held_out.any() or held_out.all():
             raise UserError(
                 f"{len(self)} images are too few to hold some out; give held-out images with --valid"
             )
-        (trained_on,) = (~held_out).nonzero(as_tuple=True)
-        (left_out,) = held_out.nonzero(as_tuple=True)
-        train, rest = self.only(trained_on), self.only(left_out)
+        (train_rows,) = (~held_out).nonzero(as_tuple=True)
+        (held_out_rows,) = held_out.nonzero(as_tuple=True)
+        train, rest = self.only(train_rows), self.only(held_out_rows)
         few = few_held_out(len(rest), len(self))
         train.notices = rest.notices = [*self.notices, *few]
         return train, rest
 
     def shared(self, train: Labelled) -> list[str]:
-        """What to say where some of these held-out images have the pixels of one to train on."""
+        """Return a notice if held-out images have the same pixels as training images."""
         known = np.isin(self._digests(), train._digests())
         if not known.any():
             return []
@@ -105,17 +108,17 @@ class Labelled:
         return np.concatenate([digests(self.images(some)) for some in parts])
 
     def fingerprint(self) -> str:
-        """Of the files' contents, their labels and their order."""
-        whole = hashlib.sha256(repr(self.classes).encode("utf-8", "backslashreplace"))
+        """Return a sha256 of the files' contents, labels and order."""
+        digest = hashlib.sha256(repr(self.classes).encode("utf-8", "backslashreplace"))
         for part in (self.marks, self.labels):
-            whole.update(part.long().numpy().tobytes())
-        return whole.hexdigest()
+            digest.update(part.long().numpy().tobytes())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What images are made into. size: height and width; None where all have the same. classes: those of the training
-    data, where other data are read."""
+    """The form that images are read into. size: height and width; None keeps the common size. classes: those of the
+    training data, for other datasets."""
 
     channels: int
     size: Size | None = None
@@ -124,11 +127,11 @@ class Wanted:
 
 
 def read_labelled(path: Path, wanted: Wanted, *, held_out: bool = False) -> Labelled:
-    """The labelled images of a folder of class folders, of an idx file beside its labels, or of a CSV.
+    """Read labelled images from class folders, an idx file beside its labels, or a CSV.
 
-    A folder may hold idx files: where it holds several, those named train-* are taken, and those not so named with
-    `held_out`. What cannot be used is left out and told in `notices`. Raises UserError where nothing can, where too
-    much cannot, and where the pixels would be more than files.LARGEST_SET bytes.
+    If a folder has several idx files, those named train-* are taken, and the others with `held_out`. Unusable images
+    are omitted and noted in `notices`. Raises UserError if no image or too few are usable, or if the pixels exceed
+    files.MAX_DATASET_BYTES.
     """
     notices = Notices()
     if path.is_dir():
@@ -147,11 +150,11 @@ def read_labelled(path: Path, wanted: Wanted, *, held_out: bool = False) -> Labe
     return _from_files(path, listing, wanted, notices)
 
 
-# Files, each an image ------------------------------------------------------------------------------------------------
+# One image per file ------------------------------------------------------------------------------------------------
 
 
-class _Gathered:
-    """The images read so far, one behind the other in memory for `count` of them."""
+class _ImageBuffer:
+    """Images read so far, in memory for `count` of them."""
 
     def __init__(self, where: Path, count: int, channels: int):
         self._where, self._count, self._channels = where, count, channels
@@ -166,11 +169,11 @@ class _Gathered:
         return self._pixels[: len(self.labels)]
 
     def add(self, pixels: UInt8[Tensor, "C H W"], label: str, name: str, mark: int) -> None:
-        """One more. Raises UserError where it has another size than the first, or all would take too much room."""
+        """Add an image. Raises UserError if its size differs from the first, or the dataset would be too large."""
         height, width = pixels.shape[1:]
         if self.size is None:
             self.size = height, width
-            check_room(self._where, self._count, self._channels, self.size)
+            check_dataset_size(self._where, self._count, self._channels, self.size)
             self._pixels = torch.empty(self._count, *pixels.shape, dtype=torch.uint8)
         if (height, width) != self.size:
             raise UserError(
@@ -190,26 +193,26 @@ def _from_files(where: Path, listing: Listing, wanted: Wanted, notices: Notices)
     labels = [label for _, label in listing.files]
     rows = _of_known_classes(where, names, labels, wanted, notices)
     known = [listing.files[row] for row in rows]
-    gathered = _Gathered(where, len(known), wanted.channels)
+    buffer = _ImageBuffer(where, len(known), wanted.channels)
     resized: list[str] = []
     for path, label in known:
         name = os.path.relpath(path, folder)
         try:
             data = read_bytes(path)
-            found = _decoded(data, wanted, name)
+            image = _decoded(data, wanted, name)
         except UserError as error:
             notices.unreadable(name, error, len(known), where)
             continue
-        gathered.add(found.pixels, label, name, zlib.crc32(data))
-        if found.animated:
+        buffer.add(image.pixels, label, name, zlib.crc32(data))
+        if image.animated:
             notices.add(_ANIMATED, name)
-        if (found.height, found.width) != gathered.size:
+        if (image.height, image.width) != buffer.size:
             resized.append(name)
-    labels = gathered.labels
-    marks = torch.tensor(gathered.marks)
+    labels = buffer.labels
+    marks = torch.tensor(buffer.marks)
     _note_sizes(resized, len(labels), wanted, notices)
-    notices.disputed(gathered.pixels, labels, gathered.names)
-    return _labelled(where, gathered.pixels, labels, listing.labels, marks, wanted, notices)
+    notices.disputed(buffer.pixels, labels, buffer.names)
+    return _labelled(where, buffer.pixels, labels, listing.labels, marks, wanted, notices)
 
 
 def _decoded(data: bytes, wanted: Wanted, name: str) -> Decoded:
@@ -221,7 +224,7 @@ def _decoded(data: bytes, wanted: Wanted, name: str) -> Decoded:
 def _of_known_classes(
     where: Path, names: Sequence[str], labels: Sequence[str], wanted: Wanted, notices: Notices
 ) -> list[int]:
-    """Which images are of classes that the training data have, if that is asked. Raises UserError where none is."""
+    """Return the rows of images whose class the training data have. Raises UserError if there is none."""
     known = set(wanted.classes or labels)
     rows = []
     for row, (name, label) in enumerate(zip(names, labels, strict=True)):
@@ -235,25 +238,25 @@ def _of_known_classes(
 
 
 def _note_sizes(names: Sequence[str], count: int, wanted: Wanted, notices: Notices) -> None:
-    """Tell which, of so many images, had another size than is wanted."""
+    """Note which of `count` images were resized."""
     if wanted.size is not None:
-        made = _FITTED[wanted.fit].format(*wanted.size)
-        notices.among(count, made, names)
+        resizing = _FITTED[wanted.fit].format(*wanted.size)
+        notices.among(count, resizing, names)
 
 
 def _labelled(
     where: Path,
     pixels: Tensor,
     labels: Sequence[str],
-    looked_for: Sequence[str],
+    expected_labels: Sequence[str],
     marks: Tensor,
     wanted: Wanted,
     notices: Notices,
 ) -> Labelled:
-    """Images with these labels, of which each is one that was `looked_for`. Raises UserError for one class alone."""
+    """Return the labelled images. Raises UserError for a single class."""
     classes = list(wanted.classes or natural(set(labels)))
     if wanted.classes is None:
-        missing = set(looked_for) - set(labels)
+        missing = set(expected_labels) - set(labels)
         for name in natural(missing):
             notices.add(_NOTHING, name)
     if len(classes) < 2:
@@ -275,11 +278,11 @@ def _none_usable(where: Path, wanted: Wanted, notices: Notices) -> UserError:
     )
 
 
-# Files of many images -------------------------------------------------------------------------------------------
+# Many images per file -------------------------------------------------------------------------------------------
 
 
 def _from_idx(images: Path, wanted: Wanted, notices: Notices) -> Labelled:
-    """The images of an idx file, with the labels of the file beside it."""
+    """Read an idx file of images and the labels in the file beside it."""
     numbers = idx.read(idx.labels_of(images), idx.LABELS)
     pixels = idx.read(images, idx.IMAGES).unsqueeze(1)
     if len(numbers) != len(pixels):
@@ -295,7 +298,7 @@ def _from_idx(images: Path, wanted: Wanted, notices: Notices) -> Labelled:
         names = [names[row] for row in rows]
     marks = torch.tensor([zlib.crc32(image.numpy().data) for image in pixels])
     if wanted.size is not None:
-        check_room(images, len(pixels), 1, wanted.size)
+        check_dataset_size(images, len(pixels), 1, wanted.size)
         if pixels.shape[-2:] != wanted.size:
             _note_sizes(names, len(pixels), wanted, notices)
         parts = [resize(some, wanted.size, wanted.fit) for some in pixels.split(_AT_ONCE)]

@@ -1,4 +1,4 @@
-"""Which image files there are, and their labels: in a folder for each class, or in a CSV."""
+"""Lists image files with their labels: a folder for each class, or a CSV."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _UNLABELLED = "lines left out, without a path or without a label"
 
 @dataclass(frozen=True)
 class Listing:
-    """files: each with its label. labels: all that were looked for, even where no file has one."""
+    """Files with their labels. labels: all expected labels, also those without a file."""
 
     files: list[tuple[Path, str]]
     labels: list[str]
 
 
 def natural(names: Iterable[str]) -> list[str]:
-    """Sorted as people sort: 2 before 10."""
+    """Sort in natural order: 2 before 10."""
     return sorted(names, key=lambda name: (_key(name), name))
 
 
 def _key(name: str) -> list[tuple[int, str]]:
-    """Text and numbers by turns; a number by how many digits it has, then by these."""
+    """Return a sort key of alternating texts and numbers, numbers by their count of digits first."""
     key = []
     for place, part in enumerate(re.split(r"([0-9]+)", name)):
         is_number = place % 2 == 1
@@ -45,7 +45,7 @@ def _key(name: str) -> list[tuple[int, str]]:
 
 
 def list_folders(folder: Path, notices: Notices) -> Listing:
-    """The files in class folders, with the names of these. Raises UserError where there are none."""
+    """List the files in class folders. Raises UserError if there is no class folder."""
     inside = [path for path in folder.iterdir() if not path.name.startswith(".")]
     for path in sorted(path for path in inside if not path.is_dir()):
         notices.add(_BESIDE, path.name)
@@ -62,19 +62,19 @@ def list_folders(folder: Path, notices: Notices) -> Listing:
 
 
 def _below(folder: Path, root: Path, notices: Notices) -> list[Path]:
-    """All files of a folder and its folders, but hidden ones."""
-    found = []
+    """List all files of a folder and its subfolders except hidden ones."""
+    paths = []
     for here, inner, names in os.walk(folder, onerror=files.unreadable):
         inner[:] = [name for name in inner if not name.startswith(".")]
         for path in (Path(here, name) for name in inner):
             if path.is_symlink():
                 notices.add(_LINKS, str(path.relative_to(root)))
-        found += [str(Path(here, name)) for name in names if not name.startswith(".")]
-    return [Path(path) for path in natural(found)]
+        paths += [str(Path(here, name)) for name in names if not name.startswith(".")]
+    return [Path(path) for path in natural(paths)]
 
 
 def list_csv(path: Path, notices: Notices) -> Listing:
-    """The files that a CSV names, beside itself or absolutely, with their labels. Raises UserError."""
+    """List the files and labels of a CSV, paths relative to it or absolute. Raises UserError."""
     listed, columns = [], None
     for number, row in _rows(path):
         if number == 0 and (columns := _columns(row)) is not None:
@@ -88,7 +88,7 @@ def list_csv(path: Path, notices: Notices) -> Listing:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The lines of a CSV that are not blank, numbered from 0 as in the file."""
+    """Yield the lines of a CSV that are not blank, with their numbers in the file from 0."""
     reader = csv.reader(files.lines(path), strict=True)
     try:
         for row in reader:
@@ -96,12 +96,12 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num - 1, row
     except csv.Error as error:
         raise UserError(
-            f"{path}:{reader.line_num}: expected CSV; got: {error}; mend the line"
+            f"{path}:{reader.line_num}: expected CSV; got: {error}; fix the line"
         ) from None
 
 
 def _columns(row: Sequence[str]) -> tuple[int, int] | None:
-    """Where a first line names the columns of path and label; None where it names none."""
+    """Return the columns of path and label that a header names, or None."""
     titles = [cell.strip().lower() for cell in row]
     paths = [number for number, title in enumerate(titles) if title in _PATHS]
     labels = [number for number, title in enumerate(titles) if title in _LABELS]
@@ -111,13 +111,13 @@ def _columns(row: Sequence[str]) -> tuple[int, int] | None:
 def _cells(
     where: Path, number: int, row: Sequence[str], columns: tuple[int, int] | None, *, first: bool
 ) -> tuple[str, str]:
-    """Path and label of a line. Raises UserError where they are not there, or which they are is not clear."""
+    """Return path and label of a line. Raises UserError if they are missing or ambiguous."""
     used = columns or (0, 1)
-    # More than two columns without a title: a first line that was meant as one, or another kind of file.
+    # A first line of more than two columns without known titles is a header, or the file is of another kind.
     unclear = used == (0, 1) and len(row) > 2 and first
     if len(row) <= max(used) or unclear:
         raise UserError(
             f"{where}:{number + 1}: expected a path and a label with a comma between, or a first line that names "
-            f"such columns (path,label); got {len(row)} columns: {','.join(row)[:60]!r}; mend the line"
+            f"such columns (path,label); got {len(row)} columns: {','.join(row)[:60]!r}; fix the line"
         )
     return row[used[0]].strip(), row[used[1]].strip()

@@ -1,4 +1,4 @@
-"""Images brought to another height and width."""
+"""Resizing of images."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ from jarilab.data.images.augment import background
 from jarilab.data.images.files import Decoded, decode
 
 Fit = Literal["stretch", "crop", "pad"]
-"""What becomes of proportions: let go, kept by cutting what is too long, or kept by padding what is too short."""
+"""How the aspect ratio is treated: ignored, kept by cropping, or kept by padding."""
 
 Size = tuple[int, int]
 """Height and width, in pixels."""
 
 
 def fitted(source: Path | bytes, channels: int, size: Size, fit: Fit, name: str = "") -> Decoded:
-    """The image of a file, or of its bytes, at this size; `name` is what errors call bytes. Raises UserError as
-    `decode` does."""
-    found = decode(source, channels, enough=2 * max(size), name=name)
-    pixels = resize(found.pixels[None], size, fit)[0]
-    return Decoded(pixels, found.height, found.width, found.animated)
+    """Decode an image file, or its bytes, at this size. `name` stands for bytes in errors. Raises as `decode` does."""
+    decoded = decode(source, channels, enough=2 * max(size), name=name)
+    pixels = resize(decoded.pixels[None], size, fit)[0]
+    return Decoded(pixels, decoded.height, decoded.width, decoded.animated)
 
 
 def resize(
     pixels: UInt8[Tensor, "B C H W"], size: Size, fit: Fit = "stretch"
 ) -> UInt8[Tensor, "B C h w"]:
-    """Images of another height and width, averaged over all pixels that fall together (bilinear, antialiased).
+    """Resize images (bilinear, antialiased).
 
-    fit: stretch lets proportions go; crop keeps them and cuts what is too long off both ends; pad keeps them and
-    puts the image in the middle of its `background`.
+    fit: stretch ignores the aspect ratio; crop keeps it and cuts both ends of the longer side; pad keeps it and
+    centres the image on its `background`.
     """
     height, width = pixels.shape[-2:]
     if fit == "crop":
@@ -45,14 +44,14 @@ def resize(
         pixels = functional.interpolate(pixels, size=inner, mode="bilinear", antialias=True)
     if inner == size:
         return pixels
-    whole = background(pixels).expand(-1, -1, *size).clone()
+    canvas = background(pixels).expand(-1, -1, *size).clone()
     rows, columns = _middle(inner, size)
-    whole[..., rows, columns] = pixels
-    return whole
+    canvas[..., rows, columns] = pixels
+    return canvas
 
 
 def _middle(inner: Size, outer: Size) -> tuple[slice, slice]:
-    """The rows and columns of what lies in the middle."""
+    """Return the rows and columns of the centred inner image."""
     height, width = inner
     top = (outer[0] - height) // 2
     left = (outer[1] - width) // 2
@@ -60,7 +59,7 @@ def _middle(inner: Size, outer: Size) -> tuple[slice, slice]:
 
 
 def _within(outer: Size, shape: Size) -> Size:
-    """The largest height and width of the proportions of `shape` that lie in `outer`."""
+    """Return the largest size within `outer` that has the aspect ratio of `shape`."""
     height, width = shape
     scale = min(outer[0] / height, outer[1] / width)
     scaled_height = max(1, round(height * scale))

@@ -1,4 +1,4 @@
-"""The image tokenizer as a language model uses it: trained first, then frozen, named by its sha256."""
+"""The image tokenizer: an autoencoder that is trained first, then frozen."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from jarilab.data.images.fitting import (
     Progress,
     fit,
     foreign_weights,
+    load_weights,
     note,
     progress_bar,
     read_weights,
-    take_weights,
 )
 from jarilab.models.autoencoder import STRIDE as STRIDE
 from jarilab.models.autoencoder import Autoencoder
@@ -38,12 +38,12 @@ FILE = "codes.safetensors"
 """The name of an image tokenizer's file in a run."""
 
 Images = Callable[[Int[Tensor, " B"]], UInt8[Tensor, "B 3 H W"]]
-"""The images with these numbers."""
+"""Returns the images at these indices."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImageTokenizer:
-    """A frozen autoencoder. measured: what is known of it: psnr, codes_used, perplexity."""
+    """A frozen autoencoder. measured: its psnr, codes_used and perplexity, see `measure`."""
 
     autoencoder: Autoencoder
     options: Mapping[str, Any]
@@ -53,18 +53,18 @@ class ImageTokenizer:
         return self.autoencoder.codes
 
     def encode(self, images: UInt8[Tensor, "B 3 H W"]) -> Int[Tensor, "B h w"]:
-        """Code numbers, a few hundred images at a time."""
+        """Return code ids, computed for 256 images at a time."""
         parts = [self.autoencoder.encode(some.float() / 255) for some in images.split(AT_ONCE)]
         return torch.cat(parts)
 
     def decode(self, ids: Int[Tensor, "B h w"]) -> UInt8[Tensor, "B 3 H W"]:
-        """The images that codes stand for."""
+        """Return the images of these codes."""
         parts = [self.autoencoder.decode(some) for some in ids.split(AT_ONCE)]
         return (torch.cat(parts) * 255).round().byte()
 
     def to_bytes(self) -> bytes:
-        """The weights as safetensors, what they belong to in the header."""
-        # One entry: of several, safetensors writes now this one first and now that, and the sha256 would change.
+        """Return the weights as safetensors, with options and measurements in the header."""
+        # safetensors writes several header entries in varying order, which would change the sha256. So there is one.
         facts = {"options": dict(self.options), "measured": dict(self.measured)}
         state = self.autoencoder.state_dict()
         tensors = {name: tensor.contiguous() for name, tensor in state.items()}
@@ -72,12 +72,12 @@ class ImageTokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the weights, which the record of a language model names."""
+        """The sha256 of the weights, which a run's record contains."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     @staticmethod
     def read(path: Path) -> ImageTokenizer:
-        """The tokenizer in a file of `to_bytes`. Raises UserError for anything else."""
+        """Read a file written by `to_bytes`. Raises UserError for any other."""
         tensors, header = read_weights(path)
         try:
             facts = json.loads(header["codes"])
@@ -88,7 +88,7 @@ class ImageTokenizer:
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise foreign_weights(path, error) from None
         autoencoder = Autoencoder(**options)
-        take_weights(autoencoder, tensors, path)
+        load_weights(autoencoder, tensors, path)
         return ImageTokenizer(autoencoder, options, measured)
 
 
@@ -103,10 +103,10 @@ def train_image_tokenizer(
     lr: float = 4e-3,
     progress: Progress | None = None,
 ) -> ImageTokenizer:
-    """Train an autoencoder on `count` images by the squared error, and freeze it.
+    """Train an autoencoder on `count` images by squared error, and freeze it.
 
     options: of the Autoencoder. The same seed, images and number of threads give the same weights. Raises UserError
-    where the loss is no finite number.
+    if the loss is not finite.
     """
     options = dict(options or {})
     with torch.random.fork_rng(devices=[]):
@@ -118,7 +118,7 @@ def train_image_tokenizer(
             autoencoder.quantizer.anneal(step / steps)
             pixels_BCHW = images(torch.randint(count, (batch_size,))).float() / 255
             decoded_BCHW, quantized = autoencoder(pixels_BCHW)
-            # Summed over colours, so that the quantizer's own loss weighs little beside it.
+            # Summed over colours, so the quantizer's loss weighs little beside it.
             return 3 * functional.mse_loss(decoded_BCHW, pixels_BCHW) + 0.01 * quantized.loss
 
         optimizer = torch.optim.AdamW(
@@ -138,18 +138,18 @@ def cached_image_tokenizer(
     steps: int,
     data: Mapping[str, Any],
 ) -> ImageTokenizer:
-    """An image tokenizer trained on these images, with progress, or the one that the cache holds of them.
+    """Train an image tokenizer with a progress bar, or take it from the cache.
 
-    data: what the images are; equal data, options and steps give the same tokenizer.
+    data: identifies the images. Equal data, options and steps give the same tokenizer.
     """
 
     def make(folder: Path) -> dict[str, Any]:
         note(f"training the image tokenizer, {steps:,} steps")
         with progress_bar("image tokenizer") as progress:
-            made = train_image_tokenizer(
+            tokenizer = train_image_tokenizer(
                 images, count, options, seed=seed, steps=steps, progress=progress
             )
-        (folder / FILE).write_bytes(made.to_bytes())
+        (folder / FILE).write_bytes(tokenizer.to_bytes())
         return {}
 
     facts = {"what": "codes", **data, "options": dict(options), "steps": steps}
@@ -157,8 +157,11 @@ def cached_image_tokenizer(
 
 
 def measure(tokenizer: ImageTokenizer, images: Images, count: int) -> dict[str, float]:
-    """Over the first `count` images, not a batch: `psnr` in decibels of what is decoded from hard codes; the share
-    `codes_used`; `perplexity`, how many codes used alike would be as hard to guess."""
+    """Measure a tokenizer on the first `count` images.
+
+    `psnr`: decibels of images decoded from hard codes. `codes_used`: the share of codes in use. `perplexity`: the
+    number of equally frequent codes with the same entropy.
+    """
     squared, values, uses_K = 0.0, 0, torch.zeros(len(tokenizer))
     for some in torch.arange(count).split(AT_ONCE):
         pixels = images(some)
@@ -176,7 +179,7 @@ def measure(tokenizer: ImageTokenizer, images: Images, count: int) -> dict[str, 
 
 
 def decibels(first: UInt8[Tensor, "*S"], second: UInt8[Tensor, "*S"]) -> float:
-    """PSNR: how alike two images are; 100 for equal ones."""
+    """Return the PSNR of two images in decibels, 100 for equal ones."""
     squared = (first.float() - second.float()).square()
     return _psnr(float(squared.mean()) / 255**2)
 

@@ -1,4 +1,4 @@
-"""Annotations in Pascal VOC's folders of XML."""
+"""Annotations in Pascal VOC's XML folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_CLASS = "boxes left out, without the name of a class"
 
 
 def read_voc(folder: Path, listed: Path | None, notices: Notices) -> Annotations:
-    """Of a folder; of the names in a list alone, where one is given. Raises UserError for another folder."""
+    """Read a VOC folder, or only the names in a list. Raises UserError for any other folder."""
     texts, photographs = folder / "Annotations", folder / "JPEGImages"
     if not texts.is_dir() or not photographs.is_dir():
         raise UserError(
@@ -36,7 +36,7 @@ def read_voc(folder: Path, listed: Path | None, notices: Notices) -> Annotations
             files.setdefault(path.stem, []).append(path)
     annotated = {path.stem: path for path in texts.glob("*.xml") if not path.name.startswith(".")}
     names = natural(annotated.keys() | files.keys()) if listed is None else _listed(listed)
-    found: list[AnnotatedImage] = []
+    images: list[AnnotatedImage] = []
     for name in names:
         if name not in annotated:
             notices.add(_NO_ANNOTATION, name)
@@ -47,21 +47,21 @@ def read_voc(folder: Path, listed: Path | None, notices: Notices) -> Annotations
                 notices.add(_SECOND, other.name)
             objects = _objects(annotated[name], notices)
             if objects is not None:
-                found.append(AnnotatedImage(files[name][0], objects))
+                images.append(AnnotatedImage(files[name][0], objects))
     classes: set[str] = set()
-    for image in found:
+    for image in images:
         classes |= {annotated_object.name for annotated_object in image.objects}
-    return Annotations(found, natural(classes))
+    return Annotations(images, natural(classes))
 
 
 def _listed(path: Path) -> list[str]:
-    """The names in a list, once each. A second column, in the lists of one class, says whether it is there."""
+    """Return the names in a list, once each. A second column, in lists of one class, is ignored."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
 
 
 def _objects(path: Path, notices: Notices) -> tuple[AnnotatedObject, ...] | None:
-    """Those of one XML file; None where it is none."""
+    """Return the objects of an XML file, or None if it is not usable."""
     data = read_bytes(path)
     try:
         if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
@@ -72,7 +72,7 @@ def _objects(path: Path, notices: Notices) -> tuple[AnnotatedObject, ...] | None
     except (ElementTree.ParseError, ValueError, LookupError):
         notices.add(BROKEN, path.name)
         return None
-    found = []
+    objects = []
     for item in items:
         name = printable((item.findtext("name") or "").strip())
         if not name:
@@ -80,5 +80,5 @@ def _objects(path: Path, notices: Notices) -> tuple[AnnotatedObject, ...] | None
             continue
         left, top = item.findtext("bndbox/xmin"), item.findtext("bndbox/ymin")
         right, bottom = item.findtext("bndbox/xmax"), item.findtext("bndbox/ymax")
-        found.append(AnnotatedObject(name, (left, top, right, bottom)))
-    return tuple(found)
+        objects.append(AnnotatedObject(name, (left, top, right, bottom)))
+    return tuple(objects)

@@ -204,9 +204,9 @@ def test_bombs_are_refused_by_their_header() -> None:
 def test_large_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "large.png"
     with path.open("wb") as stream:
-        stream.truncate(files.LARGEST_FILE + 1)
+        stream.truncate(files.MAX_FILE_BYTES + 1)
     assert f"{path}: expected an image of at most 536,870,912 bytes; got 536,870,913" in refused(path)
-    monkeypatch.setattr(files, "LARGEST_FILE", 10)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 10)
     path.write_bytes(bytes(10))
     assert read_bytes(path) == bytes(10)
 

@@ -135,9 +135,9 @@ def test_images_of_several_sizes_need_one(folder: Path) -> None:
 
 
 def test_memory_is_bounded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "LARGEST_SET", 6 * 4 * 6)
+    monkeypatch.setattr(files, "MAX_DATASET_BYTES", 6 * 4 * 6)
     read_labelled(folder, GRAY)
-    words = "expected at most 144 bytes of pixels; 6 images of 5 x 6 and 1 channels take 180; make them smaller with"
+    words = "expected at most 144 bytes of pixels; got 6 images of 5 x 6 and 1 channels, which take 180; make them smaller with"
     assert words in refused(folder, Wanted(1, (5, 6)))
     images = write_idx(tmp_path, count=13)
     assert "13 images of 3 x 4 and 1 channels take 156" in refused(images)
@@ -188,7 +188,7 @@ def test_csv_leaves_out_and_says_so(folder: Path) -> None:
     ("text", "words"),
     [
         ("a.png;x\n", ":1: expected a path and a label with a comma between, or a first line that names such columns "
-         "(path,label); got 1 columns: 'a.png;x'; mend the line"),
+         "(path,label); got 1 columns: 'a.png;x'; fix the line"),
         ("a.png,x,y\n", ":1: expected a path and a label"),
         ("path,label\na.png\n", ":2: expected a path and a label"),
         ('"a.png,x\n', ":1: expected CSV; got: unexpected end of data"),
@@ -258,7 +258,7 @@ PIXELS = np.zeros((5, 3, 4), np.uint8)
         ({IMAGES: idx(np.zeros((0, 3, 4), np.uint8))}, "expected images; its header says (0, 3, 4), which is none"),
         ({IMAGES: idx(np.zeros((5, 0, 4), np.uint8))}, "its header says (5, 0, 4), which is none"),
         ({IMAGES: idx(PIXELS[:4])}, "expected as many labels as images; got 5 and 4"),
-        ({IMAGES: struct.pack(">BBBBIII", 0, 0, 8, 3, 2**32 - 1, 2**31, 9)}, "of pixels; 4,294,967,295 images of"),
+        ({IMAGES: struct.pack(">BBBBIII", 0, 0, 8, 3, 2**32 - 1, 2**31, 9)}, "of pixels; got 4,294,967,295 images of"),
         ({IMAGES: b"\0\0\x0d\x03" + bytes(12)}, "expected idx of bytes in three dimensions"),
         ({LABELS: b"text"}, f"{LABELS}: expected idx of labels (magic 00 00 08 01); got 74 65 78 74"),
         ({LABELS: b""}, "expected idx of labels (magic 00 00 08 01); got nothing"),
