@@ -39,7 +39,7 @@ from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
 from jarilab.tasks.predictors.base import predictor_for
 from jarilab.training.batching import FixedSizeBatches
-from jarilab.training.numerics import deterministic
+from jarilab.training.determinism import deterministic
 
 OURS: dict[str, tuple[Precision, str]] = {
     "jari": ("auto", "muon"),

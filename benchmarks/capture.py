@@ -23,7 +23,7 @@ from jarilab.inspect.record.capture import record
 from jarilab.nn.init import initialise
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.arithmetic import Arithmetic
-from jarilab.training.numerics import deterministic
+from jarilab.training.determinism import deterministic
 
 
 def without_attend(model: nn.Module) -> nn.Module:

@@ -27,9 +27,9 @@ from jarilab.models.stacks import Encoder
 from jarilab.nn.init import initialise
 from jarilab.runs.experiment import Experiment, Training
 from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.training.determinism import deterministic
 from jarilab.training.memory import keep_freed_memory
-from jarilab.training.numerics import deterministic
-from jarilab.training.optim import build_optimizers
+from jarilab.training.optimization import build_optimizers
 
 TARGETS = {"sinusoidal": 1.02, "learned": 1.05, "rotary": 1.15, "shaw": 1.5, "t5": 1.15, "alibi": 1.10}
 BIASES = ("kerple", "sandwich", "fire", "dynamic_bias")

@@ -27,8 +27,8 @@ from torch.nn import functional
 
 from jarilab.models.decoder import LanguageModel
 from jarilab.nn.init import initialise
+from jarilab.training.determinism import deterministic
 from jarilab.training.memory import keep_freed_memory
-from jarilab.training.numerics import deterministic
 
 VOCABULARY, WIDTH, HEADS, LAYERS = 100, 256, 8, 2
 SHAPES = {64: 32, 512: 2}

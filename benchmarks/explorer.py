@@ -47,8 +47,8 @@ from jarilab.inspect.record.capture import record
 from jarilab.pages.kit.page import to_json
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.predictors.base import Predictor
+from jarilab.training.determinism import deterministic
 from jarilab.training.loop import train
-from jarilab.training.numerics import deterministic
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 ONE_STEP = {

@@ -28,7 +28,7 @@ import torch
 from jarilab.models.decoder import LanguageModel, after
 from jarilab.models.decoding import greedy
 from jarilab.positions.coordinates import Tokens
-from jarilab.training.numerics import deterministic
+from jarilab.training.determinism import deterministic
 
 PROMPT, FIRST = 5, 2
 

@@ -28,8 +28,8 @@ from jarilab.models.decoding.greedy_search import greedy
 from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.positions.masks import Mask
 from jarilab.runs.options import Training
-from jarilab.training.numerics import deterministic
-from jarilab.training.optim import build_optimizers
+from jarilab.training.determinism import deterministic
+from jarilab.training.optimization import build_optimizers
 
 Optimizer = Literal["muon", "adamw"]
 PARTS = ("attention", "step", "writing")

@@ -23,7 +23,7 @@ from jarilab.encodings import compose
 from jarilab.encodings.base import Site
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
-from jarilab.training.numerics import deterministic
+from jarilab.training.determinism import deterministic
 
 SHAPES = (
     (512, 8, 7, 8),

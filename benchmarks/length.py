@@ -44,7 +44,7 @@ from jarilab.models.recurrent_encoder import RecurrentEncoder
 from jarilab.models.stacks import Encoder
 from jarilab.nn.init import initialise
 from jarilab.positions.coordinates import Positions
-from jarilab.training.numerics import deterministic
+from jarilab.training.determinism import deterministic
 
 WIDTH, HEADS, LAYERS = 256, 8, 2
 SHORTEST = 64

@@ -30,7 +30,7 @@ from jarilab.encodings import compose
 from jarilab.encodings.base import Site
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
-from jarilab.training.numerics import deterministic
+from jarilab.training.determinism import deterministic
 
 HEADS, WIDTH = 8, 64
 ENCODINGS = ("none", "rotary", "alibi", "t5", "kerple", "fire", "shaw:values=false", "shaw", "transformer_xl")

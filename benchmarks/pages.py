@@ -54,7 +54,7 @@ import jarilab
 from jarilab import explorer
 from jarilab.inspect.record.capture import record
 from jarilab.pages.kit.page import bundle, read, slim_style
-from jarilab.training.numerics import deterministic
+from jarilab.training.determinism import deterministic
 
 PAGES = [
     # layers, heads, tokens, which aims

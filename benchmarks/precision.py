@@ -18,7 +18,7 @@ import timing
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.precision import Precision, choose_precision
 from jarilab.tasks.arithmetic import Arithmetic
-from jarilab.training.numerics import deterministic
+from jarilab.training.determinism import deterministic
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from jarilab.runs.options import Training
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
 from jarilab.training.batching import FixedSizeBatches
-from jarilab.training.optim import build_optimizers
+from jarilab.training.optimization import build_optimizers
 
 Step = Callable[[], float]
 """Takes one step and gives the loss."""

@@ -58,8 +58,8 @@ from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.runs.options import Training
 from jarilab.tasks.base import Batch
 from jarilab.tasks.rows import right_padded
-from jarilab.training.numerics import deterministic
-from jarilab.training.optim import BETAS, EPSILON, build_optimizers
+from jarilab.training.determinism import deterministic
+from jarilab.training.optimization import BETAS, EPSILON, build_optimizers
 
 
 class Size(NamedTuple):

@@ -51,9 +51,9 @@ from jarilab.models.vision import VisionTransformer
 from jarilab.nn.init import initialise
 from jarilab.runs.options import Training
 from jarilab.runs.precision import choose_precision
+from jarilab.training.determinism import deterministic
 from jarilab.training.memory import keep_freed_memory
-from jarilab.training.numerics import deterministic
-from jarilab.training.optim import BETAS, EPSILON, build_optimizers
+from jarilab.training.optimization import BETAS, EPSILON, build_optimizers
 
 WIDTH, HEADS, HIDDEN, CLASSES, BATCH, SMOOTHING = 64, 4, 256, 10, 128, 0.1
 AIM = 1.3

@@ -40,7 +40,7 @@ from jarilab.core.registry import split_specs
 from jarilab.core.storage.files import write_text
 from jarilab.encodings.base import registry
 from jarilab.runs.experiment import Experiment
-from jarilab.training.checks import check_trainable
+from jarilab.training.preflight import check_trainable
 
 CONTEXT = 64
 SMALL: dict[str, Any] = {

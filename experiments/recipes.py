@@ -30,7 +30,7 @@ import jarilab
 from jarilab.comparison.statistics import mean_interval
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.options import Training
-from jarilab.training import loop, optim
+from jarilab.training import loop, optimization
 from jarilab.training.batching import Batches, batches_of
 
 Change = Callable[[], AbstractContextManager[Any]]
@@ -119,7 +119,8 @@ def trapezoid() -> AbstractContextManager[Any]:
 
 def orthogonalised(steps: int) -> Change:
     """Muon with fewer steps of Newton and Schulz than PyTorch's five."""
-    return lambda: patch.object(optim, "StackedMuon", functools.partial(optim.StackedMuon, ns_steps=steps))
+    muon = functools.partial(optimization.StackedMuon, ns_steps=steps)
+    return lambda: patch.object(optimization, "StackedMuon", muon)
 
 
 class Growing(Batches):

@@ -28,9 +28,9 @@ from jarilab.runs.precision import Precision
 from jarilab.tasks.predictors.base import AT_ONCE, Prediction, predictor_for
 from jarilab.tasks.predictors.reading import chunks
 from jarilab.training import loop
+from jarilab.training.determinism import deterministic
 from jarilab.training.execution import Execution
 from jarilab.training.loop import Report
-from jarilab.training.numerics import deterministic
 
 MOST_THREADS = 8
 """For each core."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from drills.drill import DONE, KILLED, MISTAKE, Drill
 from drills.promises import BrokenError, newest_of
 
-PASSED_OVER = "the best on the way is given as it was measured then"
+PASSED_OVER = "the best metric is the one measured during training"
 LEFT_OUT = "it is left out, and "
 """What a command says of what it could not use."""
 SOON = 20.0

@@ -17,7 +17,7 @@ from torch import distributed
 from jarilab import api
 from jarilab.core.errors import UserError
 from jarilab.runs.signals import Interrupted
-from jarilab.training.distributed.world import bring_together
+from jarilab.training.distributed.world import init_process_group
 from jarilab.training.step import Steps
 
 STARTED_AGAIN = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
@@ -80,7 +80,7 @@ def fork_ranks(count):
 
 def main():
     children = fork_ranks(int(sys.argv[2])) if len(sys.argv) > 2 else []
-    bring_together("gloo", timedelta(seconds=float(os.environ["JARILAB_RANK_TIMEOUT"])))
+    init_process_group("gloo", timedelta(seconds=float(os.environ["JARILAB_RANK_TIMEOUT"])))
     folder = Path(sys.argv[1])
     path = folder / f"told-{os.environ['RANK']}.json"
     cases = json.loads((folder / "cases.json").read_text())

@@ -21,7 +21,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_json, write_text
 from jarilab.runs.lock import locked
 from jarilab.tasks.base import Task
-from jarilab.training.checks import check_trainable
+from jarilab.training.preflight import check_trainable
 
 
 def run(study: Study, out: Path, place: Place) -> dict[str, Any]:

@@ -55,17 +55,17 @@ def save(
     training: Mapping[str, Tensor],
     state: Mapping[str, Any],
     keep: set[int],
-    parts: int = 1,
+    shards: int = 1,
 ) -> Path:
     """Write the checkpoint of `step` and remove older ones, all but the newest two and those in `keep`.
 
-    weights: of the model, to use. training: what else going on takes, as `training_tensors` has it. parts: where it is
-    more than 1, these are the first rows of the tensors, and `write_part` wrote the others.
+    weights: of the model, to use. training: what else going on takes, as `training_tensors` has it. shards: where it is
+    more than 1, these are the first rows of the tensors, and `write_shard` wrote the others.
     """
     _check_finite(step, weights)
     target = folder / f"step-{step:09d}"
     partial = folder / f".step-{step:09d}.{os.getpid()}.partial"
-    others = [_part(folder, step, number) for number in range(1, parts)]
+    others = [_part(folder, step, number) for number in range(1, shards)]
     try:
         with _written(folder, step):
             partial.mkdir()
@@ -90,14 +90,14 @@ def save(
     return target
 
 
-def write_part(
+def write_shard(
     folder: Path,
     step: int,
     number: int,
     weights: Mapping[str, Tensor],
     training: Mapping[str, Tensor],
 ) -> None:
-    """Write the rows that process `number` has of a checkpoint's tensors, for `save` to join; then `remove_part`."""
+    """Write the rows that process `number` has of a checkpoint's tensors, for `save` to join; then `remove_shard`."""
     _check_finite(step, weights)
     part = _part(folder, step, number)
     with _written(folder, step):
@@ -109,8 +109,8 @@ def write_part(
         fsync(part)
 
 
-def remove_part(folder: Path, step: int, number: int) -> None:
-    """Remove what `write_part` wrote, if it did."""
+def remove_shard(folder: Path, step: int, number: int) -> None:
+    """Remove what `write_shard` wrote, if it did."""
     shutil.rmtree(_part(folder, step, number), ignore_errors=True)
 
 

@@ -20,6 +20,7 @@ from jarilab.core.storage.files import sha256
 from jarilab.encodings import compose
 from jarilab.models.base import Checks
 from jarilab.models.base import registry as models
+from jarilab.nn.init import initialise
 from jarilab.runs import built
 from jarilab.runs.options import Training
 from jarilab.runs.precision import Precision, checked_precision
@@ -234,8 +235,14 @@ class Resolved:
                 under = "" if task.policy.plain else f" under {policy}"
                 raise UserError(
                     f"{self.experiment.encoding} knows {limit} positions, but the {side} side of "
-                    f"{self.experiment.task} has {needed}{under}; use positions={needed} or an encoding without an end"
+                    f"{self.experiment.task} has {needed}{under}; use positions={needed} or an encoding without a limit"
                 )
+        return model
+
+    def initial_model(self, task: Task) -> torch.nn.Module:
+        """The model for this task with the initial values of the experiment's seed. Raises UserError as above."""
+        model = self.build_model(task)
+        initialise(model, self.experiment.seed)
         return model
 
 

@@ -142,13 +142,13 @@ class Run:
         print(f"jarilab: {text}", file=sys.stderr)
 
     def note_kernels(self, kernels: dict[str, str]) -> None:
-        self.check_there()
+        self.check_exists()
         self.record["kernels"] = kernels
         write_json(self.folder / "run.json", seal_record(self.record))
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a line to the curve."""
-        self.check_there()
+        self.check_exists()
         (line,) = curve.sealed_lines([row], self.record["hash"], self._lines + 1)
         try:
             with self._metrics.open("a", encoding="utf-8", newline="\n") as file:
@@ -196,12 +196,12 @@ class Run:
         self._lines = len(rows)
 
     def finish(self, result: dict[str, Any]) -> None:
-        self.check_there()
+        self.check_exists()
         result["curve_rows"] = self._lines  # so that lines which are lost at its end are missed
         self.result = result
         write_json(self.folder / "result.json", seal_record(result))
 
-    def check_there(self) -> None:
+    def check_exists(self) -> None:
         """Raises UserError where the folder was removed, or another one stands in its place: half a run would."""
         if not self._lock.stands or not (self.folder / "run.json").exists():
             raise UserError(

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and their like while something long runs."""
+"""Handling of Ctrl-C, SIGTERM and other stop signals during long work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGBREAK")
 SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
-"""Those that this system has: Windows has no SIGHUP and SIGUSR1, and alone SIGBREAK."""
+"""The stop signals of this system: Windows lacks SIGHUP and SIGUSR1, and only it has SIGBREAK."""
 
 
 class Interrupted(BaseException):
-    """A signal came; the checkpoint is written."""
+    """Raised after a stop signal, once a checkpoint is written. number: of the signal."""
 
     def __init__(self, number: int):
         super().__init__(number)
@@ -23,53 +23,51 @@ class Interrupted(BaseException):
 
 
 class StopSignals:
-    """Lets a step finish and a checkpoint be written before a signal ends the run: Ctrl-C, SIGTERM, SIGHUP (a terminal
-    that closes), SIGUSR1 (a scheduler that takes the machine back) or SIGBREAK (Windows: Ctrl-Break, a console that
-    closes). A second one ends it at once. Outside the main
-    thread, where Python delivers no signals, it does nothing.
+    """Notes the first stop signal, so that a step finishes and a checkpoint is written; a second one ends the process.
 
-    at_once: what is done before the second one ends the process, such as to end what it started.
+    The signals are Ctrl-C, SIGTERM, SIGHUP (the terminal closes), SIGUSR1 (a scheduler ends the job) and SIGBREAK
+    (Windows). Outside the main thread it does nothing, since Python delivers no signals there.
+
+    signal: the number of the signal received, or None. on_second: called before the second signal ends the process.
     """
 
-    def __init__(self, at_once: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_second: Callable[[], None] = lambda: None) -> None:
         self.signal: int | None = None
-        self._at_once = at_once
+        self._on_second = on_second
         self._raises = False
-        self._before: dict[int, Any] = {}
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
         try:
             for number in SIGNALS:
-                self._before[number] = signal.signal(number, self._note)
+                self._handlers[number] = signal.signal(number, self._note)
         except ValueError:
-            self._before.clear()
+            self._handlers.clear()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if self.signal is not None:
-            self._at_once()
+            self._on_second()
             os._exit(128 + number)
         self.signal = number
         if self._raises:
             raise Interrupted(number)
 
     @contextmanager
-    def at_once(self, wanted: bool = True) -> Iterator[None]:
-        """Inside the block the first signal raises Interrupted where it comes, if that is wanted: nothing is lost
-        there."""
-        self._raises = wanted
+    def at_once(self) -> Iterator[None]:
+        """Raise Interrupted inside the block as soon as a signal is received."""
+        self._raises = True
         try:
-            if wanted:
-                self.check()
+            self.check()
             yield
         finally:
             self._raises = False
 
     def check(self) -> None:
-        """Raise Interrupted if a signal came."""
+        """Raise Interrupted if a signal was received."""
         if self.signal is not None:
             raise Interrupted(self.signal)

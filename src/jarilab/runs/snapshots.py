@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import SEAL, atomic_write, fsync, write_weights
-from jarilab.nn.init import initialise
 from jarilab.runs import checkpoint, weights
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.base import Task
@@ -30,12 +29,12 @@ SEALED = "sealed"
 """The entry of the header that says what a snapshot is."""
 
 
-def planned(steps: int, count: int) -> set[int]:
-    """`count` steps of a training of so many, evenly spread up to the last one."""
+def evenly_spread(steps: int, count: int) -> set[int]:
+    """Up to `count` of the steps 1, 2, ..., `steps`, evenly spread, the last one among them."""
     return {round(steps * k / count) for k in range(1, count + 1)} - {0}
 
 
-def save(folder: Path, step: int, weights: Mapping[str, Tensor], run: str) -> None:
+def write_snapshot(folder: Path, step: int, weights: Mapping[str, Tensor], run: str) -> None:
     """Write the weights after `step`, whole or not at all. Raises UserError on a full disk."""
     path = _path(folder, step)
     try:
@@ -68,14 +67,12 @@ def steps_of(folder: Path, run: str) -> list[int]:
 
 def load(folder: Path, experiment: Experiment, task: Task, step: int) -> nn.Module:
     """The model as it was after `step`; before the first one its weights are those of the seed."""
-    model = experiment.resolved.build_model(task)
     if step == 0:
-        initialise(model, experiment.seed)
-    else:
-        path = _path(folder, step)
-        tensors = weights.fitting(path, model)
-        check(path, experiment.hash, tensors)
-        model.load_state_dict(tensors)
+        return experiment.resolved.initial_model(task)
+    path, model = _path(folder, step), experiment.resolved.build_model(task)
+    tensors = weights.fitting(path, model)
+    check(path, experiment.hash, tensors)
+    model.load_state_dict(tensors)
     return model
 
 

@@ -1,4 +1,7 @@
-"""The order of the data, as a function of seed and step alone: nothing to save, nothing to skip on resuming."""
+"""Which examples each step trains on: a function of seed and step alone.
+
+So a checkpoint saves nothing of it, and a resumed run skips nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,83 +12,96 @@ from typing import NamedTuple, final
 import numpy as np
 import torch
 
+from jarilab.core.devices import to_device
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.nn.init import generator_for
 from jarilab.runs.options import Training
+from jarilab.tasks.base import Batch, Task
 
-POOL = 64  # batches' worth of examples that are sorted by length together
+POOL = 64
+"""Batches whose examples are sorted by length together."""
 
 
 class Batches(ABC):
-    """Which examples each step reads. steps: how many there are. examples: how many examples they read in all."""
+    """The examples of each step. steps: number of steps. examples: number of examples in all steps."""
 
     steps: int
     examples: int
 
     @abstractmethod
     def at(self, step: int) -> Int[Tensor, " B"]:
-        """The numbers of the examples of step 0, 1, ..."""
+        """The indices of the examples of a step; the first step is 0."""
 
 
 def batches_of(
     options: Training, size: int, lengths: Int[Tensor, "N S"] | None, seed: int
 ) -> Batches:
-    """The order that the options ask for, over `size` examples of these lengths. Raises UserError."""
+    """The batches that the options ask for, over `size` examples.
+
+    lengths: tokens of each of the S sequences of an example, or None. Raises UserError.
+    """
     budget = options.budget(size)
     if options.tokens is None:
         return FixedSizeBatches(size, options.batch_size, budget, seed)
     if lengths is None:
         raise UserError(
-            "training.tokens is for text of various lengths, and here all are alike; use training.batch_size"
+            "training.tokens expects examples of several lengths, got examples of one length; use training.batch_size"
         )
     return TokenBudgetBatches(lengths, options.tokens, budget, seed)
 
 
+def sample_batch(task: Task, device: torch.device) -> Batch:
+    """The first two training examples on a device, to check a model with."""
+    indices = torch.arange(min(2, task.training_size))
+    batch = task.training_batch(indices, generator_for(0, "check"))
+    return to_device(batch, device)
+
+
 @final
 class FixedSizeBatches(Batches):
-    """Each pass over the data is a permutation drawn from (seed, pass); steps cut it, one after another, into batches.
-    A batch may reach over the end of a pass, so every example is seen once before any is seen twice."""
+    """Batches of a fixed number of examples, cut one after another from a permutation of the data for each epoch.
+
+    A batch may continue in the next epoch, so every example is seen once before any is seen twice.
+    """
 
     def __init__(self, size: int, batch_size: int, budget: int, seed: int):
         self.size, self.batch_size, self.seed = size, batch_size, seed
         self.steps = -(-budget // batch_size)
         self.examples = self.steps * batch_size
-        self._pass: tuple[int, Tensor] | None = None
+        self._epoch: tuple[int, Tensor] | None = None
 
     def at(self, step: int) -> Int[Tensor, " B"]:
         start, stop = step * self.batch_size, (step + 1) * self.batch_size
         pieces = []
         while start < stop:
-            number, offset = divmod(start, self.size)
-            taken = min(stop - start, self.size - offset)
-            pieces.append(self._permutation(number)[offset : offset + taken])
-            start += taken
+            epoch, offset = divmod(start, self.size)
+            count = min(stop - start, self.size - offset)
+            pieces.append(self._permutation(epoch)[offset : offset + count])
+            start += count
         return torch.cat(pieces)
 
-    def _permutation(self, number: int) -> Tensor:
-        if self._pass is None or self._pass[0] != number:
-            self._pass = (
-                number,
-                torch.randperm(self.size, generator=generator_for(self.seed, f"data/{number}")),
-            )
-        return self._pass[1]
+    def _permutation(self, epoch: int) -> Tensor:
+        if self._epoch is None or self._epoch[0] != epoch:
+            generator = generator_for(self.seed, f"data/{epoch}")
+            self._epoch = epoch, torch.randperm(self.size, generator=generator)
+        return self._epoch[1]
 
 
 @final
 class TokenBudgetBatches(Batches):
-    """Batches of a budget of tokens, padding counted. Each pass is a permutation, cut into pools; a pool is sorted by
-    length and cut into batches as large as the budget allows; the batches of a pass are then shuffled. All of it is
-    drawn from (seed, pass), so a step's examples follow from the seed and its number.
+    """Batches of at most so many tokens, padding included, of examples of similar length.
 
-    lengths: of each sequence that an example has, as source and target, which are padded apart. Examples are sorted by
-    the longest of theirs, then by each, so that neighbours are alike in all.
+    An epoch is a permutation, cut into pools. A pool is sorted by length and cut into the largest batches that fit;
+    then the batches of the epoch are shuffled.
+    lengths: tokens of each sequence of an example, such as source and target, which are padded apart. Examples are
+    sorted by their longest sequence, then by each.
     """
 
     def __init__(self, lengths: Int[Tensor, "N S"], tokens: int, budget: int, seed: int):
         self.tokens, self.seed = tokens, seed
-        in_all = lengths.sum(1)
-        longest = int(in_all.max())
+        totals_N = lengths.sum(1)
+        longest = int(totals_N.max())
         if longest > tokens:
             raise UserError(
                 f"training.tokens={tokens} holds no example of {longest} tokens; use training.tokens={longest} "
@@ -93,42 +109,41 @@ class TokenBudgetBatches(Batches):
             )
         self._lengths = lengths.numpy().astype(np.int64)
         self._ranks = _ranks(self._lengths)
-        pool = max(1, POOL * tokens // max(1, int(in_all.double().mean().ceil())))
+        pool = max(1, POOL * tokens // max(1, int(totals_N.double().mean().ceil())))
         self._pool = min(len(lengths), pool)
-        self._pass: tuple[int, _Pass] | None = None
-        self._firsts = [0]  # the first step of each pass
-        left, self.examples = budget, 0
-        while left > 0:
-            plan = self._plan(len(self._firsts) - 1)
-            seen = np.cumsum(plan.stops - plan.starts)
-            taken = min(len(seen), int((seen < left).sum()) + 1)
-            self._firsts.append(self._firsts[-1] + taken)
-            self.examples += int(seen[taken - 1])
-            left -= int(seen[taken - 1])
-        self.steps = self._firsts[-1]
+        self._epoch: tuple[int, _Epoch] | None = None
+        self._first_steps = [0]
+        """The first step of each epoch."""
+        remaining, self.examples = budget, 0
+        while remaining > 0:
+            plan = self._plan(len(self._first_steps) - 1)
+            examples_so_far = np.cumsum(plan.stops - plan.starts)
+            batches = min(len(examples_so_far), int((examples_so_far < remaining).sum()) + 1)
+            self._first_steps.append(self._first_steps[-1] + batches)
+            self.examples += int(examples_so_far[batches - 1])
+            remaining -= int(examples_so_far[batches - 1])
+        self.steps = self._first_steps[-1]
 
     def at(self, step: int) -> Int[Tensor, " B"]:
-        number = bisect_right(self._firsts, step) - 1
-        plan, batch = self._plan(number), step - self._firsts[number]
+        epoch = bisect_right(self._first_steps, step) - 1
+        plan, batch = self._plan(epoch), step - self._first_steps[epoch]
         return plan.examples[plan.starts[batch] : plan.stops[batch]]
 
-    def _plan(self, number: int) -> _Pass:
-        if self._pass is None or self._pass[0] != number:
-            generator = generator_for(self.seed, f"data/{number}")
+    def _plan(self, epoch: int) -> _Epoch:
+        if self._epoch is None or self._epoch[0] != epoch:
+            generator = generator_for(self.seed, f"data/{epoch}")
             examples = torch.randperm(len(self._lengths), generator=generator).numpy()
             examples = examples[_sorted_in_pools(self._ranks[examples], self._pool)]
             starts = _cuts(self._lengths[examples], self._pool, self.tokens)
             stops = np.append(starts[1:], len(examples))
             shuffled = torch.randperm(len(starts), generator=generator).numpy()
-            self._pass = (
-                number,
-                _Pass(torch.from_numpy(examples), starts[shuffled], stops[shuffled]),
-            )
-        return self._pass[1]
+            plan = _Epoch(torch.from_numpy(examples), starts[shuffled], stops[shuffled])
+            self._epoch = epoch, plan
+        return self._epoch[1]
 
 
 @final
-class _Pass(NamedTuple):
+class _Epoch(NamedTuple):
     """Batch k is examples[starts[k] : stops[k]]."""
 
     examples: Int[Tensor, " N"]
@@ -137,22 +152,21 @@ class _Pass(NamedTuple):
 
 
 def _ranks(lengths: np.ndarray) -> np.ndarray:
-    """`(N,)`, numbers by which examples are sorted: by the longest sequence, then by each. lengths: `(N, S)`."""
-    keys = (*lengths.T[::-1], lengths.max(1))  # the last counts most
-    order = np.lexsort(keys)
-    alike = (lengths[order[1:]] == lengths[order[:-1]]).all(1)
-    rank = np.concatenate(([0], np.cumsum(~alike)))
-    ranks = np.empty(
-        len(lengths), np.min_scalar_type(int(rank[-1]))
-    )  # narrow numbers are sorted faster
-    ranks[order] = rank
+    """Ranks `(N,)` of examples by their longest sequence, then by each. lengths: `(N, S)`."""
+    # lexsort's last key counts most.
+    order = np.lexsort((*lengths.T[::-1], lengths.max(1)))
+    is_equal = (lengths[order[1:]] == lengths[order[:-1]]).all(1)
+    sorted_ranks = np.concatenate(([0], np.cumsum(~is_equal)))
+    # Narrow integers are sorted faster.
+    ranks = np.empty(len(lengths), np.min_scalar_type(int(sorted_ranks[-1])))
+    ranks[order] = sorted_ranks
     return ranks
 
 
 def _sorted_in_pools(ranks: np.ndarray, pool: int) -> np.ndarray:
-    """The places `(N,)` of these ranks, pool after pool, each sorted; equal ones keep their order."""
+    """Indices `(N,)` that sort each pool of ranks, pool after pool; equal ranks keep their order."""
     rows = -(-len(ranks) // pool)
-    # What fills the last pool ends up behind all of it.
+    # Padding of the last pool is sorted behind its ranks.
     padded = np.full(rows * pool, ranks.max(), ranks.dtype)
     padded[: len(ranks)] = ranks
     order = (
@@ -162,7 +176,7 @@ def _sorted_in_pools(ranks: np.ndarray, pool: int) -> np.ndarray:
 
 
 def _cuts(lengths: np.ndarray, pool: int, tokens: int) -> np.ndarray:
-    """Where each batch starts: it holds as many examples of its pool as fit. lengths: `(N, S)`, sorted in pools."""
+    """The first example of each batch, which holds as many of its pool as fit. lengths: `(N, S)`, sorted in pools."""
     starts = []
     for first in range(0, len(lengths), pool):
         start, last = first, min(first + pool, len(lengths))
@@ -173,8 +187,8 @@ def _cuts(lengths: np.ndarray, pool: int, tokens: int) -> np.ndarray:
 
 
 def _fitting(lengths: np.ndarray, tokens: int) -> int:
-    """How many of the first examples a budget holds: the longest of each sequence times their number."""
-    most = tokens // max(1, int(lengths[0].sum()))
-    longest = np.maximum.accumulate(lengths[:most]).sum(1)
+    """How many of the first examples fit into a budget of tokens, padded to the longest of each sequence."""
+    upper_bound = tokens // max(1, int(lengths[0].sum()))
+    longest = np.maximum.accumulate(lengths[:upper_bound]).sum(1)
     sizes = longest * np.arange(1, len(longest) + 1)
     return int(np.searchsorted(sizes, tokens, side="right"))

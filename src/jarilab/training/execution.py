@@ -1,5 +1,4 @@
-"""Where and how a training is computed. Nothing here names a run: another machine goes on with it, and says what of it
-is not exact from there on."""
+"""Where and how a training is computed. It is no part of the experiment: a run may continue on another machine."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ from jarilab.core.devices import CPU, device_label
 @dataclass(frozen=True, kw_only=True)
 class Execution:
     """
-    device: where the model is.
-    accumulate: passes that make up a step, each over a part of its batch: what is kept for the gradient takes so many
-        times less memory.
-    recompute: keep only what goes into each layer, and compute the layer again for its gradient.
-    compile: let torch.compile fuse the model's operations.
-    checkpoint_minutes: write a checkpoint as often as that, too.
-    shard: cut parameters, gradients and the optimizers' state over all processes (FSDP2).
-    tensorboard: show TensorBoard how it goes. tensorboard_heads: whose maps are shown, `decoder.1.cross:2,encoder.0:0`;
-        the first ones of each site where none are named.
+    device: the device of the model.
+    accumulate: passes a step, each over a part of the batch (gradient accumulation); activations take so many times
+        less memory.
+    recompute: keep only each layer's input, and compute the layer again for its gradient (activation checkpointing).
+    compile: compile the model with torch.compile.
+    checkpoint_minutes: minutes between checkpoints, besides those at evaluations.
+    shard: shard parameters, gradients and the optimizers' state over all processes (FSDP2).
+    tensorboard: write TensorBoard's files. tensorboard_heads: heads whose maps are shown, as
+        `decoder.1.cross:2,encoder.0:0`; by default the first heads of each site.
     """
 
     device: torch.device = CPU
@@ -35,12 +34,12 @@ class Execution:
     tensorboard_heads: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """What of it decides bits, as run.json keeps it; what is as usual is left out."""
+        """The fields of run.json that say what bits depend on here, without those that have their default."""
         device = device_label(self.device)
-        decides = {
+        values = {
             "device": None if device == "cpu" else device,
             "accumulate": self.accumulate if self.accumulate > 1 else None,
             "compile": self.compile or None,
             "shard": self.shard or None,
         }
-        return {name: value for name, value in decides.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}

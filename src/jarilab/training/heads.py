@@ -1,4 +1,4 @@
-"""Heads of a model on its way: which are shown, their maps as images, and what they measure."""
+"""Attention heads that TensorBoard shows: their maps as images and their measures."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jarilab.inspect.record.capture import Tape
 from jarilab.pages.encodings.colours import PLAIN, gradient
 from jarilab.tasks.predictors.base import Trace
 
-MOST_HEADS = 8
-"""Heads that are shown where none are named."""
-SIDE = 320
-"""Pixels that the longer side of a map has at least."""
-NOT_ALLOWED = 128
-"""The grey of a cell that no query may look at."""
+MAX_HEADS = 8
+"""Heads that are shown by default."""
+MIN_SIDE = 320
+"""Pixels of the longer side of a map."""
+MASKED_GREY = 128
+"""The grey of a masked cell."""
 
 
 class Head(NamedTuple):
-    """A head of a site, as people type it: `decoder.1.cross:2`."""
+    """A head of a site, typed as `decoder.1.cross:2`."""
 
     site: str
     number: int
@@ -33,65 +33,63 @@ class Head(NamedTuple):
 
     @staticmethod
     def read(text: str) -> Head:
-        """Raises UserError."""
+        """The head that a text names. Raises UserError."""
         site, _, number = text.strip().rpartition(":")
         if not site or not number.isdecimal():
             raise UserError(
-                f"tensorboard_heads: expected SITE:HEAD with commas between, such as decoder.1.cross:2,encoder.0:0; "
-                f"got {text.strip()!r}"
+                f"tensorboard_heads: expected SITE:HEAD, got {text.strip()!r}; write such as "
+                "decoder.1.cross:2,encoder.0:0"
             )
         return Head(site, int(number))
 
 
 def first_heads(tape: Tape) -> list[Head]:
-    """The first heads of each site, so many of each that they are `MOST_HEADS` at most; of many sites some, evenly
-    taken."""
-    sites = tape.sites
-    some = min(MOST_HEADS, len(sites))
-    taken = [sites[round(number * (len(sites) - 1) / max(some - 1, 1))] for number in range(some)]
-    each = MOST_HEADS // some
-    counts = {site: tape.recorded(site, 0).call.q.shape[1] for site in taken}
-    return [Head(site, head) for site in taken for head in range(min(each, counts[site]))]
+    """The first heads of each site, `MAX_HEADS` at most; of many sites an evenly spread selection."""
+    count = min(MAX_HEADS, len(tape.sites))
+    step = (len(tape.sites) - 1) / max(count - 1, 1)
+    sites = [tape.sites[round(number * step)] for number in range(count)]
+    heads_per_site = MAX_HEADS // count
+    counts = {site: tape.recorded(site, 0).call.q.shape[1] for site in sites}
+    return [Head(site, head) for site in sites for head in range(min(heads_per_site, counts[site]))]
 
 
 def map_of(tape: Tape, head: Head, names: Mapping[str, Sequence[str]]) -> Map:
-    """The map of one head."""
+    """The attention map of one head. names: of the tokens of each sequence."""
     site = tape.site(head.site)
-    whole = Map.of(tape, head.site, names[site.queries], names[site.keys])
-    own = slice(head.number, head.number + 1)
-    return replace(whole, weights=whole.weights[own], scores=whole.scores[own])
+    maps = Map.of(tape, head.site, names[site.queries], names[site.keys])
+    rows = slice(head.number, head.number + 1)
+    return replace(maps, weights=maps.weights[rows], scores=maps.scores[rows])
 
 
 def pixels_of(map: Map) -> np.ndarray:
-    """The first head of a map as an image `(height, width, 3)`: a row for each query, dark 0 and light 1; what no
-    query may look at is grey."""
-    shares_QK = map.weights[0].clamp(0, 1).numpy()
-    colours_QKC = gradient(PLAIN, 256)[np.rint(255 * shares_QK).astype(np.intp)]
-    colours_QKC[~map.allowed.numpy()] = NOT_ALLOWED
-    cell = max(1, round(SIDE / max(shares_QK.shape)))
+    """The first head of a map as an image `(height, width, 3)`: dark is 0, light is 1, masked cells are grey."""
+    weights_QK = map.weights[0].clamp(0, 1).numpy()
+    colours_QKC = gradient(PLAIN, 256)[np.rint(255 * weights_QK).astype(np.intp)]
+    colours_QKC[~map.allowed.numpy()] = MASKED_GREY
+    cell = max(1, round(MIN_SIDE / max(weights_QK.shape)))
     return colours_QKC.repeat(cell, 0).repeat(cell, 1)
 
 
 def described(trace: Trace) -> str:
-    """An input, its answer and its tokens, as code: TensorBoard reads texts as Markdown."""
-    told: dict[str, str | None] = {"input": trace.line, "answer": trace.answer}
-    told["expected"] = trace.expected
+    """An input, its answer and its tokens, as a code block in Markdown, which TensorBoard renders."""
+    fields: dict[str, str | None] = {"input": trace.line, "answer": trace.answer}
+    fields["expected"] = trace.expected
     for frame, sequence in trace.sequences.items():
-        told[f"tokens of the {frame}"] = " ".join(map(str, sequence.names))
-    known = [f"{name}: {text}" for name, text in told.items() if text is not None]
-    lines = [line for text in known for line in text.splitlines()]
+        fields[f"tokens of the {frame}"] = " ".join(map(str, sequence.names))
+    entries = [f"{name}: {text}" for name, text in fields.items() if text is not None]
+    lines = [line for entry in entries for line in entry.splitlines()]
     return "\n".join(f"    {line}" for line in lines)
 
 
 def means_of(every: Sequence[Mapping[str, Mapping[str, Scored]]]) -> dict[str, float]:
-    """Each measure of each head, and what chance would give: means over the inputs that determine it."""
-    found: dict[str, list[float]] = {}
+    """Each measure of each head and its chance level, as means over the inputs that determine it."""
+    by_tag: dict[str, list[float]] = {}
     for measured in every:
         for head, scores in measured.items():
             for name, scored in scores.items():
-                found.setdefault(f"measures, {name}/{head}", []).append(float(scored.value))
+                by_tag.setdefault(f"measures, {name}/{head}", []).append(float(scored.value))
                 tag = f"measures, {name}/{head} by chance"
-                found.setdefault(tag, []).append(float(scored.chance))
-    means = {tag: np.array(values) for tag, values in found.items()}
-    known = {tag: values[np.isfinite(values)] for tag, values in means.items()}
-    return {tag: float(values.mean()) for tag, values in known.items() if values.size}
+                by_tag.setdefault(tag, []).append(float(scored.chance))
+    arrays = {tag: np.array(values) for tag, values in by_tag.items()}
+    finite = {tag: values[np.isfinite(values)] for tag, values in arrays.items()}
+    return {tag: float(values.mean()) for tag, values in finite.items() if values.size}

@@ -1,9 +1,10 @@
-"""Training, top to bottom."""
+"""The training loop."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,27 +13,29 @@ import torch
 
 from jarilab._version import __version__
 from jarilab.core.errors import UserError
-from jarilab.runs import snapshots as snapshot
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import Run
 from jarilab.runs.results import read_result
 from jarilab.runs.signals import Interrupted, StopSignals
+from jarilab.runs.snapshots import evenly_spread, write_snapshot
 from jarilab.training.batching import batches_of
-from jarilab.training.checks import check_forward, check_parts
-from jarilab.training.distributed.onlooker import Onlooker
-from jarilab.training.distributed.world import World, joined
+from jarilab.training.checkpointing import Checkpointer
+from jarilab.training.determinism import deterministic, seed_all
+from jarilab.training.distributed.read_only import ReadOnlyRun
+from jarilab.training.distributed.world import World, join_world
+from jarilab.training.evaluation import Evaluator
 from jarilab.training.execution import Execution
-from jarilab.training.memory import keep_freed_memory, keep_kernels
-from jarilab.training.numerics import deterministic
-from jarilab.training.randomness import seed_all
+from jarilab.training.memory import grow_onednn_cache, keep_freed_memory
+from jarilab.training.preflight import check_batch_size, check_forward
 from jarilab.training.state import TrainingState
 from jarilab.training.step import Steps
 from jarilab.training.tensorboard import Board
 
 Report = Callable[[dict[str, Any]], None]
-"""Told after every step how far training is: step, steps, examples, loss, and `measured` where it was measured."""
+"""Callback after each step, with its step, steps, examples and loss, and `measured` after an evaluation."""
 
 CURVE_POINTS = 200
+"""Rows of a curve, besides those of evaluations."""
 
 
 def train(
@@ -44,168 +47,182 @@ def train(
     report: Report | None = None,
     execution: Execution | None = None,
 ) -> dict[str, Any]:
-    """Train as `experiment` says, into the folder `out`, and give the result; go on if it was begun there before.
+    """Train an experiment into the folder `out`, resuming from its last checkpoint; gives the result.
 
-    threads: of torch; results are bit-identical for the same number only. snapshots: at how many steps, evenly spread,
-    to keep the weights for good; they change nothing else. execution: where and how it is computed.
-    Under `torchrun` all its processes train one model; the first one writes, and `report` is told by it alone.
-    Raises UserError if `out` holds another run, and `jarilab.runs.signals.Interrupted` after a signal, when a
-    checkpoint has been written. Nothing is written before everything has been checked.
+    threads: PyTorch's threads; only runs with the same number are bit-identical. snapshots: number of steps, evenly
+    spread, whose weights are saved for good. execution: device and distribution. Under `torchrun` all processes train
+    one model, and rank 0 alone writes files and calls `report`. Raises UserError if `out` holds another run, and
+    `jarilab.runs.signals.Interrupted` after a signal, once a checkpoint is written. All checks run before the first
+    file is written.
     """
     deterministic(threads)
     keep_freed_memory()
-    keep_kernels()
+    grow_onednn_cache()
     execution = execution or Execution()
-    world, device = joined(execution.device)
+    world, device = join_world(execution.device)
     try:
-        with world.together():
-            training = Training(experiment, replace(execution, device=device), world)
-            return training.into(out, snapshots, report if world.writes else None)
+        with world.collective():
+            trainer = Trainer(experiment, replace(execution, device=device), world)
+            return trainer.train_into(out, snapshots, report if world.is_writer else None)
     finally:
-        world.end()
+        world.close()
 
 
-class Training:
-    """A training, as one process of a world computes it."""
+class Trainer:
+    """Trains one experiment in one process of a world."""
 
     def __init__(self, experiment: Experiment, execution: Execution, world: World):
         self.experiment, self.execution, self.world = experiment, execution, world
         options = experiment.options
-        with world.one_error_for_all():
-            check_parts(options, world.size, execution.accumulate)
+        with world.shared_errors():
+            check_batch_size(options, world.size, execution.accumulate)
             self.task = task = experiment.resolved.build_task()
             lengths = task.training_lengths
             self.batches = batches_of(options, task.training_size, lengths, experiment.seed)
             self.state = TrainingState(experiment, task, execution, world)
-            self.board = Board(experiment, task, execution)
+            self.board = Board(self.state)
         if not execution.shard:
-            with world.one_error_for_all():
-                check_forward(self.state.model, task, self.batches, experiment)
+            with world.shared_errors():
+                check_forward(self.state.model, task, experiment, execution.device)
         self.steps = Steps(self.state, self.batches)
+        self.checkpointer = Checkpointer(self.state)
+        self.evaluator = Evaluator(self.state, self.checkpointer)
 
-    def into(self, out: Path, snapshots: int, report: Report | None) -> dict[str, Any]:
-        """Train into a folder; gives the result."""
-        options, state, steps = self.experiment.options, self.state, self.batches.steps
-        evaluations = evenly_spread(steps, options.evaluations) | {steps}
-        pictured = snapshot.planned(steps, snapshots)
-        every = max(1, steps // CURVE_POINTS)
-        seed_all(self.experiment.seed, self.world)  # from here on only dropout draws from it
+    def train_into(self, out: Path, snapshots: int, report: Report | None) -> dict[str, Any]:
+        """Train into a run folder; gives the result."""
+        # From here on only dropout draws random numbers.
+        seed_all(self.experiment.seed, self.world)
         with self._open(out) as run, self.board, StopSignals() as stop:
             if run.result is not None:
                 run.notice(
                     f"{out} is finished already: this is its result; choose another --out to train anew"
                 )
                 return run.result
-            self._begin(run)
-            begun, saved = state.progress.step, time.monotonic()
-            if state.progress.due is not None:  # a signal came before it was evaluated
+            self._resume(run)
+            if self.state.progress.due is not None:
                 self._evaluate(run, stop)
-                state.save(run)
-            for step in range(begun, steps):
-                if self._patience_ended(run):
-                    break
-                # 1 one step
-                done = step + 1
-                logs = done in evaluations or done % every == 0
-                row = self.steps.take(run, step, first=step == begun, asks=logs or step == begun)
-
-                # 2 evaluate and log
-                if done in evaluations:
-                    row = self._evaluate(run, stop)
-                elif logs:
-                    row |= self.steps.curve_row()
-                    self._log(run, row)
-
-                # 3 save
-                # Asked once: a signal from here on is for the next step, which will be saved too.
-                stopping, late = self._asked_to_stop(stop, saved)
-                if done in pictured:
-                    self._take_snapshot(run)
-                if done in evaluations or stopping or late:
-                    self.steps.ask(run, done)
-                    self.board.flush()
-                    state.save(run)
-                    saved = time.monotonic()
-                if report is not None:
-                    report(row)
-                if stopping:
-                    raise Interrupted(stopping)
+                self.checkpointer.save(run)
+            self._run_steps(run, stop, snapshots, report)
             return self._finish(run, stop)
 
+    def _run_steps(
+        self, run: Run, stop: StopSignals, snapshots: int, report: Report | None
+    ) -> None:
+        """Take all steps that are left, unless patience ends; raises Interrupted after a signal."""
+        steps, first, saved = self.batches.steps, self.state.progress.step, time.monotonic()
+        evaluated = evenly_spread(steps, self.experiment.options.evaluations)
+        kept = evenly_spread(steps, snapshots)
+        log_every = max(1, steps // CURVE_POINTS)
+        for step in range(first, steps):
+            if self._patience_ended(run):
+                break
+            # 1 Take one step.
+            done = step + 1
+            evaluates = done in evaluated or done == steps
+            logs = evaluates or done % log_every == 0
+            is_first = step == first
+            row = self.steps.take(run, step, first=is_first, sync=logs or is_first)
+
+            # 2 Evaluate and log.
+            if evaluates:
+                row = self._evaluate(run, stop)
+            elif logs:
+                row |= self.steps.curve_row()
+                self._log(run, row)
+
+            # 3 Save.
+            # Read once: a later signal stops the next step, which is saved, too.
+            signal, is_late = self._stop_requested(stop, saved)
+            if done in kept:
+                self._save_snapshot(run)
+            if evaluates or signal or is_late:
+                self.steps.sync_losses(run, done)
+                self.board.flush()
+                self.checkpointer.save(run)
+                saved = time.monotonic()
+            if report is not None:
+                report(row)
+            if signal:
+                raise Interrupted(signal)
+
     def _open(self, out: Path) -> Run:
-        """The folder of the run: the first process opens it, and the others go by what it found there."""
+        """The run folder: rank 0 opens it to write, the other ranks to read."""
         world, experiment = self.world, self.experiment
         data = self.task.fingerprint()
         version = f"jari {__version__}, torch {torch.__version__}"
         computed = self.execution.record() | world.record()
-        world.agree({"options": experiment.hash, "data": data, "code": version, "how": computed})
+        world.check_equal(
+            {"options": experiment.hash, "data": data, "code": version, "execution": computed}
+        )
         run: Run | None = None
-        with world.one_error_for_all():
-            if world.writes:
+        with world.shared_errors():
+            if world.is_writer:
                 run = Run.open(out, experiment, data, self.task.artifacts(), computed)
-        finished = world.texts("finished" if run and run.result else "")[0]
+        finished = world.all_gather_text("finished" if run and run.result else "")[0]
         if run is not None:
             return run
-        return Onlooker(out, read_result(out, experiment.hash) if finished else None)
+        return ReadOnlyRun(out, read_result(out, experiment.hash) if finished else None)
 
-    def _begin(self, run: Run) -> None:
-        """Go on from the last checkpoint, if there is one."""
+    def _resume(self, run: Run) -> None:
+        """Load the last checkpoint, if there is one."""
         state = self.state
         for notice in state.task.notices():
             run.notice(notice)
-        state.load(run)
-        begun, steps = state.progress.step, self.batches.steps
-        if begun > steps:
+        self.checkpointer.load(run)
+        step, steps = state.progress.step, self.batches.steps
+        if step > steps:
             raise UserError(
-                f"the newest checkpoint in {run.checkpoints} is of step {begun:,}, and this training has {steps:,}; "
-                "put back a copy"
+                f"{run.checkpoints}: expected a checkpoint of step {steps:,} at most, got one of step {step:,}; put "
+                "back a copy"
             )
-        if begun:
-            run.notice(f"going on from step {begun:,} of {steps:,}")
+        if step:
+            run.notice(f"going on from step {step:,} of {steps:,}")
         state.model.train()
-        if self.world.writes:
-            self.board.open(run, begun)
+        if self.world.is_writer:
+            self.board.open(run, step)
 
-    def _asked_to_stop(self, stop: StopSignals, saved: float) -> tuple[int, bool]:
-        """The signal that any process got, 0 for none; and whether a checkpoint is due by the clock."""
+    def _stop_requested(self, stop: StopSignals, saved: float) -> tuple[int, bool]:
+        """The signal that any rank received (0 for none), and whether the time for a checkpoint has come."""
         minutes = self.execution.checkpoint_minutes
-        late = minutes is not None and time.monotonic() - saved > 60 * minutes
-        if not self.world.several:
-            return stop.signal or 0, late
-        signals, due = self.world.most([stop.signal or 0, late and self.world.writes])
-        return int(signals), bool(due)
+        is_late = minutes is not None and time.monotonic() - saved > 60 * minutes
+        if not self.world.is_distributed:
+            return stop.signal or 0, is_late
+        signal, late = self.world.all_max([stop.signal or 0, is_late and self.world.is_writer])
+        return int(signal), bool(late)
+
+    def _interruptible(self, stop: StopSignals) -> AbstractContextManager[None]:
+        """A block that a signal ends at once, if a checkpoint can then be written without the other ranks."""
+        return stop.at_once() if self.world.size == 1 else nullcontext()
 
     def _evaluate(self, run: Run, stop: StopSignals) -> dict[str, Any]:
-        """Measure the task's metric on held-out data, and log it. A signal ends it at once, where a checkpoint can be
-        written without the others; it is then evaluated when training goes on. Gives the row of the curve."""
-        state, progress = self.state, self.state.progress
+        """Evaluate on held-out data, log and give the row. After a signal it is repeated when training resumes."""
+        progress = self.state.progress
         if progress.due is None:
             progress.due = self.steps.curve_row()
         try:
-            with stop.at_once(self.world.size == 1):
-                # The loss of training stands first: the metric may be a loss too.
+            with self._interruptible(stop):
                 examples = self.experiment.options.evaluation_examples
-                measured = state.evaluate_on_the_way(examples)
+                measured = self.evaluator.evaluate_midway(examples)
         except Interrupted:
-            state.save(run)
+            self.checkpointer.save(run)
             raise
         due, progress.due = progress.due, None
+        # The loss of training comes last: the metric may be called loss, too.
         row = measured | self.steps.row() | due
         self._log(run, row)
-        self.board.look(state)
+        self.board.draw(self.state)
         return row
 
     def _log(self, run: Run, row: dict[str, Any]) -> None:
-        """A row of the curve."""
         run.log(row)
         self.board.log(row)
 
     def _finish(self, run: Run, stop: StopSignals) -> dict[str, Any]:
-        """Measure on all held-out data, and write the result down."""
-        with stop.at_once(self.world.size == 1):
-            result = self.state.result(run)
+        """Evaluate on all held-out data and write the result."""
+        with self._interruptible(stop):
+            result = self.evaluator.result(run)
         for notice in self.task.held_out_notices():
-            # Held-out data taken from the training data share its notices.
+            # Held-out data taken from the training data have the same notices.
             if notice not in self.task.notices():
                 run.notice(notice)
         run.finish(result)
@@ -221,13 +238,8 @@ class Training:
         )
         return True
 
-    def _take_snapshot(self, run: Run) -> None:
-        """Keep the weights for good."""
+    def _save_snapshot(self, run: Run) -> None:
+        """Save the weights for good."""
         weights = self.state.weights()
-        if self.world.writes:
-            snapshot.save(run.folder, self.state.progress.step, weights, self.experiment.hash)
-
-
-def evenly_spread(steps: int, count: int) -> set[int]:
-    """`count` steps of a training of so many, the last one among them."""
-    return {round(steps * number / count) for number in range(1, count + 1)}
+        if self.world.is_writer:
+            write_snapshot(run.folder, self.state.progress.step, weights, self.experiment.hash)

@@ -1,4 +1,4 @@
-"""How far long work is: a bar with rate and time left on a terminal, plain lines where there is none."""
+"""Progress of long work on standard error: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ from rich.progress import (
 
 PLAIN_EVERY = 10.0
 """Seconds between plain lines."""
-MOMENT = 1.0
-"""Seconds of silence that nobody minds."""
+SHOWN_AFTER = 1.0
+"""Seconds of work after which a terminal shows it."""
 UNITS = ("tokens", "examples")
-"""What a rate is told in: the first of these that a row counts."""
+"""Units of a rate; the first one that a row counts is used."""
 ALL = "all trials"
 
 
 class Working:
-    """Says what is being done, where it takes longer than a moment: a line that turns on a terminal and goes away, a
-    plain line where there is none."""
+    """Shows a description of work that takes long: a spinner on a terminal, a plain line elsewhere."""
 
-    def __init__(self, what: str):
-        self._what = what
+    def __init__(self, description: str):
+        self._description = description
         self._console = Console(stderr=True)
-        self._turning: Progress | None = None
+        self._spinner: Progress | None = None
         self._lock = threading.Lock()
-        delay = MOMENT if self._console.is_terminal else PLAIN_EVERY
-        self._timer = threading.Timer(delay, self._say)
+        delay = SHOWN_AFTER if self._console.is_terminal else PLAIN_EVERY
+        self._timer = threading.Timer(delay, self._show)
         self._timer.daemon = True
 
     def __enter__(self) -> Working:
@@ -48,40 +47,40 @@ class Working:
         self.end()
 
     def end(self) -> None:
-        """It is done; may be said twice."""
+        """Stop showing it; may be called twice."""
         with self._lock:
             self._timer.cancel()
-            if self._turning is not None:
-                self._turning.stop()
-            self._turning, self._what = None, ""
+            if self._spinner is not None:
+                self._spinner.stop()
+            self._spinner, self._description = None, ""
 
-    def _say(self) -> None:
+    def _show(self) -> None:
         with self._lock:
-            if not self._what:  # ended while the timer went off
+            # It may have ended while the timer fired.
+            if not self._description:
                 return
             if not self._console.is_terminal:
-                print(f"jarilab: {self._what} ...", file=sys.stderr, flush=True)
+                print(f"jarilab: {self._description} ...", file=sys.stderr, flush=True)
                 return
             columns = (
                 SpinnerColumn(),
                 TextColumn("{task.description} ...", markup=False),
                 TimeElapsedColumn(),
             )
-            self._turning = Progress(*columns, console=self._console, transient=True)
-            self._turning.add_task(self._what, total=None)
-            self._turning.start()
+            self._spinner = Progress(*columns, console=self._console, transient=True)
+            self._spinner.add_task(self._description, total=None)
+            self._spinner.start()
 
 
-def working(what: str) -> Working:
-    """Inside the block, `what` is being done."""
-    return Working(what)
+def working(description: str) -> Working:
+    """A block of work with this description, such as `preparing the data`."""
+    return Working(description)
 
 
 class TrainingProgress:
-    """Shows one line for each training at hand, on standard error.
+    """Shows one line for each running training.
 
-    waiting: the names of all that will be trained, where they are several; those that wait are shown too, and how many
-    are done.
+    waiting: names of all trainings, if there are several; waiting ones and the number of finished ones are shown, too.
     """
 
     def __init__(self, waiting: Sequence[str] = ()) -> None:
@@ -99,8 +98,8 @@ class TrainingProgress:
         self._names = list(waiting)
         self._done: set[str] = set()
         self._tasks: dict[str, Any] = {}
-        self._began: dict[str, tuple[float, float]] = {}
-        self._said: dict[str, float] = {}
+        self._starts: dict[str, tuple[float, float]] = {}
+        self._printed: dict[str, float] = {}
         self._measured: dict[str, str] = {}
 
     def __enter__(self) -> TrainingProgress:
@@ -115,10 +114,10 @@ class TrainingProgress:
             self._bars.stop()
 
     def update(self, name: str, row: dict[str, Any]) -> None:
-        """Show the newest row of the curve of the training called `name`."""
+        """Show the last row of the curve of the training with this name."""
         now = time.monotonic()
         unit = next(unit for unit in UNITS if unit in row)
-        first_time, first_count = self._began.setdefault(name, (now, row[unit]))
+        first_time, first_count = self._starts.setdefault(name, (now, row[unit]))
         rate = (row[unit] - first_count) / (now - first_time) if now > first_time else 0.0
         if "measured" in row:
             self._measured[name] = row["measured"]
@@ -127,11 +126,11 @@ class TrainingProgress:
             self._done.add(name)
         if self._console.is_terminal:
             self._draw(name, row, note)
-        elif "measured" in row or now - self._said.get(name, first_time) >= PLAIN_EVERY:
-            self._said[name] = now
-            left = (row["steps"] - row["step"]) * (row[unit] / row["step"])
-            remaining = f"  {left / rate:,.0f} s left" if rate else ""
-            print(f"{name}: {note}{remaining}{self._total()}", file=sys.stderr, flush=True)
+        elif "measured" in row or now - self._printed.get(name, first_time) >= PLAIN_EVERY:
+            self._printed[name] = now
+            count_left = (row["steps"] - row["step"]) * (row[unit] / row["step"])
+            time_left = f"  {count_left / rate:,.0f} s left" if rate else ""
+            print(f"{name}: {note}{time_left}{self._total()}", file=sys.stderr, flush=True)
 
     def _note(self, name: str, row: dict[str, Any], rate: str) -> str:
         step = f"step {row['step']}/{row['steps']}"
@@ -148,14 +147,14 @@ class TrainingProgress:
             self._bars.update(self._tasks[ALL], completed=len(self._done), note=self._summary())
 
     def _add(self, name: str, total: int | None, note: str, *, start: bool = True) -> None:
-        """A bar; the first one shows them all."""
+        """Add a bar; the first one counts all trainings."""
         self._tasks[name] = self._bars.add_task(name, total=total, note=note, start=start)
         self._bars.start()
 
     def _total(self) -> str:
-        """What a plain line says of all trials."""
+        """The summary of all trainings for a plain line."""
         return f"  ({self._summary()})" if self._names else ""
 
     def _summary(self) -> str:
-        waiting = sum(name not in self._began for name in self._names)
+        waiting = sum(name not in self._starts for name in self._names)
         return f"{len(self._done)} of {len(self._names)} trained, {waiting} waiting"

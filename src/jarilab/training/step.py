@@ -1,4 +1,4 @@
-"""The steps of a training: each takes up a batch, computes its gradient and changes the weights."""
+"""The steps of a training: read a batch, compute its gradient, update the weights."""
 
 from __future__ import annotations
 
@@ -25,18 +25,16 @@ from jarilab.training.distributed.parallel import full
 from jarilab.training.distributed.rows import even_parts, rows_of
 from jarilab.training.state import TrainingState
 
-ASKED_EVERY = 20
-"""Steps after which an accelerator, or the other processes, are asked how they went: to ask is to wait for them."""
-
-
+SYNC_EVERY = 20
+"""Steps between two reads of losses from an accelerator or from other processes, which wait for them."""
 NO_MEMORY = "not enough memory"
-"""What PyTorch says of the processor's memory; for accelerators there is an error of its own."""
+"""Words of PyTorch's error for CPU memory; that for accelerators is a class."""
 
 
 class Steps:
-    """Takes the steps of a training, and knows what the last ones were like.
+    """Takes the steps of a training.
 
-    loss, norm, rate: of the last step that was asked for: its loss, the norm of its gradient, its learning rate.
+    loss, norm: the loss and the gradient norm of the last step that was synced. lr: the learning rate of the last step.
     """
 
     def __init__(self, state: TrainingState, batches: Batches):
@@ -44,66 +42,68 @@ class Steps:
         self.task, self.world = state.task, state.world
         self.tokens_per_example = state.task.tokens_per_example
         self.experiment, self.execution = state.experiment, state.execution
-        alone = self.execution.device.type == "cpu" and not self.world.several
-        self.asks_every = 1 if alone else ASKED_EVERY
-        # Of the steps since the last question: the loss of each and the norm of its gradient.
-        self.unasked: list[tuple[Tensor, Tensor]] = []
-        self.loss = self.norm = self.rate = 0.0
+        is_cpu = self.execution.device.type == "cpu"
+        self.sync_every = 1 if is_cpu and not self.world.is_distributed else SYNC_EVERY
+        self.pending: list[tuple[Tensor, Tensor]] = []
+        """Loss and gradient norm of each step that is not synced yet."""
+        self.loss = self.norm = self.lr = 0.0
 
-    def take(self, run: Run, step: int, *, first: bool, asks: bool) -> dict[str, Any]:
-        """One step of training; gives what a row of the curve says of it. first: of this process. asks: whether to ask
-        how it went, before anything is changed; else that is asked now and then."""
+    def take(self, run: Run, step: int, *, first: bool, sync: bool) -> dict[str, Any]:
+        """Take one step; gives its row for the curve.
+
+        first: whether it is the first step of this process. sync: read its loss before the weights are updated.
+        """
         options, state, progress = self.experiment.options, self.state, self.state.progress
         wall, cpu = time.perf_counter(), time.process_time()
 
-        chance = generator_for(self.experiment.seed, f"batch/{step}")
-        batch = self.task.training_batch(self.batches.at(step), chance)
+        generator = generator_for(self.experiment.seed, f"batch/{step}")
+        batch = self.task.training_batch(self.batches.at(step), generator)
         loss = self._backward(run, batch, first=first)
         norm = nn.utils.clip_grad_norm_(state.model.parameters(), options.clip)
-        self.unasked.append((loss, full(norm)))
-        if asks or (step + 1) % self.asks_every == 0:
-            self.ask(run, step + 1)
-        self.rate = options.rate(step, self.batches.steps)
-        state.update(self.rate)
+        self.pending.append((loss, full(norm)))
+        if sync or (step + 1) % self.sync_every == 0:
+            self.sync_losses(run, step + 1)
+        self.lr = options.rate(step, self.batches.steps)
+        state.update(self.lr)
 
         progress.step = step + 1
         progress.examples += len(batch.labels)
         progress.seconds += time.perf_counter() - wall
         progress.cpu_seconds += time.process_time() - cpu
-        self.world.beat(progress.step)
+        self.world.heartbeat(progress.step)
         return self.row()
 
     def _backward(self, run: Run, batch: Batch, *, first: bool) -> Tensor:
-        """The gradient of a batch: each process computes its rows, in as many passes as are asked for. Gives this
-        process's share of the loss."""
+        """Compute the gradient of this process's rows of a batch; gives their share of the loss."""
         state, world, passes = self.state, self.world, self.execution.accumulate
         smoothing = self.experiment.options.label_smoothing
         precision, device = self.experiment.precision, self.execution.device
         parts = even_parts(len(batch.labels), world.size * passes)
-        own = parts[world.rank * passes : (world.rank + 1) * passes]
+        rank_parts = parts[world.rank * passes : (world.rank + 1) * passes]
         total = torch.zeros((), device=device)
-        for number, rows in enumerate(own, 1):
-            piece = batch if len(parts) == 1 else self._piece(batch, rows)
-            there = to_device(piece, device)
-            needed = first and number == 1
-            with state.without_exchange(number < passes), world.together(), self._room():
-                with autocast(precision, device), self._note_kernels(run, needed=needed):
-                    scores = state.called(*there.inputs)
+        for number, rows in enumerate(rank_parts, 1):
+            part = batch if len(parts) == 1 else self._select(batch, rows)
+            on_device = to_device(part, device)
+            notes = first and number == 1
+            sync = state.gradient_sync(enabled=number == passes)
+            with sync, world.collective(), self._memory_errors():
+                with autocast(precision, device), self._note_kernels(run, enabled=notes):
+                    scores = state.wrapped(*on_device.inputs)
                 if len(parts) == 1:
-                    loss = self.task.loss(scores, there, smoothing)
+                    loss = self.task.loss(scores, on_device, smoothing)
                 else:
-                    terms = self.task.loss_terms(scores, there, smoothing)
-                    shares = self._shares(batch, piece, rows, scores)
-                    shared = [term * share for term, share in zip(terms, shares, strict=True)]
-                    loss = torch.stack(shared).sum()
-                # The gradient of several processes is the mean over them.
-                (loss * world.size if world.several else loss).backward()
+                    terms = self.task.loss_terms(scores, on_device, smoothing)
+                    weights = self._term_weights(batch, part, rows, scores)
+                    weighted = [term * weight for term, weight in zip(terms, weights, strict=True)]
+                    loss = torch.stack(weighted).sum()
+                # DDP and FSDP take the mean of gradients over processes.
+                (loss * world.size if world.is_distributed else loss).backward()
             total = total + loss.detach()
         return total
 
     @contextlib.contextmanager
-    def _room(self) -> Iterator[None]:
-        """Raises UserError where memory does not hold what the block computes."""
+    def _memory_errors(self) -> Iterator[None]:
+        """Raises UserError if the block runs out of memory."""
         try:
             yield
         except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -116,59 +116,59 @@ class Steps:
                 f"computes it in {passes} passes, --recompute, or a smaller batch ({str(error).splitlines()[0]})"
             ) from None
 
-    def _piece(self, batch: Batch, rows: slice) -> Batch:
-        """These rows of a batch. Where there are none it is the first row, of which nothing counts, so that all
-        processes do the same."""
+    def _select(self, batch: Batch, rows: slice) -> Batch:
+        """These rows of a batch; the first row for an empty slice, with weight 0."""
+        # Every process must compute something, for the collective operations.
         return rows_of(batch, rows if rows.start < rows.stop else slice(0, 1))
 
-    def _shares(self, batch: Batch, piece: Batch, rows: slice, scores: Any) -> list[float]:
-        """What a piece counts in each of the means that the loss of its batch is made of."""
-        wholes = self.task.loss_counts(batch, scores)
-        counts = self.task.loss_counts(piece, scores)
+    def _term_weights(self, batch: Batch, part: Batch, rows: slice, scores: Any) -> list[float]:
+        """The weight of a part of a batch in each of the means that the loss sums."""
+        totals = self.task.loss_counts(batch, scores)
+        counts = self.task.loss_counts(part, scores)
         if rows.start == rows.stop:
-            return [0.0 for _ in wholes]
-        return [count / (whole or 1) for count, whole in zip(counts, wholes, strict=True)]
+            return [0.0 for _ in totals]
+        return [count / (total or 1) for count, total in zip(counts, totals, strict=True)]
 
-    def ask(self, run: Run, step: int) -> None:
-        """Fetch how the steps went that were not asked for yet, up to this one. Raises UserError where training would
-        go on from numbers that are none."""
-        if not self.unasked:
+    def sync_losses(self, run: Run, step: int) -> None:
+        """Read the losses of pending steps, of which `step` is the last. Raises UserError if one is not finite."""
+        if not self.pending:
             return
         progress = self.state.progress
-        losses = torch.stack([loss for loss, _ in self.unasked])
-        if self.world.several:
-            losses = losses.double()  # which not every accelerator has
-            self.world.add_up(losses)
-        norms = torch.stack([norm for _, norm in self.unasked]).tolist()
-        first = step - len(self.unasked) + 1
-        self.unasked.clear()
+        losses = torch.stack([loss for loss, _ in self.pending])
+        if self.world.is_distributed:
+            # Only here: not every accelerator has float64.
+            losses = losses.double()
+            self.world.all_sum(losses)
+        norms = torch.stack([norm for _, norm in self.pending]).tolist()
+        first = step - len(self.pending) + 1
+        self.pending.clear()
         for number, (loss, norm) in enumerate(zip(losses.tolist(), norms, strict=True), first):
             _check_finite(number, step, loss, norm, run.checkpoints)
             progress.losses.append(loss)
         self.loss, self.norm = progress.losses[-1], norms[-1]
 
     def row(self) -> dict[str, Any]:
-        """How far training is; the loss is the last one that was asked for."""
+        """Counts of steps, examples and tokens so far, and the last synced loss."""
         progress, tokens = self.state.progress, self.tokens_per_example
-        done = {"step": progress.step, "steps": self.batches.steps, "examples": progress.examples}
+        counts = {"step": progress.step, "steps": self.batches.steps, "examples": progress.examples}
         if tokens is not None:
-            done["tokens"] = round(progress.examples * tokens)
-        return {**done, "loss": self.loss}
+            counts["tokens"] = round(progress.examples * tokens)
+        return {**counts, "loss": self.loss}
 
     def curve_row(self) -> dict[str, Any]:
-        """What a point of the curve has beside; its loss is the mean since the last one."""
+        """The other values of a row of the curve; its loss is the mean since the last row."""
         progress = self.state.progress
         mean = math.fsum(progress.losses) / len(progress.losses)
         progress.losses.clear()
         times = {"seconds": progress.seconds, "cpu_seconds": progress.cpu_seconds}
-        return {"loss": mean, "gradient_norm": self.norm, "lr": self.rate, **times}
+        return {"loss": mean, "gradient_norm": self.norm, "lr": self.lr, **times}
 
     @contextlib.contextmanager
-    def _note_kernels(self, run: Run, *, needed: bool) -> Iterator[None]:
-        """Write down, at the first step, which kernel each attention chose. A model of one's own may have none of ours;
-        of a compiled one nobody hears."""
+    def _note_kernels(self, run: Run, *, enabled: bool) -> Iterator[None]:
+        """Write to the record of the run which kernel each attention chose."""
         model = self.state.model
-        if not needed or self.execution.compile or not attentions_of(model):
+        # Calls of a compiled model cannot be recorded.
+        if not enabled or self.execution.compile or not attentions_of(model):
             yield
             return
         with record(model) as tape:
@@ -177,12 +177,12 @@ class Steps:
 
 
 def _check_finite(step: int, now: int, loss: float, norm: float, checkpoints: Path) -> None:
-    """Raises UserError where training would go on from numbers that are none. now: the step that training is at."""
+    """Raises UserError for a loss or a gradient norm that is not finite. now: the current step."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
-    kept = checkpoint.newest(checkpoints)[0]
-    last = f"{kept} is the last checkpoint" if kept else "there is no checkpoint yet"
-    when = "before the update" if step == now else f"at step {now}, when it was asked for"
+    path = checkpoint.newest(checkpoints)[0]
+    last = f"{path} is the last checkpoint" if path else "there is no checkpoint yet"
+    when = "before the update" if step == now else f"at step {now}, when losses were read"
     raise UserError(
         f"step {step}: the loss is {loss} and the norm of its gradient {norm}, so training stopped {when}; {last}. "
         "A lower training.lr or training.clip, a longer training.warmup or --precision float32 may help"

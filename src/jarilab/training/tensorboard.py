@@ -1,9 +1,8 @@
-"""What TensorBoard is shown of a training: its curve, and maps and measures of some heads at each evaluation.
+"""TensorBoard files of a training: its curve, and maps and measures of some heads at each evaluation.
 
     tensorboard --logdir runs
 
-Maps are those of a second model with the weights that a checkpoint would hold, on the processor: what is trained is not
-touched, and no number of the run is another one because somebody looks.
+Maps are computed by a second model on the CPU with the saved weights, so they change no number of the run.
 """
 
 from __future__ import annotations
@@ -17,106 +16,113 @@ from typing import Any
 import torch
 from torch import nn
 
+from jarilab.core.devices import CPU
 from jarilab.core.errors import UserError, import_optional
 from jarilab.inspect.measure.maps import Map, Scored, names_of_sides
 from jarilab.inspect.measure.measures import measure
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.record.model_io import precise
-from jarilab.nn.init import generator_for
-from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import Run
-from jarilab.tasks.base import Task
 from jarilab.tasks.predictors.base import Trace, predictor_for
-from jarilab.training.execution import Execution
+from jarilab.training.batching import sample_batch
 from jarilab.training.heads import Head, described, first_heads, map_of, means_of, pixels_of
 from jarilab.training.progress import UNITS
 from jarilab.training.state import TrainingState
 
 FOLDER = "tensorboard"
-"""In the folder of a run."""
-MOST_INPUTS = 3
+"""Name of the folder in a run folder."""
+MAX_INPUTS = 3
 """Inputs whose maps are shown."""
-LONGEST_INPUT = 512
+MAX_INPUT_LENGTH = 512
 """Tokens of an input: a map has their square."""
-OF_TRAINING = ("loss", "gradient_norm", "lr")
-BESIDE = (*OF_TRAINING, *UNITS, "step", "steps", "seconds", "cpu_seconds", "held_out", "value")
-"""The fields of a row of the curve that are none of the task's metrics."""
-WRITER = "tensorboard.summary.writer.event_file_writer"
+TRAINING_SCALARS = ("loss", "gradient_norm", "lr")
+NOT_METRICS = (
+    *TRAINING_SCALARS,
+    *UNITS,
+    "step",
+    "steps",
+    "seconds",
+    "cpu_seconds",
+    "held_out",
+    "value",
+)
+"""Fields of a row of the curve that are not metrics of the task."""
+WRITER_MODULE = "tensorboard.summary.writer.event_file_writer"
 
 
 class Board:
-    """TensorBoard's files of a training; without `--tensorboard` there are none, and nothing is done.
+    """Writes TensorBoard's files of a training; without `--tensorboard` it does nothing.
 
-    heads: those that are shown. Raises UserError for heads that the model has not, and where the library is missing.
+    heads: the heads whose maps are shown. Raises UserError for unknown heads, and if the library is missing.
     """
 
-    def __init__(self, experiment: Experiment, task: Task, execution: Execution):
-        self.experiment, self.task = experiment, task
-        self.asked = execution.tensorboard
+    def __init__(self, state: TrainingState):
+        self.state, self.task = state, state.task
+        self.enabled = state.execution.tensorboard
         self.heads: list[Head] = []
         self._writer: Any = None
         self._run: Run | None = None
-        self._unsaid: list[str] = []
-        self._said: set[str] = set()
-        self._before: tuple[float, int] | None = None
-        self._left = contextlib.ExitStack()
-        named = execution.tensorboard_heads
-        if named is not None and not self.asked:
+        self._pending_notices: list[str] = []
+        self._notices: set[str] = set()
+        self._last_count: tuple[float, int] | None = None
+        self._exit_stack = contextlib.ExitStack()
+        names = state.execution.tensorboard_heads
+        if names is not None and not self.enabled:
             raise UserError(
-                "tensorboard_heads says which heads TensorBoard shows, and it was not asked for; add --tensorboard"
+                f"tensorboard_heads expects --tensorboard, got {names!r} without it; add --tensorboard"
             )
-        if self.asked:
+        if self.enabled:
             import_optional("tensorboard", "tensorboard")
-            import_optional("PIL", "tensorboard")  # by which its writer makes images
-            self.heads = self._chosen(named)
+            # The writer makes images with it.
+            import_optional("PIL", "tensorboard")
+            self.heads = self._select_heads(names)
 
-    def _chosen(self, named: str | None) -> list[Head]:
-        """The heads to show, held against one forward of an example."""
-        indices, generator = torch.arange(1), generator_for(0, "check")
-        batch = self.task.training_batch(indices, generator)
+    def _select_heads(self, names: str | None) -> list[Head]:
+        """The named heads, or the first ones; checked by a recorded forward."""
+        batch = sample_batch(self.task, CPU)
         try:
-            with self._model() as model, torch.no_grad(), record(model) as tape:
+            with self._copy() as model, torch.no_grad(), record(model) as tape:
                 model(*batch.inputs)
         except UserError as error:
-            if named is not None:
+            if names is not None:
                 raise
-            self._unsaid.append(f"TensorBoard is shown the curve alone: {error}")
+            self._pending_notices.append(f"TensorBoard shows only the curve: {error}")
             return []
-        if named is None:
+        if names is None:
             return first_heads(tape)
-        heads = [Head.read(text) for text in named.split(",")]
+        heads = [Head.read(text) for text in names.split(",")]
         for head in heads:
             tape.head(head.site, head.number)
         return heads
 
     @contextlib.contextmanager
-    def _model(self, weights: Mapping[str, Any] | None = None) -> Iterator[nn.Module]:
-        """A model like the one that is trained. What is drawn inside the block is not drawn from training."""
+    def _copy(self, weights: Mapping[str, Any] | None = None) -> Iterator[nn.Module]:
+        """A second model with these weights. Random draws in the block do not change those of the training."""
         with torch.random.fork_rng(devices=[]):
-            model = self.experiment.resolved.build_model(self.task)
+            model = self.state.new_model()
             if weights is not None:
                 model.load_state_dict(weights)
             yield model.eval()
 
     def open(self, run: Run, step: int) -> None:
-        """Write into the folder of a run from here on. What stands there of later steps, from before a kill, is not
-        shown any more."""
-        if not self.asked:
+        """Start writing into the folder of a run; TensorBoard then hides what it has of later steps."""
+        if not self.enabled:
             return
         from torch.utils.tensorboard import SummaryWriter
 
         self._run = run
-        for notice in self._unsaid:
-            self._say(notice)
-        self._left.enter_context(_without_tracebacks())
+        for notice in self._pending_notices:
+            self._notice_once(notice)
+        self._exit_stack.enter_context(_without_tracebacks())
         try:
             self._writer = SummaryWriter(str(self.folder), purge_step=step + 1)
-        except Exception as error:  # as in `_write`
-            self._end(error)
+        # Any error, for the reason given in `_write`.
+        except Exception as error:
+            self._stop(error)
 
     @property
     def folder(self) -> Path:
-        assert self._run is not None, "open comes first"
+        assert self._run is not None, "call open first"
         return self._run.folder / FOLDER
 
     def __enter__(self) -> Board:
@@ -124,52 +130,52 @@ class Board:
 
     def __exit__(self, *_: object) -> None:
         self._write("close")
-        self._left.close()
+        self._exit_stack.close()
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """A row of the curve."""
+        """Write a row of the curve."""
         if self._writer is None:
             return
-        scalars = {f"curve/{name}": row[name] for name in OF_TRAINING}
+        scalars = {f"curve/{name}": row[name] for name in TRAINING_SCALARS}
         scalars |= self._speed(row)
         if "value" in row:
-            numbers = {name: value for name, value in row.items() if name not in BESIDE}
-            numbers[self.task.metric.name] = row["value"]  # which may be called loss, too
+            numbers = {name: value for name, value in row.items() if name not in NOT_METRICS}
+            # By `value`: the metric may be called loss, too.
+            numbers[self.task.metric.name] = row["value"]
             scalars |= {f"curve, validation/{name}": value for name, value in numbers.items()}
         for tag, value in scalars.items():
             if type(value) in (int, float):
                 self._write("add_scalar", tag, value, row["step"])
 
     def _speed(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """Tokens, or examples, a second of training since the last row."""
+        """Tokens, or examples, per second of training since the last row."""
         unit = next(unit for unit in UNITS if unit in row)
-        before, self._before = self._before, (row["seconds"], row[unit])
-        if before is None or row["seconds"] <= before[0]:
+        last, self._last_count = self._last_count, (row["seconds"], row[unit])
+        if last is None or row["seconds"] <= last[0]:
             return {}
-        speed = (row[unit] - before[1]) / (row["seconds"] - before[0])
+        speed = (row[unit] - last[1]) / (row["seconds"] - last[0])
         return {f"curve/{unit}_per_second": speed}
 
-    def look(self, state: TrainingState) -> None:
-        """Maps and measures of the heads as the model is now, for a few inputs of the task. Of a model that is cut into
-        parts each process has some: all of them take part."""
+    def draw(self, state: TrainingState) -> None:
+        """Write maps and measures of the heads for a few inputs of the task. All ranks must call it."""
         if not self.heads:
             return
+        # Gathers the rows of a sharded model from all ranks.
         weights, step = state.weights(), state.progress.step
         if self._writer is None:
             return
-        lines = self.task.sample_inputs()[:MOST_INPUTS]
+        lines = self.task.sample_inputs()[:MAX_INPUTS]
         if not lines:
-            self._say(
-                "TensorBoard is shown no maps: the task names no inputs worth looking at (sample_inputs)"
-            )
-        every: list[dict[str, dict[str, Scored]]] = []
+            self._notice_once("TensorBoard shows no maps: the task has no sample_inputs")
+        measured: list[dict[str, dict[str, Scored]]] = []
         for number, line in enumerate(lines, 1):
             try:
                 trace, maps = self._maps(line, weights)
-            except (UserError, RuntimeError) as error:  # a model of one's own may know no float64
-                self._say(f"TensorBoard is shown no maps of {line!r}: {error}")
+            # RuntimeError: a model of another file may not compute in float64.
+            except (UserError, RuntimeError) as error:
+                self._notice_once(f"TensorBoard shows no maps of {line!r}: {error}")
                 continue
-            every.append({str(head): measure(map) for head, map in maps.items()})
+            measured.append({str(head): measure(map) for head, map in maps.items()})
             text = described(trace)
             images = {
                 f"maps of {head}/input {number}": pixels_of(map) for head, map in maps.items()
@@ -177,63 +183,63 @@ class Board:
             self._write("add_text", f"inputs/{number}", text, step)
             for tag, pixels in images.items():
                 self._write("add_image", tag, pixels, step, dataformats="HWC")
-        for tag, value in means_of(every).items():
+        for tag, value in means_of(measured).items():
             self._write("add_scalar", tag, value, step)
         self.flush()
 
     @torch.no_grad()
     def _maps(self, line: str, weights: Mapping[str, Any]) -> tuple[Trace, dict[Head, Map]]:
-        """An input, and what each head makes of it, in float64."""
-        with self._model(weights) as model:
+        """The trace of an input and the map of each head, in float64."""
+        with self._copy(weights) as model:
             predictor = predictor_for(model, self.task)
-            trace = predictor.trace(line, LONGEST_INPUT)
+            trace = predictor.trace(line, MAX_INPUT_LENGTH)
             traced = predictor.traced_model.double()
             sites = {head.site for head in self.heads}
             with record(traced, sites) as tape:
                 traced(*precise(trace.inputs))
         sequences = trace.sequences.items()
-        names = names_of_sides(tape, {frame: list(one.names) for frame, one in sequences})
+        tokens = {frame: list(sequence.names) for frame, sequence in sequences}
+        names = names_of_sides(tape, tokens)
         return trace, {head: map_of(tape, head, names) for head in self.heads}
 
     def flush(self) -> None:
-        """Wait until all is written: a checkpoint must not outlive the rows before it."""
+        """Write what is buffered, so that no checkpoint has later steps than the files."""
         self._write("flush")
 
-    def _write(self, how: str, *given: Any, **named: Any) -> None:
-        """Ask the writer for something. Whatever goes wrong with its files ends no training: it may be TensorFlow that
-        writes them, whose errors are others."""
+    def _write(self, method: str, *arguments: Any, **keywords: Any) -> None:
+        """Call a method of the writer; after any error stop writing, and let the training continue."""
         if self._writer is None:
             return
         try:
-            getattr(self._writer, how)(*given, **named)
+            getattr(self._writer, method)(*arguments, **keywords)
+        # Any error: TensorFlow may write the files, with errors of its own.
         except Exception as error:
-            self._end(error)
+            self._stop(error)
 
-    def _end(self, error: Exception) -> None:
-        """Tell why, and write nothing more."""
+    def _stop(self, error: Exception) -> None:
+        """Write nothing more, and print why."""
         self._writer = None
-        self._say(
-            f"{self.folder} cannot be written: {error}; training goes on, and TensorBoard is shown no more of it"
+        self._notice_once(
+            f"{self.folder} cannot be written: {error}; training goes on without TensorBoard"
         )
 
-    def _say(self, text: str) -> None:
-        """Once."""
-        if self._run is not None and text not in self._said:
-            self._said.add(text)
+    def _notice_once(self, text: str) -> None:
+        if self._run is not None and text not in self._notices:
+            self._notices.add(text)
             self._run.notice(text)
 
 
 @contextlib.contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """The thread that writes prints no traceback where it ends: its next call raises what ended it."""
-    before: Callable[[Any], object] = threading.excepthook
+    """Print no traceback of the writer's thread inside the block: its next call raises the same error."""
+    hook: Callable[[Any], object] = threading.excepthook
 
-    def told(ended: Any) -> None:
-        if type(ended.thread).__module__ != WRITER:
-            before(ended)
+    def filtered(error: Any) -> None:
+        if type(error.thread).__module__ != WRITER_MODULE:
+            hook(error)
 
-    threading.excepthook = told
+    threading.excepthook = filtered
     try:
         yield
     finally:
-        threading.excepthook = before
+        threading.excepthook = hook

@@ -39,7 +39,8 @@ from jarilab.runs.folder import Run, read_metrics
 from jarilab.runs.signals import Interrupted
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.training import loop
-from jarilab.training.state import TrainingState
+from jarilab.training.checkpointing import Checkpointer
+from jarilab.training.evaluation import Evaluator
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
 
@@ -188,7 +189,7 @@ def test_what_was_loaded_does_not_go_by_the_file_any_more(smallest, tmp_path):
 
 def test_a_finished_run_gives_its_result_at_once(finished, monkeypatch):
     before = outcome(finished)
-    monkeypatch.setattr(TrainingState, "load", None)
+    monkeypatch.setattr(Checkpointer, "load", None)
     result = train(finished)
     assert result == held(finished / "result.json")
     assert outcome(finished) == before
@@ -239,7 +240,7 @@ def test_leftovers_of_a_write_that_was_cut_off_are_removed(unfinished):
 
 def test_the_best_checkpoint_is_kept_beside_the_newest_two(tmp_path, monkeypatch):
     shares = iter([0.1, 0.9, 0.2, 0.3, 0.3, 0.9])
-    monkeypatch.setattr(TrainingState, "evaluate", lambda *_: {"exact_match": next(shares), "examples": 20.0})
+    monkeypatch.setattr(Evaluator, "evaluate", lambda *_: {"exact_match": next(shares), "examples": 20.0})
     result = train(tmp_path / "run")
     names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert names == ["step-000000006", "step-000000009", "step-000000012"]
@@ -249,11 +250,14 @@ def test_the_best_checkpoint_is_kept_beside_the_newest_two(tmp_path, monkeypatch
 
 def test_a_best_checkpoint_that_is_damaged_does_not_cost_the_result(tmp_path, monkeypatch, capsys):
     shares = iter([0.1, 0.9, 0.2, 0.3, 0.3])
-    monkeypatch.setattr(TrainingState, "evaluate", lambda *_: {"exact_match": next(shares), "examples": 20.0})
+    monkeypatch.setattr(Evaluator, "evaluate", lambda *_: {"exact_match": next(shares), "examples": 20.0})
     best = tmp_path / "run" / "checkpoints" / "step-000000006" / "model.safetensors"
     result = train(tmp_path / "run", report=at(12, lambda: best.write_bytes(b"")))
     assert (result["exact_match"], result["best"]) == (0.3, {"step": 6, "exact_match": 0.9})
-    assert "model.safetensors is not what it was when it was written; the best on the way" in capsys.readouterr().err
+    assert (
+        "model.safetensors is not what it was when it was written; the best metric is the one measured"
+        in capsys.readouterr().err
+    )
 
 
 # Damage --------------------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from jarilab.runs import snapshots
 
 
 def test_they_are_spread_evenly_up_to_the_last_step() -> None:
-    assert snapshots.planned(12, 4) == {3, 6, 9, 12}
-    assert snapshots.planned(12, 0) == set()
-    assert snapshots.planned(3, 100) == {1, 2, 3}
+    assert snapshots.evenly_spread(12, 4) == {3, 6, 9, 12}
+    assert snapshots.evenly_spread(12, 0) == set()
+    assert snapshots.evenly_spread(3, 100) == {1, 2, 3}
 
 
 def test_a_run_with_them_is_the_same_run(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_every_field_of_a_state_is_checked(run: Path, name: str, value: object) 
 def test_a_state_beyond_the_end_is_refused(run: Path) -> None:
     newest_of(run).rename(run / "checkpoints" / "step-000000099")
     state_of(run, step=99)
-    with pytest.raises(UserError, match=r"is of step 99, and this training has 12"):
+    with pytest.raises(UserError, match="got one of step 99"):
         train(run)
 
 
@@ -107,7 +107,10 @@ def test_a_state_beyond_the_end_is_refused(run: Path) -> None:
     [
         (lambda tensors: tensors.pop("random"), "random is missing"),
         (lambda tensors: tensors.update(random=torch.zeros(7, dtype=torch.uint8)), "random is "),
-        (lambda tensors: tensors.update(random=torch.zeros(5056, dtype=torch.uint8)), "the random state is none"),
+        (
+            lambda tensors: tensors.update(random=torch.zeros(5056, dtype=torch.uint8)),
+            "expected the state of a random",
+        ),
         (lambda tensors: tensors.update({"muon/0/momentum_buffer": torch.zeros(2, 2)}), "muon/0/momentum_buffer is "),
         (lambda tensors: tensors.update({"muon/x/momentum_buffer": torch.zeros(2)}), "muon/x/momentum_buffer is "),
         (lambda tensors: tensors.update({"adamw/0/step": torch.zeros(3)}), "adamw/0/step is "),

@@ -139,9 +139,7 @@ def test_the_options_choose_the_order():
     assert isinstance(batches_of(Training(batch_size=2, examples=9), 3, lengths, 1), FixedSizeBatches)
     assert batches_of(Training(tokens=10, epochs=2.0), 3, lengths, 1).examples == 6
     assert batches_of(Training(batch_size=2, epochs=1.5), 4, None, 1).examples == 6
-    with pytest.raises(
-        UserError, match=r"^training\.tokens is for text of various lengths, .*; use training\.batch_size$"
-    ):
+    with pytest.raises(UserError, match=r"^training\.tokens expects .*; use training\.batch_size$"):
         batches_of(Training(tokens=10), 3, None, 1)
 
 

@@ -15,6 +15,8 @@ from jarilab.core.errors import UserError
 from jarilab.runs.folder import read_metrics
 from jarilab.runs.signals import Interrupted
 from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.training.checkpointing import Checkpointer
+from jarilab.training.evaluation import Evaluator
 from jarilab.training.execution import Execution
 from jarilab.training.state import TrainingState
 
@@ -37,7 +39,7 @@ def test_to_know_what_has_no_gradient_leaves_running_statistics_alone():
     (layer, *_) = state.model.encoder.layers
     layer.register_buffer("forwards", torch.zeros(()))
     layer.register_forward_hook(lambda layer, *_: layer.forwards.add_(1) and None)
-    assert not state._has_unused()
+    assert not state._has_unused_parameters()
     assert layer.forwards == 0
     assert all(parameter.grad is None for parameter in state.model.parameters())
 
@@ -75,8 +77,8 @@ def test_a_batch_of_fewer_examples_than_passes_is_refused(tmp_path):
 
 
 def test_checkpoints_by_the_clock_change_no_bit(tmp_path, whole, monkeypatch):
-    saved, save = [], TrainingState.save
-    monkeypatch.setattr(TrainingState, "save", lambda state, run: (saved.append(1), save(state, run)))
+    saved, save = [], Checkpointer.save
+    monkeypatch.setattr(Checkpointer, "save", lambda self, run: (saved.append(1), save(self, run)))
     train(tmp_path / "run", execution=Execution(checkpoint_minutes=1e-9))
     assert len(saved) == 12
     mine, theirs = outcome(tmp_path / "run"), outcome(whole)
@@ -88,16 +90,16 @@ def test_checkpoints_by_the_clock_change_no_bit(tmp_path, whole, monkeypatch):
 @pytest.mark.parametrize(("number", "nth"), [(signal.SIGTERM, 2), (signal.SIGHUP, 5), (signal.SIGUSR1, 2)])
 def test_a_signal_in_an_evaluation_is_answered_at_once(tmp_path, whole, monkeypatch, number, nth):
     """The second one on the way, and the last one, which is on all data."""
-    asked, evaluate = [], TrainingState.evaluate
+    asked, evaluate = [], Evaluator.evaluate
 
-    def interrupted(state, examples=None):
+    def interrupted(self, examples=None):
         asked.append(examples)
         if len(asked) == nth:
             os.kill(os.getpid(), number)
             raise AssertionError("it goes on")
-        return evaluate(state, examples)
+        return evaluate(self, examples)
 
-    monkeypatch.setattr(TrainingState, "evaluate", interrupted)
+    monkeypatch.setattr(Evaluator, "evaluate", interrupted)
     with pytest.raises(Interrupted) as stopped:
         train(tmp_path / "run")
     assert stopped.value.number == number

@@ -23,7 +23,7 @@ from jarilab.runs.settings import settings_of
 from jarilab.tasks.predictors.base import predictor_for
 from jarilab.training import loop
 from jarilab.training.batching import FixedSizeBatches, batches_of
-from jarilab.training.optim import build_optimizers
+from jarilab.training.optimization import build_optimizers
 
 TINY = {
     **TINY_MODEL,

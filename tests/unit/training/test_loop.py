@@ -17,6 +17,7 @@ from jarilab.runs.folder import read_metrics
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.metrics import METRICS
 from jarilab.training import loop
+from jarilab.training.evaluation import Evaluator
 from jarilab.training.state import TrainingState
 
 # Averages ------------------------------------------------------------------------------------------------------------
@@ -32,13 +33,13 @@ def test_what_is_kept_is_the_moving_average(tmp_path, monkeypatch):
     for weights in trained[1:]:
         by_hand = {name: 0.75 * mean + 0.25 * weights[name] for name, mean in by_hand.items()}
 
-    measured, evaluate = [], TrainingState.evaluate
+    measured, evaluate = [], Evaluator.evaluate
 
-    def measure(state, *examples):
-        measured.append({**state.evaluated.state_dict()})
-        return evaluate(state, *examples)
+    def measure(self, *examples):
+        measured.append({**self.state.evaluated.state_dict()})
+        return evaluate(self, *examples)
 
-    monkeypatch.setattr(TrainingState, "evaluate", measure)
+    monkeypatch.setattr(Evaluator, "evaluate", measure)
     train(tmp_path / "run", tiny(training__evaluations=1, training__average=0.75))
     kept = load_file(newest_of(tmp_path / "run") / "model.safetensors")
     torch.testing.assert_close(kept, by_hand)
@@ -83,7 +84,7 @@ def looks(monkeypatch):
     def see(*values, metric="exact_match"):
         seen = iter(values)
         monkeypatch.setattr(Arithmetic, "metric", METRICS[metric])
-        monkeypatch.setattr(TrainingState, "evaluate", lambda *_: {metric: next(seen), "examples": 20.0})
+        monkeypatch.setattr(Evaluator, "evaluate", lambda *_: {metric: next(seen), "examples": 20.0})
 
     return see
 

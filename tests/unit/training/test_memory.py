@@ -13,7 +13,7 @@ import pytest
 from helpers.runs import tiny
 from jarilab.cli.commands import evaluate, predict
 from jarilab.training import loop, memory
-from jarilab.training.memory import keep_kernels
+from jarilab.training.memory import grow_onednn_cache
 
 ALLOCATES = """
 import ctypes, os, resource
@@ -94,7 +94,7 @@ def test_a_library_that_cannot_be_told_is_left_alone(monkeypatch, allocator):
     assert opened == [None]
 
 
-@pytest.mark.parametrize("name", ["keep_freed_memory", "keep_kernels"])
+@pytest.mark.parametrize("name", ["keep_freed_memory", "grow_onednn_cache"])
 def test_training_asks_for_it(tmp_path, monkeypatch, name):
     asked = []
     monkeypatch.setattr(loop, name, lambda: asked.append(True))
@@ -115,9 +115,9 @@ def test_commands_that_answer_ask_for_memory_too(monkeypatch, command):
 
 MULTIPLIES = """
 import torch
-from jarilab.training.memory import keep_kernels
+from jarilab.training.memory import grow_onednn_cache
 
-keep_kernels()
+grow_onednn_cache()
 for number in range(2):
     print("round", number, flush=True)
     for rows in range(1, 1101):  # more than oneDNN would keep
@@ -143,5 +143,5 @@ def test_what_the_environment_says_of_kernels_is_left_alone(monkeypatch, name):
     """By either name; oneDNN goes by the first where both are set."""
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
     monkeypatch.setenv(name, "7")
-    keep_kernels()
+    grow_onednn_cache()
     assert {key: value for key, value in os.environ.items() if "PRIMITIVE_CACHE" in key} == {name: "7"}

@@ -19,7 +19,7 @@ from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.policies.base import build
 from jarilab.tasks.predictors.learner import ModelLearner, write
 from jarilab.tasks.text import Text
-from jarilab.training.checks import check_trainable
+from jarilab.training.preflight import check_trainable
 
 RANDOM = ["offset", "randomized:longest=64", "abacus", "coupling"]
 

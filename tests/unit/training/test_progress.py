@@ -85,7 +85,7 @@ def test_one_training_shows_one_bar(terminal, clock):
 
 
 def test_what_takes_longer_than_a_moment_is_said(monkeypatch, terminal):
-    monkeypatch.setattr(progress, "MOMENT", 0.01)
+    monkeypatch.setattr(progress, "SHOWN_AFTER", 0.01)
     with working("preparing the data of text"):
         until_said(lambda: "preparing the data of text ..." in plain(terminal))
         assert plain(terminal).count("preparing the data of text ...") == 1, "once, however long it takes"

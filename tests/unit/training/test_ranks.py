@@ -244,7 +244,7 @@ def test_ranks_that_do_not_agree_are_told_so(launched):
 @pytest.mark.long
 def test_a_rank_that_is_killed_is_named_and_torchrun_goes_on(launched):
     folder, told, _ = launched
-    assert "rank 0 waits in vain for the others: rank 1 was last heard of" in told[0]["killed"]
+    assert "rank 0 waits in vain for the others: rank 1 sent its last heartbeat" in told[0]["killed"]
     assert [one["killed again"] for one in told] == ["done", "done"]
     assert outcome(folder / "killed") == outcome(folder / "copies")
 
@@ -252,11 +252,11 @@ def test_a_rank_that_is_killed_is_named_and_torchrun_goes_on(launched):
 @pytest.mark.long
 def test_a_rank_that_hangs_ends_the_others_and_is_named(launched):
     _, told, _ = launched
-    assert "rank 0 waits in vain for the others: rank 1 was last heard of" in told[0]["hanging again"]
+    assert "rank 0 waits in vain for the others: rank 1 sent its last heartbeat" in told[0]["hanging again"]
     assert "the same command goes on from it" in told[0]["hanging again"]
 
 
 def test_one_process_cannot_be_cut_into_parts(tmp_path):
-    with pytest.raises(UserError, match="cuts a model into parts for several processes, and there is one"):
+    with pytest.raises(UserError, match="--shard expects several processes, got one"):
         api.train(TASK, tmp_path / "run", settings=SETTINGS, shard=True)
     assert not (tmp_path / "run").exists()

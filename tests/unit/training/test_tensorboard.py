@@ -144,7 +144,7 @@ def test_chosen_heads_alone_are_shown(tmp_path):
         ("encoder.0:2", "encoder.0 has the heads 0 to 1, got 2"),
         (
             "encoder.0",
-            r"expected SITE:HEAD with commas between, such as decoder.1.cross:2,encoder.0:0; got 'encoder.0'",
+            r"expected SITE:HEAD, got 'encoder.0'",
         ),
     ],
 )
@@ -155,7 +155,7 @@ def test_heads_that_are_not_there_are_refused_before_anything_is_written(tmp_pat
 
 
 def test_heads_without_tensorboard_are_refused(tmp_path):
-    with pytest.raises(UserError, match="it was not asked for; add --tensorboard"):
+    with pytest.raises(UserError, match=r"got 'encoder\.0:0' without it; add --tensorboard"):
         train(tmp_path / "run", execution=Execution(tensorboard_heads="encoder.0:0"))
 
 
@@ -181,7 +181,7 @@ def test_a_full_disk_ends_nothing_and_is_told_once(tmp_path, monkeypatch, capsys
     train(tmp_path / "run", execution=SHOWN)
     said = capsys.readouterr().err
     (line,) = [line for line in said.splitlines() if "TensorBoard" in line]
-    assert line.endswith("No space left on device; training goes on, and TensorBoard is shown no more of it")
+    assert line.endswith("No space left on device; training goes on without TensorBoard")
     assert "Traceback" not in said
     assert outcome(tmp_path / "run") == outcome(plain)
 
@@ -189,10 +189,10 @@ def test_a_full_disk_ends_nothing_and_is_told_once(tmp_path, monkeypatch, capsys
 def test_a_task_without_inputs_and_one_that_is_too_long_are_told_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Arithmetic, "sample_inputs", lambda _: [])
     train(tmp_path / "none", tiny(training__examples=32, training__evaluations=2), execution=SHOWN)
-    assert capsys.readouterr().err.count("shown no maps: the task names no inputs worth looking at") == 1
+    assert capsys.readouterr().err.count("shows no maps: the task has no sample_inputs") == 1
     monkeypatch.setattr(Arithmetic, "sample_inputs", lambda _: ["1+1", "what?"])
     train(tmp_path / "one", tiny(training__examples=32, training__evaluations=2), execution=SHOWN)
-    assert capsys.readouterr().err.count("TensorBoard is shown no maps of 'what?': ") == 1
+    assert capsys.readouterr().err.count("TensorBoard shows no maps of 'what?': ") == 1
     assert len(scalars(tmp_path / "one", "measures, entropy/encoder.0:0")) == 2
 
 
@@ -202,7 +202,7 @@ def test_a_model_that_cannot_be_looked_at_is_trained(tmp_path, monkeypatch, caps
 
     monkeypatch.setattr(tensorboard, "precise", refuse)
     train(tmp_path / "run", tiny(**LONE), execution=SHOWN)
-    assert "shown no maps of '12+1': expected scalar type Float\n" in capsys.readouterr().err
+    assert "shows no maps of '12+1': expected scalar type Float\n" in capsys.readouterr().err
 
 
 def test_a_model_whose_attention_cannot_be_heard_shows_its_curve(tmp_path, monkeypatch, capsys):
@@ -211,7 +211,7 @@ def test_a_model_whose_attention_cannot_be_heard_shows_its_curve(tmp_path, monke
 
     monkeypatch.setattr(tensorboard, "record", unheard)
     train(tmp_path / "run", tiny(**LONE), execution=SHOWN)
-    assert capsys.readouterr().err.count("TensorBoard is shown the curve alone: no attention could be heard") == 1
+    assert capsys.readouterr().err.count("TensorBoard shows only the curve: no attention could be heard") == 1
     tags = events(tmp_path / "run").Tags()
     assert (tags["images"], tags["tensors"]) == ([], [])
     assert [step for step, _ in scalars(tmp_path / "run", "curve/loss")] == [1, 2]

@@ -1,4 +1,4 @@
-"""One model on several processes, by PyTorch's own engines: a copy on each (DDP), or a part on each (FSDP2)."""
+"""One model on several processes, by PyTorch: replicated on each (DDP) or sharded over all (FSDP2)."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from jarilab.core.errors import UserError
-from jarilab.training.layers import layers_of
+from jarilab.encodings.base import Encoding
 
 
-def in_parts(tensor: Tensor) -> TypeGuard[Any]:
-    """Whether a tensor is a `DTensor`, of which each process holds some rows. Its module takes half a second to import,
-    which a training on one process need not wait for."""
+def is_sharded(tensor: Tensor) -> TypeGuard[Any]:
+    """Whether a tensor is a `DTensor`, of which each process holds some rows."""
+    # By an attribute: the module of the class takes half a second to import.
     return hasattr(tensor, "placements")
 
 
-def replicated(model: nn.Module, unused: bool) -> nn.Module:
-    """The model with a copy on each rank, whose gradients are the mean over all. unused: some parameters get none."""
-    return DistributedDataParallel(model, find_unused_parameters=unused)
+def replicate(model: nn.Module, has_unused: bool) -> nn.Module:
+    """The model as DDP wraps it: gradients are means over ranks. has_unused: some parameters get no gradient."""
+    return DistributedDataParallel(model, find_unused_parameters=has_unused)
 
 
 def shard(model: nn.Module) -> None:
-    """Cut the model into parts, one for each rank, layer by layer: each layer comes together when it is needed. Raises
-    UserError where that cannot be."""
+    """Shard a model over all ranks, layer by layer. Raises UserError if there is one process or no layer."""
     from torch.distributed.fsdp import fully_shard
 
     if not torch.distributed.is_initialized():
         raise UserError(
-            "--shard cuts a model into parts for several processes, and there is one; start them by "
+            "--shard expects several processes, got one; start them by "
             "`torchrun --nproc-per-node 2 -m jarilab train ...`, or omit --shard"
         )
     for layer in layers_of(model):
@@ -41,20 +40,44 @@ def shard(model: nn.Module) -> None:
     fully_shard(model)
 
 
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The outermost modules with a forward in the model's `ModuleList`s. Raises UserError if there is none."""
+    layers = list(_layers(model, in_list=False))
+    if not layers:
+        raise UserError(
+            f"--shard and --recompute expect a model with a torch.nn.ModuleList of layers, got {type(model).__name__} "
+            "without one; omit them"
+        )
+    return layers
+
+
+def _layers(module: nn.Module, *, in_list: bool) -> Iterator[nn.Module]:
+    """in_list: whether the module is in a list, or in a module without a forward that is."""
+    for child in module.children():
+        # Its hooks are called, and no forward.
+        if isinstance(child, Encoding):
+            continue
+        has_forward = type(child).forward is not nn.Module.forward
+        if in_list and has_forward:
+            yield child
+        else:
+            is_list = isinstance(child, nn.ModuleList)
+            yield from _layers(child, in_list=is_list or (in_list and not has_forward))
+
+
 def moving_average(model: nn.Module, decay: float) -> AveragedModel:
-    """A copy of a model that follows it as a moving average; both may be cut into parts then, as `shard` does. Buffers
-    follow too: running statistics of a norm are of the weights beside them."""
-    follow = get_ema_multi_avg_fn(decay)
+    """An exponential moving average of a model's parameters and buffers. Both may be sharded afterwards."""
+    update = get_ema_multi_avg_fn(decay)
 
-    def follow_rows(averaged: Any, current: Any, count: Any) -> None:
-        follow([local(one) for one in averaged], [local(one) for one in current], count)
+    def update_rows(averaged: Any, current: Any, count: Any) -> None:
+        update([local(tensor) for tensor in averaged], [local(tensor) for tensor in current], count)
 
-    return AveragedModel(model, multi_avg_fn=follow_rows, use_buffers=True)
+    return AveragedModel(model, multi_avg_fn=update_rows, use_buffers=True)
 
 
 @contextmanager
-def unsynchronised(model: Any) -> Iterator[None]:
-    """Inside the block a model that is cut into parts keeps its gradients whole on each rank."""
+def without_gradient_sync(model: Any) -> Iterator[None]:
+    """Keep a sharded model's gradients whole on each rank inside the block."""
     model.set_requires_gradient_sync(False)
     try:
         yield
@@ -63,35 +86,37 @@ def unsynchronised(model: Any) -> Iterator[None]:
 
 
 def full(tensor: Tensor) -> Tensor:
-    """A tensor that may be cut into parts, as a whole. All ranks ask at once."""
-    return tensor.full_tensor() if in_parts(tensor) else tensor
+    """The whole of a tensor that may be sharded. All ranks must call it."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def full_weights(model: nn.Module) -> dict[str, Tensor]:
-    """All weights of a model that may be cut into parts, on the processor."""
+    """The whole state of a model that may be sharded, on the CPU. All ranks must call it."""
     return {name: full(tensor).cpu() for name, tensor in model.state_dict().items()}
 
 
 def own_rows(tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-    """What a process saves, on the processor: its rows of what is cut. What every process has, the first one saves."""
+    """The tensors that this rank saves, on the CPU: its rows of sharded ones, and on rank 0 all others."""
     return {
         name: local(tensor).cpu()
         for name, tensor in tensors.items()
-        if rank == 0 or in_parts(tensor)
+        if rank == 0 or is_sharded(tensor)
     }
 
 
-def cut_like(whole: Tensor, tensor: Tensor) -> Tensor:
-    """A whole tensor cut as another one is, if that one is cut and as large. Nothing is sent: every process has the
-    whole, as a map of a file, and reads its own rows of it."""
-    if not in_parts(tensor) or whole.shape != tensor.shape:
-        return whole
+def cut_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor, sharded as `like` is if both have one shape.
+
+    Nothing is sent: each process has the whole tensor, mapped from a file, and reads its own rows.
+    """
+    if not is_sharded(like) or tensor.shape != like.shape:
+        return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    mesh, placements = tensor.device_mesh, tensor.placements
-    return distribute_tensor(whole, mesh, placements, src_data_rank=None)
+    mesh, placements = like.device_mesh, like.placements
+    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor."""
-    return tensor.to_local() if in_parts(tensor) else tensor
+    """The rows of a tensor that this process holds."""
+    return tensor.to_local() if is_sharded(tensor) else tensor

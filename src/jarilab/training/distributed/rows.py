@@ -1,4 +1,4 @@
-"""Some rows of a batch: the part of it that one process computes, or one pass of several."""
+"""Rows of a batch: the part that one process, or one of several passes, computes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from jarilab.positions.coordinates import Positions
 
 @singledispatch
 def rows_of(value: Any, rows: slice) -> Any:
-    """The same of these rows alone. Tensors have a row for each example; so do all tensors that a tuple or a dataclass
-    holds, but for positions that all rows share. What is no such thing (a flag, None) stays as it is."""
+    """These rows of a batch, or of whatever it holds.
+
+    Tensors have a row for each example, also those in tuples and dataclasses; positions may be shared by all rows.
+    Other values (a flag, None) stay as they are.
+    """
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    held = {own.name: rows_of(getattr(value, own.name), rows) for own in fields(value)}
-    return replace(value, **held)
+    parts = {field.name: rows_of(getattr(value, field.name), rows) for field in fields(value)}
+    return replace(value, **parts)
 
 
 @rows_of.register
@@ -40,22 +43,22 @@ def _(value: tuple, rows: slice) -> tuple[Any, ...]:
 
 @rows_of.register
 def _(value: Positions, rows: slice) -> Positions:
-    def of(held: Tensor | None, axes: int) -> Tensor | None:
-        return held if held is None or held.ndim < axes else held[rows]
+    def select(tensor: Tensor | None, ndim: int) -> Tensor | None:
+        return tensor if tensor is None or tensor.ndim < ndim else tensor[rows]
 
     coordinates = value.coordinates if value.coordinates.ndim < 3 else value.coordinates[rows]
     return replace(
         value,
         coordinates=coordinates,
         within=value.picked(coordinates),
-        unplaced=of(value.unplaced, 2),
-        relations=of(value.relations, 3),
-        extent=of(value.extent, 2),
+        unplaced=select(value.unplaced, 2),
+        relations=select(value.relations, 3),
+        extent=select(value.extent, 2),
     )
 
 
 def even_parts(count: int, parts: int) -> list[slice]:
-    """`count` rows in so many parts, as even as can be, the longer ones first; a part may be empty."""
-    short, longer = divmod(count, parts)
-    starts = [number * short + min(number, longer) for number in range(parts + 1)]
+    """Slices of `count` rows, as even as possible and the longer ones first; some may be empty."""
+    length, longer = divmod(count, parts)
+    starts = [part * length + min(part, longer) for part in range(parts + 1)]
     return [slice(start, stop) for start, stop in itertools.pairwise(starts)]

@@ -24,7 +24,7 @@ def waiting(rank, store):
     """A process that notices that not all of three do what it does."""
     one = World(rank, 3)
     one._store = store
-    with pytest.raises(UserError) as caught, one.together():
+    with pytest.raises(UserError) as caught, one.collective():
         raise RuntimeError("Gloo: Connection closed by peer\nand more")
     return caught.value
 
@@ -32,10 +32,10 @@ def waiting(rank, store):
 def test_the_first_that_is_left_says_who_is_gone(monkeypatch):
     monkeypatch.setattr(world, "LATE", 0.0)
     store = distributed.HashStore()
-    store.set("jari/heard/0", "0.0 7")
+    store.set("jari/heartbeat/0", "0.0 7")
     store.set("jari/waits/2", "")
     first = waiting(1, store)
-    assert str(first).startswith("rank 1 waits in vain for the others: rank 0 was last heard of ")
+    assert str(first).startswith("rank 1 waits in vain for the others: rank 0 sent its last heartbeat ")
     assert "at step 7; the last checkpoint is whole" in str(first)
     assert str(first).endswith("(Gloo: Connection closed by peer)")
     assert first.print_on_this_rank
@@ -45,7 +45,7 @@ def test_the_first_that_is_left_says_who_is_gone(monkeypatch):
 def test_nobody_speaks_for_a_process_that_waits_too(monkeypatch):
     monkeypatch.setattr(world, "LATE", 0.0)
     store = distributed.HashStore()
-    assert "rank 1 was never heard of, rank 2 was never heard of" in str(waiting(0, store))
+    assert "rank 1 sent no heartbeat, rank 2 sent no heartbeat" in str(waiting(0, store))
     assert not waiting(1, store).print_on_this_rank
 
 
@@ -70,16 +70,16 @@ def test_a_process_that_is_gone_is_told_wherever_it_is_missed(
     def missed(*given: Any) -> None:
         raise RuntimeError(said)
 
-    monkeypatch.setattr(loop, "joined", lambda device: (World(0, 2), CPU))
-    monkeypatch.setattr(loop, "Training", missed)
+    monkeypatch.setattr(loop, "join_world", lambda device: (World(0, 2), CPU))
+    monkeypatch.setattr(loop, "Trainer", missed)
     with pytest.raises(UserError, match=r"rank 0 waits in vain for the others: .* the same command goes on from it"):
         loop.train(Experiment.of("arithmetic", "none", {}, 1, "float32"), tmp_path / "run")
 
 
 def test_an_error_of_ones_own_stays_one() -> None:
-    with pytest.raises(RuntimeError, match="shapes"), World(0, 2).together():
+    with pytest.raises(RuntimeError, match="shapes"), World(0, 2).collective():
         raise RuntimeError("the shapes differ")
-    with pytest.raises(RuntimeError, match="gloo"), World().together():
+    with pytest.raises(RuntimeError, match="gloo"), World().collective():
         raise RuntimeError("gloo")
 
 
@@ -87,13 +87,15 @@ def test_a_group_that_ended_does_not_go_with_the_last_model_of_it(monkeypatch: p
     """Its end waits for a thread that may wait for Python: whoever holds it last must let Python go on meanwhile, as a
     name in Python does, and the C++ part of a model does not."""
     kept: list[Any] = []
-    monkeypatch.setattr(world, "_parted", kept)
+    monkeypatch.setattr(world, "_closed_groups", kept)
     for name, value in {"WORLD_SIZE": "2", "RANK": "0", "JARILAB_RANK_TIMEOUT": "5"}.items():
         monkeypatch.setenv(name, value)
     alone = {"store": distributed.HashStore(), "rank": 0, "world_size": 1}
-    monkeypatch.setattr(world, "bring_together", lambda backend, _: distributed.init_process_group(backend, **alone))
-    here, _ = world.joined(CPU)
+    monkeypatch.setattr(
+        world, "init_process_group", lambda backend, _: distributed.init_process_group(backend, **alone)
+    )
+    here, _ = world.join_world(CPU)
     group = distributed.group.WORLD
-    here.end()
+    here.close()
     assert not distributed.is_initialized()
     assert kept == [group]

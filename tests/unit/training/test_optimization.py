@@ -1,15 +1,18 @@
-"""Muon over stacks is torch's Muon: the same bits, and the same state."""
+"""Optimizers compute what PyTorch's do, bit for bit and with the same state, and import no compiler."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from jarilab.training import muon
-from jarilab.training.muon import StackedMuon
+from jarilab.runs.options import Training
+from jarilab.training import optimization
+from jarilab.training.optimization import AdamW, StackedMuon, build_optimizers
 
 SHAPES = (
     [(64, 64)] * 5
@@ -49,8 +52,13 @@ def states(optimizer: torch.optim.Optimizer) -> dict[int, torch.Tensor]:
 )
 def test_ten_steps_are_those_of_torch_bit_for_bit(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     stacked: list[int] = []
-    orthogonal = muon._orthogonal
-    monkeypatch.setattr(muon, "_orthogonal", lambda u, *rest: (stacked.append(len(u)), orthogonal(u, *rest))[1])
+    orthogonalised = optimization._orthogonalised
+
+    def counted(updates: list[torch.Tensor], *rest: Any) -> list[torch.Tensor]:
+        stacked.append(len(updates))
+        return orthogonalised(updates, *rest)
+
+    monkeypatch.setattr(optimization, "_orthogonalised", counted)
     theirs, ours = matrices(), matrices()
     plain, own = torch.optim.Muon(theirs, **options), StackedMuon(ours, **options)
     for step in range(10):
@@ -96,3 +104,53 @@ def test_a_step_that_fails_leaves_the_groups_whole(monkeypatch: pytest.MonkeyPat
         optimizer.step()
     assert [len(group["params"]) for group in optimizer.param_groups] == [len(SHAPES)]
     assert "all" not in optimizer.param_groups[0]
+
+
+# Without the compiler -------------------------------------------------------------------------------------------------
+
+
+SCRIPT = """
+import sys
+import torch
+from jarilab.runs.options import Training
+from jarilab.training.optimization import build_optimizers
+
+model = torch.nn.Linear(64, 64)
+for optimizer in build_optimizers(model, Training(optimizer=sys.argv[1])).values():
+    model(torch.ones(1, 64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.load_state_dict(optimizer.state_dict())
+print({"torch._dynamo", "sympy"} & sys.modules.keys())
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_step_imports_nothing_that_compiles(optimizer: str) -> None:
+    command = [sys.executable, "-c", SCRIPT, optimizer]
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert done.stdout == "set()\n"
+
+
+def test_steps_of_adamw_are_those_of_torch_bit_for_bit() -> None:
+    generator = torch.Generator().manual_seed(1)
+    start = [torch.randn(shape, generator=generator) for shape in ((3, 5), (7,))]
+    theirs, ours = ([nn.Parameter(each.clone()) for each in start] for _ in range(2))
+    options = {"lr": 0.1, "betas": (0.9, 0.98), "weight_decay": 0.1, "fused": True}
+    plain, own = torch.optim.AdamW(theirs, **options), AdamW(ours, **options)
+    for _ in range(3):
+        for one, other in zip(theirs, ours, strict=True):
+            one.grad = torch.randn(one.shape, generator=generator)
+            other.grad = one.grad.clone()
+        assert plain.step(lambda: 2.0) == own.step(lambda: 2.0) == 2.0
+        assert all(torch.equal(one, other) for one, other in zip(theirs, ours, strict=True))
+    left, right = plain.state_dict(), own.state_dict()
+    assert left["param_groups"] == right["param_groups"]
+    for number, values in left["state"].items():
+        assert all(torch.equal(value, right["state"][number][name]) for name, value in values.items())
+
+
+def test_its_own_are_built() -> None:
+    found = build_optimizers(nn.Linear(64, 64), Training(optimizer="adamw"))
+    assert isinstance(found["adamw"], AdamW)
+    assert found["adamw"].param_groups[0]["fused"]

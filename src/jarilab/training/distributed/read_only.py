@@ -1,4 +1,4 @@
-"""The folder of a run, for the processes that do not write it."""
+"""The folder of a run for the processes that do not write it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jarilab.runs.folder import Run
 
 
 @final
-class Onlooker(Run):
-    """Reads what the first process wrote, writes nothing and says nothing.
+class ReadOnlyRun(Run):
+    """A run folder that is read and never written; it prints no notices.
 
-    result: what the run ended with, where it did.
+    result: the result of the run if it is finished.
     """
 
     def __init__(self, folder: Path, result: dict[str, Any] | None):
@@ -30,7 +30,7 @@ class Onlooker(Run):
     def note_kernels(self, kernels: dict[str, str]) -> None:
         return
 
-    def check_there(self) -> None:
+    def check_exists(self) -> None:
         return
 
     def fsync(self) -> None:

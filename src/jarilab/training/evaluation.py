@@ -1,0 +1,79 @@
+"""Measure a model in training on held-out data, and the result of a finished run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jarilab.core.errors import UserError
+from jarilab.runs import checkpoint
+from jarilab.runs.folder import Run
+from jarilab.tasks.predictors.base import predictor_for
+from jarilab.training.checkpointing import Checkpointer
+from jarilab.training.memory import peak_memory
+from jarilab.training.state import TrainingState
+
+
+class Evaluator:
+    """Measures the model of a training on held-out data. checkpointer: loads the best weights in the end."""
+
+    def __init__(self, state: TrainingState, checkpointer: Checkpointer):
+        self.state, self.checkpointer = state, checkpointer
+
+    def evaluate(self, examples: int | None = None) -> dict[str, Any]:
+        """The task's metrics in float32, on so many held-out examples; on all of them by default."""
+        return predictor_for(self.state.evaluated, self.state.task).evaluate(examples)
+
+    def evaluate_midway(self, examples: int) -> dict[str, Any]:
+        """Evaluate, note in the progress whether it is the best so far, and give the values for the curve."""
+        metric, progress = self.state.task.metric, self.state.progress
+        measured = self.evaluate(examples)
+        value = measured[metric.name]
+        best = None if progress.best is None else progress.best[metric.name]
+        progress.evaluations_without_better += 1
+        if best is None or not metric.better(best, value):
+            if value != best:
+                progress.evaluations_without_better = 0
+            progress.best = {"step": progress.step, metric.name: value}
+        held_out = measured.pop("examples")
+        summary = f"held-out {metric.title} {metric.text(value)}"
+        return {**measured, "value": value, "held_out": held_out, "measured": summary}
+
+    def result(self, run: Run) -> dict[str, Any]:
+        """The metrics of the last weights on all held-out data, and of the best weights if they are others."""
+        progress = self.state.progress
+        last = self.evaluate()
+        return {
+            "hash": self.state.experiment.hash,
+            "encoding": self.state.experiment.encoding,
+            "seed": self.state.experiment.seed,
+            "metric": self.state.task.metric.name,
+            **last,
+            "best": self._best(run, last),
+            "ceiling": self.state.task.ceiling(),
+            "steps": progress.step,
+            "trained_examples": progress.examples,
+            "parameters": sum(parameter.numel() for parameter in self.state.model.parameters()),
+            "seconds": progress.seconds,
+            "cpu_seconds": progress.cpu_seconds,
+            "peak_memory": peak_memory(),
+        }
+
+    def _best(self, run: Run, last: dict[str, Any]) -> dict[str, Any]:
+        best = self.state.progress.best
+        # The last step is evaluated, so this is a checkpoint that was changed.
+        if best is None:
+            raise UserError(
+                f"{run.checkpoints}: the last checkpoint does not say which step was the best; put back a copy"
+            )
+        if best["step"] == self.state.progress.step:
+            return {"step": self.state.progress.step, **last}
+        try:
+            path = run.checkpoints / f"step-{best['step']:09d}"
+            checkpoint.verify(path)
+            self.checkpointer.load_weights(path)
+        except UserError as error:
+            run.notice(
+                f"{error}; the best metric is the one measured during training, on fewer examples"
+            )
+            return best
+        return {"step": best["step"], **self.evaluate()}

@@ -1,0 +1,46 @@
+"""Checks that run before a run folder is created."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from jarilab.core.devices import CPU, checked_autocast
+from jarilab.core.errors import UserError
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.options import Training
+from jarilab.tasks.base import Task
+from jarilab.training.batching import batches_of, sample_batch
+
+
+def check_trainable(experiment: Experiment, task: Task) -> None:
+    """Raises UserError if the model of an experiment cannot be built, or cannot compute the task's inputs."""
+    batches_of(experiment.options, task.training_size, task.training_lengths, experiment.seed)
+    check_forward(experiment.resolved.build_model(task), task, experiment, CPU)
+
+
+@torch.no_grad()
+def check_forward(
+    model: nn.Module, task: Task, experiment: Experiment, device: torch.device
+) -> None:
+    """Raises UserError if a forward of two examples fails, as where an encoding of images gets text."""
+    batch = sample_batch(task, device)
+    was_training = model.training
+    model.eval()
+    try:
+        with checked_autocast(model, experiment.precision, device):
+            model(*batch.inputs)
+    except UserError as error:
+        raise UserError(f"with the encoding {experiment.encoding}: {error}") from None
+    model.train(was_training)
+
+
+def check_batch_size(options: Training, ranks: int, accumulate: int) -> None:
+    """Raises UserError if a batch has fewer examples than ranks times passes."""
+    parts = ranks * accumulate
+    if options.tokens is None and options.batch_size < parts:
+        factors = [f"{ranks} processes"] * (ranks > 1) + [f"{accumulate} passes"] * (accumulate > 1)
+        raise UserError(
+            f"a batch of {options.batch_size} examples cannot be cut into {' x '.join(factors)}; use "
+            f"training.batch_size={parts} or more, or fewer of these"
+        )
