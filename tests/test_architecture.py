@@ -36,6 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"_version", "core", "encodings", "nn", "models", "tasks", "tasks.policies", "tasks.predictors"},
     "pages": set(),
     "pages.kit": {"core", "positions"},
+    # A page computes with the exported graph of a forward.
+    "pages.program": {"core", "positions", "attention", "inspect", "pages.kit"},
     # Drawings ask the attention for scores and `inspect` for the steps of softmax.
     "pages.encodings": {"core", "positions", "encodings", "attention", "nn", "inspect", "pages.kit"},
     "training": {
@@ -54,9 +56,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": {"core", "attention", "inspect", "tasks.predictors", "runs", "training", "comparison"},
     "serving": {"_version", "core", "data", "tasks.predictors", "runs", "pages.kit"},
     "export": {"_version", "core", "positions", "data", "encodings", "attention", "nn", "models", "inspect", "runs"}
-    | {"huggingface", "pages.kit"},
+    | {"huggingface", "pages.program"},
     "explorer": {"_version", "core", "positions", "data", "attention", "inspect", "tasks.predictors", "runs"}
-    | {"huggingface", "export", "pages.kit", "serving"},
+    | {"huggingface", "export", "pages.kit", "pages.program", "serving"},
     "cli": {"_version", "core", "inspect", "tasks", "tasks.predictors", "runs", "training", "laws", "huggingface"}
     | {"comparison", "api", "pages.encodings", "serving", "export", "explorer"},
     "__main__": {"cli"},

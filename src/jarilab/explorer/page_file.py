@@ -7,7 +7,7 @@ from typing import Any
 
 from jarilab.explorer.session import Explorer
 from jarilab.explorer.subject import Writer
-from jarilab.export.program import program_of
+from jarilab.pages.program.program import program_of
 
 MAX_EXTRAS = 3 * 2**20
 """Bytes of views, heads and training steps beyond which only the open head is added."""

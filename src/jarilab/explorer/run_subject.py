@@ -18,11 +18,11 @@ from jarilab.explorer import payload, summaries
 from jarilab.explorer.detail import detail_of
 from jarilab.explorer.intervention import Intervention, effect_payload
 from jarilab.explorer.subject import LRU, Subject, Writer, check_file
-from jarilab.export.program import program_of
 from jarilab.inspect.explain.walk import goes_step_by_step, walk_of
 from jarilab.inspect.measure.alignment import Link
 from jarilab.inspect.record.capture import Tape, look_inside, record
 from jarilab.inspect.record.model_io import precise, scores_of
+from jarilab.pages.program.program import program_of
 from jarilab.runs import snapshots
 from jarilab.runs.folder import read_metrics
 from jarilab.runs.loaded import load

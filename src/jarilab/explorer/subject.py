@@ -14,9 +14,9 @@ from torch import nn
 from jarilab.core.errors import UserError
 from jarilab.data.images import HELD_OUT
 from jarilab.explorer.intervention import Intervention
-from jarilab.export.reading import Inputs
 from jarilab.inspect.measure.link import HeadOfLink
 from jarilab.inspect.record.capture import Tape
+from jarilab.pages.program.inputs import Inputs
 
 MAX_CACHED = 8
 """Inputs and models that a subject keeps, the last used ones."""

@@ -16,9 +16,8 @@ from torch import nn
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
 from jarilab.data.text import END, FIRST
-from jarilab.export.beyond import beyond
-from jarilab.export.description import source_ends
-from jarilab.export.out import check_empty, writing
+from jarilab.export.description import beyond, source_ends
+from jarilab.export.output import check_empty, writing
 from jarilab.export.positions import Places, places_of, refuse
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.layers import ACTIVATIONS, FeedForward, Residual

@@ -16,7 +16,7 @@ from torch import nn
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.data.text import END, FIRST, PADDING
-from jarilab.export.beyond import beyond
+from jarilab.export.description import beyond
 from jarilab.export.positions import Places, places_of
 from jarilab.nn.layers import ACTIVATIONS
 

@@ -20,12 +20,11 @@ from torch import nn
 
 from jarilab.core.errors import UserError
 from jarilab.export import image_processor, tokenizer
-from jarilab.export.closeness import check_close, check_places
 from jarilab.export.equal_decoders import of_language_model
 from jarilab.export.equal_translators import of_encoder_decoder
 from jarilab.export.equal_vision import of_vision
 from jarilab.export.equals import Equal
-from jarilab.export.out import check_empty, writing
+from jarilab.export.output import check_close, check_empty, check_places, writing
 from jarilab.huggingface import folder
 from jarilab.models.base import Generates
 from jarilab.models.decoder import LanguageModel

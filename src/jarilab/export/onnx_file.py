@@ -18,10 +18,10 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from jarilab.core.errors import UserError, import_optional
-from jarilab.export.forward import quiet
 from jarilab.export.parts import Input
-from jarilab.export.program import Followed
-from jarilab.export.reading import Inputs
+from jarilab.pages.program.inputs import Inputs
+from jarilab.pages.program.program import Followed
+from jarilab.pages.program.tracing import quiet
 
 FORMAT = "jari onnx 1"
 LARGEST_FILE = 2**31

@@ -20,18 +20,17 @@ from jarilab._version import __version__
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
 from jarilab.core.storage.files import write_json
-from jarilab.export.closeness import check_close, check_places
 from jarilab.export.description import described
-from jarilab.export.forward import followed
 from jarilab.export.image_parts import DetectorParts, VisionParts
 from jarilab.export.onnx_file import check_packages, save_onnx
-from jarilab.export.out import check_empty, writing
+from jarilab.export.output import check_close, check_empty, check_places, writing
 from jarilab.export.parts import Exportable, Part
 from jarilab.export.text_parts import EncoderDecoderParts, LanguageModelParts
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.detector import Detector
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.vision import VisionTransformer
+from jarilab.pages.program.tracing import followed
 from jarilab.runs.loaded import OpenRun, load
 
 FORMAT = "jarilab export 1"

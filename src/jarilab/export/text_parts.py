@@ -11,11 +11,52 @@ from torch import nn
 
 from jarilab.core.shapes import Bool, Int, Tensor
 from jarilab.data.text import FIRST
-from jarilab.export.given_cache import GivenCache, GivenLayer
 from jarilab.export.parts import Exportable, Input, Part, Run, by_definition
 from jarilab.models.decoder import LanguageModel, Step
 from jarilab.models.encoder_decoder import EncoderDecoder, Memory
 from jarilab.positions.coordinates import Positions, Tokens
+
+
+class GivenLayer:
+    """What `LayerCache` is to one attention, without room for more: a graph has no loop to make use of it."""
+
+    def __init__(self, held: Sequence[Tensor] = ()):
+        self.held = tuple(held)
+
+    @property
+    def length(self) -> int:
+        return self.held[0].shape[2] if self.held else 0
+
+    def append(self, *new: Tensor) -> tuple[Tensor, ...]:
+        if self.held:
+            pairs = zip(self.held, new, strict=True)
+            new = tuple(torch.cat(pair, 2) for pair in pairs)
+        self.held = new
+        return new
+
+    def filled(self) -> tuple[Tensor, ...]:
+        return self.held
+
+
+class GivenCache:
+    """What `KVCache` is to a stack. k_pos: of all keys, those about to be read too."""
+
+    positions: Any = None
+    """A stack with a window drops keys by these; what a graph is given stays as long as it is."""
+    writes: Any = None
+
+    def __init__(self, own: Sequence[GivenLayer], source: Sequence[GivenLayer], k_pos: Positions):
+        self.own, self.source, self.k_pos = list(own), list(source), k_pos
+
+    def belong_to(self, origin: object) -> None:
+        """To any source: whoever runs a graph gives it the keys."""
+
+    def check_sources(self, sources: int) -> None:
+        """As many as were given."""
+
+    def extend(self, new: Positions) -> Positions:
+        return self.k_pos
+
 
 ROWS, SOURCE, BEFORE, STEP = 2, 5, 3, 2
 """Sizes of examples: sequences, source tokens, tokens read before, tokens of a step."""

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from jarilab.core.errors import UserError
 from jarilab.pages.kit.page import to_json
-from jarilab.serving.refusal import Refusal
+from jarilab.serving.queue import Refusal
 
 SHOWN = 400
 """Characters of the beginning and of the end of an error that are told: it may quote all of what was asked."""

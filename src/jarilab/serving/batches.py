@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from jarilab.pages.kit.png import png
+from jarilab.pages.kit.images import png
 from jarilab.serving.answers import Refusal
 from jarilab.serving.queue import Queue
 from jarilab.tasks.predictors.base import Prediction

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jarilab.serving.answers import mistake, refused
-from jarilab.serving.refusal import Refusal
+from jarilab.serving.queue import Refusal
 
 HEADERS = {
     "Cache-Control": "no-store",

@@ -10,11 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from jarilab.serving.refusal import Refusal
-
 T = TypeVar("T")
 LONGEST_PATIENCE = 60
 """Seconds after which anybody may ask again."""
+
+
+class Refusal(Exception):  # noqa: N818 - the server works as intended
+    """Why a request is not answered. retry_after: seconds until another attempt makes sense."""
+
+    def __init__(self, status: int, text: str, retry_after: int | None = None):
+        super().__init__(text)
+        self.status, self.text, self.retry_after = status, text, retry_after
 
 
 class Queue:

@@ -19,7 +19,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.options import Option, options_of
 from jarilab.data.images import HELD_OUT
 from jarilab.data.images.files import size_of
-from jarilab.serving.refusal import Refusal
+from jarilab.serving.queue import Refusal
 from jarilab.tasks.predictors.base import Predictor
 
 MOST_TEXTS = 64

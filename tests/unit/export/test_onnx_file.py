@@ -13,7 +13,7 @@ import jarilab
 from jarilab import LanguageModel, Tokens, UserError
 from jarilab.export import onnx_file
 from jarilab.export.onnx_file import write_onnx
-from jarilab.export.program import Followed
+from jarilab.pages.program.program import Followed
 from jarilab.positions.patches import Images
 
 pytestmark = pytest.mark.slow

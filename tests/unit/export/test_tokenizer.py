@@ -14,9 +14,9 @@ from torch import nn
 import jarilab
 from jarilab import UserError
 from jarilab.data.text.spelling import STRIPPED, Reading, Spelling, Writing
-from jarilab.export import cutting, image_processor, tokenizer
-from jarilab.export.cutting import library_of
+from jarilab.export import image_processor, tokenizer
 from jarilab.export.huggingface import _known, write
+from jarilab.export.tokenizer import library_of
 from jarilab.huggingface import folder, read
 from jarilab.huggingface import load as load_folder
 from jarilab.tasks.arithmetic import Arithmetic
@@ -153,10 +153,10 @@ def test_what_reads_or_writes_otherwise_is_refused(tmp_path: Path, monkeypatch: 
     run = translator(translation(tmp_path, tokenizer="characters"))
     for name, change, said in (
         ("_decoders", lambda writing: [], "writes the tokens"),
-        ("_of_pieces", lambda reading: cutting._of_names(reading, run.task.show_source(range(30))), "not"),
+        ("_of_pieces", lambda reading: tokenizer._of_names(reading, run.task.show_source(range(30))), "not"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(cutting, name, change)
+            patch.setattr(tokenizer, name, change)
             with pytest.raises(UserError, match="as the run does, so nothing was written") as refused:
                 tokenizer.write(run, tmp_path / name)
         assert said in str(refused.value)

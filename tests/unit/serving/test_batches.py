@@ -10,8 +10,7 @@ import pytest
 
 from jarilab.core.errors import UserError
 from jarilab.serving.batches import Batches, Event, Job
-from jarilab.serving.queue import Queue
-from jarilab.serving.refusal import Refusal
+from jarilab.serving.queue import Queue, Refusal
 from jarilab.tasks.predictors.base import Prediction
 
 

@@ -15,8 +15,7 @@ from helpers.sockets import answer_of, connected, head, served
 from jarilab.serving import running
 from jarilab.serving.answers import refused, tell_mistakes
 from jarilab.serving.guard import Guard, Limits
-from jarilab.serving.queue import Queue
-from jarilab.serving.refusal import Refusal
+from jarilab.serving.queue import Queue, Refusal
 
 CHUNK = b"10000\r\n" + b" " * 2**16 + b"\r\n"
 

@@ -18,8 +18,7 @@ from jarilab.pages.encodings.parts import (
     heat_map,
 )
 from jarilab.pages.encodings.subject import Subject
-from jarilab.pages.encodings.svg import Drawing, Words
-from jarilab.pages.kit.axes import Number
+from jarilab.pages.encodings.svg import Drawing, Number, Words
 
 WAVES = 5
 

@@ -8,8 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from jarilab.pages.encodings.svg import Words, element, figure, line, path, text
-from jarilab.pages.kit.axes import Number, round_numbers
+from jarilab.pages.encodings.svg import (
+    Number,
+    Words,
+    element,
+    figure,
+    line,
+    path,
+    round_numbers,
+    text,
+)
 
 WIDTH, PLOT = 420, 190
 LEFT, RIGHT, TOP = 52, WIDTH - 14, 30

@@ -9,8 +9,16 @@ import numpy as np
 
 from jarilab.pages.encodings.colours import css, image, is_dark, signed_colour, signed_index
 from jarilab.pages.encodings.lines import scale, tick
-from jarilab.pages.encodings.svg import Words, element, figure, line, number, text
-from jarilab.pages.kit.axes import Number, round_numbers
+from jarilab.pages.encodings.svg import (
+    Number,
+    Words,
+    element,
+    figure,
+    line,
+    number,
+    round_numbers,
+    text,
+)
 
 WIDTH = 420
 LEFT, RIGHT, TOP = 52, WIDTH - 14, 22

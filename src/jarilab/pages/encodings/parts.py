@@ -11,8 +11,7 @@ from jarilab.core.shapes import Tensor
 from jarilab.pages.encodings.lines import MOST_LINES, Chart, Line
 from jarilab.pages.encodings.maps import HeatMap, SmallMaps
 from jarilab.pages.encodings.subject import Subject
-from jarilab.pages.encodings.svg import Drawing, Words
-from jarilab.pages.kit.axes import Number
+from jarilab.pages.encodings.svg import Drawing, Number, Words
 
 DISTANCE: Words = ("distance, key − query", "거리(키 − 쿼리)")
 POSITION: Words = ("position", "위치")

@@ -19,8 +19,7 @@ from jarilab.pages.encodings.parts import (
     rounded,
 )
 from jarilab.pages.encodings.subject import Subject
-from jarilab.pages.encodings.svg import Drawing, Words, element, figure, line, text
-from jarilab.pages.kit.axes import Number
+from jarilab.pages.encodings.svg import Drawing, Number, Words, element, figure, line, text
 
 CELLS = 16
 """Components beside each other."""

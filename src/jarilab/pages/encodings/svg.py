@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jarilab.pages.kit.axes import Number
 from jarilab.pages.kit.page import escape_text, read, slim
 
 Words = tuple[str, str]
 """English and Korean."""
+Number = int | float
 
 PACKAGE = "jarilab.pages.encodings"
 STYLES = ("kit/theme.css", "figure.css")
+TICKS = 5
+"""About so many numbers stand at an axis."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,3 +106,16 @@ def figure(value: Number) -> str:
 
 def _value(value: Any) -> str:
     return number(value) if isinstance(value, int | float) else escape_text(str(value))
+
+
+def round_numbers(low: Number, high: Number) -> list[Number]:
+    """A few round numbers between two: multiples of 1, 2 or 5 times a power of ten."""
+    if high <= low:
+        return [low]
+    rough = (high - low) / TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    steps = [power * digit for digit in (1, 2, 5, 10)]
+    step = next(step for step in steps if step >= rough)
+    first = math.ceil(low / step)
+    last = math.floor(high / step)
+    return [number * step for number in range(first, last + 1)]

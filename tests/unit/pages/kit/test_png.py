@@ -5,7 +5,7 @@ import base64
 import numpy
 
 from helpers.browser import decode_png
-from jarilab.pages.kit.png import data_url, png
+from jarilab.pages.kit.images import data_url, png
 
 
 def test_an_image_comes_back_as_it_was() -> None:

@@ -27,11 +27,10 @@ from torch.export import ExportedProgram
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
-from jarilab.export.forward import Ran, exported, links_of, ran
-from jarilab.export.graph import Graph, sizes_of, values_of
-from jarilab.export.halves import halved
-from jarilab.export.reading import Inputs, Read, read_of
 from jarilab.pages.kit.blocks import block
+from jarilab.pages.program.graph import Graph, sizes_of, values_of
+from jarilab.pages.program.inputs import Inputs, Read, read_of
+from jarilab.pages.program.tracing import Ran, exported, links_of, ran
 from jarilab.positions.coordinates import Tokens
 from jarilab.positions.patches import Images
 
@@ -184,3 +183,22 @@ def _sample(read: Sequence[Read], ran: Ran) -> dict[str, Any]:
 
 def _written(given: Tokens | Images) -> list[int] | dict[str, Any]:
     return given.ids[0].tolist() if isinstance(given, Tokens) else block(given.pixels, "float32")
+
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@torch.no_grad()
+def halved(model: nn.Module) -> dict[str, str]:
+    """Round the parameters of a model, in place, to 16 bits, and say by name to which: float16 or bfloat16, whichever
+    is nearer. They stay float32."""
+    stored = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        rounded = [parameter.to(dtype).float() for dtype in HALVES]
+        errors = [
+            float((parameter - each).abs().max()) if each.numel() else 0.0 for each in rounded
+        ]
+        nearer = int(not errors[0] <= errors[1])
+        parameter.copy_(rounded[nearer])
+        stored[name] = str(HALVES[nearer]).removeprefix("torch.")
+    return stored

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jarilab.pages.kit.axes import round_numbers
+from jarilab.pages.encodings.svg import round_numbers
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Tensor
-from jarilab.export.reading import Inputs, Read
 from jarilab.inspect.record.calls import allowed_links
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.record.model_io import scores_of
 from jarilab.inspect.record.sites import attentions_of
+from jarilab.pages.program.inputs import Inputs, Read
 
 
 @dataclass(frozen=True, eq=False)

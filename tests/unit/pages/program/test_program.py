@@ -17,13 +17,12 @@ from torch import nn
 import jarilab
 from jarilab import LanguageModel, Positions, Tokens, UserError
 from jarilab.encodings.base import registry
-from jarilab.export.halves import halved
-from jarilab.export.operators import OPERATORS
-from jarilab.export.program import LARGEST, program_of
 from jarilab.inspect.intervene.interventions import Edit, HeadOff, Link, TokenOff, edited_weights, operate
 from jarilab.inspect.intervene.moved_positions import Places, moved
 from jarilab.models.decoding import greedy
 from jarilab.pages.kit.page import bundle
+from jarilab.pages.program.graph import OPERATORS
+from jarilab.pages.program.program import LARGEST, halved, program_of
 from jarilab.positions.patches import Images
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from jarilab.export.operators import OPERATORS
 from jarilab.pages.kit.page import bundle
+from jarilab.pages.program.graph import OPERATORS
 
 pytestmark = pytest.mark.browser
 

@@ -1,0 +1,1 @@
+"""Models as programs in plain JSON, which a page runs by itself."""
