@@ -210,3 +210,10 @@ def test_fire_is_not_defined_between_frames_nor_in_an_encoder():
         encoding_of("fire", cross=True)
     with pytest.raises(UserError, match="fire works only where queries never see later keys"):
         encoding_of("fire")
+
+
+def test_alibi_slopes_are_the_papers_and_those_of_its_code():
+    assert alibi_slopes(8) == [2.0**-n for n in range(1, 9)]
+    # For 12 heads, as Bloom and MPT: those of 8, then every other one of 16.
+    assert alibi_slopes(12) == pytest.approx([*alibi_slopes(8), *alibi_slopes(16)[0:8:2]])
+    assert alibi_slopes(16)[:3] == pytest.approx([2**-0.5, 2**-1, 2**-1.5])
