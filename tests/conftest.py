@@ -41,6 +41,12 @@ hypothesis.settings.register_profile("jari", derandomize=True, deadline=None, da
 hypothesis.settings.load_profile("jari")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Files with slow tests come first, so that all processes end at about the same time.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("no NVIDIA GPU here: run `pytest -m gpu` on a machine that has one")
