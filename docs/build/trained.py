@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 import jarilab
-from jarilab.inspect.intervene.head_importance import ablation
+from jarilab.inspect.intervene.effects import ablation
 from jarilab.inspect.intervene.interventions import HeadOff, operate
 from jarilab.inspect.record.capture import Tape, look_inside
-from jarilab.inspect.record.model_io import precise
+from jarilab.inspect.record.model_io import to_float64
 from jarilab.runs.loaded import OpenRun
 from places import CACHE, RUNS
 from places import jarilab as command
@@ -42,7 +42,7 @@ def taped(run: OpenRun, line: str) -> tuple[Any, Tape]:
     """An input as a run reads it, and all its attentions in float64."""
     trace = run.predictor.trace(line, LONGEST)
     model = run.predictor.traced_model.double()
-    tape = look_inside(model, precise(trace.inputs))
+    tape = look_inside(model, to_float64(trace.inputs))
     run.model.float()
     return trace, tape
 
@@ -104,7 +104,7 @@ def masks() -> Numbers:
     whole, part = (run.predictor.trace(line, LONGEST) for line in ("four, six, nine", "four, six"))
     with torch.no_grad():
         model = run.model.double()
-        seen, alone = (model(*precise(one.inputs))[0] for one in (whole, part))
+        seen, alone = (model(*to_float64(one.inputs))[0] for one in (whole, part))
     short = len(part.target) - 1
     return {
         "masks.hidden": hidden,

@@ -20,7 +20,7 @@ from jarilab.core.options import options_of, read_options
 from jarilab.core.storage.files import checked_folder, write_text
 from jarilab.inspect.explain.walk import Walk, goes_step_by_step, walk_of
 from jarilab.inspect.record.capture import look_inside
-from jarilab.inspect.record.model_io import precise
+from jarilab.inspect.record.model_io import to_float64
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import Checkpoint, OpenRun, load
@@ -267,7 +267,7 @@ def walk(
     predictor = opened.predictor
     trace = predictor.trace(opened.example() if input is None else input, LONGEST_INPUT)
     # The answer is what `predict` gives; the numbers on the way to it are followed in float64.
-    tape = look_inside(predictor.traced_model.double(), precise(trace.inputs))
+    tape = look_inside(predictor.traced_model.double(), to_float64(trace.inputs))
     site = tape.sites[0] if site is None else site
     where = tape.site(site)
     names = {"queries": trace.names(where.queries), "keys": trace.names(where.keys)}

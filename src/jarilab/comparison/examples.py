@@ -14,12 +14,12 @@ from torch import nn
 
 from jarilab.comparison.explore import explore_command
 from jarilab.comparison.opening import KINDS
-from jarilab.inspect.intervene.head_importance import ablation
+from jarilab.inspect.intervene.effects import ablation
 from jarilab.inspect.measure.maps import Map
 from jarilab.inspect.measure.measures import equal_row_difference
 from jarilab.inspect.measure.telling import above_chance
 from jarilab.inspect.record.capture import Tape, record
-from jarilab.inspect.record.model_io import precise
+from jarilab.inspect.record.model_io import to_float64
 from jarilab.inspect.record.sites import AttentionSite
 from jarilab.pages.kit.blocks import FIXED
 from jarilab.pages.kit.images import picture_of
@@ -65,7 +65,7 @@ def _model(
     trace = predictor.trace(line, LONGEST_INPUT)
     # In float64, so that what is 0 in theory is not hidden behind rounding.
     model = predictor.traced_model.double()
-    inputs = precise(trace.inputs)
+    inputs = to_float64(trace.inputs)
     with record(model) as tape:
         model(*inputs)
     # Where there is a source, a decoder's own attention says little of how it is read.

@@ -8,9 +8,9 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
 from jarilab.explorer import payload
 from jarilab.inspect.explain.score_parts import Parts, parts_of
-from jarilab.inspect.explain.softmax_lens import divisors_of, softmax_lens
+from jarilab.inspect.explain.softmax import divisors_of, softmax_lens
 from jarilab.inspect.explain.steps import Step, Walk
-from jarilab.inspect.explain.value_norms import valued_of
+from jarilab.inspect.explain.value_norms import value_norms_of
 from jarilab.inspect.record.capture import Tape
 
 
@@ -19,7 +19,7 @@ def detail_of(shown: Tape, inside: Tape, walked: Walk) -> dict[str, Any]:
     walked: through the head that is opened."""
     site, head = walked.site, walked.head
     found = _parts(inside, site, head)
-    valued = valued_of(inside, site, head)
+    valued = value_norms_of(inside, site, head)
     parts = []
     for name, matrix in zip(found.names, found.matrices, strict=True):
         parts.append({"name": name, "matrix": payload.numbers(matrix)})

@@ -23,7 +23,7 @@ from jarilab.explorer.windows import Windows, attentions_in
 from jarilab.huggingface import Reading, load, read, reads_files
 from jarilab.inspect.intervene.controls import compared
 from jarilab.inspect.intervene.interventions import operate
-from jarilab.inspect.measure.link import HeadOfLink, heads_of_link
+from jarilab.inspect.measure.link import TokenLinkHead, heads_of_link
 from jarilab.inspect.record.capture import Tape, record
 
 SEPARATOR = "/"
@@ -105,13 +105,13 @@ class HuggingFaceSubject(Subject):
         shown = comparison_of(reading.output_reader).shown(outputs)
         return Recording(reading, windows.tape, windows, shown)
 
-    def links(self, line: str, query: str, key: str) -> list[HeadOfLink]:
+    def links(self, line: str, query: str, key: str) -> list[TokenLinkHead]:
         recording = self.record(line)
         # Equal names of both sides are one sequence.
         names = {tuple(tokens): tokens for tokens in recording.reading.names.values()}
         sides = [(a, b) for a in names.values() for b in names.values()]
         errors: list[UserError] = []
-        heads: dict[tuple[str, int], HeadOfLink] = {}
+        heads: dict[tuple[str, int], TokenLinkHead] = {}
         for queries, keys in sides:
             try:
                 links = heads_of_link(recording.tape, queries, keys, query, key)

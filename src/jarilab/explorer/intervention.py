@@ -16,7 +16,7 @@ from jarilab.inspect.intervene.edit import Edit
 from jarilab.inspect.intervene.edits import HeadOff, Link, TokenOff
 from jarilab.inspect.intervene.effects import Effect, effect
 from jarilab.inspect.intervene.interventions import edited_weights, operate
-from jarilab.inspect.intervene.moved_positions import Places, displaced, moved
+from jarilab.inspect.intervene.moved_positions import PositionEdit, move_patches, move_tokens
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.record.model_io import Inputs
 from jarilab.positions.coordinates import Tokens
@@ -35,7 +35,7 @@ class Intervention:
     """
 
     def __init__(self, changes: Sequence[Mapping[str, Any]], tape: Tape):
-        self.places: dict[str, Places] = {}
+        self.places: dict[str, PositionEdit] = {}
         self.edits: list[Edit] = []
         for change in changes:
             if change["kind"] == "place":
@@ -62,7 +62,7 @@ class Intervention:
                 raise UserError(
                     f"the places of the {side} are moved twice; take one of the two away"
                 )
-            self.places[side] = Places(how, change.get("amount", 1))
+            self.places[side] = PositionEdit(how, change.get("amount", 1))
 
     def moved(self, inputs: Inputs) -> Inputs:
         """The same tokens at other positions. The last input is the target, also if it is the only one."""
@@ -71,7 +71,7 @@ class Intervention:
         return tuple(self._moved(tokens, side) for side, tokens in pairs)
 
     def _moved(self, tokens: Tokens, side: str) -> Tokens:
-        return moved(tokens, self.places[side]) if side in self.places else tokens
+        return move_tokens(tokens, self.places[side]) if side in self.places else tokens
 
     @contextmanager
     def moving(self, model: nn.Module, inputs: Inputs) -> Iterator[Inputs]:
@@ -80,12 +80,12 @@ class Intervention:
             yield self.moved(inputs)
             return
         # The model makes the positions of patches itself, so they are moved inside it.
-        displacement = displaced(model, self.of_image) if self.places else nullcontext()
+        displacement = move_patches(model, self.of_image) if self.places else nullcontext()
         with displacement:
             yield inputs
 
     @property
-    def of_image(self) -> Places:
+    def of_image(self) -> PositionEdit:
         """Where the patches of an image go."""
         if "source" not in self.places:
             raise UserError(

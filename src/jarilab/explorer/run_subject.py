@@ -21,7 +21,7 @@ from jarilab.explorer.subject import LRU, Subject, Writer, check_file
 from jarilab.inspect.explain.walk import goes_step_by_step, walk_of
 from jarilab.inspect.measure.alignment import Link
 from jarilab.inspect.record.capture import Tape, look_inside, record
-from jarilab.inspect.record.model_io import precise, scores_of
+from jarilab.inspect.record.model_io import scores_of, to_float64
 from jarilab.pages.program.program import program_of
 from jarilab.runs import snapshots
 from jarilab.runs.folder import read_metrics
@@ -217,7 +217,7 @@ class RunSubject(Subject):
     def _look_inside(self, line: str, step: int, trace: Trace) -> Tape:
         """The activations of one forward in float64, which serve all heads; only the last are kept."""
         if (line, step) not in self._inside:
-            tape = look_inside(self.model(step, precise=True), precise(trace.inputs))
+            tape = look_inside(self.model(step, precise=True), to_float64(trace.inputs))
             self._inside = {(line, step): tape}
         return self._inside[line, step]
 

@@ -12,7 +12,7 @@ from jarilab.explorer import payload, summaries
 from jarilab.explorer.initial_view import check_head, initial_view
 from jarilab.explorer.intervention import Intervention
 from jarilab.explorer.subject import Subject
-from jarilab.inspect.measure.link import HeadOfLink
+from jarilab.inspect.measure.link import TokenLinkHead
 from jarilab.inspect.record.capture import Tape
 
 
@@ -122,7 +122,7 @@ class Explorer:
                 raise
             raise UserError(f"{subject.name}: {error}") from None
 
-    def _link_in(self, line: str) -> HeadOfLink | None:
+    def _link_in(self, line: str) -> TokenLinkHead | None:
         """The head that connects the two tokens most; None if the line has no such link."""
         try:
             return None if self._link is None else self.subjects[0].links(line, *self._link)[0]

@@ -14,7 +14,7 @@ from torch import nn
 from jarilab.core.errors import UserError
 from jarilab.data.images import HELD_OUT
 from jarilab.explorer.intervention import Intervention
-from jarilab.inspect.measure.link import HeadOfLink
+from jarilab.inspect.measure.link import TokenLinkHead
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.program.inputs import Inputs
 
@@ -70,7 +70,7 @@ class Subject(ABC):
         """The source tokens, which must be equal in all subjects that have some here."""
         return None
 
-    def links(self, line: str, query: str, key: str) -> list[HeadOfLink]:
+    def links(self, line: str, query: str, key: str) -> list[TokenLinkHead]:
         """The heads that connect two tokens, the strongest first. Raises UserError if there are none."""
         raise UserError(
             f"{self.name} lists no heads of a link; give the folder of a model, --model"

@@ -13,15 +13,14 @@ from torch import nn
 from jarilab.core.errors import UserError
 from jarilab.explorer import payload
 from jarilab.explorer.payload import Names
-from jarilab.inspect.intervene.erasure import erasure
-from jarilab.inspect.intervene.head_importance import ablation, importance
+from jarilab.inspect.intervene.effects import ablation, erasure, importance
+from jarilab.inspect.intervene.invariance import permutation_error, shift_error
 from jarilab.inspect.measure.alignment import Link, alignment, alignment_error_rate
 from jarilab.inspect.measure.digit_places import Place, place_share, places_of
 from jarilab.inspect.measure.head_matching import divergence, match_heads
 from jarilab.inspect.measure.induction import induction_ids, induction_score
-from jarilab.inspect.measure.invariance import permuted, shifted
 from jarilab.inspect.measure.maps import Map, Scored
-from jarilab.inspect.measure.rollout import rollout as rolled_out
+from jarilab.inspect.measure.maps import rollout as rolled_out
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.pages.kit.blocks import block
 from jarilab.positions.coordinates import Tokens
@@ -43,10 +42,10 @@ def checks(model: nn.Module, said: Trace) -> list[dict[str, Any]]:
     if _longest(said) > TESTED:
         return []
     about = "the largest change of a weight when tokens are dealt out anew and places stay; 0: blind to order"
-    found = _checked("permutation", permuted(model, said.inputs), about)
+    found = _checked("permutation", permutation_error(model, said.inputs), about)
     about = "the largest change of a weight when every position moves by 1; 0: only distances count"
     try:
-        changes: Mapping[str, float | None] = shifted(model, said.inputs, 1)
+        changes: Mapping[str, float | None] = shift_error(model, said.inputs, 1)
     except UserError as error:  # a table of places ends
         changes, about = {"all sites": None}, str(error)
     return found + _checked("shift", changes, about)

@@ -21,7 +21,7 @@ from jarilab.core.errors import UserError, import_optional
 from jarilab.inspect.measure.maps import Map, Scored, names_of_sides
 from jarilab.inspect.measure.measures import measure
 from jarilab.inspect.record.capture import record
-from jarilab.inspect.record.model_io import precise
+from jarilab.inspect.record.model_io import to_float64
 from jarilab.runs.folder import Run
 from jarilab.tasks.predictors.base import Trace, predictor_for
 from jarilab.training.batching import sample_batch
@@ -196,7 +196,7 @@ class Board:
             traced = predictor.traced_model.double()
             sites = {head.site for head in self.heads}
             with record(traced, sites) as tape:
-                traced(*precise(trace.inputs))
+                traced(*to_float64(trace.inputs))
         sequences = trace.sequences.items()
         tokens = {frame: list(sequence.names) for frame, sequence in sequences}
         names = names_of_sides(tape, tokens)

@@ -7,11 +7,10 @@ import torch
 from torch.nn import functional
 
 from jarilab.core.errors import UserError
-from jarilab.inspect.intervene.effects import effect
-from jarilab.inspect.intervene.head_importance import ablation, importance
+from jarilab.inspect.intervene.effects import ablation, effect, importance
 from jarilab.inspect.intervene.interventions import HeadOff, operate
-from jarilab.inspect.intervene.moved_positions import Places, displaced, moved, permutations
-from jarilab.inspect.measure.invariance import permuted, shifted
+from jarilab.inspect.intervene.invariance import permutation_error, shift_error
+from jarilab.inspect.intervene.moved_positions import PositionEdit, move_patches, move_tokens, permutations
 from jarilab.inspect.measure.maps import Map
 from jarilab.inspect.measure.measures import MEASURES
 from jarilab.inspect.record.capture import record
@@ -70,20 +69,20 @@ def test_dealing_patches_out_is_dealing_them_out_in_the_image(encoding):
         model(*given)
     with record(model) as other:
         model(dealt)
-    for site, found in permuted(model, given).items():
+    for site, found in permutation_error(model, given).items():
         expected = tape.weights(site)[0][:, index][:, :, index] - other.weights(site)[0]
         assert found == pytest.approx(float(expected.abs().max()), abs=1e-7)
         assert (found == 0) == (encoding == "none")
 
 
 def test_a_class_token_is_never_dealt_out():
-    assert max(permuted(vit("none", pool="class", registers=1), images()).values()) == 0
+    assert max(permutation_error(vit("none", pool="class", registers=1), images()).values()) == 0
 
 
 def test_patches_are_elsewhere_inside_the_block_only():
     model, given = vit("learned2d", pool="class"), images()
     before = model(*given)
-    with displaced(model, Places("shuffle", seed=2)):
+    with move_patches(model, PositionEdit("shuffle", seed=2)):
         places = model.places(given[0])
         assert not torch.allclose(model(*given), before)
     own = model.places(given[0])
@@ -95,11 +94,11 @@ def test_patches_are_elsewhere_inside_the_block_only():
 
 
 def test_only_distances_count_under_a_rotation():
-    assert max(shifted(vit("rotary2d"), images(), 3).values()) < 1e-6
-    assert min(shifted(vit("sinusoidal2d"), images(), 3).values()) > 1e-3
+    assert max(shift_error(vit("rotary2d"), images(), 3).values()) < 1e-6
+    assert min(shift_error(vit("sinusoidal2d"), images(), 3).values()) > 1e-3
     with (
         pytest.raises(UserError, match="takes places with its tokens"),
-        displaced(torch.nn.Linear(1, 1), Places("off")),
+        move_patches(torch.nn.Linear(1, 1), PositionEdit("off")),
     ):
         pass
 
@@ -156,7 +155,7 @@ def joined(model, captions=((1, 5, 3, 7),)):
 @pytest.mark.parametrize("how", ["off", "shift", "stretch", "shuffle"])
 def test_what_has_no_place_in_a_part_still_has_none_when_places_move(how):
     tokens = joined(painter())
-    before, after = (one.positions.coordinates for one in (tokens, moved(tokens, Places(how, 2))))
+    before, after = (one.positions.coordinates for one in (tokens, move_tokens(tokens, PositionEdit(how, 2))))
     assert torch.equal(before == -1, after == -1)
     text, image = after[:4, 0], after[5:, 1:]
     rows, columns = torch.arange(12) // 4, torch.arange(12) % 4
@@ -172,7 +171,7 @@ def test_what_has_no_place_in_a_part_still_has_none_when_places_move(how):
 
 def test_padded_captions_are_shuffled_each_by_itself():
     tokens = joined(painter(), ((1, 5, 3, 7), (1, 4, 0, 0)))
-    after = moved(tokens, Places("shuffle")).positions.coordinates
+    after = move_tokens(tokens, PositionEdit("shuffle")).positions.coordinates
     assert after.shape == (2, 17, 3)
     assert after[1, :4, 0].tolist() == [1, 0, 2, 3]
     assert sorted(after[0, :4, 0].tolist()) == [0, 1, 2, 3] != after[0, :4, 0].tolist()
@@ -182,7 +181,7 @@ def test_padded_captions_are_shuffled_each_by_itself():
 def test_a_place_that_would_be_read_as_none_is_refused(how, amount):
     told = rf"-1 and less is no place in a sequence of the parts text, image, and {how} by {amount} would move"
     with pytest.raises(UserError, match=told):
-        moved(joined(painter()), Places(how, amount))
+        move_tokens(joined(painter()), PositionEdit(how, amount))
 
 
 @pytest.mark.parametrize(
@@ -192,12 +191,12 @@ def test_a_place_that_would_be_read_as_none_is_refused(how, amount):
 def test_a_painter_that_knows_only_distances_does_not_mind_a_shift(encoding, moves):
     """A rotation of codes alone is absolute to words, which are not turned."""
     model = painter(encoding)
-    found = shifted(model.one_sequence(), (joined(model),), 2)
+    found = shift_error(model.one_sequence(), (joined(model),), 2)
     assert list(found) == ["decoder.0.self", "decoder.1.self"]
     assert all((value > 1e-4) is moves for value in found.values())
-    without = Places("off")
+    without = PositionEdit("off")
     tokens = joined(model)
-    away = effect(model.one_sequence(), (tokens,), tokens.ids[0].tolist(), [], (moved(tokens, without),))
+    away = effect(model.one_sequence(), (tokens,), tokens.ids[0].tolist(), [], (move_tokens(tokens, without),))
     assert (away.divergence > 1e-8) is (encoding != "none")
 
 

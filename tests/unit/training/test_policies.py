@@ -10,7 +10,7 @@ from jarilab.core.errors import UserError
 from jarilab.data.text import FIRST
 from jarilab.explorer import open_explorer
 from jarilab.export import ctranslate2 as export
-from jarilab.inspect.intervene.moved_positions import Places
+from jarilab.inspect.intervene.moved_positions import PositionEdit
 from jarilab.inspect.record.capture import record
 from jarilab.models.decoding.answers import Decoding
 from jarilab.runs.experiment import Experiment
@@ -109,8 +109,8 @@ def test_places_of_an_answer_cannot_be_dealt_out_before_they_are_known(runs):
     predictor = load(runs / "coupling").predictor
     trace = predictor.trace("12+7", 100)
     with pytest.raises(UserError, match="cannot shuffle them; shift or stretch them"):
-        predictor.edited(trace, Moved({"target": Places("shuffle")}))
-    assert isinstance(predictor.edited(trace, Moved({"target": Places("shift", 2)})), str)
+        predictor.edited(trace, Moved({"target": PositionEdit("shuffle")}))
+    assert isinstance(predictor.edited(trace, Moved({"target": PositionEdit("shift", 2)})), str)
 
 
 class Moved:

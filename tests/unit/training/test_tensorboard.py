@@ -16,7 +16,7 @@ from jarilab.cli.arguments import parse
 from jarilab.core.errors import UserError
 from jarilab.inspect.measure.measuring import measure_heads
 from jarilab.inspect.record.capture import record
-from jarilab.inspect.record.model_io import precise
+from jarilab.inspect.record.model_io import to_float64
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.training import tensorboard
@@ -68,7 +68,7 @@ def tape_of(run, line):
     predictor = api.load(run).predictor
     trace = predictor.trace(line, 100)
     with torch.no_grad(), record(predictor.model.double()) as tape:
-        predictor.model(*precise(trace.inputs))
+        predictor.model(*to_float64(trace.inputs))
     return tape, {frame: list(one.names) for frame, one in trace.sequences.items()}
 
 

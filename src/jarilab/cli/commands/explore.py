@@ -15,7 +15,7 @@ from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
     from jarilab.explorer.huggingface_subject import HuggingFaceSubject
-    from jarilab.inspect.measure.link import HeadOfLink
+    from jarilab.inspect.measure.link import TokenLinkHead
 
 MAX_HEADS = 8
 """Heads of a link that are listed."""
@@ -201,7 +201,7 @@ def _print_models(
         print(subject.report(line))
 
 
-def _print_link(heads: Sequence[HeadOfLink]) -> None:
+def _print_link(heads: Sequence[TokenLinkHead]) -> None:
     print(
         "usual: what a head gives as far elsewhere, or to this key from elsewhere, whichever is more"
     )

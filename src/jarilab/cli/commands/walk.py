@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     from jarilab import api
     from jarilab.cli.terminal import show
     from jarilab.inspect.explain import text
-    from jarilab.inspect.explain.softmax_lens import softmax_lens
+    from jarilab.inspect.explain.softmax import softmax_lens
 
     followed = api.walk(options.run, options.input, **options.verb)
     walked, answer = followed.walk, followed.answer

@@ -1,4 +1,4 @@
-"""One step of a recurrent decoder, matrix by matrix: Luong et al. 2015, equations 5 to 8."""
+"""The walk through one step of a recurrent decoder: Luong et al. 2015, equations 5 to 8."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from jarilab.inspect.explain.steps import (
     step_of_mask,
     step_of_terms,
     step_of_weights,
+    visible,
 )
-from jarilab.inspect.explain.visible import visible
 from jarilab.inspect.record.calls import select_queries
 from jarilab.inspect.record.capture import Tape
 
-LIKELIEST = 5
+LIKELIEST_TOKENS = 5
 
 
 def walk_of_step(
@@ -38,13 +38,12 @@ def walk_of_step(
     names: Names,
     vocabulary: Sequence[str] | None,
 ) -> Walk:
-    """From the decoder's state after one query to the scores of the next token. Raises UserError for a step that is not
-    there."""
+    """The walk from the decoder's state to the scores of the next token. Raises UserError for an unknown step."""
     call = _call_of_step(tape, site, step)
     query = names.queries[step]
     after = f"the decoder's state after '{visible(query)}', step {step}"
-    of_step = slice(step, step + 1)
-    h, attentive = (states[of_step] for states in _states(tape, attention))
+    row = slice(step, step + 1)
+    h, attentive = (states[row] for states in _states(tape, attention))
     names = Names([query], names.keys)
     steps = [names.of_queries("h_t", after, h)]
     steps += _steps_to_weights(attention, call, h, names)
@@ -53,13 +52,13 @@ def walk_of_step(
     readout = getattr(tape.inside.model, "readout", None)
     if isinstance(readout, Tensor):
         steps += _steps_to_vocabulary(steps[-1].matrix, readout, names, vocabulary)
-        output = tape.inside.output[0][of_step]
+        output = tape.inside.output[0][row]
         error = max(error, distance_to_output(site, steps[-2].matrix, output))
     return Walk(attention.encoding.spec, site, 0, steps, error, call)
 
 
 def _call_of_step(tape: Tape, site: str, step: int) -> AttentionCall:
-    """There is one call for each step, or one for all of them."""
+    """The call of one step; the tape has one call for each step, or one for all."""
     queries = []
     for recorded in tape.calls[site]:
         count = recorded.call.q.shape[2]
@@ -72,44 +71,44 @@ def _call_of_step(tape: Tape, site: str, step: int) -> AttentionCall:
 
 
 def _states(tape: Tape, attention: LuongAttention) -> tuple[Tensor, Tensor]:
-    """h_t and h~ of all steps, as they went in and came out."""
-    passages = tape.inside.calls_of(attention)
-    h = [passage.inputs[0][0] for passage in passages]
-    attentive = [passage.output[0] for passage in passages if passage.output is not None]
+    """h_t and h~ of all steps: the inputs and outputs of the attention."""
+    calls = tape.inside.calls_of(attention)
+    h = [call.inputs[0][0] for call in calls]
+    attentive = [call.output[0] for call in calls if call.output is not None]
     return torch.cat(h), torch.cat(attentive)
 
 
 def _steps_to_weights(
     attention: LuongAttention, call: AttentionCall, h: Float[Tensor, "1 D"], names: Names
 ) -> list[Step]:
-    """From h_t to the weights, computed anew from the parameters. call: the attention of this one query."""
+    """From h_t to the weights, recomputed from the parameters. call: of this query."""
     outputs = call.v[0, 0]
     steps = [names.of_keys("h_1:m", "the encoder's outputs: keys and values", outputs)]
-    q, k = _mapped(attention, call, h, outputs)
-    of_q, of_k = attention.score.maps()
-    to_q, name_of_q = _steps_of_map("h_t", of_q)
-    to_k, name_of_k = _steps_of_map("h_1:m", of_k)
-    steps += to_q
-    if to_q:
-        steps.append(names.of_queries(name_of_q, "each row times the matrix", q))
-    steps += to_k
-    if to_k:
-        steps.append(names.of_keys(name_of_k, "each row times the matrix", k))
+    q, k = _project(attention, call, h, outputs)
+    q_map, k_map = attention.score.maps()
+    q_steps, q_name = _steps_of_map("h_t", q_map)
+    k_steps, k_name = _steps_of_map("h_1:m", k_map)
+    steps += q_steps
+    if q_steps:
+        steps.append(names.of_queries(q_name, "each row times the matrix", q))
+    steps += k_steps
+    if k_steps:
+        steps.append(names.of_keys(k_name, "each row times the matrix", k))
     if "rotate" in call.geometry.encoding.hooks:
         q, k = call.q[0, 0], call.k[0, 0]
-        name_of_q = f"({name_of_q} rotated)"
-        name_of_k = f"({name_of_k} rotated)"
-        turned = "each pair turned by its position's angle"
-        steps.append(names.of_queries(name_of_q, turned, q))
-        steps.append(names.of_keys(name_of_k, turned, k))
-    compared, scores = _compared(attention, q, k, name_of_q, name_of_k, names)
-    return [*steps, *compared, *_steps_of_scores(call, scores, names)]
+        q_name = f"({q_name} rotated)"
+        k_name = f"({k_name} rotated)"
+        rotated = "each pair turned by its position's angle"
+        steps.append(names.of_queries(q_name, rotated, q))
+        steps.append(names.of_keys(k_name, rotated, k))
+    score_steps, scores = _score_steps(attention, q, k, q_name, k_name, names)
+    return [*steps, *score_steps, *_steps_of_scores(call, scores, names)]
 
 
-def _mapped(
+def _project(
     attention: LuongAttention, call: AttentionCall, h: Tensor, outputs: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Query and keys as the score maps them, before the encoding turns them."""
+    """Query and keys as the score projects them, before any rotation."""
     geometry, encoding, score = call.geometry, call.geometry.encoding, attention.score
     q = score.queries(encoding.inject(h.unsqueeze(0), geometry.q_pos))
     k = score.keys(encoding.inject(outputs.unsqueeze(0), geometry.k_pos))
@@ -117,23 +116,23 @@ def _mapped(
 
 
 def _steps_of_map(name: str, mapping: tuple[str, Tensor] | None) -> tuple[list[Step], str]:
-    """The matrix that one side is multiplied by, if any, and what the product is called."""
+    """The step of the matrix that one side is multiplied by, if any, and the name of the product."""
     if mapping is None:
         return [], name
     matrix_name, matrix = mapping
     return [of_parameter(matrix_name, "a learned matrix", matrix)], f"{name} {matrix_name}"
 
 
-def _compared(
-    attention: LuongAttention, q: Tensor, k: Tensor, name_of_q: str, name_of_k: str, names: Names
+def _score_steps(
+    attention: LuongAttention, q: Tensor, k: Tensor, q_name: str, k_name: str, names: Names
 ) -> tuple[list[Step], Float[Tensor, "1 K"]]:
-    """How each key fits the query: the steps, and the scores in the last of them."""
+    """The steps from query and keys to the scores, and the scores."""
     compare = attention.score.compare
     if compare is None:
         scores = q @ k.transpose(0, 1)
-        formula = f"{name_of_q} {name_of_k}^T"
+        formula = f"{q_name} {k_name}^T"
         return [names.of_pairs("scores", formula, scores)], scores
-    formula = f"tanh({name_of_q} + {name_of_k})"
+    formula = f"tanh({q_name} + {k_name})"
     tanh_KE = (q + k).tanh()
     scores = compare.v @ tanh_KE.transpose(0, 1)
     steps = [
@@ -145,7 +144,7 @@ def _compared(
 
 
 def _steps_of_scores(call: AttentionCall, product: Tensor, names: Names) -> list[Step]:
-    """What an encoding and the mask do to the scores, and the weights. product: computed anew."""
+    """From the recomputed product of query and keys to the weights."""
     parts = replace(definition.summands(call).of_head(0), product=product)
     return [
         *step_of_terms(parts, names),
@@ -160,12 +159,12 @@ def _steps_from_context(
 ) -> list[Step]:
     """From the weights to h~."""
     context = definition.output(call)[0, 0].to(h.dtype)
-    both = torch.cat((h, context), -1)
+    concatenated = torch.cat((h, context), -1)
     matrix = attention.combine.weight.t()
-    attentive = (both @ matrix).tanh()
+    attentive = (concatenated @ matrix).tanh()
     return [
         names.of_queries("c", "w h_1:m, the weighted sum of the values", context),
-        names.of_queries("[h_t; c]", "side by side", both),
+        names.of_queries("[h_t; c]", "side by side", concatenated),
         of_parameter("W_concat", "a learned matrix", matrix),
         names.of_queries("h~", "tanh([h_t; c] W_concat)", attentive),
     ]
@@ -177,18 +176,18 @@ def _steps_to_vocabulary(
     names: Names,
     vocabulary: Sequence[str] | None,
 ) -> list[Step]:
-    """From h~ to the scores of the next token, and the likeliest of them."""
+    """From h~ to the scores of the next token, and the likeliest tokens."""
     matrix = readout.t()
     count = matrix.shape[1]
     tokens = list(vocabulary or map(str, range(count)))
     scores = attentive @ matrix
-    shares_V = scores.softmax(-1)[0]
-    best = shares_V.topk(min(LIKELIEST, count))
+    probabilities_V = scores.softmax(-1)[0]
+    best = probabilities_V.topk(min(LIKELIEST_TOKENS, count))
     likeliest = [tokens[token] for token in best.indices.tolist()]
-    shares = best.values.unsqueeze(0)
+    probabilities = best.values.unsqueeze(0)
     formula = "softmax of the scores, the largest"
     return [
         of_parameter("W_gen", "a learned matrix, a column for each token", matrix),
         names.of_queries("scores of the next token", "h~ W_gen", scores),
-        Step("likeliest next tokens", formula, shares, "queries", names.queries, likeliest),
+        Step("likeliest next tokens", formula, probabilities, "queries", names.queries, likeliest),
     ]

@@ -1,15 +1,15 @@
-"""What a head's scores are the sum of.
+"""Split the scores of a head into summands.
 
-A product of sums is a sum of products. Where positions were added to the input, q and k are each the sum of what comes
-of the content and what comes of the position, and q.k is the sum of four (`origins.py`); where an encoding turns q and
-k, q.k is the sum of what the components that turn together give (`rotations.py`); what an encoding adds to the scores
-is a summand as it is.
+A product of sums is a sum of products. If positions were added to the input, q.k is the sum of the four products of
+content and position (`content_and_position.py`). If the encoding rotates q and k, q.k is the sum over the components
+that rotate together. Whatever an encoding adds to the scores is a summand of its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,22 +17,23 @@ from torch import nn
 
 from jarilab.attention.definition import AttentionCall, Summands
 from jarilab.attention.module import Attention
-from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.explain.origins import by_origin, sides_of
-from jarilab.inspect.explain.rotations import turned_together
+from jarilab.core.shapes import Bool, Float, Tensor
+from jarilab.encodings.base import Encoding
+from jarilab.inspect.explain.content_and_position import scores_by_part, split_sides
 from jarilab.inspect.record.calls import largest
 from jarilab.inspect.record.capture import Tape, look_inside
+from jarilab.positions.coordinates import Positions
 
-ADDS_UP = {torch.float64: 1e-6, torch.float32: 1e-4}
-"""How far the sum may be from the scores, relative to the largest number in either."""
-ADDS_UP_IN_HALF = 1e-2
+SUM_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
+"""Largest difference of the sum from the scores, relative to the largest number in either."""
+SUM_TOLERANCE_IN_HALF = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The scores of a head before the mask, as a sum: `sum(matrices)`, each `(Q, K)`.
+    """The summands of a head's scores before the mask: the scores are `sum(matrices)`, each `(Q, K)`.
 
-    about: what the parts are, for a person. error: the largest absolute difference of the sum from the scores.
+    about: a description for people. error: the largest absolute difference of the sum from the scores.
     """
 
     names: list[str]
@@ -42,61 +43,59 @@ class Parts:
 
 
 def parts(model: nn.Module, inputs: Sequence[Any], site: str, head: int) -> Parts:
-    """`parts_of` while the model runs on `inputs`, a batch of one."""
+    """`parts_of` for one forward. inputs: a batch of one."""
     return parts_of(look_inside(model, inputs), site, head)
 
 
 @torch.no_grad()
 def parts_of(tape: Tape, site: str, head: int) -> Parts:
-    """Take the scores of `head` at `site` apart. tape: of one input, recorded with `inside=True`.
+    """Split the scores of `head` at `site`. tape: of one input, recorded with `inside=True`.
 
-    Positions that were added to the input are told apart from content in a pre-norm stack, where they lie on the
-    residual path as they were added; each norm's divisor is held at what it was, which makes the norm linear. Content
-    is all the rest: biases, and what earlier layers have made of positions. Without positions in the input, a rotation
-    is told apart by the components that it turns together.
+    Positions that were added to the input are split from content in a pre-norm stack. Each norm keeps its divisor, so
+    that it is linear. Content is all the rest: biases, and what earlier layers computed from positions. Without such
+    positions, q.k is split by the components that a rotation turns together.
     Raises UserError for an unknown site or head, and for self-attention after a norm of a post-norm stack that adds
-    positions to its input: they cannot be told apart there. Raises RuntimeError where the parts are not the scores.
+    positions. Raises RuntimeError if the sum of the parts is not the scores.
     """
     attention = tape.head(site, head).owner
     calls = [recorded.call for recorded in tape.calls[site]]
     summands = tape.summands(site, head)
-    sides = sides_of(tape, site) if isinstance(attention, Attention) else None
-    if isinstance(attention, Attention) and sides and sides.told_apart:
-        found, about = by_origin(attention, calls[0], sides, head)
+    sides = split_sides(tape, site) if isinstance(attention, Attention) else None
+    if isinstance(attention, Attention) and sides and sides.has_positions:
+        parts, about = scores_by_part(attention, calls[0], sides, head)
     else:
-        found, about = _by_component(calls, summands, head)
+        parts, about = _scores_by_component(calls, summands, head)
         if sides and sides.mixed:
             about.append(
                 "What was added to the input by place has been through norms and cannot be told apart here."
             )
     if summands.terms is not None:
-        found["terms"] = summands.terms * summands.scale
+        parts["terms"] = summands.terms * summands.scale
         about.append("Terms: what the encoding adds by content and place together.")
     if summands.bias is not None:
-        found["bias"] = summands.bias.to(calls[0].q.dtype)
+        parts["bias"] = summands.bias.to(calls[0].q.dtype)
         about.append("Bias: what the encoding adds by place alone.")
-    matrices = list(found.values())
+    matrices = list(parts.values())
     error = _error(matrices, summands.scores, f"head {head} at {site}")
-    return Parts(list(found), matrices, " ".join(about), error)
+    return Parts(list(parts), matrices, " ".join(about), error)
 
 
 def _error(matrices: list[Tensor], scores: Tensor, where: str) -> float:
-    """How far the sum of the parts is from the scores. Raises RuntimeError where it is something else."""
-    total = torch.stack(matrices).sum(0)
-    error = largest(total - scores)
+    """The difference of the sum from the scores. Raises RuntimeError if it is above the tolerance."""
+    error = largest(torch.stack(matrices).sum(0) - scores)
     size = max(largest(matrix) for matrix in (scores, *matrices))
-    allowed = ADDS_UP.get(matrices[0].dtype, ADDS_UP_IN_HALF)
-    if not error <= allowed * size:
+    tolerance = SUM_TOLERANCE.get(matrices[0].dtype, SUM_TOLERANCE_IN_HALF)
+    if not error <= tolerance * size:
         raise RuntimeError(
             f"the parts of {where} add up to something {error:g} away from its scores"
         )
     return error
 
 
-def _by_component(
+def _scores_by_component(
     calls: list[AttentionCall], summands: Summands, head: int
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """q.k, or the score in its place, in as many parts as the rotation has."""
+    """The scaled q.k, split by the components that rotate together; or the model's own score, whole."""
     first = calls[0]
     if first.score is not None:
         about = "Score: how well each key fits each query, by the model's own comparison."
@@ -106,18 +105,85 @@ def _by_component(
     about = "q . k: how well each key fits each query, by content."
     geometry = first.geometry
     if "rotate" in geometry.encoding.hooks:
-        groups = turned_together(geometry.encoding, geometry.q_pos, first.q, head)
+        groups = rotated_together(geometry.encoding, geometry.q_pos, first.q, head)
         about = "The share of q . k of the components that the rotation turns together, from fast to slow."
-    found = {}
+    parts = {}
     for name, components in groups.items():
         rows = [_product(call, head, components) for call in calls]
-        found[name] = torch.cat(rows)
-    return found, [about]
+        parts[name] = torch.cat(rows)
+    return parts, [about]
 
 
 def _product(call: AttentionCall, head: int, components: list[int]) -> Float[Tensor, "Q K"]:
-    """What these components of q and k give together."""
+    """The scaled product of some components of q and k."""
     q_QC = call.q[0, head][:, components]
     k_KC = call.k[0, head][:, components]
     scaled_QC = call.scale * q_QC
     return scaled_QC @ k_KC.t()
+
+
+# Rotations ----------------------------------------------------------------------------------------------------------
+
+
+def rotated_together(
+    encoding: Encoding, positions: Positions, q: Float[Tensor, "B H Q E"], head: int
+) -> dict[str, list[int]]:
+    """The groups of components of a head that the encoding's rotation mixes, by name.
+
+    The name of a pair has its period in positions. Components that do not change are the last group.
+    """
+    # Rotating unit vectors to position 1 shows the groups of every encoding.
+    rotated_EE = _rotated_unit_vectors(encoding, positions, q, head)
+    groups: dict[str, list[int]] = {}
+    unchanged = []
+    for group in _groups((rotated_EE != 0) | (rotated_EE != 0).t()):
+        if len(group) < 2:
+            unchanged += group
+            continue
+        name = f"components {', '.join(str(component) for component in group)}"
+        if len(group) == 2 and len(positions.axes) == 1:
+            name = f"pair {len(groups)}, a turn in {_period(rotated_EE, group):.4g}"
+        groups[name] = group
+    if unchanged:
+        groups["not turned"] = unchanged
+    return groups
+
+
+def _rotated_unit_vectors(
+    encoding: Encoding, positions: Positions, q: Tensor, head: int
+) -> Float[Tensor, "E E"]:
+    """Each unit vector, rotated to position 1."""
+    first = positions.coordinates.reshape(-1, len(positions.axes))[:1]
+    position_one = replace(
+        positions,
+        coordinates=torch.ones_like(first),
+        order=torch.zeros_like(positions.order[:1]),
+        unplaced=None,
+        relations=None,
+    )
+    width = q.shape[3]
+    units = torch.eye(width, dtype=q.dtype, device=q.device)
+    units = units.view(width, 1, 1, width)
+    all_heads = units.expand(-1, q.shape[1], -1, -1)
+    rotation = encoding.rotation_for(position_one, "query", position_one)
+    return encoding.rotate(all_heads, rotation)[:, head, 0]
+
+
+def _groups(reached: Bool[Tensor, "E E"]) -> list[list[int]]:
+    """The connected components of the graph."""
+    # Two rotations one after the other may pair components differently.
+    while True:
+        further = reached | (reached.float() @ reached.float() > 0)
+        if torch.equal(reached, further):
+            break
+        reached = further
+    groups = [tuple(row.nonzero().flatten().tolist()) for row in reached]
+    return [list(group) for group in dict.fromkeys(groups)]
+
+
+def _period(rotated_EE: Tensor, pair: list[int]) -> float:
+    """The number of positions of a full turn."""
+    first, second = pair
+    sine = abs(float(rotated_EE[first, second]))
+    cosine = float(rotated_EE[first, first])
+    return 2 * math.pi / math.atan2(sine, cosine)

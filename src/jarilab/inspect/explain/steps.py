@@ -1,7 +1,8 @@
-"""The matrices on the way through an attention, and whether the last of them is the model's own output."""
+"""The matrices of a walk, the names of their rows, and the difference of the last one from the model's output."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,21 +12,22 @@ import torch
 from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall, Summands
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.explain.visible import visible
 from jarilab.inspect.measure.measures import equal_tokens, row_difference
 
 Side = Literal["queries", "keys", "parameter", "other"]
 
-ARRIVES = {torch.float64: 1e-10, torch.float32: 1e-4}
-"""How far a walk may end from the model's own output, relative to its largest number where that is above 1."""
+OUTPUT_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
+"""Largest difference of a walk's end from the model's output, relative to its largest number if that is above 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One matrix on the way. side: what its rows are, so that one query or one key can be followed through all steps;
-    a parameter is the model's own, and its rows stand for no tokens. rows: the tokens they stand for, or their names.
-    columns: the tokens they stand for, keys as a rule; None for the components of vectors.
-    equal: for each pair of equal tokens among the rows, the largest difference of their rows."""
+    """One matrix of a walk.
+
+    side: what its rows stand for, so that one query or key can be followed through all steps. The rows of a parameter
+    stand for no tokens. rows: the tokens or names of the rows. columns: the tokens of the columns; None for the
+    components of vectors.
+    """
 
     name: str
     formula: str
@@ -36,14 +38,14 @@ class Step:
 
     @property
     def equal(self) -> dict[str, float]:
+        """For each pair of equal tokens among the rows, the largest difference of their rows."""
         if self.side == "parameter":
             return {}
-        found = {}
+        differences = {}
         for i, j in equal_tokens(self.rows):
             pair = f"'{visible(self.rows[i])}' at {i} and at {j}"
-            difference = row_difference(self.matrix, i, j)
-            found[pair] = float(difference.max())
-        return found
+            differences[pair] = float(row_difference(self.matrix, i, j).max())
+        return differences
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -53,21 +55,21 @@ class Step:
             "rows_are": self.side,
             "rows": list(self.rows),
             "columns": None if self.columns is None else list(self.columns),
-            "matrix": [_in_json(row) for row in self.matrix.tolist()],
+            "matrix": [_row_as_json(row) for row in self.matrix.tolist()],
             "equal": self.equal,
         }
 
 
-def _in_json(row: list[float]) -> list[float | None]:
-    """A hidden score is minus infinity, which JSON does not have: null."""
+def _row_as_json(row: list[float]) -> list[float | None]:
+    # Hidden scores are minus infinity, which JSON cannot express.
     return [value if value > float("-inf") else None for value in row]
 
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """The steps of one head, and how far the last is from the model's own output.
+    """The steps of one head, and the difference of the last one from the model's output.
 
-    encoding: the spec at this site. call: what was recorded, of all heads; of a recurrent decoder, the one step's.
+    encoding: the spec at this site. call: the recorded call, with all heads; for a recurrent decoder, of one step.
     """
 
     encoding: str
@@ -89,7 +91,7 @@ class Walk:
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """The tokens that the queries and the keys of a site are, and steps whose rows stand for them."""
+    """The tokens of the queries and keys of a site; makes the steps whose rows stand for them."""
 
     queries: Sequence[str]
     keys: Sequence[str]
@@ -105,13 +107,13 @@ class Names:
 
 
 def of_parameter(name: str, formula: str, matrix: Float[Tensor, "R C"]) -> Step:
-    """A matrix of the model's own, whose rows are numbered."""
+    """The step of a parameter, with numbered rows."""
     rows = [str(row) for row in range(len(matrix))]
     return Step(name, formula, matrix, "parameter", rows)
 
 
 def step_of_terms(parts: Summands, names: Names) -> list[Step]:
-    """What the encoding adds to q.k; no step where it adds nothing."""
+    """The scores with the encoding's terms; no step without terms."""
     if parts.terms is None:
         return []
     formula = "what the encoding adds, by content and place"
@@ -119,14 +121,14 @@ def step_of_terms(parts: Summands, names: Names) -> list[Step]:
 
 
 def step_of_bias(parts: Summands, names: Names) -> list[Step]:
-    """What the encoding adds to the scores; no step where it adds nothing."""
+    """The scores with the encoding's bias; no step without a bias."""
     if parts.bias is None:
         return []
     return [names.of_pairs("+ bias", "what the encoding adds, by place alone", parts.scores)]
 
 
 def step_of_mask(parts: Summands, call: AttentionCall, names: Names, formula: str) -> list[Step]:
-    """The scores without those of hidden keys; no step where nothing is hidden."""
+    """The scores with hidden keys at minus infinity; no step if no key is hidden."""
     allowed = call.geometry.allowed
     if allowed is None or bool(allowed.all()):
         return []
@@ -135,17 +137,57 @@ def step_of_mask(parts: Summands, call: AttentionCall, names: Names, formula: st
 
 
 def step_of_weights(call: AttentionCall, head: int, names: Names, formula: str) -> Step:
-    """The weights, by the definition."""
+    """The weights, computed by the definition."""
     weights_QK = definition.weights(call)[0, head]
     return names.of_pairs("weights", formula, weights_QK)
 
 
 def distance_to_output(site: str, matrix: Tensor, output: Tensor) -> float:
-    """How far the last matrix is from the model's own output. Raises RuntimeError where it is another."""
+    """The largest difference of the last matrix from the output. Raises RuntimeError if it is above the tolerance."""
     error = float((matrix - output).abs().max())
     size = max(1.0, float(output.abs().max()))
-    if error > ARRIVES[output.dtype] * size:
+    if error > OUTPUT_TOLERANCE[output.dtype] * size:
         raise RuntimeError(
             f"the walk through {site} ends {error:g} away from the model's own output"
         )
     return error
+
+
+# Token names --------------------------------------------------------------------------------------------------------
+
+# The signs of the pages, see `token` in pages/kit/static/tokens.js.
+SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
+EMPTY = "∅"
+_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp"}
+_JOINER = "\u200d"  # joins two emoji to one, and stays
+_SYMBOLS = {"So", "Sk"}
+
+
+def visible(token: str) -> str:
+    """A token with signs for white space at its ends, control characters and broken letters: ` der` -> `␣der`."""
+    if token == "":
+        return EMPTY
+    letters = [_visible_letter(token, index) for index in range(len(token))]
+    return "".join(letters)
+
+
+def _visible_letter(token: str, index: int) -> str:
+    letter = token[index]
+    is_inside = 0 < index < len(token) - 1
+    if letter == " " and is_inside:
+        return letter
+    if unicodedata.category(letter) not in _INVISIBLE or _joins(token, index):
+        return letter
+    if letter in SIGNS:
+        return SIGNS[letter]
+    if ord(letter) < 32:
+        return chr(0x2400 + ord(letter))
+    return f"‹{ord(letter):X}›"
+
+
+def _joins(token: str, index: int) -> bool:
+    before = token[:index].removesuffix("\ufe0f")[-1:]
+    after = token[index + 1 : index + 2]
+    if token[index] != _JOINER or not before or not after:
+        return False
+    return {unicodedata.category(before), unicodedata.category(after)} <= _SYMBOLS

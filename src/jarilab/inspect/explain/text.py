@@ -1,4 +1,4 @@
-"""A walk and a softmax lens for a terminal."""
+"""Walks and softmaxes as text for a terminal."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from collections.abc import Sequence
 import torch
 
 from jarilab.attention import definition
-from jarilab.inspect.explain.softmax import Softmax
-from jarilab.inspect.explain.softmax_lens import Divisor, softmax_jacobian, softmax_lens
-from jarilab.inspect.explain.steps import Step, Walk
-from jarilab.inspect.explain.visible import visible
+from jarilab.inspect.explain.softmax import Divisor, Softmax, softmax_jacobian, softmax_lens
+from jarilab.inspect.explain.steps import Step, Walk, visible
 
-SHOWN_COMPONENTS = 8
-SHOWN_ROWS = 8  # of a matrix whose rows stand for no tokens
-NARROWEST = 9  # characters of a column
+MAX_COMPONENTS = 8
+MAX_PARAMETER_ROWS = 8
+MIN_COLUMN_WIDTH = 9  # characters
 
-UNTOLD = (
+NO_DIFFERENCE = (
     "Equal tokens have the same row in every matrix: nothing in this attention says where a token stands, so "
     "no head can treat them differently."
 )
@@ -31,10 +29,10 @@ FIGURES = (
 )
 
 
-def walk_text(walked: Walk, headline: str) -> str:
-    """Every matrix with its shape, and under it how far the rows of equal tokens differ."""
-    lines = [_headline(walked, headline), ""]
-    for step in walked.steps:
+def walk_text(walk: Walk, headline: str) -> str:
+    """Every matrix with its shape and the differences between the rows of equal tokens."""
+    lines = [_headline(walk, headline), ""]
+    for step in walk.steps:
         rows, columns = step.matrix.shape
         size = f"({rows} x {columns})"
         lines.append(f"{step.name}: {step.formula}    {size}")
@@ -43,43 +41,45 @@ def walk_text(walked: Walk, headline: str) -> str:
             same = "the same row" if difference == 0 else f"largest difference {difference:.3g}"
             lines.append(f"    {pair}: {same}")
         lines.append("")
-    if any(step.equal for step in walked.steps):
-        apart = _first_apart(walked.steps)
-        lines.append(UNTOLD if apart is None else f"Equal tokens first differ in: {apart}.")
-    away = f"{walked.error:.1e}"
-    lines.append(f"The last matrix is {away} away from what the model itself computed.")
+    if any(step.equal for step in walk.steps):
+        step_name = _first_difference(walk.steps)
+        lines.append(
+            NO_DIFFERENCE if step_name is None else f"Equal tokens first differ in: {step_name}."
+        )
+    error = f"{walk.error:.1e}"
+    lines.append(f"The last matrix is {error} away from what the model itself computed.")
     return "\n".join(lines)
 
 
-def _headline(walked: Walk, headline: str) -> str:
-    where = f"{walked.site}, head {walked.head}"
-    return f"{headline}    encoding {walked.encoding}, {where}"
+def _headline(walk: Walk, headline: str) -> str:
+    where = f"{walk.site}, head {walk.head}"
+    return f"{headline}    encoding {walk.encoding}, {where}"
 
 
-def _first_apart(steps: Sequence[Step]) -> str | None:
-    """The first matrix in which rows of equal tokens differ."""
+def _first_difference(steps: Sequence[Step]) -> str | None:
+    """The name of the first matrix in which rows of equal tokens differ."""
     for step in steps:
         if any(difference > 0 for difference in step.equal.values()):
             return step.name
     return None
 
 
-def lens_text(walked: Walk, headline: str) -> str:
-    """What the divisor does to the softmax of the head's own scores, and the derivative it is about."""
-    queries = next(step.rows for step in walked.steps if step.name == "weights")
+def lens_text(walk: Walk, headline: str) -> str:
+    """The softmax of the head's scores by divisor, and its derivative at the last query."""
+    queries = next(step.rows for step in walk.steps if step.name == "weights")
     row = len(queries) - 1
-    weights_K = definition.weights(walked.call)[0, walked.head, row]
+    weights_K = definition.weights(walk.call)[0, walk.head, row]
     jacobian = softmax_jacobian(weights_K)
     numbers = [str(i) for i in range(len(jacobian))]
     query = visible(queries[row])
     at_query = f"The derivative at the query '{query}' (place {row}); rows p_i, columns s_j:"
     return "\n".join(
         [
-            _headline(walked, headline),
+            _headline(walk, headline),
             "",
             *DERIVATIVE,
             *FIGURES,
-            *(_divisor(lens, walked) for lens in softmax_lens(walked.call, walked.head)),
+            *(_divisor(lens, walk) for lens in softmax_lens(walk.call, walk.head)),
             "",
             at_query,
             *_matrix(Step("", "", jacobian, "other", numbers, numbers)),
@@ -87,22 +87,22 @@ def lens_text(walked: Walk, headline: str) -> str:
     )
 
 
-def softmax_text(found: Sequence[Softmax]) -> str:
-    """The softmax of one's own numbers, and its derivative at them."""
+def softmax_text(softmaxes: Sequence[Softmax]) -> str:
+    """Softmaxes of given numbers, with their derivatives."""
     lines = [*DERIVATIVE]
-    for softmax in found:
+    for softmax in softmaxes:
         numbers = [str(i) for i in range(len(softmax.scores))]
-        both = torch.stack((softmax.scores, softmax.weights))
+        scores_and_weights = torch.stack((softmax.scores, softmax.weights))
         lines += [f"softmax of {softmax.name}", ""]
-        lines += _matrix(Step("", "", both, "other", ["s", "p"], numbers))
-        entropy = f"{softmax.entropy:.4f} of at most {softmax.most:.4f}"
+        lines += _matrix(Step("", "", scores_and_weights, "other", ["s", "p"], numbers))
+        entropy = f"{softmax.entropy:.4f} of at most {softmax.max_entropy:.4f}"
         lines += ["", f"    1 - sum p^2: {softmax.trace:.4f}    entropy: {entropy}", ""]
         lines += ["    the derivative; rows p_i, columns s_j:"]
         lines += [*_matrix(Step("", "", softmax.jacobian, "other", numbers, numbers)), ""]
     return "\n".join(lines[:-1])
 
 
-def _divisor(lens: Divisor, walked: Walk) -> str:
+def _divisor(lens: Divisor, walk: Walk) -> str:
     cells = [
         f"  {lens.name:>14}",
         f"{lens.entropy:15.4f}",
@@ -111,27 +111,26 @@ def _divisor(lens: Divisor, walked: Walk) -> str:
         f"{lens.jacobian:11.4f}",
         f"{lens.gradient:11.4f}",
     ]
-    own = math.isclose(1 / lens.divisor, walked.call.scale)
-    return "   ".join(cells) + ("  <- the model's own" if own else "")
+    is_scale_of_model = math.isclose(1 / lens.divisor, walk.call.scale)
+    return "   ".join(cells) + ("  <- the model's own" if is_scale_of_model else "")
 
 
 def _matrix(step: Step) -> list[str]:
     columns = shown = step.matrix.shape[1]
     if step.columns is None:
-        # Maps over keys are shown whole, vectors by their first components.
-        shown = min(columns, SHOWN_COMPONENTS)
+        shown = min(columns, MAX_COMPONENTS)
     names = [visible(name) for name in step.rows]
-    heads = [visible(name) for name in step.columns or map(str, range(columns))]
-    longest = max(len(head) for head in heads[:shown])
-    width = max(NARROWEST, longest + 1)
+    labels = [visible(name) for name in step.columns or map(str, range(columns))]
+    longest = max(len(label) for label in labels[:shown])
+    width = max(MIN_COLUMN_WIDTH, longest + 1)
     margin = max(len(name) for name in names) + 4
     more = ""
     if shown < columns:
         more = f"  ... {columns - shown} more"
     rows = len(names)
     if step.side == "parameter":
-        rows = min(rows, SHOWN_ROWS)
-    top = "".join(head.rjust(width) for head in heads[:shown])
+        rows = min(rows, MAX_PARAMETER_ROWS)
+    top = "".join(label.rjust(width) for label in labels[:shown])
     lines = [" " * margin + top]
     matrix = step.matrix[:rows, :shown].tolist()
     for name, row in zip(names[:rows], matrix, strict=True):

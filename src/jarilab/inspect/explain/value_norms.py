@@ -1,4 +1,4 @@
-"""How much of each value the weights of a head bring."""
+"""The norms of the weighted values that a head adds to each query."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.record.capture import Tape, look_inside
 
 
-def valued(model: nn.Module, inputs: Sequence[Any], site: str, head: int) -> Float[Tensor, "Q K"]:
-    """`valued_of` while the model runs on `inputs`, a batch of one."""
-    return valued_of(look_inside(model, inputs), site, head)
+def value_norms(
+    model: nn.Module, inputs: Sequence[Any], site: str, head: int
+) -> Float[Tensor, "Q K"]:
+    """`value_norms_of` for one forward. inputs: a batch of one."""
+    return value_norms_of(look_inside(model, inputs), site, head)
 
 
 @torch.no_grad()
-def valued_of(tape: Tape, site: str, head: int) -> Float[Tensor, "Q K"]:
-    """The length of what each key brings to each query: `|| weight_ij v_j W_O ||`, W_O being the head's rows of it
-    (Kobayashi et al. 2020, "Attention is Not Only a Weight"). A recurrent decoder's W_O is the half of W_concat that
-    its context goes through.
+def value_norms_of(tape: Tape, site: str, head: int) -> Float[Tensor, "Q K"]:
+    """The norms `|| weight_ij v_j W_O ||`, where W_O are the head's rows of it.
 
-    What an encoding adds to the values counts with them. tape: of one input. Raises UserError for an unknown site or
-    head.
+    Kobayashi et al. 2020, "Attention is Not Only a Weight". Values include what an encoding adds to them. For a
+    recurrent decoder, W_O is the part of W_concat that multiplies the context.
+    tape: of one input. Raises UserError for an unknown site or head.
     """
-    out_DW = _out(tape.head(site, head).owner, site, head)
+    out_DW = _output_weight(tape.head(site, head).owner, site, head)
     weights_QK = tape.weights(site)[0, head]
     out_DW = out_DW.to(weights_QK.dtype)
     norms = [_norms(recorded.call, out_DW, head) for recorded in tape.calls[site]]
     return weights_QK * torch.cat(norms)
 
 
-def _out(attention: nn.Module, site: str, head: int) -> Float[Tensor, "D W"]:
-    """What the output of a head is multiplied by."""
+def _output_weight(attention: nn.Module, site: str, head: int) -> Float[Tensor, "D W"]:
+    """The matrix that the output of a head is multiplied by."""
     if isinstance(attention, LuongAttention):
         return attention.combine.weight[:, attention.site.d_model :]
     if not isinstance(attention, Attention):
@@ -46,30 +47,31 @@ def _out(attention: nn.Module, site: str, head: int) -> Float[Tensor, "D W"]:
             f"{site} is a {type(attention).__name__}: expected jarilab.Attention or the attention of a recurrent "
             "decoder, whose output projection is known; look at its map with tape.weights"
         )
-    of_heads_DHW = attention.out.weight.unflatten(1, (attention.site.n_heads, -1))
-    return of_heads_DHW[:, head]
+    out_DHW = attention.out.weight.unflatten(1, (attention.site.n_heads, -1))
+    return out_DHW[:, head]
 
 
 def _norms(call: AttentionCall, out_DW: Float[Tensor, "D W"], head: int) -> Float[Tensor, "Q K"]:
-    """The length of each value as each query sees it, mapped."""
+    """The norm of each value for each query, after the output projection."""
     v_KW = call.v[0, head].to(out_DW.dtype)
     if "values" not in call.geometry.encoding.hooks:
-        lengths_K = torch.linalg.vector_norm(v_KW @ out_DW.t(), dim=-1)
-        return lengths_K.expand(call.q.shape[2], -1)
+        norms_K = torch.linalg.vector_norm(v_KW @ out_DW.t(), dim=-1)
+        return norms_K.expand(call.q.shape[2], -1)
     columns = []
     for key, v_W in enumerate(v_KW):
-        v_QW = v_W + _added_to(call, key, head, out_DW)
+        v_QW = v_W + _added_value(call, key, head, out_DW)
         mapped_QD = v_QW @ out_DW.t()
         columns.append(torch.linalg.vector_norm(mapped_QD, dim=-1))
     return torch.stack(columns, -1)
 
 
-def _added_to(call: AttentionCall, key: int, head: int, like: Tensor) -> Float[Tensor, "Q W"]:
-    """What the encoding adds to a key's value, as each query sees it: what comes out with all weight on this key."""
+def _added_value(call: AttentionCall, key: int, head: int, like: Tensor) -> Float[Tensor, "Q W"]:
+    """What the encoding adds to a key's value for each query."""
     geometry = call.geometry
     _, heads, queries, _ = call.q.shape
-    alone = like.new_zeros(1, heads, queries, call.k.shape[2])
-    alone[..., key] = 1.0
-    added = geometry.encoding.values(alone, geometry.relation)
+    # All weight on this key returns its value alone.
+    weights = like.new_zeros(1, heads, queries, call.k.shape[2])
+    weights[..., key] = 1.0
+    added = geometry.encoding.values(weights, geometry.relation)
     assert added is not None
     return added[0, head]

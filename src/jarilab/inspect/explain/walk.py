@@ -1,7 +1,7 @@
-"""One head of one attention, or one step of a recurrent decoder, matrix by matrix, in the model's own numbers.
+"""A walk: a step-by-step trace of one attention head, or of one step of a recurrent decoder.
 
-The steps are computed anew from the input of the attention and its parameters, and the last of them is compared with
-what the model itself put out: a walk that does not arrive there is an error.
+The steps are recomputed from the input and the parameters of the attention. A walk whose last matrix differs from the
+model's own output raises.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from jarilab.inspect.explain.steps import (
 )
 from jarilab.inspect.record.activations import first_layer, input_encodings, is_norm
 from jarilab.inspect.record.capture import Tape, look_inside
-from jarilab.inspect.record.model_io import precise
+from jarilab.inspect.record.model_io import to_float64
 from jarilab.inspect.record.sites import Inputs, layers_of
 from jarilab.nn.layers import TokenEmbedding
 from jarilab.positions.patches import Images
@@ -52,9 +52,9 @@ def walk(
     step: int | None = None,
     vocabulary: Sequence[str] | None = None,
 ) -> Walk:
-    """`walk_of` while the model runs on `inputs`, what it is called with, a batch of one."""
+    """`walk_of` for one forward. inputs: the arguments of the model, a batch of one."""
     in_float64 = next(model.parameters()).dtype is torch.float64
-    tape = look_inside(model, precise(tuple(inputs)) if in_float64 else inputs)
+    tape = look_inside(model, to_float64(tuple(inputs)) if in_float64 else inputs)
     return walk_of(tape, site, head, queries=queries, keys=keys, step=step, vocabulary=vocabulary)
 
 
@@ -69,12 +69,12 @@ def walk_of(
     step: int | None = None,
     vocabulary: Sequence[str] | None = None,
 ) -> Walk:
-    """Follow `head` of the attention at `site` (`encoder.0`, `decoder.1.cross`) through a recorded forward.
+    """Trace `head` of the attention at `site` (`encoder.0`, `decoder.1.cross`) through a recorded forward.
 
     tape: of one input, recorded with `inside=True`. queries, keys: the names of the tokens at this site.
-    step: of a recurrent decoder, which query to follow, the first by default; the walk then ends at the scores of the
-    next token. vocabulary: the names of those tokens, their numbers by default.
-    Raises UserError for an unknown site, a head or a step that is not there, a step where all go at once.
+    step: for a recurrent decoder, the query to trace, the first by default. Its walk ends at the scores of the next
+    token. vocabulary: the names of these tokens, their IDs by default.
+    Raises UserError for an unknown site, head or step, and for a step of an attention that has no steps.
     """
     attention, names = tape.head(site, head).owner, Names(queries, keys)
     if isinstance(attention, LuongAttention):
@@ -94,80 +94,81 @@ def walk_of(
     assert output is not None
     steps = _steps_of_stack(tape, site, names)
     steps += _steps_of_head(attention, recorded.call, recorded.inputs, head, names)
-    # W_O mixes all heads, so the walk has arrived when what all of them give it is the model's own output.
+    # W_O mixes all heads, so the last matrix has the output of all of them.
     error = distance_to_output(site, steps[-1].matrix, output[0])
     return Walk(_spec(tape, site), site, head, steps, error, recorded.call)
 
 
 def goes_step_by_step(tape: Tape, site: str) -> bool:
-    """Whether a walk there is of one query: a recurrent decoder's."""
+    """Whether a walk at `site` traces one step, as of a recurrent decoder."""
     return isinstance(tape.calls[site][0].placed.owner, LuongAttention)
 
 
 def _spec(tape: Tape, site: str) -> str:
-    """The encoding at a site, as it is written; by the name of its class where an attention has one of its own."""
+    """The spec of the encoding at a site, or the name of its class for an attention outside of stacks."""
     recorded = tape.recorded(site)
     name = "cross_encoding" if tape.site(site).kind == "cross" else "encoding"
-    own = getattr(recorded.placed.stack, name, recorded.call.geometry.encoding)
-    return own.spec if isinstance(own, LayerEncodings) else type(own).__name__
+    encoding = getattr(recorded.placed.stack, name, recorded.call.geometry.encoding)
+    return encoding.spec if isinstance(encoding, LayerEncodings) else type(encoding).__name__
 
 
-# What reaches the layers ---------------------------------------------------------------------------------------------
+# The input of the layers ---------------------------------------------------------------------------------------------
 
 
 def _steps_of_stack(tape: Tape, site: str, names: Names) -> list[Step]:
-    """What goes into the stack, and what places are added there. Some stacks have queries of their own, and are given
-    what these look at: then it is what their first layer is given."""
+    """The input of the stack and the positions added to it, or the input of its first layer."""
     recorded = tape.recorded(site)
     stack = recorded.placed.stack
     layers = None if stack is None else layers_of(stack)
     if stack is None or layers is None:
         return []
-    passage = tape.inside.calls_of(first_layer(layers))[-1]
-    whole = passage.inputs[0][0]
-    made_of = _made_of(tape, site)
+    first_input = tape.inside.calls_of(first_layer(layers))[-1].inputs[0][0]
+    source = _input_formula(tape, site)
     encodings, norm = input_encodings(stack), getattr(stack, "embedding_norm", None)
     if encodings is None:
-        return [names.of_queries("embedding", _normed(made_of, norm), whole)]
+        return [names.of_queries("embedding", _normed(source, norm), first_input)]
+    # A stack may have queries of its own, so that its input is what they attend to.
     before = tape.inside.calls_of(stack)[-1].inputs[:1]
-    if before and before[0][0].shape == whole.shape:
+    if before and before[0][0].shape == first_input.shape:
         q_pos = recorded.call.geometry.q_pos
-        placed = encodings.embed(before[0][:1], q_pos)[0]
-        entered = norm(placed) if is_norm(norm) else placed
-        if torch.equal(entered, whole):
+        embedded = encodings.embed(before[0][:1], q_pos)[0]
+        normed = norm(embedded) if is_norm(norm) else embedded
+        if torch.equal(normed, first_input):
             formula = f"embedding + {encodings.spec}"
             steps = [
-                names.of_queries("embedding", made_of, before[0][0]),
-                names.of_queries("embedding + position", formula, placed),
+                names.of_queries("embedding", source, before[0][0]),
+                names.of_queries("embedding + position", formula, embedded),
             ]
-            normed = [names.of_queries("embedding norm", "norm before the first layer", entered)]
-            return steps if entered is placed else steps + normed
-    formula = _normed(f"{made_of} + {encodings.spec}", norm)
-    return [names.of_queries("embedding + position", formula, whole)]
+            if normed is not embedded:
+                formula = "norm before the first layer"
+                steps.append(names.of_queries("embedding norm", formula, normed))
+            return steps
+    formula = _normed(f"{source} + {encodings.spec}", norm)
+    return [names.of_queries("embedding + position", formula, first_input)]
 
 
 def _normed(formula: str, norm: nn.Module | None) -> str:
     return f"norm({formula})" if is_norm(norm) else formula
 
 
-def _made_of(tape: Tape, site: str) -> str:
-    """What the input of a stack is, in a formula."""
-    given = tape.inside.arguments[-1]
-    if isinstance(given, Tensor) and given.is_floating_point():
+def _input_formula(tape: Tape, site: str) -> str:
+    """The formula of the input of a stack."""
+    inputs = tape.inside.arguments[-1]
+    if isinstance(inputs, Tensor) and inputs.is_floating_point():
         return "what the model makes of its input"
-    if not isinstance(given, Images):
-        return _of_tokens(tape.inside.model)
+    if not isinstance(inputs, Images):
+        return _embedding_formula(tape.inside.model)
     if tape.site(site).queries == "source":
         return "what the model makes of each patch"
     return "a learned vector of each query"
 
 
-def _of_tokens(model: nn.Module) -> str:
-    """What stands for tokens, in a formula."""
+def _embedding_formula(model: nn.Module) -> str:
+    """The formula of embedded tokens."""
     embeddings = [module for module in model.modules() if isinstance(module, TokenEmbedding)]
     scaled = any(embedding.scale != 1 for embedding in embeddings)
-    of_tokens = "E[token] * sqrt(D)" if scaled else "E[token]"
-    return f"{of_tokens} + S[segment]" if getattr(model, "segments", None) else of_tokens
+    formula = "E[token] * sqrt(D)" if scaled else "E[token]"
+    return f"{formula} + S[segment]" if getattr(model, "segments", None) else formula
 
 
 # One head ------------------------------------------------------------------------------------------------------------
@@ -177,23 +178,23 @@ def _steps_of_head(
     attention: Attention, call: AttentionCall, inputs: Inputs, head: int, names: Names
 ) -> list[Step]:
     x, source = inputs
-    own = source is x
-    made_of = "input" if own else "source"
+    is_self = source is x
+    key_input = "input" if is_self else "source"
     steps = [names.of_queries("input", "what reaches this attention", x[0])]
-    if not own:
+    if not is_self:
         steps.append(names.of_keys("source", "what its keys and values are made of", source[0]))
 
-    q, k, v = _projected(attention, call, x[:1], source[:1], head)
+    q, k, v = _project(attention, call, x[:1], source[:1], head)
     biased = attention.query.bias is not None
     b_Q, b_K, b_V = (f" + b_{side}" if biased else "" for side in "QKV")
     steps.append(names.of_queries("Q", f"input W_Q{b_Q}", q))
-    steps.append(names.of_keys("K", f"{made_of} W_K{b_K}", k))
-    steps.append(names.of_keys("V", f"{made_of} W_V{b_V}", v))
+    steps.append(names.of_keys("K", f"{key_input} W_K{b_K}", k))
+    steps.append(names.of_keys("V", f"{key_input} W_V{b_V}", v))
     if "rotate" in call.geometry.encoding.hooks:
         q, k = call.q[0, head], call.k[0, head]
-        turned = "each pair turned by its position's angle"
-        steps.append(names.of_queries("Q rotated", turned, q))
-        steps.append(names.of_keys("K rotated", turned, k))
+        rotated = "each pair turned by its position's angle"
+        steps.append(names.of_queries("Q rotated", rotated, q))
+        steps.append(names.of_keys("K rotated", rotated, k))
     return [
         *steps,
         *_steps_of_scores(call, head, q @ k.transpose(0, 1), names),
@@ -201,24 +202,26 @@ def _steps_of_head(
     ]
 
 
-def _projected(
+def _project(
     attention: Attention, call: AttentionCall, x: Tensor, source: Tensor, head: int
 ) -> list[Float[Tensor, "_ E"]]:
-    """Queries, keys and values of a head, before the encoding turns them."""
+    """Queries, keys and values of a head, before any rotation."""
     geometry, encoding = call.geometry, call.geometry.encoding
     site = attention.site
-    made = [
+    projections = [
         (attention.query(encoding.inject(x, geometry.q_pos)), site.d_head),
         (attention.key(encoding.inject(source, geometry.k_pos)), site.d_head),
         (attention.value(source), site.d_value),
     ]
-    return [split_heads(of_all, site.n_heads, width)[0, head] for of_all, width in made]
+    return [
+        split_heads(all_heads, site.n_heads, width)[0, head] for all_heads, width in projections
+    ]
 
 
 def _steps_of_scores(
     call: AttentionCall, head: int, product: Float[Tensor, "Q K"], names: Names
 ) -> list[Step]:
-    """From q.k to the weights. product: computed anew."""
+    """From the recomputed q.k to the weights."""
     parts = replace(definition.summands(call).of_head(head), product=product)
     width = call.q.shape[3]
     divided = f"multiplied by {call.scale:.4g}, as this model was trained"

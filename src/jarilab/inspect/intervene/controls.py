@@ -1,4 +1,4 @@
-"""What an edit does beside the same edit at random other places: an effect alone says little."""
+"""Compare the effect of edits with that of the same edits at random other places."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from torch import nn
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.intervene.edit import Edit, meet
-from jarilab.inspect.intervene.edit_sites import NOWHERE, Openings, openings_of
+from jarilab.inspect.intervene.edit import NO_TARGET, Edit, EditableSites, editable_sites, overlap
 from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.intervene.likelihood import divergence, log_softmax
 from jarilab.inspect.record.model_io import Inputs
@@ -25,10 +24,10 @@ from jarilab.inspect.record.model_io import Inputs
 @final
 @dataclass(frozen=True)
 class Controls:
-    """Edits of the same kind at random other places, and what each did.
+    """Control edits, of the same kind at random other places, and their effects.
 
-    each: edits and their divergence, as in `Effect`. divergence: of the real edits. asked: how many controls were asked
-    for; there are fewer where there are not so many other places.
+    each: the edits and the divergence of each control, as in `Effect`. divergence: of the real edits. asked: the number
+    of controls that were asked for; there are fewer if there are not as many other places.
     """
 
     each: list[tuple[tuple[Edit, ...], float]]
@@ -37,7 +36,7 @@ class Controls:
 
     @property
     def rank(self) -> str:
-        """`larger than 19 of 20`."""
+        """For example `larger than 19 of 20`."""
         if not self.each:
             return "there is no other place of this kind to compare with"
         smaller = sum(divergence < self.divergence for _, divergence in self.each)
@@ -47,128 +46,127 @@ class Controls:
 def controls(
     model: nn.Module, inputs: Inputs, edits: Sequence[Edit], count: int = 20, seed: int = 0
 ) -> Controls:
-    """Make the same edits at `count` random other places, and compare what they do with what `edits` do.
+    """Compare the effect of `edits` with that of the same edits at `count` random other places.
 
-    Another place is another head, or link that the mask leaves open, of sites of the same kind (encoder, decoder's own,
-    cross), or another token of the same sites, and is never one of `edits`. A link is forced only where its query has
-    another key to lose.
+    Another place is another head or allowed link at sites of the same kind (encoder, decoder, cross), or another token
+    of the same sites. It is never one of `edits`. A forced link needs a query with another key.
     """
 
-    def says() -> Tensor:
+    def predict() -> Tensor:
         return log_softmax(model(*inputs))
 
-    def apart(before: Tensor, after: Tensor) -> float:
+    def distance(before: Tensor, after: Tensor) -> float:
         return divergence(before, after, inputs)
 
-    return compared(model, says, apart, edits, count, seed)
+    return compared(model, predict, distance, edits, count, seed)
 
 
 def compared(
     model: nn.Module,
-    says: Callable[[], Tensor],
-    apart: Callable[[Tensor, Tensor], float],
+    predict: Callable[[], Tensor],
+    distance: Callable[[Tensor, Tensor], float],
     edits: Sequence[Edit],
     count: int = 20,
     seed: int = 0,
 ) -> Controls:
-    """`controls` of any model, whatever it is called with and whatever it says.
+    """`controls` for any model.
 
-    says: runs the model once, on a batch of one, and gives what is compared. apart: how far two of these are from each
-    other; it stands where `Controls` says divergence.
+    predict: runs the model once on a batch of one, and returns what is compared. distance: of two of these; it takes
+    the place of the divergence.
     """
     if not edits or count < 1:
         raise UserError(
             f"expected an edit or more and 1 control or more, got {len(edits)} edits and {count} controls"
         )
 
-    def said(edits: Sequence[Edit]) -> Tensor:
+    def predict_with(edits: Sequence[Edit]) -> Tensor:
         with torch.no_grad(), operate(model, edits):
-            return says()
+            return predict()
 
-    before = said(())
+    before = predict_with(())
 
-    def measured(edits: Sequence[Edit]) -> float:
-        return apart(before, said(edits))
+    def distance_of(edits: Sequence[Edit]) -> float:
+        return distance(before, predict_with(edits))
 
-    own = measured(edits)
-    drawn = _drawn(edits, openings_of(model, says), count, seed)
-    return Controls([(others, measured(others)) for others in drawn], own, count)
-
-
-# Drawing -------------------------------------------------------------------------------------------------------------
+    distance_of_edits = distance_of(edits)
+    drawn = _draw_controls(edits, editable_sites(model, predict), count, seed)
+    return Controls([(others, distance_of(others)) for others in drawn], distance_of_edits, count)
 
 
-TRIES = 100
-"""For each control: a set of edits that are in each other's way is drawn anew, and where there are few there may be
-none else."""
+# Drawing ------------------------------------------------------------------------------------------------------------
+
+
+MAX_TRIES = 100
+"""Draws for each control. Sets of edits that hide each other's links are drawn again."""
 
 
 class _Pool:
-    """Where else an edit could be, numbered without being listed: a map of 1,000 tokens has a million links."""
+    """All places of one kind of edit, by number."""
 
-    def __init__(self, like: Edit, openings: Openings, edits: Sequence[Edit]):
-        self._homes = like.homes(openings)
-        self._spots = [home.spots(openings) for home in self._homes]
-        self._ends = list(accumulate(len(spots_N2) for spots_N2 in self._spots))
-        self._taken = set(self._taken_by(edits))
-        self.size = self._ends[-1] - len(self._taken)
+    # They are not listed: a map of 1,000 tokens has a million links.
 
-    def _taken_by(self, edits: Sequence[Edit]) -> Iterator[Edit]:
-        """The places of the pool at which there are edits of this kind already."""
-        for home, spots_N2 in zip(self._homes, self._spots, strict=True):
+    def __init__(self, example: Edit, sites: EditableSites, edits: Sequence[Edit]):
+        self._alternatives = example.alternatives(sites)
+        self._candidates = [edit.candidates(sites) for edit in self._alternatives]
+        self._ends = list(accumulate(len(targets_N2) for targets_N2 in self._candidates))
+        self._excluded = set(self._places_of(edits))
+        self.size = self._ends[-1] - len(self._excluded)
+
+    def _places_of(self, edits: Sequence[Edit]) -> Iterator[Edit]:
+        """The places of the pool that have an edit of this kind."""
+        for alternative, targets_N2 in zip(self._alternatives, self._candidates, strict=True):
             for edit in edits:
-                if type(edit) is not type(home) or not meet(edit, home):
+                if type(edit) is not type(alternative) or not overlap(edit, alternative):
                     continue
-                there_N = (spots_N2 == torch.tensor(edit.spot)).all(1)
-                if bool(there_N.any()):
-                    yield home.at(edit.spot)
+                is_target_N = (targets_N2 == torch.tensor(edit.target)).all(1)
+                if bool(is_target_N.any()):
+                    yield alternative.moved_to(edit.target)
 
-    def draw(self, numbers: random.Random, count: int) -> list[Edit]:
-        """So many different ones, none of which is among the edits."""
+    def draw(self, generator: random.Random, count: int) -> list[Edit]:
+        """Draw `count` different edits, none of them excluded."""
         while True:
-            drawn = numbers.sample(range(self._ends[-1]), count)
-            others = [self._numbered(number) for number in drawn]
-            if self._taken.isdisjoint(others):
+            numbers = generator.sample(range(self._ends[-1]), count)
+            others = [self._numbered(number) for number in numbers]
+            if self._excluded.isdisjoint(others):
                 return others
 
     def _numbered(self, number: int) -> Edit:
         index = bisect_right(self._ends, number)
-        query, key = self._spots[index][number - self._ends[index]].tolist()
-        return self._homes[index].at((query, key))
+        query, key = self._candidates[index][number - self._ends[index]].tolist()
+        return self._alternatives[index].moved_to((query, key))
 
 
-def _drawn(
-    edits: Sequence[Edit], openings: Openings, count: int, seed: int
+def _draw_controls(
+    edits: Sequence[Edit], sites: EditableSites, count: int, seed: int
 ) -> list[tuple[Edit, ...]]:
-    """Different sets of edits, each with as many of every kind as there are in `edits`."""
-    alike: dict[Edit, list[Edit]] = {}
+    """Draw different sets of edits, each with as many of every kind as `edits`."""
+    by_kind: dict[Edit, list[Edit]] = {}
     for edit in edits:
-        sort = edit.homes(openings)[0].at(NOWHERE)
-        alike.setdefault(sort, []).append(edit)
+        kind = edit.alternatives(sites)[0].moved_to(NO_TARGET)
+        by_kind.setdefault(kind, []).append(edit)
     pools = []
-    for group in alike.values():
-        pools.append((_Pool(group[0], openings, edits), len(group)))
-    ways = [math.comb(pool.size, number) for pool, number in pools]
-    possible = math.prod(ways)
-    numbers = random.Random(seed)
-    found: dict[frozenset[Edit], tuple[Edit, ...]] = {}
-    for _ in range(TRIES * count):
-        if len(found) == min(count, possible):
+    for group in by_kind.values():
+        pools.append((_Pool(group[0], sites, edits), len(group)))
+    possible = math.prod(math.comb(pool.size, number) for pool, number in pools)
+    generator = random.Random(seed)
+    controls: dict[frozenset[Edit], tuple[Edit, ...]] = {}
+    for _ in range(MAX_TRIES * count):
+        if len(controls) == min(count, possible):
             break
         others: list[Edit] = []
         for pool, number in pools:
-            others += pool.draw(numbers, number)
-        if not _any_in_the_way(others):
-            found.setdefault(frozenset(others), tuple(others))
-    return list(found.values())
+            others += pool.draw(generator, number)
+        if not _hide_each_other(others):
+            controls.setdefault(frozenset(others), tuple(others))
+    return list(controls.values())
 
 
-def _any_in_the_way(edits: Sequence[Edit]) -> bool:
-    """Whether one of the edits takes a link away that a later one is about."""
-    for number, later in enumerate(edits):
-        query, _ = later.spot
-        if query == NOWHERE[0]:
+def _hide_each_other(edits: Sequence[Edit]) -> bool:
+    """Whether an edit hides the link that a later one concerns."""
+    for index, later in enumerate(edits):
+        query, _ = later.target
+        if query == NO_TARGET[0]:
             continue
-        if any(meet(edit, later) and edit.takes(later.spot) for edit in edits[:number]):
+        if any(overlap(edit, later) and edit.hides(later.target) for edit in edits[:index]):
             return True
     return False

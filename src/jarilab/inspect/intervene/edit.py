@@ -1,23 +1,34 @@
-"""What an edit of a forward is: what it changes of an attention, and where else one of its kind could be."""
+"""Edits of attention: the protocol of an edit, the scores that it changes, and the sites where edits can be made."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
+from torch import nn
 
+from jarilab.attention import definition
+from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
-from jarilab.inspect.intervene.edit_sites import NOWHERE, Openings, Spot, Spots
-from jarilab.inspect.intervene.score_table import ScoreTable
+from jarilab.core.shapes import Bool, Float, Int, Tensor
+from jarilab.inspect.record.calls import allowed_links
+from jarilab.inspect.record.capture import Tape, record
+
+QueryKey = tuple[int, int]
+"""The indices of a query and of a key; -1 for none."""
+QueryKeys = Int[Tensor, "N 2"]
+NO_TARGET: QueryKey = (-1, -1)
 
 
 @runtime_checkable
 class Edit(Protocol):
-    """A change of what queries look at.
+    """A change of what queries attend to.
 
-    The last four answers are for edits of the same kind at random other places, see `controls`.
+    `alternatives`, `candidates`, `target`, `moved_to` and `hides` are for `controls`, which draws edits of the same
+    kind at random other places.
     """
 
     @property
@@ -31,78 +42,204 @@ class Edit(Protocol):
         ...
 
     def apply(self, table: ScoreTable) -> None:
-        """Change the scores of one of its sites. Raises UserError for what is not there, or hidden."""
+        """Change the scores of one of its sites. Raises UserError for an absent or hidden target."""
         ...
 
     def check_met(self, site: str, queries: Collection[int], keys: Collection[int]) -> None:
-        """Raises UserError where it had nothing to do at `site`. queries, keys: all that ran there."""
+        """Raises UserError if the edit matches no query or key at `site`.
+
+        queries, keys: the indices with which the site ran.
+        """
         ...
 
-    def homes(self, openings: Openings) -> list[Edit]:
-        """The same edit at each site and head where it could be as well; these differ by no more than that."""
+    def alternatives(self, sites: EditableSites) -> list[Edit]:
+        """The same edit at each site and head where it can be made."""
         ...
 
-    def spots(self, openings: Openings) -> Spots:
-        """What it could be about at its own site and head."""
+    def candidates(self, sites: EditableSites) -> QueryKeys:
+        """The targets that it can have at its own site and head."""
         ...
 
     @property
-    def spot(self) -> Spot:
-        """The query and the key that it is about; `NOWHERE` where it is about none."""
+    def target(self) -> QueryKey:
+        """The query and key that it concerns; `NO_TARGET` if it concerns all alike."""
         ...
 
-    def at(self, spot: Spot) -> Edit:
-        """The same about another query and key."""
+    def moved_to(self, target: QueryKey) -> Edit:
+        """The same edit with another target."""
         ...
 
-    def takes(self, spot: Spot) -> bool:
-        """Whether this query does not see this key any more, where it is in force."""
+    def hides(self, target: QueryKey) -> bool:
+        """Whether it hides this key from this query."""
         ...
 
 
 class AtHead:
-    """An edit at one site that is about no query and no key more than about another."""
+    """A base of edits at one site that concern all queries and keys alike."""
 
     site: str
-    head: Any  # a number, or None for all where the edit can be of all
+    head: Any  # an index, or None for all heads
 
     @property
     def sites(self) -> tuple[str, ...]:
         return (self.site,)
 
     def check_met(self, site: str, queries: Collection[int], keys: Collection[int]) -> None:
-        """There is always something to do."""
+        """Always passes."""
 
-    def homes(self, openings: Openings) -> list[Edit]:
-        kind = openings[self.site].kind
-        homes = []
-        for site, opening in openings.items():
-            if opening.kind != kind:
+    def alternatives(self, sites: EditableSites) -> list[Edit]:
+        kind = sites[self.site].kind
+        alternatives = []
+        for name, editable in sites.items():
+            if editable.kind != kind:
                 continue
-            for head in [None] if self.head is None else range(opening.n_heads):
-                homes.append(replace(self, site=site, head=head))  # type: ignore[type-var]
-        return homes
+            for head in [None] if self.head is None else range(editable.n_heads):
+                alternatives.append(replace(self, site=name, head=head))  # type: ignore[type-var]
+        return alternatives
 
-    def spots(self, openings: Openings) -> Spots:
-        return torch.tensor([NOWHERE])
+    def candidates(self, sites: EditableSites) -> QueryKeys:
+        return torch.tensor([NO_TARGET])
 
     @property
-    def spot(self) -> Spot:
-        return NOWHERE
+    def target(self) -> QueryKey:
+        return NO_TARGET
 
-    def at(self, spot: Spot) -> Edit:
+    def moved_to(self, target: QueryKey) -> Edit:
         return cast("Edit", self)
 
-    def takes(self, spot: Spot) -> bool:
+    def hides(self, target: QueryKey) -> bool:
         return False
 
 
-def meet(one: Edit, other: Edit) -> bool:
+def overlap(first: Edit, second: Edit) -> bool:
     """Whether both change the same head of the same attention."""
-    heads = {one.head, other.head}
-    return not set(one.sites).isdisjoint(other.sites) and (None in heads or len(heads) == 1)
+    heads = {first.head, second.head}
+    return not set(first.sites).isdisjoint(second.sites) and (None in heads or len(heads) == 1)
 
 
-def not_there(site: str, what: str, there: Collection[int], got: int) -> UserError:
-    """What to say of a number that is none of those there."""
-    return UserError(f"{site} has the {what} {min(there)} to {max(there)}, got {got}")
+def not_there(site: str, side: str, indices: Collection[int], got: int) -> UserError:
+    """The error for an index that does not exist. side: `queries` or `keys`."""
+    return UserError(f"{site} has the {side} {min(indices)} to {max(indices)}, got {got}")
+
+
+# Scores -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class ScoreTable:
+    """The scores of one call and the keys that each query may attend to, which edits change in place.
+
+    scores, allowed: `(B, H, Q, K)`. changed: `(B, H, Q)`, True for rows that an edit changed. queries, keys: their
+    indices in the order of tokens.
+    """
+
+    site: str
+    scores: Float[Tensor, "B H Q K"]
+    allowed: Bool[Tensor, "B H Q K"]
+    changed: Bool[Tensor, "B H Q"]
+    queries: Int[Tensor, " Q"]
+    keys: Int[Tensor, " K"]
+    causal: bool
+
+    @staticmethod
+    def of(site: str, call: AttentionCall) -> ScoreTable:
+        geometry = call.geometry
+        scores = definition.scores(call)
+        allowed = allowed_links(call).expand_as(scores).clone()
+        return ScoreTable(
+            site=site,
+            scores=scores,
+            allowed=allowed,
+            changed=torch.zeros_like(allowed[..., 0]),
+            queries=geometry.q_pos.order,
+            keys=geometry.k_pos.order,
+            causal=geometry.encoding.site.causal,
+        )
+
+    def copies(self, count: int) -> list[ScoreTable]:
+        """The batch in `count` parts; these are views, so that their changes are made here too."""
+        parts = zip(
+            self.scores.chunk(count),
+            self.allowed.chunk(count),
+            self.changed.chunk(count),
+            strict=True,
+        )
+        shared = self.queries, self.keys, self.causal
+        return [ScoreTable(self.site, *part, *shared) for part in parts]
+
+    def head(self, head: int | None) -> slice:
+        """The rows of a head, or of all heads for None. Raises UserError for an unknown head."""
+        heads = self.scores.shape[1]
+        if head is None:
+            return slice(None)
+        if not 0 <= head < heads:
+            raise UserError(f"{self.site} has the heads 0 to {heads - 1}, got {head}")
+        return slice(head, head + 1)
+
+    def weights(self) -> Float[Tensor, "B H Q K"]:
+        """The softmax over allowed keys; 0 throughout for a query without keys."""
+        empty_BHQ1 = ~self._has_key()
+        hidden = ~self.allowed & ~empty_BHQ1
+        weights = self.scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        return weights.masked_fill(empty_BHQ1, 0.0)
+
+    def output(self, call: AttentionCall, before: Float[Tensor, "B H Q W"]) -> Tensor:
+        """The output: computed from the weights in changed rows, `before` in all others."""
+        if not bool(self.changed.any()):
+            return before
+        after = definition.weighted(call, self.weights())
+        after = after.masked_fill(~self._has_key(), 0.0).to(before.dtype)
+        return torch.where(self.changed.unsqueeze(-1), after, before)
+
+    def _has_key(self) -> Bool[Tensor, "B H Q 1"]:
+        return self.allowed.any(-1, keepdim=True)
+
+
+# Sites --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class EditableSite:
+    """A site where edits can be made.
+
+    kind: encoder, decoder or cross. links: the queries and keys of all allowed links. key_counts: for each link, how
+    many keys its query may attend to.
+    """
+
+    kind: str
+    n_heads: int
+    links: QueryKeys
+    key_counts: Int[Tensor, " N"]
+
+    @cached_property
+    def links_with_choice(self) -> QueryKeys:
+        """Links whose query may attend to another key as well."""
+        return self.links[self.key_counts > 1]
+
+
+EditableSites = dict[str, EditableSite]
+
+
+def editable_sites(model: nn.Module, run: Callable[[], Any]) -> EditableSites:
+    """All sites of a forward, by name. run: calls the model on a batch of one."""
+    with torch.no_grad(), record(model) as tape:
+        run()
+    return {site: _editable_site(tape, site) for site in tape.sites}
+
+
+def _editable_site(tape: Tape, site: str) -> EditableSite:
+    links, key_counts = [], []
+    calls = [recorded.call for recorded in tape.calls[site]]
+    for call in calls:
+        allowed_QK = allowed_links(call).all(0).squeeze(0).cpu()
+        query_N, key_N = allowed_QK.nonzero().unbind(1)
+        q_order = call.geometry.q_pos.order.cpu()
+        k_order = call.geometry.k_pos.order.cpu()
+        links.append(torch.stack((q_order[query_N], k_order[key_N]), 1))
+        key_counts.append(allowed_QK.sum(1)[query_N])
+    return EditableSite(
+        kind=tape.site(site).kind,
+        n_heads=calls[0].q.shape[1],
+        links=torch.cat(links),
+        key_counts=torch.cat(key_counts),
+    )

@@ -1,7 +1,7 @@
-"""Edits of a forward, each of which says what a query may look at, or how it compares what it looks at.
+"""The edits: heads off, uniform weights, single links, hidden tokens, and cuts of the largest or of random keys.
 
-Queries and keys are numbered by `Positions.order`, from 0 in each sequence, as the causal mask counts them: an edit
-means the same in a whole forward and in the step of a cached or recurrent decoder that reads its query.
+Queries and keys are counted by `Positions.order`, from 0 in each sequence, as the causal mask counts them. An edit has
+the same meaning in a whole forward and in one step of a cached or recurrent decoder.
 """
 
 from __future__ import annotations
@@ -13,16 +13,23 @@ from typing import Literal, final
 import torch
 
 from jarilab.core.errors import UserError, unknown
-from jarilab.inspect.intervene.edit import AtHead, Edit, not_there
-from jarilab.inspect.intervene.edit_sites import NOWHERE, Openings, Spot, Spots
-from jarilab.inspect.intervene.score_table import ScoreTable
+from jarilab.inspect.intervene.edit import (
+    NO_TARGET,
+    AtHead,
+    Edit,
+    EditableSites,
+    QueryKey,
+    QueryKeys,
+    ScoreTable,
+    not_there,
+)
 from jarilab.inspect.record.capture import Tape
 
 
 @final
 @dataclass(frozen=True)
 class HeadOff(AtHead):
-    """Its share of the output is zero before W_O; of a recurrent decoder, which has one head, the context is zero."""
+    """Sets the output of a head to zero before W_O; for a recurrent decoder, the context."""
 
     site: str
     head: int
@@ -32,7 +39,7 @@ class HeadOff(AtHead):
         table.allowed[:, rows] = False
         table.changed[:, rows] = True
 
-    def takes(self, spot: Spot) -> bool:
+    def hides(self, target: QueryKey) -> bool:
         return True
 
     def __str__(self) -> str:
@@ -42,7 +49,7 @@ class HeadOff(AtHead):
 @final
 @dataclass(frozen=True)
 class Uniform(AtHead):
-    """Equal weights over the keys that each query may look at; head None is all heads."""
+    """Gives equal weights to all keys that a query may attend to. head: None for all heads."""
 
     site: str
     head: int | None = None
@@ -59,10 +66,9 @@ class Uniform(AtHead):
 @final
 @dataclass(frozen=True)
 class Link(AtHead):
-    """One query and one key; head None is all heads.
+    """Changes the link from one query to one key. head: None for all heads.
 
-    how: `erase` takes the key away, so that the others share its weight in proportion and a query without any other
-    looks at nothing; `force` takes all others away.
+    how: `erase` hides the key, and the other keys share its weight in proportion; `force` hides all other keys.
     """
 
     site: str
@@ -82,46 +88,44 @@ class Link(AtHead):
             return
         key_K = table.keys == self.key
         allowed = table.allowed[:, rows]
-        of_query = allowed[..., query_Q, :]
-        hidden = ~of_query[..., key_K]
+        hidden = ~allowed[..., query_Q, :][..., key_K]
         if not bool(key_K.any()) or bool(hidden.any()):
-            raise self._hidden(table)
-        taken_K = key_K if self.how == "erase" else ~key_K
-        taken_QK = query_Q.unsqueeze(1) & taken_K
-        table.allowed[:, rows] &= ~taken_QK
+            raise self._is_hidden(table)
+        removed_K = key_K if self.how == "erase" else ~key_K
+        removed_QK = query_Q.unsqueeze(1) & removed_K
+        table.allowed[:, rows] &= ~removed_QK
         table.changed[:, rows] |= query_Q
 
-    def _hidden(self, table: ScoreTable) -> UserError:
+    def _is_hidden(self, table: ScoreTable) -> UserError:
         keys = table.keys.tolist()
         if self.key not in keys and not table.causal:
             return not_there(self.site, "keys", keys, self.key)
         return UserError(
             f"cannot {self.how} the link from query {self.query} to key {self.key} at {self.site}: the mask, or "
-            "another edit, forbids this query to look there; choose a key that it may look at"
+            "another edit, hides this key; choose a key that the query may attend to"
         )
 
     def check_met(self, site: str, queries: Collection[int], keys: Collection[int]) -> None:
-        """Whether the query came."""
         if self.query not in queries:
             raise not_there(site, "queries", queries, self.query)
 
-    def spots(self, openings: Openings) -> Spots:
-        """Links that the mask leaves open; one is forced only where its query has another key to lose."""
-        opening = openings[self.site]
-        return opening.links if self.how == "erase" else opening.contested
+    def candidates(self, sites: EditableSites) -> QueryKeys:
+        """All allowed links. To force a link has an effect only if its query has another key."""
+        editable = sites[self.site]
+        return editable.links if self.how == "erase" else editable.links_with_choice
 
     @property
-    def spot(self) -> Spot:
+    def target(self) -> QueryKey:
         return self.query, self.key
 
-    def at(self, spot: Spot) -> Edit:
-        query, key = spot
+    def moved_to(self, target: QueryKey) -> Edit:
+        query, key = target
         return replace(self, query=query, key=key)
 
-    def takes(self, spot: Spot) -> bool:
-        query, key = spot
-        of_key = key == self.key
-        return query == self.query and (of_key if self.how == "erase" else not of_key)
+    def hides(self, target: QueryKey) -> bool:
+        query, key = target
+        is_key = key == self.key
+        return query == self.query and (is_key if self.how == "erase" else not is_key)
 
     def __str__(self) -> str:
         return f"{_heads(self)}: {self.how} {self.query} -> {self.key}"
@@ -130,9 +134,9 @@ class Link(AtHead):
 @final
 @dataclass(frozen=True)
 class TokenOff:
-    """No query looks at one of the keys, as if that token were padding; a query without any other looks at nothing.
+    """Hides a key from all queries, as if its token were padding.
 
-    sites: attentions over the same tokens; `TokenOff.everywhere` finds those of a tape. head None is all heads.
+    sites: attentions over the same tokens; `TokenOff.everywhere` takes those of a tape. head: None for all heads.
     """
 
     sites: tuple[str, ...]
@@ -147,62 +151,65 @@ class TokenOff:
 
     @staticmethod
     def everywhere(tape: Tape, side: str, key: int) -> TokenOff:
-        """At every attention of a tape whose keys are tokens of one side, `source` or `target`. Raises UserError where
-        there is none, no such token, not the same number of keys at each, or attention that was not recorded."""
-        keys_of: dict[str, int] = {}
+        """The edit at every attention of a tape whose keys are tokens of one side, `source` or `target`.
+
+        Raises UserError if there is no such attention or token, if the attentions have different numbers of keys, and
+        if the tape misses attentions.
+        """
+        key_counts: dict[str, int] = {}
         sides = dict.fromkeys(tape.site(name).keys for name in tape.sites)
         for name, calls in tape.calls.items():
             if tape.site(name).keys == side:
-                keys_of[name] = max(recorded.call.k.shape[2] for recorded in calls)
-        if not keys_of:
+                key_counts[name] = max(recorded.call.k.shape[2] for recorded in calls)
+        if not key_counts:
             raise unknown("side with keys", side, sides)
-        named = f'TokenOff(("{next(iter(keys_of))}",), None, {key})'
+        example = f'TokenOff(("{next(iter(key_counts))}",), None, {key})'
         if tape.missing:
             raise UserError(
-                f"{tape.missing[0]} seems to attend in a way that cannot be recorded (tape.missing), and would see the "
-                f"token still; name the sites that are to lose it: {named}"
+                f"{tape.missing[0]} seems to attend in a way that cannot be recorded (tape.missing), and would "
+                f"still attend to the token; name the sites where it is to be hidden: {example}"
             )
-        fewest, most = min(keys_of.values()), max(keys_of.values())
+        fewest, most = min(key_counts.values()), max(key_counts.values())
         if fewest < most:
             raise UserError(
-                f"the attentions over the {side} have {fewest} to {most} keys, so that a token has no one number; name "
-                f"the sites: {named}"
+                f"the attentions over the {side} have {fewest} to {most} keys, so that the index of a token is not "
+                f"unique; name the sites: {example}"
             )
         if not 0 <= key < most:
             raise UserError(f"the {side} has the tokens 0 to {most - 1}, got {key}")
-        return TokenOff(tuple(keys_of), None, key)
+        return TokenOff(tuple(key_counts), None, key)
 
     def apply(self, table: ScoreTable) -> None:
         rows = table.head(self.head)
         key_K = table.keys == self.key
-        seen_BHQ = (table.allowed[:, rows] & key_K).any(-1)
+        visible_BHQ = (table.allowed[:, rows] & key_K).any(-1)
         table.allowed[:, rows] &= ~key_K
-        table.changed[:, rows] |= seen_BHQ
+        table.changed[:, rows] |= visible_BHQ
 
     def check_met(self, site: str, queries: Collection[int], keys: Collection[int]) -> None:
-        """Whether the key came: in what is written step by step it comes with its own step."""
+        # In generation a key appears with its own step.
         if self.key not in keys:
             raise not_there(site, "keys", keys, self.key)
 
-    def homes(self, openings: Openings) -> list[Edit]:
+    def alternatives(self, sites: EditableSites) -> list[Edit]:
         return [self]
 
-    def spots(self, openings: Openings) -> Spots:
-        """Every key that a query may look at."""
-        links_N2 = torch.cat([openings[site].links for site in self.sites])
+    def candidates(self, sites: EditableSites) -> QueryKeys:
+        """Every key that some query may attend to."""
+        links_N2 = torch.cat([sites[site].links for site in self.sites])
         key_N = links_N2[:, 1].unique()
-        no_query_N = torch.full_like(key_N, NOWHERE[0])
+        no_query_N = torch.full_like(key_N, NO_TARGET[0])
         return torch.stack((no_query_N, key_N), 1)
 
     @property
-    def spot(self) -> Spot:
-        return NOWHERE[0], self.key
+    def target(self) -> QueryKey:
+        return NO_TARGET[0], self.key
 
-    def at(self, spot: Spot) -> Edit:
-        return replace(self, key=spot[1])
+    def moved_to(self, target: QueryKey) -> Edit:
+        return replace(self, key=target[1])
 
-    def takes(self, spot: Spot) -> bool:
-        return spot[1] == self.key
+    def hides(self, target: QueryKey) -> bool:
+        return target[1] == self.key
 
     def __str__(self) -> str:
         others = len(self.sites) - 1
@@ -213,9 +220,9 @@ class TokenOff:
 @final
 @dataclass(frozen=True)
 class Cut(AtHead):
-    """Every query loses `count` of its keys, or all if it has no more; head None is all heads, each its own keys.
+    """Hides `count` keys from every query, or all if it has fewer. head: None for all heads, each with its own keys.
 
-    how: `largest` takes those with the largest weights, `random` any that it may look at. seed: of the random ones.
+    how: `largest` hides the keys with the largest weights, `random` any that the query may attend to, drawn by `seed`.
     """
 
     site: str
@@ -226,7 +233,7 @@ class Cut(AtHead):
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise UserError(f"expected 1 or more keys to take from each query, got {self.count}")
+            raise UserError(f"expected 1 or more keys to hide from each query, got {self.count}")
         if self.how not in ("largest", "random"):
             raise unknown("choice of keys", self.how, ("largest", "random"))
 
@@ -235,15 +242,14 @@ class Cut(AtHead):
         allowed = table.allowed[:, rows]
         rank = table.scores[:, rows]
         if self.how == "random":
-            # Every step of a decoder draws for itself.
+            # Each step of a decoder draws keys of its own.
             seed = self.seed + 1_000_003 * int(table.queries[0])
             generator = torch.Generator().manual_seed(seed)
             rank = torch.rand(rank.shape, generator=generator).to(rank.device)
         rank = rank.masked_fill(~allowed, float("-inf"))
         count = min(self.count, rank.shape[-1])
-        first = rank.topk(count).indices
-        taken = torch.zeros_like(allowed).scatter(-1, first, True)
-        table.allowed[:, rows] = allowed & ~taken
+        removed = torch.zeros_like(allowed).scatter(-1, rank.topk(count).indices, True)
+        table.allowed[:, rows] = allowed & ~removed
         table.changed[:, rows] = True
 
     def __str__(self) -> str:

@@ -21,9 +21,8 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.attention.module import AttentionKernel
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.intervene.edit import Edit
+from jarilab.inspect.intervene.edit import Edit, ScoreTable
 from jarilab.inspect.intervene.edits import Cut, HeadOff, Link, TokenOff, Uniform
-from jarilab.inspect.intervene.score_table import ScoreTable
 from jarilab.inspect.record.foreign_call import ForeignCall
 from jarilab.inspect.record.function_mode import AttentionMode, ModuleFrame, SiteNames
 from jarilab.inspect.record.sites import attentions_of

@@ -1,7 +1,8 @@
-"""How likely a model finds an answer, and how far apart two distributions of the next token are.
+"""Log-probabilities and losses of an answer, and divergences between distributions of the next token.
 
-written, where it is asked for: what was written after each token of the last input; the class of an image, or that of
-each object query.
+`written`, in all functions: the IDs that were written after each token of the last input, `(B, L)` or those of a batch
+of one, below 0 for none; for images, the class of the image or of each object query. A language model's are the next of
+its tokens, unless a tensor is given.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ Written = Sequence[int] | Int[Tensor, "B L"]
 def log_probabilities(
     model: nn.Module, inputs: Inputs, edits: Sequence[Edit] = ()
 ) -> Float[Tensor, "B L V"]:
-    """The logarithms of the next token's probabilities in a forward with edits, in float64."""
+    """The log-probabilities of the next token in a forward with edits, in float64."""
     with torch.no_grad(), operate(model, edits):
         return log_softmax(model(*inputs))
 
 
 def log_softmax(outputs: Any) -> Float[Tensor, "B L V"]:
-    """The logarithms of the probabilities that a model's outputs mean, in float64."""
+    """The log-probabilities of a model's outputs, in float64."""
     return scores_of(outputs).double().log_softmax(-1)
 
 
 def labels_of(inputs: Inputs, written: Written) -> Int[Tensor, "B L"]:
-    """The number of what was written after each token, below 0 for nothing; of what is said of an image."""
+    """The ID that was written after each token, below 0 for none; for images, the classes."""
     last = inputs[-1]
     if isinstance(last, Tokens):
         return _labels_of_tokens(last, written, language_model=len(inputs) == 1)
@@ -56,19 +57,18 @@ def _labels_of_tokens(
     if isinstance(written, Tensor):
         labels = written.to(ids.device)
     elif language_model:
-        labels = _next(tokens)
+        labels = _next_ids(tokens)
     else:
         labels = torch.tensor([list(written)], dtype=torch.long, device=ids.device)
     if labels.shape != ids.shape:
         raise UserError(
-            f"something is written after each token of the target: expected {tuple(ids.shape)} numbers, got "
-            f"{tuple(labels.shape)}; take inputs and written from the same answer"
+            f"expected {tuple(ids.shape)} numbers, got {tuple(labels.shape)}; take inputs and written from the same "
+            "answer, with an ID after each token of the target"
         )
     return labels
 
 
-def _next(tokens: Tokens) -> Int[Tensor, "B L"]:
-    """The token after each."""
+def _next_ids(tokens: Tokens) -> Int[Tensor, "B L"]:
     ids, keep = tokens.ids, tokens.keep
     labels = torch.full_like(ids, IGNORED)
     labels[:, :-1] = ids[:, 1:]
@@ -78,12 +78,12 @@ def _next(tokens: Tokens) -> Int[Tensor, "B L"]:
     return labels
 
 
-def picked(log_BLV: Tensor, labels_BL: Tensor) -> Float[Tensor, "B L"]:
-    """The log-probability of each label, 0 where there is none. Raises UserError for labels of other places."""
+def pick_labels(log_BLV: Tensor, labels_BL: Tensor) -> Float[Tensor, "B L"]:
+    """The log-probability of each label, 0 where there is none. Raises UserError for labels of another shape."""
     if labels_BL.shape != log_BLV.shape[:2]:
         raise UserError(
-            f"expected the number of what is said at each of {tuple(log_BLV.shape[:2])} places, got "
-            f"{tuple(labels_BL.shape)}; take inputs and written from the same answer"
+            f"expected a label for each of {tuple(log_BLV.shape[:2])} places, got {tuple(labels_BL.shape)}; take "
+            "inputs and written from the same answer"
         )
     index_BL1 = labels_BL.clamp_min(0).unsqueeze(-1)
     picked_BL = log_BLV.gather(-1, index_BL1).squeeze(-1)
@@ -93,25 +93,25 @@ def picked(log_BLV: Tensor, labels_BL: Tensor) -> Float[Tensor, "B L"]:
 def losses(log_BLV: Tensor, labels_BL: Tensor) -> Float[Tensor, " B"]:
     """The mean cross-entropy of each row's labels, in nats."""
     count_B = (labels_BL >= 0).sum(1).clamp_min(1)
-    return -picked(log_BLV, labels_BL).sum(1) / count_B
+    return -pick_labels(log_BLV, labels_BL).sum(1) / count_B
 
 
 def divergence(first_BLV: Tensor, second_BLV: Tensor, inputs: Inputs) -> float:
-    """The mean Jensen-Shannon divergence of distributions given by their logarithms, padding left out."""
+    """The mean of `divergences` over all places that are no padding."""
     each_BL = divergences(first_BLV, second_BLV)
     return float(mean_over(each_BL, inputs).clamp(0.0, math.log(2)))
 
 
 def divergences(first_BLV: Tensor, second_BLV: Tensor) -> Float[Tensor, "B L"]:
-    """The Jensen-Shannon divergence at each place, of distributions given by their logarithms."""
+    """The Jensen-Shannon divergence, in nats, of distributions given as log-probabilities."""
     middle_BLV = torch.logaddexp(first_BLV, second_BLV) - math.log(2)
     logs_2BLV = torch.stack((first_BLV, second_BLV))
-    # What has no probability in either adds nothing.
+    # A token without probability in both adds nothing.
     ratios_2BLV = (logs_2BLV - middle_BLV).nan_to_num(0.0, neginf=0.0)
     return 0.5 * (logs_2BLV.exp() * ratios_2BLV).sum((0, -1))
 
 
 def mean_over(values_BL: Float[Tensor, "B L"], inputs: Inputs) -> Float[Tensor, ""]:
-    """The mean over all places of an answer that are no padding."""
+    """The mean over all places of the answer that are no padding."""
     keep = keep_of(inputs)
     return (values_BL if keep is None else values_BL[keep]).mean()

@@ -1,6 +1,6 @@
-"""Tokens at other places: what a model makes of them shows what it knows of order.
+"""Change the positions of tokens or patches, to measure what a model knows of order.
 
-The causal mask goes by the order of tokens, which stays.
+The causal mask follows the order of tokens, which stays.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.positions.patches import Images
 
-FARTHEST = 2**40  # places stay whole numbers when they are moved by this
-WAYS = ("off", "shift", "stretch", "shuffle")
+MAX_AMOUNT = 2**40  # positions that are moved by this stay exact integers
+KINDS = ("off", "shift", "stretch", "shuffle")
 
 
 @final
 @dataclass(frozen=True)
-class Places:
-    """Where tokens are said to be. The causal mask goes by their order, which stays.
+class PositionEdit:
+    """A change of positions.
 
-    how: `off`, all at place 0; `shift`, all moved by `amount`; `stretch`, all `amount` times as far from 0;
-    `shuffle`, places dealt out anew among the tokens that are no padding, by `seed`.
+    how: `off` sets all to 0; `shift` adds `amount`; `stretch` multiplies by `amount`; `shuffle` permutes the positions
+    of tokens that are no padding, by `seed`.
     """
 
     how: Literal["off", "shift", "stretch", "shuffle"]
@@ -35,16 +35,19 @@ class Places:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.how not in WAYS:
-            raise unknown("way to move places", self.how, WAYS)
-        if not abs(self.amount) <= FARTHEST:
-            raise UserError(f"places are moved by {FARTHEST} at most, got {self.amount}")
+        if self.how not in KINDS:
+            raise unknown("way to move places", self.how, KINDS)
+        if not abs(self.amount) <= MAX_AMOUNT:
+            raise UserError(
+                f"places are moved by {MAX_AMOUNT} at most, got {self.amount}; choose a smaller amount"
+            )
 
-    def of(self, positions: Positions) -> Tensor:
-        """Each coordinate moved, whatever the others are: int64 stays int64 if the amount is whole, else becomes
-        float64. What says that a token has no place in a part of the sequence stays. Raises UserError for a place that
-        would be read as none."""
-        moved, absent = self._of(positions.coordinates), positions.absent
+    def moved_coordinates(self, positions: Positions) -> Tensor:
+        """The changed coordinates: int64 if the amount is whole, else float64.
+
+        Marks of absent positions stay. Raises UserError if a position would be read as absent.
+        """
+        moved, absent = self._move(positions.coordinates), positions.absent
         if absent is None:
             return moved
         if bool(((moved <= -1) & ~absent).any()):
@@ -54,46 +57,47 @@ class Places:
             )
         return torch.where(absent, positions.coordinates.to(moved.dtype), moved)
 
-    def _of(self, coordinates: Tensor) -> Tensor:
+    def _move(self, coordinates: Tensor) -> Tensor:
         if self.how == "off":
             return torch.zeros_like(coordinates)
-        whole = float(self.amount).is_integer()
-        if not whole and not coordinates.is_floating_point():
+        is_whole = float(self.amount).is_integer()
+        if not is_whole and not coordinates.is_floating_point():
             coordinates = coordinates.double()
-        amount = int(self.amount) if whole else self.amount
+        amount = int(self.amount) if is_whole else self.amount
         return coordinates * amount if self.how == "stretch" else coordinates + amount
 
 
-def moved(tokens: Tokens, places: Places) -> Tokens:
-    """The same tokens at other places. What an encoding cannot do with those it says in the next forward."""
+def move_tokens(tokens: Tokens, edit: PositionEdit) -> Tokens:
+    """The same tokens at changed positions."""
+    # An encoding raises in the next forward if it cannot use them.
     keep = tokens.keep
     if keep is None:
         keep = torch.ones_like(tokens.ids[:1], dtype=torch.bool)
-    return replace(tokens, positions=moved_positions(tokens.positions, places, keep))
+    return replace(tokens, positions=move_positions(tokens.positions, edit, keep))
 
 
-def moved_positions(
-    positions: Positions, places: Places, keep_RL: Bool[Tensor, "R L"]
+def move_positions(
+    positions: Positions, edit: PositionEdit, keep_RL: Bool[Tensor, "R L"]
 ) -> Positions:
-    """Other places for the same tokens. keep: False on padding, which is not shuffled. In a sequence of several parts
-    each is shuffled by itself: a word has no place in the image."""
-    if places.how == "shuffle":
-        return _shuffled(positions, places.seed, keep_RL)
+    """The changed positions. keep: False on padding, which is not shuffled."""
+    if edit.how == "shuffle":
+        return _shuffle(positions, edit.seed, keep_RL)
     if positions.relations is not None:
         raise UserError(
-            f"the nodes of a graph have names, not places: cannot {places.how} them; use shuffle"
+            f"the nodes of a graph have names, not places: cannot {edit.how} them; use shuffle"
         )
-    return replace(positions, coordinates=places.of(positions))
+    return replace(positions, coordinates=edit.moved_coordinates(positions))
 
 
-def _shuffled(positions: Positions, seed: int, keep_RL: Bool[Tensor, "R L"]) -> Positions:
+def _shuffle(positions: Positions, seed: int, keep_RL: Bool[Tensor, "R L"]) -> Positions:
+    # Each part of a sequence is shuffled by itself: a word has no position in the image. All axes of a part have the
+    # same tokens, so they get the same permutation.
     columns, absent = [], positions.absent
     for axis, column in enumerate(positions.coordinates.split(1, -1)):
-        there_RL = keep_RL
+        movable_RL = keep_RL
         if absent is not None:
-            there_RL = keep_RL & ~absent[..., axis].reshape(-1, positions.length)
-        # The same for all axes of a part, which have the same tokens.
-        index_RL = permutations(there_RL, seed)
+            movable_RL = keep_RL & ~absent[..., axis].reshape(-1, positions.length)
+        index_RL = permutations(movable_RL, seed)
         if len(index_RL) == 1:
             columns.append(column[..., index_RL[0], :])
         else:
@@ -103,64 +107,65 @@ def _shuffled(positions: Positions, seed: int, keep_RL: Bool[Tensor, "R L"]) -> 
 
 
 @contextmanager
-def displaced(model: Any, places: Places) -> Iterator[None]:
-    """Every forward of a model of images inside the block has their patches at other places; tokens that have none
-    stay without. Raises UserError for a model that does not place its inputs itself."""
-    own = getattr(model, "places", None)
-    if own is None:
+def move_patches(model: Any, edit: PositionEdit) -> Iterator[None]:
+    """Change the positions of the patches of a model of images, in every forward inside the block.
+
+    Raises UserError for a model that does not place its inputs itself.
+    """
+    places = getattr(model, "places", None)
+    if places is None:
         raise UserError(
-            "this model takes places with its tokens; move them there, with moved(tokens, places)"
+            "this model takes places with its tokens; move them there, with move_tokens(tokens, edit)"
         )
 
-    def elsewhere(images: Images) -> Positions:
-        positions = own(images)
-        return moved_positions(positions, places, placed(positions))
+    def moved_places(images: Images) -> Positions:
+        positions = places(images)
+        return move_positions(positions, edit, has_position(positions))
 
-    model.places = elsewhere
+    model.places = moved_places
     try:
         yield
     finally:
         del model.places
 
 
-def placed(positions: Positions) -> Bool[Tensor, "R L"]:
-    """Which tokens have a place."""
+def has_position(positions: Positions) -> Bool[Tensor, "R L"]:
+    """True for tokens that have a position."""
     if positions.unplaced is None:
         return torch.ones_like(positions.order, dtype=torch.bool).unsqueeze(0)
     return ~positions.unplaced.reshape(-1, positions.length)
 
 
 def permutations(keep_RL: Bool[Tensor, "R L"], seed: int) -> Int[Tensor, "R L"]:
-    """For each row, whose place or token comes to each place; those not kept stay, and no row of two or more others
-    stays as it is."""
+    """A permutation of the kept tokens of each row; never the identity if there are two or more."""
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for keep_L in keep_RL.cpu():
         index_L = torch.arange(len(keep_L))
-        real = keep_L.nonzero().squeeze(1)
-        drawn = torch.randperm(len(real), generator=generator)
+        kept_indices = keep_L.nonzero().squeeze(1)
+        drawn = torch.randperm(len(kept_indices), generator=generator)
         if torch.equal(drawn, drawn.sort().values):
             drawn = drawn.roll(1)
-        index_L[real] = real[drawn]
+        index_L[kept_indices] = kept_indices[drawn]
         rows.append(index_L)
     return torch.stack(rows).to(keep_RL.device)
 
 
 @final
-class Displaced:
-    """A model that writes with its own tokens at other places, for the searches in `jarilab.models.decoding`.
+class MovedModel:
+    """A model that generates its tokens at changed positions, for the searches in `jarilab.models.decoding`.
 
-    The source is the caller's to move. With `shuffle`, the first `length` places are dealt out as `moved` deals out
-    those of an answer of this length; a longer answer goes on in order.
+    Positions of the source are not changed here. `shuffle` permutes the first `length` positions as `move_tokens` does
+    for an answer of this length; a longer answer continues in order.
     """
 
-    def __init__(self, model: Any, places: Places, length: int):
-        self._model, self._places = model, places
-        real = torch.ones(1, max(1, length), dtype=torch.bool)
-        self._deal = permutations(real, places.seed)[0] if places.how == "shuffle" else None
+    def __init__(self, model: Any, edit: PositionEdit, length: int):
+        self._model, self._edit = model, edit
+        keep = torch.ones(1, max(1, length), dtype=torch.bool)
+        self._permutation = permutations(keep, edit.seed)[0] if edit.how == "shuffle" else None
 
     def parameters(self) -> Iterator[Tensor]:
-        """The model's, which tell where it computes."""
+        """The parameters of the model, from which a search reads the device."""
         return self._model.parameters()
 
     def start(self, source: Tokens | None) -> Any:
@@ -169,15 +174,17 @@ class Displaced:
     def step(
         self, state: Any, ids: Int[Tensor, "R L"], positions: Positions, cache: Any
     ) -> Float[Tensor, "R L V"]:
-        return self._model.step(state, ids, self._placed(positions), cache)
+        return self._model.step(state, ids, self._move(positions), cache)
 
     def new_cache(self) -> Any:
         return self._model.new_cache()
 
-    def _placed(self, positions: Positions) -> Positions:
+    def _move(self, positions: Positions) -> Positions:
         coordinates = positions.coordinates
-        if self._deal is None:
-            return replace(positions, coordinates=self._places.of(positions))
-        deal, order_L1 = self._deal.to(coordinates.device), positions.order.unsqueeze(1)
-        dealt = deal[order_L1.clamp_max(len(deal) - 1)]
-        return replace(positions, coordinates=torch.where(order_L1 < len(deal), dealt, coordinates))
+        if self._permutation is None:
+            return replace(positions, coordinates=self._edit.moved_coordinates(positions))
+        permutation = self._permutation.to(coordinates.device)
+        order_L1 = positions.order.unsqueeze(1)
+        permuted = permutation[order_L1.clamp_max(len(permutation) - 1)]
+        in_range = order_L1 < len(permutation)
+        return replace(positions, coordinates=torch.where(in_range, permuted, coordinates))

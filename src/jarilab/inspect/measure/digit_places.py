@@ -1,4 +1,4 @@
-"""What each token of a sum is, digit by digit, and how much a head looks at the digits of its own place."""
+"""The role of each token of a sum, and the weight that a head puts on digits of the same place value."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ Part = Literal["left", "operator", "right", "equals", "sign", "answer", "other"]
 
 @dataclass(frozen=True)
 class Place:
-    """What a token of a sum is. place: of a digit, 0 for the ones. carry: of a digit of the answer, whether the places
-    below carry into its place (or borrow from it) when the operands are added up (or the smaller is taken away)."""
+    """The role of a token of a sum.
+
+    place: place value of a digit, 0 for the ones. carry: for a digit of the answer, whether a carry comes into its
+    place, or a borrow is taken from it.
+    """
 
     part: Part
     place: int | None = None
@@ -28,38 +31,38 @@ class Place:
 
 
 def places_of(tokens: Sequence[str], *, ones_first: bool = False) -> list[Place]:
-    """What each token of `21+211=232`, or of `21-211` alone, is; one character a token, others (`<s>`) are "other".
+    """The role of each token of `21+211=232`, or of `21-211`.
 
-    To read a source and the answer to it: `places_of([*source, "=", *written])`. The answer is whatever stands after
-    the `=`, right or wrong. ones_first: it is written from the ones up.
-    Raises UserError where the tokens are no such expression.
+    tokens: one character each; other tokens (`<s>`) get the role "other". For a source and its answer:
+    `places_of([*source, "=", *written])`. ones_first: the answer starts with its ones.
+    Raises UserError if the tokens are no such expression.
     """
     left, operator, right, equals, answer = _expression(tokens)
     carries = _carries(left, operator, right)
-    of_expression = [
+    roles = [
         *_operand("left", left),
         Place("operator"),
         *_operand("right", right),
         *[Place("equals")] * len(equals),
         *_answer_places(answer, carries, ones_first),
     ]
-    remaining = iter(of_expression)
+    remaining = iter(roles)
     return [next(remaining) if token in CHARACTERS else Place("other") for token in tokens]
 
 
 def _expression(tokens: Sequence[str]) -> tuple[str, ...]:
     """Left operand, operator, right operand, equals sign and answer; the last two may be empty."""
     text = "".join(token for token in tokens if token in CHARACTERS)
-    found = re.fullmatch(r"([0-9]+)([+-])([0-9]+)(?:(=)([0-9+=-]*))?", text)
-    if found is None or any(_holds_several(token) for token in tokens):
+    match = re.fullmatch(r"([0-9]+)([+-])([0-9]+)(?:(=)([0-9+=-]*))?", text)
+    if match is None or any(_has_several_characters(token) for token in tokens):
         raise UserError(
             f"expected an expression such as 21+211 or 21+211=232, a token for each character, got {list(tokens)}"
         )
-    return found.groups("")
+    return match.groups("")
 
 
-def _holds_several(token: str) -> bool:
-    """Whether characters of an expression stand in one token. `<s>` and its like are none."""
+def _has_several_characters(token: str) -> bool:
+    """Whether a token has several characters of an expression; special tokens such as `<s>` have none."""
     if len(token) == 1 or token.startswith("<"):
         return False
     return not CHARACTERS.isdisjoint(token)
@@ -84,7 +87,7 @@ def _answer_places(answer: str, carries: list[bool], ones_first: bool) -> list[P
 
 
 def _carries(left: str, operator: str, right: str) -> list[bool]:
-    """For each place, whether something is carried into it; one place more than the longer operand has."""
+    """Whether there is a carry into each place, one more than the longer operand has."""
     width = max(len(left), len(right))
     larger, smaller = left.zfill(width), right.zfill(width)
     if operator == "-" and larger < smaller:  # the answer is the other difference with a sign
@@ -98,12 +101,11 @@ def _carries(left: str, operator: str, right: str) -> list[bool]:
 
 
 def place_share(map: Map, queries: Sequence[Place], keys: Sequence[Place]) -> Scored:
-    """The weight that a digit puts on the operands' digits of its own place, itself left out; mean over the digits that
-    may look at one.
+    """The weight of a digit on the operands' digits of the same place value, mean over digits that may attend to one.
 
-    queries, keys: what each row and column stands for. In attention to a source, a row stands for what is written at
-    it, so that the first row of `<s> 2 3 2` is the place of the first digit.
-    Raises UserError where they are not as many as the map's.
+    queries, keys: the role of each row and column. In cross-attention, the role of a row is that of the token written
+    after it: the first row of `<s> 2 3 2` has the role of the first digit. A digit's weight on itself does not count.
+    Raises UserError if their numbers do not match the map.
     """
     got = len(queries), len(keys)
     expected = len(map.queries), len(map.keys)
@@ -112,17 +114,17 @@ def place_share(map: Map, queries: Sequence[Place], keys: Sequence[Place]) -> Sc
             f"expected {expected[0]} and {expected[1]} places, one for each query and key of the map, "
             f"got {got[0]} and {got[1]}"
         )
-    # Numbers that no place has keep what is no digit from being equal to anything.
-    of_queries = [-1 if place.place is None else place.place for place in queries]
-    of_keys = [_place_in_operand(place) for place in keys]
-    query_Q1 = torch.tensor(of_queries).unsqueeze(-1)
-    target_QK = query_Q1 == torch.tensor(of_keys)
+    # -1 and -2 are no place values, so that other tokens match nothing.
+    query_values = [-1 if place.place is None else place.place for place in queries]
+    key_values = [_operand_value(place) for place in keys]
+    query_Q1 = torch.tensor(query_values).unsqueeze(-1)
+    target_QK = query_Q1 == torch.tensor(key_values)
     if map.same:
         target_QK = target_QK & (map.ahead != 0)
     return scored_mass(map, target_QK)
 
 
-def _place_in_operand(place: Place) -> int:
+def _operand_value(place: Place) -> int:
     if place.place is None or place.part not in ("left", "right"):
         return -2
     return place.place

@@ -1,4 +1,4 @@
-"""How far maps are from each other, and which head of one model goes with which of another."""
+"""The divergence between maps, and the best pairing of the heads of two models."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from jarilab.core.shapes import Bool, Float, Tensor
 
 @torch.no_grad()
 def divergence(p: Float[Tensor, "H Q K"], q: Float[Tensor, "G Q K"]) -> Float[Tensor, "H G"]:
-    """Jensen-Shannon divergence, in nats, of each head of one map from each of another: 0 to ln 2, mean over queries.
+    """Jensen-Shannon divergence between each head of two maps, in nats, 0 to ln 2; mean over queries.
 
-    Queries without keys are left out; NaN where there are no others. Raises UserError for maps of different shapes.
+    Queries without keys are left out; NaN if there are no others. Raises UserError for maps of different shapes.
     """
-    size_of_p, size_of_q = tuple(p.shape[1:]), tuple(q.shape[1:])
-    if size_of_p != size_of_q:
+    p_shape, q_shape = tuple(p.shape[1:]), tuple(q.shape[1:])
+    if p_shape != q_shape:
         raise UserError(
-            f"expected maps of the same queries and keys, got {size_of_p} and {size_of_q}; "
+            f"expected maps of the same queries and keys, got {p_shape} and {q_shape}; "
             "give both models the same input"
         )
-    rows_Q = _with_keys(p) & _with_keys(q)
+    rows_Q = _has_key(p) & _has_key(q)
     p = p[:, rows_Q].double()
     q = q[:, rows_Q].double()
     entropy_GQ = _entropy(q)
-    of_heads = []
-    for one_QK in p:  # one head against all of the other's at a time, to bound the memory
-        middle_GQ = _entropy((one_QK + q) / 2)
-        mean_GQ = (_entropy(one_QK) + entropy_GQ) / 2
-        apart_GQ = (middle_GQ - mean_GQ).clamp_min(0)
-        of_heads.append(apart_GQ.mean(-1))
-    return torch.stack(of_heads)
+    divergences = []
+    for p_QK in p:  # one head at a time, to bound the memory
+        middle_GQ = _entropy((p_QK + q) / 2)
+        mean_GQ = (_entropy(p_QK) + entropy_GQ) / 2
+        divergence_GQ = (middle_GQ - mean_GQ).clamp_min(0)
+        divergences.append(divergence_GQ.mean(-1))
+    return torch.stack(divergences)
 
 
-def _with_keys(weights: Float[Tensor, "H Q K"]) -> Bool[Tensor, " Q"]:
+def _has_key(weights: Float[Tensor, "H Q K"]) -> Bool[Tensor, " Q"]:
     return weights.sum((0, -1)) > 0
 
 
@@ -45,24 +45,22 @@ def _entropy(p: Float[Tensor, "*G Q K"]) -> Float[Tensor, "*G Q"]:
 
 @dataclass(frozen=True)
 class Matching:
-    """Which head of one model goes with which of another, and the mean divergence of the pairs."""
+    """Pairs of heads of two models, and the mean divergence of the pairs."""
 
     pairs: list[tuple[int, int]]
     distance: float
 
 
 def match_heads(divergence: Float[Tensor, "H G"]) -> Matching:
-    """The pairs of heads with the least divergence in all; exact (scipy's `linear_sum_assignment`).
+    """The pairs of heads with the smallest total divergence, exact (scipy's `linear_sum_assignment`).
 
-    A difference between models means something only beside that of two seeds of the same model.
-    Of different numbers of heads, those left over stay alone. Raises UserError for NaN and infinity.
+    Compare the result with that of two seeds of the same model. If one model has more heads, some stay without a pair.
+    Raises UserError for NaN and infinity.
     """
     from scipy.optimize import linear_sum_assignment
 
     if not bool(divergence.isfinite().all()):
-        raise UserError(
-            "heads can be matched by finite divergences only; omit maps without any keys"
-        )
+        raise UserError("expected finite divergences, got NaN or infinity; omit maps without keys")
     cost_HG = divergence.detach().double().cpu().numpy()
     heads, others = linear_sum_assignment(cost_HG)
     distance = cost_HG[heads, others].sum() / max(1, len(heads))

@@ -1,4 +1,4 @@
-"""What an induction head shows itself on, and how much a head is one (Olsson et al. 2022)."""
+"""Induction heads: repeated random tokens, and the prefix-matching score on them (Olsson et al. 2022)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from jarilab.inspect.measure.measures import scored_mass
 def induction_ids(
     tokens: Sequence[int], block: int, *, copies: int = 2, first: int | None = None, seed: int = 0
 ) -> Int[Tensor, "1 L"]:
-    """A random block of different tokens, again and again.
+    """The IDs of a random block of different tokens, repeated.
 
-    tokens: the numbers to draw from. first: a number that goes before all, where the model expects one.
-    Raises UserError where there are fewer tokens than the block is long, or nothing is repeated.
+    tokens: the IDs to draw from. first: an ID before the first block, for models that expect one.
+    Raises UserError if the block is longer than `tokens`, or if nothing is repeated.
     """
     if not 2 <= block <= len(tokens):
         raise UserError(
@@ -37,10 +37,10 @@ def induction_ids(
 
 
 def induction_score(map: Map, block: int, *, first: bool = False) -> Scored:
-    """Prefix matching on `induction_ids`: the weight on the token that followed the last time, `i - block + 1`, mean
-    over the queries i of all copies but the first. first: a token goes before the first block.
+    """The prefix-matching score on `induction_ids`: the weight on the token that followed in the previous copy.
 
-    Raises UserError where the map is not of such a sequence.
+    This is key `i - block + 1`; mean over the queries i of all copies but the first. first: whether a token precedes
+    the first block. Raises UserError if the map does not match.
     """
     if not _is_repeated(map, block, first):
         raise UserError(
@@ -49,8 +49,8 @@ def induction_score(map: Map, block: int, *, first: bool = False) -> Scored:
         )
     query_Q1 = torch.arange(len(map.queries)).unsqueeze(-1)
     key_K = torch.arange(len(map.keys))
-    followed_QK = key_K == query_Q1 - block + 1
-    target_QK = followed_QK & (query_Q1 >= block + first)
+    follows_QK = key_K == query_Q1 - block + 1
+    target_QK = follows_QK & (query_Q1 >= block + first)
     return scored_mass(map, target_QK)
 
 

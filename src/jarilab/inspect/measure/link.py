@@ -1,4 +1,4 @@
-"""Which heads connect two tokens: the picture of *it* that looks at *animal*, found by a number and not by eye."""
+"""The heads that connect two tokens, such as the *it* and the *animal* of a sentence."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from jarilab.inspect.record.capture import Tape
 
 
 @dataclass(frozen=True)
-class HeadOfLink:
-    """A head, and the weight that it gives to one key of one query.
+class TokenLinkHead:
+    """A head, and its weight on the link from one query to one key.
 
-    usual: what it gives to keys that lie as far from other queries, or what other queries give to this key, on average,
-    whichever is more: a head that always looks two tokens back, or always at this token, has no more for this link than
-    for any. row, column: of the link in the map.
+    usual: its mean weight on links of the same offset, or on the same key from other queries, whichever is larger.
+    row, column: of the link in the map.
     """
+
+    # A head that always attends two tokens back, or always to this key, has `weight` near `usual`.
 
     site: str
     head: int
@@ -36,38 +37,40 @@ class HeadOfLink:
 
 def heads_of_link(
     tape: Tape, queries: Sequence[str], keys: Sequence[str], query: str, key: str
-) -> list[HeadOfLink]:
-    """The heads of a forward of one input, by how much more they give to this link than is usual for them.
+) -> list[TokenLinkHead]:
+    """The heads sorted by how far their weight on the link is above their usual weight, largest first.
 
-    queries, keys: the tokens' names. Only sites with as many queries and keys are asked. Of a token that occurs several
-    times, the last query and the last key before it, or else the last, are meant. Raises UserError for a token that is
-    not there, and where no attention may look from one to the other.
+    tape: of one input. queries, keys: the names of the tokens; sites with other numbers of tokens are left out. If a
+    token occurs several times, the last query is taken, and the last key before it, or else the last key.
+    Raises UserError for an unknown token, and if no attention may attend from query to key.
     """
-    row, column = _places(queries, keys, query, key)
-    found = []
+    row, column = _link_indices(queries, keys, query, key)
+    heads = []
     for site in tape.sites:
-        shown = _map(tape, site, queries, keys)
-        if shown is not None and bool(shown.allowed[row, column]):
-            found += _of_site(site, shown, row, column)
-    if not found:
+        map = _map_at(tape, site, queries, keys)
+        if map is not None and bool(map.allowed[row, column]):
+            heads += _heads_of_site(site, map, row, column)
+    if not heads:
         raise UserError(
-            f"no attention of this model may look from {query!r} ({row}) to {key!r} ({column}): a model that writes "
-            "sees what came before alone; name them the other way round"
+            f"no attention of this model may look from {query!r} ({row}) to {key!r} ({column}): a causal model attends "
+            "to earlier tokens only; swap the two tokens"
         )
-    return sorted(found, key=lambda one: -one.above)
+    return sorted(heads, key=lambda head: -head.above)
 
 
-def _places(queries: Sequence[str], keys: Sequence[str], query: str, key: str) -> tuple[int, int]:
-    rows = [place for place, name in enumerate(queries) if name == query]
-    columns = [place for place, name in enumerate(keys) if name == key]
-    for name, places, there in ((query, rows, queries), (key, columns, keys)):
-        if not places:
-            raise unknown("token", name, list(dict.fromkeys(there)))
-    before = [place for place in columns if place < rows[-1]]
-    return rows[-1], (before or columns)[-1]
+def _link_indices(
+    queries: Sequence[str], keys: Sequence[str], query: str, key: str
+) -> tuple[int, int]:
+    rows = [index for index, name in enumerate(queries) if name == query]
+    columns = [index for index, name in enumerate(keys) if name == key]
+    for name, indices, tokens in ((query, rows, queries), (key, columns, keys)):
+        if not indices:
+            raise unknown("token", name, list(dict.fromkeys(tokens)))
+    earlier = [index for index in columns if index < rows[-1]]
+    return rows[-1], (earlier or columns)[-1]
 
 
-def _map(tape: Tape, site: str, queries: Sequence[str], keys: Sequence[str]) -> Map | None:
+def _map_at(tape: Tape, site: str, queries: Sequence[str], keys: Sequence[str]) -> Map | None:
     if len(tape.calls[site]) > 1:
         return None
     call = tape.recorded(site).call
@@ -75,23 +78,23 @@ def _map(tape: Tape, site: str, queries: Sequence[str], keys: Sequence[str]) -> 
     return Map.of(tape, site, queries, keys) if fits else None
 
 
-def _of_site(site: str, shown: Map, row: int, column: int) -> list[HeadOfLink]:
-    others = torch.ones(len(shown.queries), dtype=torch.bool)
-    others[row] = False
-    of_others_QK = shown.allowed & others.unsqueeze(-1)
-    as_far_QK = of_others_QK & (shown.offset == shown.offset[row, column])
-    same_key_QK = of_others_QK.clone()
+def _heads_of_site(site: str, map: Map, row: int, column: int) -> list[TokenLinkHead]:
+    other_rows_Q = torch.ones(len(map.queries), dtype=torch.bool)
+    other_rows_Q[row] = False
+    other_links_QK = map.allowed & other_rows_Q.unsqueeze(-1)
+    same_offset_QK = other_links_QK & (map.offset == map.offset[row, column])
+    same_key_QK = other_links_QK.clone()
     same_key_QK[:, :column] = same_key_QK[:, column + 1 :] = False
-    usual_H = torch.maximum(_mean(shown, as_far_QK), _mean(shown, same_key_QK))
-    weight_H = shown.weights[:, row, column]
+    usual_H = torch.maximum(_mean_weight(map, same_offset_QK), _mean_weight(map, same_key_QK))
+    weight_H = map.weights[:, row, column]
     pairs = zip(weight_H.tolist(), usual_H.tolist(), strict=True)
     return [
-        HeadOfLink(site, head, weight, usual, row, column)
+        TokenLinkHead(site, head, weight, usual, row, column)
         for head, (weight, usual) in enumerate(pairs)
     ]
 
 
-def _mean(shown: Map, pairs_QK: Bool[Tensor, "Q K"]) -> Float[Tensor, " H"]:
-    """What each head gives to these pairs; 0 where there is none."""
-    weights_HN = shown.weights[:, pairs_QK]
+def _mean_weight(map: Map, links_QK: Bool[Tensor, "Q K"]) -> Float[Tensor, " H"]:
+    """The mean weight of each head on these links; 0 if there are none."""
+    weights_HN = map.weights[:, links_QK]
     return weights_HN.sum(-1) / max(1, weights_HN.shape[1])

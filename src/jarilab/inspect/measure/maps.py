@@ -1,4 +1,4 @@
-"""A map, with what a measure needs to know of it."""
+"""An attention map with its positions and token names, and the names of the sequences of a tape."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Recording(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """What the measures need to know of one site for one input.
+    """The attention map of one site for one input, on the CPU.
 
-    weights: after the softmax. scores: before mask and softmax. allowed: who may look at whom, without any True
-    for a query that may look at nobody. queries, keys: the names of the tokens. q_at, k_at: their coordinates. q_order,
-    k_order: the order in which they follow each other. same: queries and keys are of one sequence. apart: pairs of
-    which one has no place, or None where all have one. All on the CPU.
-    Raises UserError where the names are not as many as the rows and columns.
+    weights: after the softmax. scores: before mask and softmax. allowed: True where a query may attend to a key.
+    queries, keys: the names of the tokens. q_at, k_at: their coordinates. q_order, k_order: their order.
+    same: whether queries and keys are of one sequence. apart: True for pairs of which one has no position; None if all
+    have one.
+    Raises UserError if the number of names does not match the rows and columns.
     """
 
     weights: Float[Tensor, "H Q K"]
@@ -64,56 +64,58 @@ class Map:
 
     @staticmethod
     def of(tape: Recording, site: str, queries: Sequence[str], keys: Sequence[str]) -> Map:
-        """The map at `site` of a forward of one input, in float64.
+        """The map at `site` for one input, in float64.
 
-        Raises UserError as `Tape.weights` does, for a batch of several, and for names that do not fit.
+        Raises UserError as `Tape.weights` does, for a batch of several inputs, and for names that do not match.
         """
         weights_BHQK, scores_BHQK = tape.weights(site), tape.scores(site)
         if len(weights_BHQK) != 1:
             raise UserError(
                 f"a map is of one input, got a batch of {len(weights_BHQK)}; record one input at a time"
             )
-        places = [recorded.call.geometry for recorded in tape.calls[site]]
-        k_pos = places[0].k_pos
+        geometries = [recorded.call.geometry for recorded in tape.calls[site]]
+        k_pos = geometries[0].k_pos
         return Map(
             weights=weights_BHQK[0].double().cpu(),
             scores=scores_BHQK[0].double().cpu(),
             allowed=allowed_of(tape, site),
             queries=queries,
             keys=keys,
-            q_at=torch.cat([_coordinates(geometry.q_pos) for geometry in places]),
+            q_at=torch.cat([_coordinates(geometry.q_pos) for geometry in geometries]),
             k_at=_coordinates(k_pos),
-            q_order=torch.cat([geometry.q_pos.order for geometry in places]).cpu(),
+            q_order=torch.cat([geometry.q_pos.order for geometry in geometries]).cpu(),
             k_order=k_pos.order.cpu(),
             same=tape.site(site).kind != "cross",
-            apart=_apart(places[0]) if len(places) == 1 else None,
+            apart=_apart(geometries[0]) if len(geometries) == 1 else None,
         )
 
     @cached_property
     def count(self) -> Int[Tensor, " Q"]:
-        """How many keys each query may look at."""
+        """The number of keys that each query may attend to."""
         return self.allowed.sum(-1)
 
     @cached_property
     def ahead(self) -> Int[Tensor, "Q K"]:
-        """How far each key lies ahead of each query in the order of tokens; -1 is the key just before."""
+        """The order of each key minus that of each query; -1 is the key just before."""
         return self.k_order - self.q_order.unsqueeze(-1)
 
     @cached_property
     def offset(self) -> Int[Tensor, "Q K"]:
-        """A number for each way that keys lie from queries: how far ahead in the order of tokens, or, in an image, how
-        many rows down and columns to the right; one for all pairs of which one has no place."""
+        """A label for each offset from query to key: `ahead`, or, in an image, one label a row and column offset.
+
+        All pairs of which one has no position share a label.
+        """
         if self.q_at.shape[-1] == 1:
             return self.ahead
-        ways = self.k_at - self.q_at.unsqueeze(1)
+        offset_QKA = self.k_at - self.q_at.unsqueeze(1)
         if self.apart is not None:
-            ways = ways.masked_fill(self.apart.unsqueeze(-1), float("inf"))
-        _, index = ways.flatten(0, 1).unique(dim=0, return_inverse=True)
+            offset_QKA = offset_QKA.masked_fill(self.apart.unsqueeze(-1), float("inf"))
+        _, index = offset_QKA.flatten(0, 1).unique(dim=0, return_inverse=True)
         return index.view(self.ahead.shape)
 
     @cached_property
     def even(self) -> Map:
-        """One head that looks at all allowed keys alike."""
+        """One head with equal weights on all allowed keys."""
         count_Q1 = self.count.clamp_min(1).unsqueeze(-1)
         even_QK = self.allowed.to(self.weights.dtype) / count_Q1
         weights = even_QK.unsqueeze(0)
@@ -124,37 +126,40 @@ def _check_names(side: str, names: Sequence[str], count: int) -> None:
     if len(names) != count:
         raise UserError(
             f"expected a name for each of the {count} {side}, got {len(names)}; "
-            "name every token that the model read, first and last ones included"
+            "name every token that the model reads, special ones included"
         )
 
 
 def names_of_sides(
     tape: Recording, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None
 ) -> dict[str, list[str]]:
-    """What the places of each sequence are called. tokens: by sequence, or of all where they are the same, or by the
-    name of a site that has tokens of its own; without, their numbers. A site that has more or fewer places than its
-    sequence, as where a model pools, looks at a sequence of its own, `source (3 places)`, which is numbered."""
-    of_sites = tokens if isinstance(tokens, Mapping) else {}
+    """The names of the tokens of each sequence, `source` and `target`.
+
+    tokens: names by sequence; or one list for all sequences; or by site, for a site with tokens of its own. Tokens
+    without names are numbered. A site with another number of tokens than its sequence, as after pooling, gets a
+    sequence of its own, `source (3 places)`, which is numbered.
+    """
+    names_by_site = tokens if isinstance(tokens, Mapping) else {}
     names: dict[str, list[str]] = {}
-    lengths: dict[str, list[int]] = {}
+    lengths_by_side: dict[str, list[int]] = {}
     for name in tape.sites:
-        if name in of_sites:
-            names[name] = list(of_sites[name])
+        if name in names_by_site:
+            names[name] = list(names_by_site[name])
             continue
         for side, length in _sides(tape, name):
-            lengths.setdefault(side, []).append(length)
-    for side, found in lengths.items():
-        given = tokens.get(side) if isinstance(tokens, Mapping) else tokens
-        names[side] = _numbers(found[0]) if given is None else list(given)
-        # Names that fit nowhere are of another input, which whoever makes a map is told.
-        others = [length for length in found if length != len(names[side])]
-        if len(others) < len(found):
+            lengths_by_side.setdefault(side, []).append(length)
+    for side, lengths in lengths_by_side.items():
+        side_tokens = tokens.get(side) if isinstance(tokens, Mapping) else tokens
+        names[side] = _numbers(lengths[0]) if side_tokens is None else list(side_tokens)
+        # Names that match no site are kept: `Map` then raises.
+        others = [length for length in lengths if length != len(names[side])]
+        if len(others) < len(lengths):
             names |= {_pooled(side, length): _numbers(length) for length in others}
     return names
 
 
 def fitting(tape: Recording, name: str, names: Mapping[str, Sequence[str]]) -> AttentionSite:
-    """A site, and as its queries and keys those of `names_of_sides` that are its own."""
+    """A site with its sequences replaced by those of `names_of_sides` that match its tokens."""
     site = tape.site(name)
     if name in names:
         return replace(site, queries=name, keys=name)
@@ -166,7 +171,7 @@ def fitting(tape: Recording, name: str, names: Mapping[str, Sequence[str]]) -> A
 
 
 def _sides(tape: Recording, name: str) -> tuple[tuple[str, int], tuple[str, int]]:
-    """Whose places queries and keys are, and how many."""
+    """The sequence and the number of queries, and those of keys."""
     site, calls = tape.site(name), [recorded.call for recorded in tape.calls[name]]
     queries = sum(call.q.shape[2] for call in calls)
     return (site.queries, queries), (site.keys, calls[0].k.shape[2])
@@ -177,24 +182,23 @@ def _pooled(side: str, length: int) -> str:
 
 
 def _numbers(count: int) -> list[str]:
-    return [str(place) for place in range(count)]
+    return [str(index) for index in range(count)]
 
 
 def allowed_of(tape: Recording, site: str) -> Bool[Tensor, "Q K"]:
-    """Who may look at whom at a site of a forward of one input, as a `Map` has it."""
+    """The allowed links at a site, for one input."""
     allowed = [allowed_links(recorded.call)[0, 0] for recorded in tape.calls[site]]
     return torch.cat(allowed).cpu()
 
 
 def _coordinates(positions: Positions) -> Float[Tensor, "L A"]:
-    """Those of the first row of a batch."""
     coordinates = positions.coordinates
-    of_row = coordinates if coordinates.ndim == 2 else coordinates[0]
-    return of_row.double().cpu()
+    row = coordinates if coordinates.ndim == 2 else coordinates[0]
+    return row.double().cpu()
 
 
 def _apart(geometry: Geometry) -> Tensor | None:
-    """Pairs of one forward of which query or key has no place."""
+    """Pairs of which query or key has no position."""
     apart = unrelated(geometry.q_pos, geometry.k_pos)
     if apart is None:
         return None
@@ -203,7 +207,44 @@ def _apart(geometry: Geometry) -> Tensor | None:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A measure of each head, and what chance would give it. NaN where the map does not determine it."""
+    """A measure of each head, and its value by chance; NaN where the map does not determine it."""
 
     value: Float[Tensor, " H"]
     chance: Float[Tensor, " H"]
+
+
+# Rollout ------------------------------------------------------------------------------------------------------------
+
+
+def rollout(maps: Sequence[Map]) -> Float[Tensor, "Q K"]:
+    """The share of each input token in each output token of an encoder (Abnar & Zuidema 2020).
+
+    `R_l = A_l R_(l-1)`, where A_l is the mean over heads with the residual connection, `(A + I) / 2`, rows normalised.
+    maps: of all layers, the first layer first. Raises UserError for cross-attention and causal attention.
+    """
+    if not maps:
+        raise UserError("expected the maps of an encoder's layers, the first layer first, got none")
+    identity_KK = torch.eye(len(maps[0].keys), dtype=maps[0].weights.dtype)
+    rollout_QK = identity_KK
+    for layer, map in enumerate(maps):
+        _check_layer(map, layer, tuple(rollout_QK.shape))
+        mixed_QK = (map.weights.mean(0) + identity_KK) / 2
+        rollout_QK = (mixed_QK / mixed_QK.sum(-1, keepdim=True)) @ rollout_QK
+    return rollout_QK
+
+
+def _check_layer(map: Map, layer: int, shape: tuple[int, ...]) -> None:
+    if not map.same:
+        raise UserError(f"rollout is for encoders only, layer {layer} is cross-attention; omit it")
+    attends_ahead = bool((map.allowed & (map.ahead > 0)).any())
+    if len(map.keys) > 1 and not attends_ahead:
+        # Under a causal mask the first tokens are in every row, so their share grows whatever the model learned.
+        raise UserError(
+            f"rollout is for encoders only, layer {layer} is causal; use the maps of an encoder"
+        )
+    layer_shape = tuple(map.weights.shape[1:])
+    if layer_shape != shape:
+        raise UserError(
+            f"expected maps of one encoder, {shape} each, got {layer_shape} in layer {layer}; give all layers the same "
+            "input"
+        )

@@ -1,5 +1,8 @@
-"""What models are called with and what they say, brought to one form: tokens or images in, and out the scores of what
-is said at each of L places: after each token, of the whole image (L = 1), by each object query."""
+"""The inputs and outputs of models in one form.
+
+Inputs are tokens or images. Outputs are scores at L places: after each token, of the whole image (L = 1), or of each
+object query.
+"""
 
 from __future__ import annotations
 
@@ -13,58 +16,58 @@ from jarilab.positions.coordinates import Tokens
 from jarilab.positions.patches import Images
 
 Inputs = tuple[Any, ...]
-"""What a model is called with, Tokens or Images. The last of them holds the tokens after each of which something is
-written, or the images of which something is said."""
+"""The arguments of a model, Tokens or Images. The last ones are the tokens of the answer, or the images it is about."""
 
 
 def scores_of(outputs: Any) -> Float[Tensor, "B L V"]:
-    """What a model says at each place. Raises UserError for outputs that are no scores."""
+    """The scores at each place. Raises UserError for outputs that are no scores."""
     if isinstance(outputs, Detected):
         return outputs.scores[-1]
     if not isinstance(outputs, Tensor) or outputs.ndim not in (2, 3):
         raise UserError(
             f"expected a model that gives scores of tokens, of classes or of objects, got {type(outputs).__name__}; "
-            "look at its maps with jarilab.record, which asks nothing of the outputs"
+            "look at its maps with jarilab.record, which works for all outputs"
         )
     return outputs.unsqueeze(1) if outputs.ndim == 2 else outputs
 
 
 def keep_of(inputs: Inputs) -> Bool[Tensor, "B L"] | None:
-    """False at places of the answer that are padding; None where there are none such."""
+    """False on padding of the answer; None without padding."""
     return inputs[-1].keep if isinstance(inputs[-1], Tokens) else None
 
 
-def precise(inputs: Inputs) -> Inputs:
-    """The same for a model in float64."""
+def to_float64(inputs: Inputs) -> Inputs:
+    """The same inputs for a model in float64."""
     return tuple(
-        replace(one, pixels=one.pixels.double()) if isinstance(one, Images) else one
-        for one in inputs
+        replace(batch, pixels=batch.pixels.double()) if isinstance(batch, Images) else batch
+        for batch in inputs
     )
 
 
-def repeated(one: Tokens | Images, copies: int) -> Tokens | Images:
-    """The batch so many times, one copy below the other."""
+def repeat_batch(batch: Tokens | Images, copies: int) -> Tokens | Images:
+    """The batch `copies` times, one copy below the other."""
 
-    def of(held: Tensor | None, axes: int) -> Tensor | None:
-        if held is None or held.ndim < axes:
-            return held
-        return held.repeat(copies, *[1] * (axes - 1))
+    def repeat(tensor: Tensor | None, axes: int) -> Tensor | None:
+        # A tensor with fewer axes has none for the batch.
+        if tensor is None or tensor.ndim < axes:
+            return tensor
+        return tensor.repeat(copies, *[1] * (axes - 1))
 
-    if isinstance(one, Images):
-        pixels = one.pixels.repeat(copies, 1, 1, 1)
-        return Images(pixels, of(one.keep, 3))
-    places = one.positions
+    if isinstance(batch, Images):
+        pixels = batch.pixels.repeat(copies, 1, 1, 1)
+        return Images(pixels, repeat(batch.keep, 3))
+    places = batch.positions
     positions = replace(
         places,
-        coordinates=of(places.coordinates, 3),
-        unplaced=of(places.unplaced, 2),
-        relations=of(places.relations, 3),
-        extent=of(places.extent, 2),
+        coordinates=repeat(places.coordinates, 3),
+        unplaced=repeat(places.unplaced, 2),
+        relations=repeat(places.relations, 3),
+        extent=repeat(places.extent, 2),
     )
     return replace(
-        one,
-        ids=one.ids.repeat(copies, 1),
+        batch,
+        ids=batch.ids.repeat(copies, 1),
         positions=positions,
-        keep=of(one.keep, 2),
-        documents=of(one.documents, 2),
+        keep=repeat(batch.keep, 2),
+        documents=repeat(batch.documents, 2),
     )

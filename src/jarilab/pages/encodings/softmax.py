@@ -21,8 +21,8 @@ def column_of(softmax: Softmax) -> Column:
     told: list[Words] = [
         (f"1 − Σp² = {softmax.trace:.4f}", f"1 − Σp² = {softmax.trace:.4f}"),
         (
-            f"entropy {softmax.entropy:.4f} of at most {softmax.most:.4f}",
-            f"엔트로피 {softmax.entropy:.4f} (최대 {softmax.most:.4f})",
+            f"entropy {softmax.entropy:.4f} of at most {softmax.max_entropy:.4f}",
+            f"엔트로피 {softmax.entropy:.4f} (최대 {softmax.max_entropy:.4f})",
         ),
     ]
     return Column(softmax.name, [], told, [_weights(softmax), _derivative(softmax)])

@@ -12,7 +12,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.inspect.intervene.interventions import operate
-from jarilab.inspect.intervene.moved_positions import Displaced, moved
+from jarilab.inspect.intervene.moved_positions import MovedModel, move_tokens
 from jarilab.models.base import Generates
 from jarilab.models.decoding.answers import Decoding
 from jarilab.models.decoding.hypotheses import Hypothesis
@@ -229,10 +229,10 @@ class SequencePredictor(Predictor):
         places = intervention.places
         if "target" in places:
             self._check_dealt(places["target"].how)
-            writer = Displaced(self.model, places["target"], len(trace.labels))
+            writer = MovedModel(self.model, places["target"], len(trace.labels))
         batch = self.task.sources([trace.read])
         if self.source_frame in places:
-            batch = moved(batch, places[self.source_frame])
+            batch = move_tokens(batch, places[self.source_frame])
         with operate(self.model, intervention.edits, free=True):
             ids = write(writer, self.task, batch)[0][0].ids.tolist()
             learner = ModelLearner(self.model, self.task)

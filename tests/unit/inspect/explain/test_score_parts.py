@@ -11,9 +11,8 @@ from jarilab.attention.module import Attention
 from jarilab.core.errors import UserError
 from jarilab.encodings.compose import build
 from jarilab.encodings.formulas.absolute import sinusoidal_embed
-from jarilab.inspect.explain.rotations import turned_together
-from jarilab.inspect.explain.score_parts import parts
-from jarilab.inspect.explain.value_norms import valued
+from jarilab.inspect.explain.score_parts import parts, rotated_together
+from jarilab.inspect.explain.value_norms import value_norms
 from jarilab.inspect.measure.measures import equal_tokens, row_difference
 from jarilab.inspect.record.capture import record
 from jarilab.models.decoder import LanguageModel
@@ -166,7 +165,7 @@ def test_float32_adds_up_less_exactly():
 def test_parts_that_do_not_add_up_are_an_error(monkeypatch):
     model = model_of("rotary")
     right = parts(model, inputs(), "encoder.0", 0)
-    monkeypatch.setattr("jarilab.inspect.explain.score_parts.turned_together", lambda *_: {"pair": [0, 4]})
+    monkeypatch.setattr("jarilab.inspect.explain.score_parts.rotated_together", lambda *_: {"pair": [0, 4]})
     with pytest.raises(RuntimeError, match=r"the parts of head 0 at encoder\.0 add up to something .* away from its"):
         parts(model, inputs(), "encoder.0", 0)
     assert right.error < 1e-12
@@ -175,7 +174,7 @@ def test_parts_that_do_not_add_up_are_an_error(monkeypatch):
 def test_an_unknown_site_or_head_is_named():
     with pytest.raises(UserError, match=r"unknown site 'encodr\.0'; did you mean 'encoder\.0'"):
         parts(model_of("none"), inputs(), "encodr.0", 0)
-    for function in (parts, valued):
+    for function in (parts, value_norms):
         with pytest.raises(UserError, match=r"encoder\.0 has the heads 0 to 1, got 2"):
             function(model_of("none"), inputs(), "encoder.0", 2)
 
@@ -183,7 +182,7 @@ def test_an_unknown_site_or_head_is_named():
 def test_the_model_is_left_as_it_was():
     model = model_of("sinusoidal")
     parts(model, inputs(), "decoder.0.cross", 0)
-    valued(model, inputs(), "decoder.0.cross", 0)
+    value_norms(model, inputs(), "decoder.0.cross", 0)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 
@@ -298,14 +297,14 @@ def test_two_rotations_one_after_the_other_turn_more_together():
     site = Attention(16, 2).site
     both = build("rotary+rotary:pairing=interleaved", site)
     q = torch.zeros(1, 2, 3, 8)
-    assert list(turned_together(both, Positions.sequence(3), q, 0).values()) == [[0, 1, 4, 5], [2, 3, 6, 7]]
-    assert turned_together(both, Positions.sequence(3), q, 1).keys() == {
+    assert list(rotated_together(both, Positions.sequence(3), q, 0).values()) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert rotated_together(both, Positions.sequence(3), q, 1).keys() == {
         "components 0, 1, 4, 5",
         "components 2, 3, 6, 7",
     }
     once = build("rotary:base=16+rotary:base=16", site)
-    assert next(iter(turned_together(once, Positions.sequence(3), q, 1))) == "pair 0, a turn in 3.142"
-    assert list(turned_together(build(WAVE, site), Positions.sequence(3), q, 0)) == ["not turned"]
+    assert next(iter(rotated_together(once, Positions.sequence(3), q, 1))) == "pair 0, a turn in 3.142"
+    assert list(rotated_together(build(WAVE, site), Positions.sequence(3), q, 0)) == ["not turned"]
 
 
 def test_the_first_token_alone_has_the_same_parts():
@@ -336,7 +335,10 @@ def test_what_a_weight_brings_is_the_length_of_it(encoding, site):
     tables = [m.value_table for m in call.geometry.encoding.modules() if hasattr(m, "value_table")]
     total = attention.out.bias.detach().expand(call.q.shape[2], -1).clone()
     for head in (0, 1):
-        out, lengths = attention.out.weight[:, 8 * head : 8 * head + 8].detach(), valued(model, inputs(), site, head)
+        out, lengths = (
+            attention.out.weight[:, 8 * head : 8 * head + 8].detach(),
+            value_norms(model, inputs(), site, head),
+        )
         assert lengths.shape == weights[head].shape
         for i in range(lengths.shape[0]):
             for j in range(lengths.shape[1]):
@@ -356,7 +358,7 @@ def test_what_a_recurrent_decoders_weight_brings(feeding, cross):
     weights, v = tape.weights("decoder.0.cross")[0, 0], tape.calls["decoder.0.cross"][0].call.v[0, 0]
     (combine,) = [m.combine.weight.detach() for m in model.modules() if hasattr(m, "combine")]
     (table,) = [m.value_table for m in model.modules() if hasattr(m, "value_table")] or [torch.zeros(33, 8)]
-    lengths = valued(model, inputs(), "decoder.0.cross", 0)
+    lengths = value_norms(model, inputs(), "decoder.0.cross", 0)
     assert lengths.shape == (3, 6)
     assert not lengths[:, 5].any()
     for i in range(3):

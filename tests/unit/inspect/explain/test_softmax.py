@@ -24,7 +24,7 @@ def test_weights_and_derivative_are_those_by_hand():
         assert softmax.weights.tolist() == pytest.approx(p)
         assert softmax.trace == pytest.approx(1 - sum(one**2 for one in p))
         assert softmax.entropy == pytest.approx(-sum(one * math.log(one) for one in p))
-        assert softmax.most == pytest.approx(math.log(3))
+        assert softmax.max_entropy == pytest.approx(math.log(3))
         step = 1e-6
         for j in range(3):
             moved = [score + step * (i == j) for i, score in enumerate(scores)]

@@ -6,7 +6,7 @@ import pytest
 from helpers.browser import Pages
 from helpers.explorer import made_page, made_site, made_view
 from jarilab.explorer import render
-from jarilab.inspect.explain.visible import visible
+from jarilab.inspect.explain.steps import visible
 
 TOKENS = [
     "der",

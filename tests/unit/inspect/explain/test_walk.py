@@ -8,16 +8,16 @@ import torch
 
 import jarilab
 import jarilab.api
-import jarilab.inspect.explain.softmax_lens
+import jarilab.inspect.explain.softmax
 import jarilab.inspect.explain.text
 from jarilab.attention import definition
 from jarilab.attention.module import AttentionKernel
 from jarilab.core.errors import UserError
 from jarilab.explorer import open_explorer
-from jarilab.inspect.explain.softmax_lens import divisors_of, softmax_jacobian, softmax_lens
+from jarilab.inspect.explain.softmax import divisors_of, softmax_jacobian, softmax_lens
 from jarilab.inspect.explain.steps import Step
 from jarilab.inspect.explain.text import lens_text, walk_text
-from jarilab.inspect.explain.value_norms import valued_of
+from jarilab.inspect.explain.value_norms import value_norms_of
 from jarilab.inspect.explain.walk import walk, walk_of
 from jarilab.inspect.measure.measures import equal_row_difference, equal_tokens
 from jarilab.inspect.record.capture import record
@@ -273,7 +273,7 @@ def test_a_walk_needs_what_goes_by_inside_and_an_attention_it_knows():
         own(call)
     for look in (
         lambda: walk_of(tape, "attention", 0, queries=KEYS, keys=KEYS),
-        lambda: valued_of(tape, "attention", 0),
+        lambda: value_norms_of(tape, "attention", 0),
     ):
         with pytest.raises(UserError, match=r"attention is a Own: expected jarilab.Attention or .* with tape.weights"):
             look()
@@ -425,8 +425,8 @@ def test_a_long_lens_looks_at_some_queries_and_says_so(encoding, monkeypatch):
         (lens,) = softmax_lens(alone, 0, [2.0])
         assert (lens.queries, lens.choosing) == (1, 1)
         each.append(lens)
-    monkeypatch.setattr(jarilab.inspect.explain.softmax_lens, "LARGEST", 39 * 40 * 8 - 1)
-    monkeypatch.setattr(jarilab.inspect.explain.softmax_lens, "SPREAD", 3)
+    monkeypatch.setattr(jarilab.inspect.explain.softmax, "MAX_DERIVATIVES", 39 * 40 * 8 - 1)
+    monkeypatch.setattr(jarilab.inspect.explain.softmax, "SAMPLED_QUERIES", 3)
     (lens,) = softmax_lens(call, 0, [2.0])
     assert (lens.queries, lens.choosing) == (3, 39)
     assert lens.entropy == pytest.approx(sum(one.entropy for one in each) / 3)
@@ -515,9 +515,7 @@ def test_a_space_before_a_word_is_seen_in_rows_columns_and_pairs():
 
 
 def test_the_numbers_in_the_text_are_those_of_the_matrix(monkeypatch):
-    monkeypatch.setattr(
-        jarilab.inspect.explain.text, "SHOWN_COMPONENTS", 4
-    )  # of vectors; maps over keys are shown whole
+    monkeypatch.setattr(jarilab.inspect.explain.text, "MAX_COMPONENTS", 4)  # of vectors; maps over keys are shown whole
     walked = followed("none")
     lines = walk_text(walked, "").split("\n")
     start = lines.index("weights: softmax of each row    (6 x 6)")

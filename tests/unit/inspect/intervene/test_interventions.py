@@ -9,10 +9,8 @@ from torch import nn
 from jarilab.attention.module import Attention
 from jarilab.core.errors import UserError
 from jarilab.inspect.intervene.controls import controls
-from jarilab.inspect.intervene.edit_sites import Opening
-from jarilab.inspect.intervene.effects import effect
-from jarilab.inspect.intervene.erasure import erasure
-from jarilab.inspect.intervene.head_importance import ablation, importance
+from jarilab.inspect.intervene.edit import EditableSite
+from jarilab.inspect.intervene.effects import ablation, effect, erasure, importance
 from jarilab.inspect.intervene.interventions import (
     Cut,
     HeadOff,
@@ -23,10 +21,10 @@ from jarilab.inspect.intervene.interventions import (
     operate,
     operate_on_copies,
 )
-from jarilab.inspect.intervene.moved_positions import Displaced, Places, moved
-from jarilab.inspect.measure.invariance import permuted, shifted
+from jarilab.inspect.intervene.invariance import permutation_error, shift_error
+from jarilab.inspect.intervene.moved_positions import MovedModel, PositionEdit, move_tokens
 from jarilab.inspect.record.capture import record
-from jarilab.inspect.record.model_io import repeated
+from jarilab.inspect.record.model_io import repeat_batch
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.decoding import beam, greedy
 from jarilab.models.encoder_decoder import EncoderDecoder
@@ -328,7 +326,7 @@ KEEP = torch.tensor([[True] * 4 + [False] * 2])
         (Link("decoder.0.cross", 0, 1, -1), r"^decoder.0.cross has the keys 0 to 5, got -1$"),
         (Link("decoder.0.self", 0, 1, 2), r"^cannot force the link from query 1 to key 2 at decoder.0.self: the mask"),
         (Link("encoder.0", 0, 1, 5, "erase"), r"^cannot erase .* query 1 to key 5 at encoder.0: the mask, or another"),
-        (Link("decoder.0.cross", None, 1, 4), r"^cannot force .* choose a key that it may look at$"),
+        (Link("decoder.0.cross", None, 1, 4), r"^cannot force .* choose a key that the query may attend to$"),
         (TokenOff(("encoder.2",), None, 0), r"^unknown site 'encoder.2'; did you mean 'encoder.\d'"),
         (TokenOff(("encoder.0",), 2, 0), r"^encoder.0 has the heads 0 to 1, got 2$"),
         (TokenOff(("encoder.0", "decoder.0.self"), None, 3), r"^decoder.0.self has the keys 0 to 2, got 3$"),
@@ -348,16 +346,16 @@ def test_edits_that_are_no_edits_are_refused(unchecked):
         Link("encoder.0", 0, 0, 0, "eras")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="unknown choice of keys 'all'"):
         Cut("encoder.0", 0, 1, "all")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="expected 1 or more keys to take from each query, got 0"):
+    with pytest.raises(UserError, match="expected 1 or more keys to hide from each query, got 0"):
         Cut("encoder.0", 0, 0)
     for sites in ((), "encoder.0", ["encoder.0"]):
         with pytest.raises(UserError, match="expected the names of sites as a tuple, such as"):
             TokenOff(sites, None, 3)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="unknown way to move places 'shuffel'; did you mean 'shuffle'"):
-        Places("shuffel")  # type: ignore[arg-type]
+        PositionEdit("shuffel")  # type: ignore[arg-type]
     for amount in (float("nan"), float("inf"), 1e300):
         with pytest.raises(UserError, match="places are moved by 1099511627776 at most, got"):
-            Places("shift", amount)
+            PositionEdit("shift", amount)
 
 
 def test_a_token_that_is_not_there_is_told():
@@ -368,7 +366,7 @@ def test_a_token_that_is_not_there_is_told():
         with pytest.raises(UserError, match=f"the source has the tokens 0 to 5, got {key}"):
             TokenOff.everywhere(tape, "source", key)
     tape.calls["decoder.0.cross"] = outputs(model_of(), [], (text(5)[0], inputs()[1])).calls["decoder.0.cross"]
-    with pytest.raises(UserError, match="the attentions over the source have 5 to 6 keys, so that a token has no one"):
+    with pytest.raises(UserError, match=r"the attentions over the source have 5 to 6 keys.*name the sites"):
         TokenOff.everywhere(tape, "source", 0)
 
 
@@ -381,7 +379,7 @@ def test_a_model_in_training_or_that_did_not_run_is_refused():
         pass
 
 
-# Places --------------------------------------------------------------------------------------------------------------
+# Positions ----------------------------------------------------------------------------------------------------------
 
 
 def places_of(tokens):
@@ -390,7 +388,7 @@ def places_of(tokens):
 
 def test_places_move_and_nothing_else():
     (tokens,) = text()
-    at = {how: moved(tokens, Places(how, 3, seed=1)) for how in ("off", "shift", "stretch", "shuffle")}
+    at = {how: move_tokens(tokens, PositionEdit(how, 3, seed=1)) for how in ("off", "shift", "stretch", "shuffle")}
     assert places_of(at["off"]) == [0] * 6
     assert places_of(at["shift"]) == [3, 4, 5, 6, 7, 8]
     assert places_of(at["stretch"]) == [0, 3, 6, 9, 12, 15]
@@ -399,21 +397,23 @@ def test_places_move_and_nothing_else():
         assert after.ids is tokens.ids
         assert after.positions.order is tokens.positions.order
         assert after.positions.coordinates.dtype is torch.int64
-    half = moved(tokens, Places("stretch", 0.5)).positions.coordinates
+    half = move_tokens(tokens, PositionEdit("stretch", 0.5)).positions.coordinates
     assert half.dtype is torch.float64
     assert half[:, 0].tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
-    assert moved(tokens, Places("shift", 2.0)).positions.coordinates.dtype is torch.int64
+    assert move_tokens(tokens, PositionEdit("shift", 2.0)).positions.coordinates.dtype is torch.int64
     assert places_of(tokens) == [0, 1, 2, 3, 4, 5]
 
 
 def test_shuffled_places_follow_the_seed_and_leave_padding_alone():
     (tokens,) = text()
-    assert places_of(moved(tokens, Places("shuffle", seed=1))) == places_of(moved(tokens, Places("shuffle", seed=1)))
-    assert len({tuple(places_of(moved(tokens, Places("shuffle", seed=seed)))) for seed in range(9)}) > 5
+    assert places_of(move_tokens(tokens, PositionEdit("shuffle", seed=1))) == places_of(
+        move_tokens(tokens, PositionEdit("shuffle", seed=1))
+    )
+    assert len({tuple(places_of(move_tokens(tokens, PositionEdit("shuffle", seed=seed)))) for seed in range(9)}) > 5
     keep = torch.tensor([[True] * 6, [False, False, True, True, False, False]])
     padded = Tokens(tokens.ids.expand(2, 6), Positions.from_mask(keep), keep)
     for positions in (padded.positions, Positions.sequence(6)):
-        first, second = places_of(moved(Tokens(padded.ids, positions, keep), Places("shuffle")))
+        first, second = places_of(move_tokens(Tokens(padded.ids, positions, keep), PositionEdit("shuffle")))
         assert sorted(first) == [0, 1, 2, 3, 4, 5] != first
         own = places_of(Tokens(padded.ids, positions, keep))
         own = own[1] if isinstance(own[0], list) else own
@@ -423,8 +423,8 @@ def test_shuffled_places_follow_the_seed_and_leave_padding_alone():
 def test_a_graph_has_no_places_to_move():
     nodes = Tokens(torch.tensor([[1, 2]]), Positions.graph(torch.zeros(2, 2, dtype=torch.long)))
     with pytest.raises(UserError, match="the nodes of a graph have names, not places: cannot shift them; use shuffle"):
-        moved(nodes, Places("shift"))
-    assert places_of(moved(nodes, Places("shuffle"))) == [1, 0]
+        move_tokens(nodes, PositionEdit("shift"))
+    assert places_of(move_tokens(nodes, PositionEdit("shuffle"))) == [1, 0]
 
 
 @every_encoding
@@ -432,7 +432,7 @@ def test_without_places_equal_tokens_have_equal_rows_in_an_encoder(encoding):
     source, target = inputs()
     model = model_of(encoding)
     with torch.no_grad(), record(model) as tape:
-        model(moved(source, Places("off")), target)
+        model(move_tokens(source, PositionEdit("off")), target)
     with torch.no_grad(), record(model) as placed:
         model(source, target)
     for site in ("encoder.0", "encoder.1"):
@@ -446,21 +446,29 @@ def test_without_places_equal_tokens_have_equal_rows_in_an_encoder(encoding):
 def test_what_an_encoding_cannot_do_with_places_it_says():
     source, target = inputs()
     with pytest.raises(UserError, match=r"learned knows the positions 0 to 7, got 16; use learned:positions=17"):
-        effect(model_of("learned:positions=8"), inputs(), WRITTEN, [], (moved(source, Places("shift", 11)), target))
+        effect(
+            model_of("learned:positions=8"),
+            inputs(),
+            WRITTEN,
+            [],
+            (move_tokens(source, PositionEdit("shift", 11)), target),
+        )
     with pytest.raises(UserError, match=r"t5 looks up positions.*got torch\.float64; use integer"):
-        effect(model_of("t5"), inputs(), WRITTEN, [], (moved(source, Places("stretch", 0.5)), target))
+        effect(model_of("t5"), inputs(), WRITTEN, [], (move_tokens(source, PositionEdit("stretch", 0.5)), target))
 
 
-@pytest.mark.parametrize("places", [Places(how, 3) for how in ("off", "shift", "stretch", "shuffle")], ids=str)
+@pytest.mark.parametrize("places", [PositionEdit(how, 3) for how in ("off", "shift", "stretch", "shuffle")], ids=str)
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("kind", ["transformer", "recurrent"])
 def test_moved_places_hold_while_an_answer_is_written_freely(kind, cached, places):
     model = model_of("sinusoidal") if kind == "transformer" else recurrent(encoding="sinusoidal")
     source, length = inputs()[0], 6
-    written = greedy(Displaced(model, places, length), source, first=1, end=0, padding=0, longest=length, cached=cached)
+    written = greedy(
+        MovedModel(model, places, length), source, first=1, end=0, padding=0, longest=length, cached=cached
+    )
     assert written.ids.shape == (1, length), "the answer is to be as long as it can"
     target = Tokens.of(torch.cat((torch.tensor([[1]]), written.ids[:, :-1]), 1), "target")
-    logs = model(source, moved(target, places))[0].log_softmax(-1).gather(1, written.ids.T)[:, 0]
+    logs = model(source, move_tokens(target, places))[0].log_softmax(-1).gather(1, written.ids.T)[:, 0]
     torch.testing.assert_close(written.log_probabilities[0], logs.float())
 
 
@@ -472,7 +480,7 @@ def test_an_answer_longer_than_the_shuffled_places_goes_on_in_order():
             seen.extend(positions.coordinates[:, 0].tolist())
             return torch.zeros(1, 1, 2)
 
-    model = Displaced(Told(), Places("shuffle"), 3)
+    model = MovedModel(Told(), PositionEdit("shuffle"), 3)
     for i in range(5):
         model.step(None, torch.zeros(1, 1, dtype=torch.long), Positions.sequence(1, i), None)
     assert sorted(seen[:3]) == [0, 1, 2] != seen[:3]
@@ -523,7 +531,7 @@ def test_nothing_has_no_effect_and_opposites_have_the_most():
             return torch.where(torch.arange(3) == tokens.positions.coordinates, 0.0, float("-inf")).unsqueeze(0)
 
     tokens = Tokens.of(torch.tensor([[0, 0]]))
-    found = effect(Certain().eval(), (tokens,), [0, 0], [], (moved(tokens, Places("shift")),))
+    found = effect(Certain().eval(), (tokens,), [0, 0], [], (move_tokens(tokens, PositionEdit("shift")),))
     assert found.divergence == pytest.approx(math.log(2))
     assert found.log_before == 0 or found.log_before == -math.inf
 
@@ -649,10 +657,10 @@ def test_other_tokens_that_can_be_seen_are_controls():
 
 def test_a_token_that_only_one_of_its_attentions_sees_is_a_control_too():
     opening = [
-        Opening("cross", 2, torch.tensor(links), torch.tensor([1] * len(links))) for links in ([[0, 0]], [[1, 3]])
+        EditableSite("cross", 2, torch.tensor(links), torch.tensor([1] * len(links))) for links in ([[0, 0]], [[1, 3]])
     ]
     off = TokenOff(("decoder.0.cross", "decoder.1.cross"), None, 0)
-    assert off.spots(dict(zip(off.sites, opening, strict=True))).tolist() == [[-1, 0], [-1, 3]]
+    assert off.candidates(dict(zip(off.sites, opening, strict=True))).tolist() == [[-1, 0], [-1, 3]]
     assert str(off) == "decoder.0.cross all heads and 1 more: no key 0"
     assert str(TokenOff(("encoder.0",), 1, 2)) == "encoder.0 head 1: no key 2"
 
@@ -770,7 +778,7 @@ def test_copies_with_edits_of_their_own_are_forwards_with_these(kind):
     site = "decoder.0.self" if kind == "language model" else "decoder.0.cross"
     edits = [[], [HeadOff(site, 0)], [Link(site, 0, 2, 1)], [Cut(site, 0, 1, "random", 3)], [Uniform(site)]]
     with torch.no_grad(), operate_on_copies(model, edits):
-        together = model(*(repeated(one, len(edits)) for one in given))
+        together = model(*(repeat_batch(one, len(edits)) for one in given))
     for number, of_copy in enumerate(edits):
         torch.testing.assert_close(together[number], edited(model, of_copy, given)[0])
     assert not torch.allclose(together[0], together[1])
@@ -797,21 +805,21 @@ def test_erasure_counts_decisions_that_flip():
     assert (found.largest_flips, found.random_flips) == (flips, flips)
 
 
-# Places in the map ---------------------------------------------------------------------------------------------------
+# Positions in the map -----------------------------------------------------------------------------------------------
 
 
 @every_encoding
 @pytest.mark.parametrize("keep", [None, KEEP], ids=["whole", "padded"])
 def test_only_attention_without_places_is_blind_to_order(encoding, keep):
-    found = permuted(model_of(encoding, torch.float32), inputs(keep))
+    found = permutation_error(model_of(encoding, torch.float32), inputs(keep))
     assert list(found) == ["encoder.0", "encoder.1"]
     for change in found.values():
         assert change == 0 if encoding == "none" else change > 1e-3
 
 
 def test_where_a_permutation_means_nothing_there_is_no_number():
-    assert permuted(recurrent(), inputs()) == {}
-    assert permuted(language_model(), text()) == {}
+    assert permutation_error(recurrent(), inputs()) == {}
+    assert permutation_error(language_model(), text()) == {}
 
 
 @every_encoding
@@ -819,24 +827,24 @@ def test_what_counts_distances_does_not_see_a_shift(encoding):
     # In the sum, vectors of relations meet queries that are turned by their place, not by a distance.
     absolute = encoding in ("sinusoidal", "learned", "rotary+shaw+t5")
     for model, given in ((model_of(encoding), inputs()), (language_model(encoding), text())):
-        found = shifted(model, given, 7)
+        found = shift_error(model, given, 7)
         assert len(found) == (6 if model.__class__ is EncoderDecoder else 2)
         for site, change in found.items():
             assert change > 1e-4 if absolute else change < 1e-6, site
 
 
 def test_a_shift_moves_both_sides_together():
-    found = shifted(model_of("rotary", cross_encoding="rotary"), inputs(), 100)
+    found = shift_error(model_of("rotary", cross_encoding="rotary"), inputs(), 100)
     assert found["decoder.0.cross"] < 1e-6
-    found = shifted(recurrent(cross_encoding="rotary", score="dot"), inputs(), 100)
+    found = shift_error(recurrent(cross_encoding="rotary", score="dot"), inputs(), 100)
     assert found["decoder.0.cross"] < 1e-6
-    assert shifted(recurrent(encoding="sinusoidal"), inputs(), 7)["decoder.0.cross"] > 1e-4
+    assert shift_error(recurrent(encoding="sinusoidal"), inputs(), 7)["decoder.0.cross"] > 1e-4
     with pytest.raises(UserError, match="learned knows the positions 0 to 7, got 12"):
-        shifted(model_of("learned:positions=8"), inputs(), 7)
+        shift_error(model_of("learned:positions=8"), inputs(), 7)
 
 
 def test_checks_in_float64_leave_a_float32_model_as_it_is():
     model = model_of(dtype=torch.float32)
-    shifted(model, inputs(), 3)
-    permuted(model, inputs())
+    shift_error(model, inputs(), 3)
+    permutation_error(model, inputs())
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}

@@ -393,7 +393,7 @@ def test_a_map_in_which_nobody_may_look_at_anybody():
 
 
 def test_a_name_too_few_is_refused():
-    told = "expected a name for each of the 3 queries, got 2; name every token that the model read, first and last ones"
+    told = "expected a name for each of the 3 queries, got 2; name every token"
     with pytest.raises(UserError, match=told):
         map_of(torch.eye(3), "ab")
     with pytest.raises(UserError, match="expected a name for each of the 3 keys, got 4"):

@@ -18,7 +18,7 @@ import jarilab
 from jarilab import LanguageModel, Positions, Tokens, UserError
 from jarilab.encodings.base import registry
 from jarilab.inspect.intervene.interventions import Edit, HeadOff, Link, TokenOff, edited_weights, operate
-from jarilab.inspect.intervene.moved_positions import Places, moved
+from jarilab.inspect.intervene.moved_positions import PositionEdit, move_tokens
 from jarilab.models.decoding import greedy
 from jarilab.pages.kit.page import bundle
 from jarilab.pages.program.graph import OPERATORS
@@ -301,7 +301,7 @@ def test_places_move_as_they_do_in_python(page: Page, how: tuple[Any, int]) -> N
     name = next(one for one in MADE if one.startswith(name))
     made, inputs = page.of(name), both(6, 4)
     change = {"kind": "place", "side": "source", "how": how[0], "amount": how[1]}
-    wanted = expected(made.model, (moved(inputs[0], Places(*how)), inputs[1]))
+    wanted = expected(made.model, (move_tokens(inputs[0], PositionEdit(*how)), inputs[1]))
     assert_same(page.run(name, {**given_of(inputs), "edits": [change]}), wanted)
 
 

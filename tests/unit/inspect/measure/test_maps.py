@@ -5,7 +5,7 @@ import torch
 
 from helpers.maps import causal, map_of
 from jarilab.core.errors import UserError
-from jarilab.inspect.measure.rollout import rollout
+from jarilab.inspect.measure.maps import rollout
 
 
 def test_rollout_of_two_layers_by_hand():
@@ -20,7 +20,7 @@ def test_rollout_of_two_layers_by_hand():
 
 
 def test_rollout_is_for_encoders():
-    with pytest.raises(UserError, match="rollout is for encoders only, layer 1 is causal: the first tokens would win"):
+    with pytest.raises(UserError, match="rollout is for encoders only, layer 1 is causal"):
         rollout([map_of(torch.eye(3)), map_of(torch.eye(3), causal(3))])
     with pytest.raises(UserError, match="rollout is for encoders only, layer 0 is cross-attention; omit it"):
         rollout([map_of(torch.eye(3), same=False)])
