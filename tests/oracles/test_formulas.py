@@ -1,4 +1,4 @@
-"""Whole attentions against the papers' equations, in float64, pair by pair, far from position 0."""
+"""Attentions against the papers' equations, in float64, pair by pair, far from position 0."""
 
 import math
 
@@ -52,8 +52,8 @@ SUMS = [
 
 
 def loops(attention, encoding, names, x_BQD, y_BKD, q_pos, k_pos, allowed_QK):
-    """Attention with sums written out. In a sum of encodings queries and keys are turned first and then meet what the
-    others add to the score and the values."""
+    """Attention as explicit sums. In a sum of encodings queries and keys are rotated before the others add to the score
+    and the values."""
     parts = list(zip(names, getattr(encoding, "parts", [encoding]), strict=True))
 
     def linear(layer, x_D):

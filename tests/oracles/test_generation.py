@@ -48,7 +48,15 @@ def test_the_search_is_that_of_transformers(length_penalty, rules):
         output_scores=True, no_repeat_ngram_size=rules.get("no_repeat", 0), min_new_tokens=rules.get("shortest", 1) - 1,
     )  # fmt: skip
     answers = beam(
-        Marian(theirs), source, first=FIRST, end=END, width=4, best=4, longest=7, length_penalty=length_penalty, **rules
+        Marian(theirs),
+        source,
+        first=FIRST,
+        end=END,
+        beam_size=4,
+        best=4,
+        longest=7,
+        length_penalty=length_penalty,
+        **rules,
     )
     found = [answer for of_one in answers for answer in of_one]
     for answer, ids, score in zip(found, wanted.sequences.tolist(), wanted.sequences_scores.tolist(), strict=True):

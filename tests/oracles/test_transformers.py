@@ -1,4 +1,4 @@
-"""Agreement with the implementations of the transformers library, which nobody here wrote."""
+"""Agreement with the implementations of the transformers library."""
 
 import pytest
 import torch

@@ -25,7 +25,7 @@ CLOSE = {"rtol": 0, "atol": 1e-6}
 
 
 def image_of(width_mask_BHW):
-    """Positions of padded images, which lie at the top left of their frame: each has an extent of its own."""
+    """Positions of padded images at the top left of their frame, each with its own extent."""
     extent_BA = torch.stack((width_mask_BHW.any(2).sum(1), width_mask_BHW.any(1).sum(1)), -1)
     grid = Positions.grid(*width_mask_BHW.shape[1:])
     return Positions(grid.coordinates, grid.order, grid.axes, grid.frame, extent=extent_BA)

@@ -1,4 +1,4 @@
-"""Biases that are functions of the distance at their special points, and between frames."""
+"""Biases of the distance at special points, and between frames."""
 
 import math
 from dataclasses import replace
@@ -38,7 +38,7 @@ def bias_of(encoding, queries=9, keys=9, start=0):
 # Each by itself ------------------------------------------------------------------------------------------------------
 
 
-def test_kerple_of_the_first_power_is_alibi():
+def test_kerple_with_power_1_is_alibi():
     kerple = encoding_of("kerple:kernel=power")
     with torch.no_grad():
         kerple.free_r2.zero_()  # an exponent of 1
@@ -46,7 +46,7 @@ def test_kerple_of_the_first_power_is_alibi():
     torch.testing.assert_close(bias_of(kerple), bias_of(encoding_of("alibi")))
 
 
-def test_kerple_falls_as_its_logarithm():
+def test_kerple_follows_its_logarithm():
     kerple = encoding_of("kerple")
     r1, r2 = kerple.coefficients()
     bias_HQK = bias_of(kerple, start=FAR)
@@ -55,7 +55,7 @@ def test_kerple_falls_as_its_logarithm():
 
 
 @pytest.mark.parametrize(("kernel", "highest"), [("log", (2, 1)), ("power", (1, 2))])
-def test_kerples_parameters_start_in_the_authors_ranges_and_stay_there(kernel, highest):
+def test_kerple_parameters_stay_in_the_authors_ranges(kernel, highest):
     kerple = compose.build(f"kerple:kernel={kernel}", site_of(4096, 512))
     for values, top in zip(kerple.coefficients(), highest, strict=True):
         assert 0 < values.min() < 0.1 * top
@@ -88,7 +88,7 @@ def test_sandwich_is_the_product_of_sinusoids():
         torch.testing.assert_close(bias_HQK[head, 0, [0, 17, 39]], wanted / ratio, rtol=1e-5, atol=1e-5)
 
 
-def test_fire_goes_by_the_distance_up_to_its_length_and_by_the_share_beyond():
+def test_fire_depends_on_distance_up_to_its_length_and_on_the_ratio_beyond():
     fire = randomise(encoding_of("fire:length=64", causal=True))
     length = fire.threshold().item()
     short = bias_of(fire, 20)
@@ -100,13 +100,13 @@ def test_fire_goes_by_the_distance_up_to_its_length_and_by_the_share_beyond():
     assert not torch.allclose(beyond[:, 0], short[:, 19, :1], atol=1e-3)
 
 
-def test_fire_is_one_network_for_each_layer_or_one_for_all():
+def test_fire_has_one_network_per_layer_or_one_for_all():
     for spec, count in (("fire", 3), ("fire:shared=true", 1)):
         layers = compose.LayerEncodings(spec, site_of(WIDTH, HEADS, causal=True), 3)
         assert len({id(encoding) for encoding in layers.by_layer}) == count
 
 
-def test_learned_slopes_start_as_the_papers():
+def test_learned_slopes_start_at_the_papers():
     fixed = bias_of(encoding_of("alibi"))
     for spec in ("alibi:slopes=learned", "alibi:slopes=sides"):
         torch.testing.assert_close(bias_of(encoding_of(spec)), fixed)
@@ -119,7 +119,7 @@ def test_learned_slopes_start_as_the_papers():
     assert encoding_of("alibi:slopes=sides", causal=True).logarithms.shape == (1, HEADS)
 
 
-def test_a_dynamic_bias_takes_places_between_whole_ones():
+def test_dynamic_bias_supports_fractional_positions():
     encoding = randomise(encoding_of("dynamic_bias"))
     halves = Positions(torch.arange(10).unsqueeze(-1) / 2, torch.arange(10))
     torch.testing.assert_close(encoding.bias(halves, halves)[:, ::2, ::2], bias_of(encoding, 5, 5))
@@ -133,20 +133,20 @@ def uncounted(places):
 
 
 @pytest.mark.parametrize("spec", ["kerple", "kerple:kernel=power", "dynamic_bias", "alibi:slopes=sides"])
-def test_looking_distances_up_changes_no_value_and_no_gradient(spec):
+def test_bias_by_distance_equals_the_bias_of_pairs(spec):
     encoding = randomise(encoding_of(spec).double())
-    found = []
+    results = []
     whole, far = Positions.sequence(12), Positions.sequence(12, 40)
     for q_pos, k_pos in ((far, whole), (uncounted(far), uncounted(whole))):
         # Whole distances are looked up, others not.
         bias = bias_by_distance(q_pos, k_pos, encoding._bias_of)
         towards = torch.randn(bias.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         gradients = torch.autograd.grad((bias * towards).sum(), list(encoding.parameters()))
-        found.append([bias.detach(), *gradients])
-    torch.testing.assert_close(found[0], found[1])
+        results.append([bias.detach(), *gradients])
+    torch.testing.assert_close(results[0], found[1])
 
 
-def test_fewer_distances_than_pairs_are_asked_for():
+def test_bias_is_evaluated_once_per_distance():
     asked = []
 
     def bias(ahead):
@@ -161,7 +161,7 @@ def test_fewer_distances_than_pairs_are_asked_for():
 
 
 @pytest.mark.parametrize("spec", ["kerple", "kerple:kernel=power", "dynamic_bias", "fire", "fire:length=9", "sandwich"])
-def test_autocast_and_bfloat16_parameters_tell_far_distances_apart(spec):
+def test_far_distances_differ_under_autocast_and_in_bfloat16(spec):
     encoding = randomise(encoding_of(spec, causal=True))
     with torch.autocast("cpu", torch.bfloat16):
         cast = bias_of(encoding, 1, 700, start=699)
@@ -175,7 +175,7 @@ def test_autocast_and_bfloat16_parameters_tell_far_distances_apart(spec):
 
 
 @pytest.mark.parametrize("spec", BETWEEN_FRAMES)
-def test_between_frames_a_distance_is_that_of_the_two_places(spec):
+def test_distance_between_frames_is_that_of_the_positions(spec):
     encoding = randomise(encoding_of(spec, cross=True))
     target, source = places(5, FAR, "target"), places(7, FAR - 3, "source")
     with torch.no_grad():
@@ -189,7 +189,7 @@ def test_between_frames_a_distance_is_that_of_the_two_places(spec):
 
 
 @pytest.mark.parametrize("spec", BETWEEN_FRAMES)
-def test_cross_attention_hears_its_own_encoding(spec):
+def test_cross_attention_uses_its_encoding(spec):
     model = EncoderDecoder(12, 12, d_model=WIDTH, n_heads=HEADS, encoding="none", cross_encoding=spec)
     initialise(model, seed=3)
     randomise(model)
@@ -205,7 +205,7 @@ def test_cross_attention_hears_its_own_encoding(spec):
     assert not torch.allclose(at(FAR + 4, FAR), at(FAR, FAR), atol=1e-4)
 
 
-def test_fire_is_not_defined_between_frames_nor_in_an_encoder():
+def test_fire_is_refused_in_cross_attention_and_encoders():
     with pytest.raises(UserError, match="fire cannot be the encoding of cross-attention"):
         encoding_of("fire", cross=True)
     with pytest.raises(UserError, match="fire works only where queries never see later keys"):

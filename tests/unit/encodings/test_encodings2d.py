@@ -1,4 +1,4 @@
-"""Places in images, encodings of two axes, and encodings for a part of the axes."""
+"""Positions in images, encodings of two axes, and encodings of a part of the axes."""
 
 import pytest
 import torch
@@ -13,14 +13,14 @@ ONE_AXIS = ["sinusoidal", "learned", "rotary", "shaw", "t5", "alibi"]
 TWO_AXES = ["sinusoidal2d", "learned2d", "rotary2d", "rotary2d:frequencies=mixed", "table2d", "shaw2d", "alibi2d"]
 
 
-def heard(encoding, pos):
-    """Everything that the hooks say, as one tensor."""
+def results_of(encoding, pos):
+    """The results of all hooks, as one tensor."""
     x_BLD = torch.ones(1, pos.length, SITE.d_model)
     x_BHLE = torch.linspace(-1, 1, 8).expand(1, 6, pos.length, 8)
-    said = [encoding.embed(x_BLD, pos), encoding.inject(x_BLD, pos), encoding.rotate(x_BHLE, encoding.rotation(pos))]
-    said.append(encoding.bias(pos, pos))
-    said.append(encoding.terms(x_BHLE, x_BHLE, encoding.relation(pos, pos)))
-    return torch.cat([part.flatten() for part in said if part is not None])
+    results = [encoding.embed(x_BLD, pos), encoding.inject(x_BLD, pos), encoding.rotate(x_BHLE, encoding.rotation(pos))]
+    results.append(encoding.bias(pos, pos))
+    results.append(encoding.terms(x_BHLE, x_BHLE, encoding.relation(pos, pos)))
+    return torch.cat([part.flatten() for part in results if part is not None])
 
 
 def moved(pos, by):
@@ -33,7 +33,7 @@ def joint():
     return Positions(coordinates, torch.arange(4), ("text", "image.row", "image.column"))
 
 
-def test_tokens_without_a_place_stand_before_the_image():
+def test_tokens_without_a_position_come_before_the_image():
     grid = Positions.grid(2, 3)
     both = Positions.nowhere(2, grid).concat(grid)
     assert both.unplaced.tolist() == [True] * 2 + [False] * 6
@@ -41,17 +41,17 @@ def test_tokens_without_a_place_stand_before_the_image():
     assert (both.extent.tolist(), both.axes, both.frame) == ([2, 3], ("row", "column"), "image")
 
 
-def test_images_of_other_extents_are_not_joined():
+def test_images_of_different_extents_are_not_joined():
     with pytest.raises(UserError, match=r"cannot join positions of the extents \[2, 3\] and \[3, 2\]"):
         Positions.grid(2, 3).concat(Positions.grid(3, 2))
 
 
-def test_an_extent_has_a_size_for_each_axis():
+def test_an_extent_has_one_size_per_axis():
     with pytest.raises(UserError, match=r"extent must be \(A,\) or \(B, A\) with A = 2 .* got \(3,\)"):
         Positions(torch.zeros(1, 2), torch.arange(1), ("row", "column"), extent=torch.ones(3))
 
 
-def test_only_takes_the_axes_of_a_part():
+def test_only_selects_the_axes_of_a_part():
     image, text = joint().only("image"), joint().only("text")
     assert image.axes == ("image.row", "image.column")
     assert image.unplaced.tolist() == [True, True, False, False]
@@ -60,12 +60,12 @@ def test_only_takes_the_axes_of_a_part():
     assert text.unplaced.tolist() == [False, False, True, True]
 
 
-def test_above_the_first_row_of_a_rescaled_grid_is_a_place():
+def test_positions_above_the_first_row_of_a_rescaled_grid_are_valid():
     pos = Positions(torch.tensor([[-0.25, 0.0]]), torch.arange(1), ("image.row", "image.column"))
     assert pos.only("image").unplaced.tolist() == [False]
 
 
-def test_a_part_that_is_not_there_is_refused():
+def test_an_unknown_part_is_refused():
     with pytest.raises(UserError, match=r"no part 'sound', got the axes .*; choose one of text, image"):
         joint().only("sound")
 
@@ -77,30 +77,30 @@ def test_offsets_are_rows_down_and_columns_right():
 
 
 @pytest.mark.parametrize("spec", ONE_AXIS)
-def test_an_encoding_of_one_axis_says_what_a_image_needs(spec):
+def test_an_encoding_of_one_axis_names_one_for_images(spec):
     with pytest.raises(UserError, match=r"one coordinate expected.*choose an encoding for 2 axes"):
-        heard(build(spec, SITE), Positions.grid(2, 2))
+        results_of(build(spec, SITE), Positions.grid(2, 2))
 
 
 @pytest.mark.parametrize("spec", TWO_AXES)
-def test_an_encoding_of_two_axes_says_what_a_sequence_needs(spec):
+def test_an_encoding_of_two_axes_names_one_for_sequences(spec):
     with pytest.raises(UserError, match=r"two coordinates expected.*choose an encoding for 1 axis"):
-        heard(build(spec, SITE), Positions.sequence(4))
+        results_of(build(spec, SITE), Positions.sequence(4))
 
 
 @pytest.mark.parametrize("spec", TWO_AXES)
-def test_a_transposed_image_is_another_one(spec):
-    """Row-major order: the places of an image and of its transposed differ, and so does what is heard of them."""
+def test_a_transposed_image_gives_other_outputs(spec):
+    """In row-major order the positions of an image and of its transpose differ, and so do the results."""
     encoding, grid = build(spec, SITE), Positions.grid(3, 3)
     flipped = Positions(grid.coordinates.flip(-1), grid.order, grid.axes, grid.frame, extent=grid.extent)
     across = grid.coordinates[:, 0] * 3 + grid.coordinates[:, 1]
     assert torch.equal(across, grid.order)
-    same = torch.allclose(heard(encoding, grid), heard(encoding, flipped))
+    same = torch.allclose(results_of(encoding, grid), results_of(encoding, flipped))
     assert same == (spec == "alibi2d"), "only a distance that knows no direction is blind to it"
 
 
 @pytest.mark.parametrize("layout", ["axes", "table"])
-def test_learned_places_between_two_are_read_between_them(layout):
+def test_learned_vectors_are_interpolated(layout):
     encoding = build(f"learned2d:rows=4,columns=5,layout={layout}", SITE)
     x_BLD, grid = torch.zeros(1, 20, 48), Positions.grid(4, 5)
     whole = encoding.embed(x_BLD, grid).view(4, 5, 48)
@@ -117,7 +117,7 @@ def test_learned_places_between_two_are_read_between_them(layout):
         ((4, 6), r"learned2d knows the columns 0 to 4, got 5; use learned2d:columns=6, rescale"),
     ],
 )
-def test_each_axis_of_learned_places_ends_for_itself(grid, message):
+def test_learned_axes_have_separate_limits(grid, message):
     encoding = build("learned2d:rows=4,columns=5", SITE)
     with pytest.raises(UserError, match=message):
         encoding.embed(torch.zeros(1, grid[0] * grid[1], 48), Positions.grid(*grid))
@@ -125,7 +125,7 @@ def test_each_axis_of_learned_places_ends_for_itself(grid, message):
         encoding.embed(torch.zeros(1, 4, 48), moved(Positions.grid(2, 2), -1))
 
 
-def test_a_table_of_offsets_ends_or_clips():
+def test_a_table_of_offsets_raises_or_clips():
     grid = Positions.grid(1, 5)
     with pytest.raises(UserError, match=r"up to 2 columns, got 4; use table2d:columns=4 or clip=true"):
         build("table2d:rows=2,columns=2", SITE).bias(grid, grid)
@@ -134,14 +134,14 @@ def test_a_table_of_offsets_ends_or_clips():
     assert not torch.equal(bias_HQK[:, 0, 1], bias_HQK[:, 0, 2])
 
 
-def test_offsets_between_two_are_read_between_them():
+def test_fractional_offsets_are_interpolated():
     encoding = build("table2d:rows=3,columns=3", SITE)
     at = Positions(torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 1.5]]), torch.arange(4), ("row", "column"))
     bias_HQK = encoding.bias(at, at)
     torch.testing.assert_close(bias_HQK[:, 0, 3], bias_HQK[:, 0, 1:3].mean(-1))
 
 
-def test_images_of_a_padded_batch_have_the_waves_of_their_own_extents():
+def test_images_of_a_padded_batch_are_scaled_to_their_extents():
     encoding = build("sinusoidal2d:normalised=true", SITE)
     grid = Positions.grid(4, 6)
     extent_BA = torch.tensor([[4, 6], [2, 3]])
@@ -160,7 +160,7 @@ def test_mixed_frequencies_start_as_two_axes_at_right_angles():
     assert len(frequency_HFA[:, 0, 0].unique()) == 6
 
 
-def test_mixed_frequencies_are_each_layers_own_and_axial_ones_shared():
+def test_mixed_frequencies_differ_by_layer_and_axial_ones_are_shared():
     assert LayerEncodings("rotary2d", SITE, 3).shared
     assert len(list(LayerEncodings("rotary2d:frequencies=mixed", SITE, 3).parameters())) == 3
 
@@ -183,7 +183,7 @@ def test_widths_that_do_not_divide_are_refused(spec, width, message):
 
 
 @pytest.mark.parametrize("spec", ["sinusoidal2d", "learned2d"])
-def test_only_what_is_injected_may_be_in_cross_attention(spec):
+def test_only_injected_encodings_are_allowed_in_cross_attention(spec):
     cross = Site(48, 6, 8, 8, cross=True)
     assert build(f"{spec}:where=inject", cross).hooks == {"inject"}
     with pytest.raises(UserError, match=f"{spec} cannot be the encoding of cross-attention"):
@@ -191,11 +191,11 @@ def test_only_what_is_injected_may_be_in_cross_attention(spec):
 
 
 @pytest.mark.parametrize("spec", [*TWO_AXES, "learned2d:where=inject"])
-def test_an_encoding_for_a_part_sees_that_part(spec):
+def test_an_encoding_of_a_part_depends_on_that_part_only(spec):
     wrapped, plain = build(f"{spec}@image", SITE), build(spec, SITE)
     wrapped.encoding.load_state_dict(plain.state_dict())
     assert wrapped.hooks == plain.hooks
-    torch.testing.assert_close(heard(wrapped, joint()), heard(plain, joint().only("image")), rtol=0, atol=0)
+    torch.testing.assert_close(results_of(wrapped, joint()), results_of(plain, joint().only("image")), rtol=0, atol=0)
     assert (wrapped.shift_invariant, wrapped.cross, wrapped.shared) == (
         plain.shift_invariant,
         plain.cross,
@@ -203,7 +203,7 @@ def test_an_encoding_for_a_part_sees_that_part(spec):
     )
 
 
-def test_parts_add_up_in_a_stack():
+def test_parts_are_summed_in_a_stack():
     stack = LayerEncodings("learned:positions=9@text + rotary2d:base=50@image", SITE, 2)
     assert stack.spec == canonical(stack.spec) == "learned:positions=9@text+rotary2d:base=50@image"
     added_L = stack.embed(torch.zeros(1, 4, 48), joint()).abs().sum(-1)[0]
@@ -214,13 +214,13 @@ def test_parts_add_up_in_a_stack():
     assert changed_L.tolist() == [False, False, False, True], "the first cell of the image is turned by nothing"
 
 
-def test_the_part_is_named_last():
+def test_the_part_must_be_named_last():
     with pytest.raises(UserError, match="got 'learned@text:positions=9'; write learned:positions=9@text"):
         canonical("learned@text:positions=9")
 
 
 @pytest.mark.parametrize("spec", ["t5", "shaw", "table2d", "shaw2d", "alibi2d"])
-def test_nothing_lies_between_a_token_without_a_place_and_others(spec):
+def test_tokens_without_a_position_have_no_bias(spec):
     encoding = build(spec, SITE)
     like = Positions.sequence(3) if 1 in encoding.axes else Positions.grid(1, 3)
     pos = Positions.nowhere(1, like).concat(like)
@@ -236,8 +236,8 @@ def test_nothing_lies_between_a_token_without_a_place_and_others(spec):
 
 
 @pytest.mark.parametrize("spec", ["alibi2d", "alibi2d:distance=manhattan", "alibi2d:distance=chebyshev", "table2d"])
-def test_places_that_move_have_a_gradient_at_each_other_too(spec):
-    """Boxes of object queries do, and a distance of 0 has no slope of its own."""
+def test_learned_positions_have_gradients_at_distance_0(spec):
+    """Boxes of object queries are learned, and the norm has no gradient at 0."""
     pos = Positions.grid(2, 3)
     places = (pos.coordinates * 1.3).requires_grad_()
     pos = Positions(places, pos.order, pos.axes, pos.frame)

@@ -1,4 +1,4 @@
-"""What an encoding may ask for beside positions, what the layers of a stack share, and lists of encodings for them."""
+"""Requested arguments of hooks, parameters that layers share, and lists of encodings for layers."""
 
 import copy
 
@@ -30,7 +30,7 @@ def layers_of(text: str, layers: int = 4) -> LayerEncodings:
 # A spec for each layer -----------------------------------------------------------------------------------------------
 
 
-def test_each_layer_has_the_encoding_that_the_list_names():
+def test_each_layer_has_its_encoding_of_the_list():
     layers = layers_of("rotary,rotary,rotary:base=500,fraction=0.5,none")
     assert [type(encoding).__name__ for encoding in layers.by_layer] == ["Rotary", "Rotary", "Rotary", "NoEncoding"]
     first, second, third, _ = layers.by_layer
@@ -39,7 +39,7 @@ def test_each_layer_has_the_encoding_that_the_list_names():
     assert not layers.shared
 
 
-def test_what_is_not_shared_knows_its_layer():
+def test_separate_instances_know_their_layer():
     layers = layers_of("shaw,none,shaw,shaw")
     sites = [encoding.site for encoding in layers.by_layer]
     assert [site.layer for site in sites] == [0, 1, 2, 3]
@@ -47,7 +47,7 @@ def test_what_is_not_shared_knows_its_layer():
     assert len(list(layers.parameters())) == 6
 
 
-def test_a_list_in_a_model_leaves_the_other_layers_as_they_are():
+def test_a_list_in_a_model_changes_only_its_layers():
     mixed = LanguageModel(7, d_model=24, n_heads=3, n_layers=2, encoding="rotary,none")
     alike = LanguageModel(7, d_model=24, n_heads=3, n_layers=2, encoding="rotary")
     for model in (mixed, alike):
@@ -66,23 +66,23 @@ def test_a_list_in_a_model_leaves_the_other_layers_as_they_are():
         ("[]", r"expected an encoding, got '\[\]'"),
     ],
 )
-def test_a_list_that_cannot_be_is_refused(text, message):
+def test_an_invalid_list_is_refused(text, message):
     with pytest.raises(UserError, match=message):
         layers_of(text)
 
 
-def test_one_attention_takes_no_list():
+def test_one_attention_accepts_no_list():
     with pytest.raises(UserError, match="for the layers of a stack"):
         build("rotary,none", SITE)
 
 
-def test_lists_are_cut_at_names_and_brackets_hold_one():
+def test_lists_are_split_at_names_and_nested_in_brackets():
     assert split_specs("none,rotary:base=500,fraction=0.5") == ["none", "rotary:base=500,fraction=0.5"]
     assert split_specs("none,[rotary,none],alibi") == ["none", "[rotary,none]", "alibi"]
     assert canonical("[rope, rotary:base=10000, none]") == "rotary,rotary,none"
 
 
-# Asking for more -----------------------------------------------------------------------------------------------------
+# Requested arguments -------------------------------------------------------------------------------------------------
 
 
 def test_an_unknown_argument_cannot_be_requested():
@@ -104,14 +104,14 @@ class Sided(Encoding):
         return x * rotation
 
 
-def test_each_side_has_its_own_rotation():
+def test_queries_and_keys_can_have_different_rotations():
     pos = Positions.sequence(5)
     geometry = geometry_of(Sided(SITE), pos, pos)
     assert (geometry.q_rotation, geometry.k_rotation) == (2.0, 0.5)
 
 
 class Counts(Encoding):
-    """Multiplies queries by how many keys there are: a rotation that depends on all of them."""
+    """Multiplies queries by the number of keys: a rotation that depends on all of them."""
 
     keeps_norms = False
 
@@ -122,7 +122,7 @@ class Counts(Encoding):
         return x * rotation
 
 
-def test_cached_keys_are_rotated_anew_where_the_rotation_depends_on_all_keys():
+def test_cached_keys_are_rotated_again_if_the_rotation_depends_on_all_keys():
     attention = jarilab.Attention(24, 3, encoding=None, causal=True)
     cache, encoding, x_BLD = jarilab.attention.cache.LayerCache(), Counts(SITE), torch.randn(1, 4, 24)
     recorded = []
@@ -138,7 +138,7 @@ def test_cached_keys_are_rotated_anew_where_the_rotation_depends_on_all_keys():
 
 @pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])
 @pytest.mark.parametrize("spec", ["cope", "forgetting", "forgetting+cope", "rotary+forgetting"])
-def test_a_decoder_reads_in_pieces_what_it_reads_at_once(spec, kernel):
+def test_chunked_decoding_equals_one_forward(spec, kernel):
     model = LanguageModel(7, d_model=24, n_heads=3, n_layers=2, encoding=spec, kernel=kernel).double()
     initialise(model, 0)
     randomise(model)
@@ -147,7 +147,7 @@ def test_a_decoder_reads_in_pieces_what_it_reads_at_once(spec, kernel):
     torch.testing.assert_close(torch.cat(pieces, 1), model.step(NoPrompt(), ids, pos, None), rtol=0, atol=1e-5)
 
 
-def test_hidden_keys_neither_count_nor_forget():
+def test_hidden_keys_change_no_output():
     """Padding between a key and a query, of any content, changes nothing."""
     for name in ("cope", "forgetting"):
         encoding = build(name, SITE)
@@ -172,7 +172,7 @@ class Halves(Encoding):
     scale_factor = 0.5
 
 
-def test_the_scale_of_an_attention_is_multiplied_by_the_encodings_factor():
+def test_the_scale_of_an_attention_has_the_encodings_factor():
     attention = jarilab.Attention(24, 3, encoding=None)
     x_BLD, pos = torch.randn(1, 4, 24), Positions.sequence(4)
     with jarilab.record(attention) as tape, torch.no_grad():
@@ -184,10 +184,10 @@ def test_the_scale_of_an_attention_is_multiplied_by_the_encodings_factor():
     assert both.scale_factor == pytest.approx(1 / 3)
 
 
-# What the layers of a stack have in common ---------------------------------------------------------------------------
+# Shared parameters ---------------------------------------------------------------------------------------------------
 
 
-def test_the_first_layer_owns_what_all_have_in_common():
+def test_the_first_layer_owns_shared_parameters():
     layers = layers_of("transformer_xl", 3)
     names = [name for name, _ in layers.named_parameters()]
     assert [name for name in names if name.endswith(".u")] == ["parts.0.0.u"]
@@ -195,7 +195,7 @@ def test_the_first_layer_owns_what_all_have_in_common():
     assert layers.by_layer[2].u is layers.by_layer[0].u
 
 
-def test_it_stays_so_in_a_copy_and_after_a_load_from_nothing():
+def test_shared_parameters_survive_a_copy_and_a_load():
     layers = layers_of("transformer_xl", 3)
     initialise(layers, 0)
     other = copy.deepcopy(layers)
@@ -207,7 +207,7 @@ def test_it_stays_so_in_a_copy_and_after_a_load_from_nothing():
     assert empty.double().by_layer[1].u.dtype is torch.float64
 
 
-def test_it_learns_from_all_layers():
+def test_shared_parameters_get_gradients_of_all_layers():
     model = LanguageModel(7, d_model=24, n_heads=3, n_layers=2, encoding="transformer_xl")
     initialise(model, 0)
     model(torch.arange(6).view(1, -1)).sum().backward()
@@ -216,7 +216,7 @@ def test_it_learns_from_all_layers():
     assert owned.grad.abs().max() > 0
 
 
-def test_a_tape_notices_a_change_of_what_the_stack_owns():
+def test_a_tape_notices_changed_shared_parameters():
     model = LanguageModel(7, d_model=24, n_heads=3, n_layers=2, encoding="transformer_xl")
     initialise(model, 0)
     with jarilab.record(model) as tape, torch.no_grad():
@@ -231,7 +231,7 @@ def test_a_tape_notices_a_change_of_what_the_stack_owns():
 
 
 class Scaled(nn.Module):
-    """A module that nobody knows."""
+    """An unknown module."""
 
     def __init__(self):
         super().__init__()
@@ -239,7 +239,7 @@ class Scaled(nn.Module):
 
 
 class Networked(Encoding):
-    """Has modules in it: a network with a norm, and one that nobody knows."""
+    """Contains a network with a norm, and an unknown module."""
 
     def __init__(self, site):
         super().__init__(site)
@@ -251,7 +251,7 @@ class Networked(Encoding):
         super().initial_value(name, parameter, generator)
 
 
-def test_an_encoding_is_asked_for_all_that_is_in_it():
+def test_an_encoding_initializes_all_its_parameters():
     encoding = Networked(SITE)
     initialise(nn.ModuleDict({"inside": encoding}), 0)
     assert set(encoding.asked) == set(dict(encoding.named_parameters()))
@@ -264,7 +264,7 @@ def test_an_encoding_is_asked_for_all_that_is_in_it():
 
 
 @pytest.mark.parametrize("module", [nn.LayerNorm(4), nn.RMSNorm(4), nn.GroupNorm(2, 4), nn.BatchNorm1d(4), Scaled()])
-def test_no_module_of_a_model_is_zeroed_in_silence(module):
+def test_no_module_of_a_model_is_set_to_zero(module):
     initialise(nn.ModuleList([module]), 0)
     scale = next(iter(module.parameters()))
     assert bool((scale != 0).all())

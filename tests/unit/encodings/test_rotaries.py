@@ -1,4 +1,4 @@
-"""Special points of the rotations for longer texts, of images and of three axes, and of what goes with them."""
+"""Rotary encodings for longer texts, images and three axes at special points, and log_length."""
 
 import math
 
@@ -32,7 +32,7 @@ def vectors(length: int, batch: int = 2) -> torch.Tensor:
     return torch.randn(batch, HEADS, length, HEAD_WIDTH, generator=generator, dtype=torch.float64)
 
 
-def turned(spec: str, x: torch.Tensor, pos: Positions, keys: Positions | None = None) -> torch.Tensor:
+def rotate(spec: str, x: torch.Tensor, pos: Positions, keys: Positions | None = None) -> torch.Tensor:
     encoding = encoding_of(spec)
     return encoding.rotate(x, encoding.rotation_for(pos, "query", pos if keys is None else keys))
 
@@ -55,62 +55,62 @@ def turned(spec: str, x: torch.Tensor, pos: Positions, keys: Positions | None = 
     ],
 )
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
-def test_where_nothing_is_scaled_it_is_plain_rotary(spec, pairing):
+def test_without_scaling_it_is_plain_rotary(spec, pairing):
     x, pos = vectors(9), Positions.sequence(9, FAR)
     joint = "," if ":" in spec else ":"
-    found = turned(f"{spec}{joint}pairing={pairing}", x, pos)
-    torch.testing.assert_close(found, turned(f"rotary:pairing={pairing}", x, pos), **EXACT)
+    rotated = rotate(f"{spec}{joint}pairing={pairing}", x, pos)
+    torch.testing.assert_close(rotated, rotate(f"rotary:pairing={pairing}", x, pos), **EXACT)
 
 
 @pytest.mark.parametrize("spec", SCALED)
-def test_scaled_is_not_plain_rotary(spec):
-    """So that the test above cannot hold for an encoding that scales nothing."""
+def test_with_scaling_it_is_not_plain_rotary(spec):
+    """The test above would hold for an encoding that never scales."""
     x, pos = vectors(9), Positions.sequence(9, 6000)
-    assert not torch.allclose(turned(spec, x, pos), turned("rotary", x, pos), rtol=0, atol=1e-2)
+    assert not torch.allclose(rotate(spec, x, pos), rotate("rotary", x, pos), rtol=0, atol=1e-2)
 
 
-def test_linear_reads_a_longer_text_as_a_shorter_one():
+def test_linear_maps_a_longer_text_to_a_shorter_one():
     x = vectors(5)
     order = torch.arange(5)
     between = Positions(order[:, None] / 4, order)
     spaced = Positions(order[:, None], order)
-    torch.testing.assert_close(turned("rotary_linear", x, spaced), turned("rotary", x, between), **CLOSE)
+    torch.testing.assert_close(rotate("rotary_linear", x, spaced), rotate("rotary", x, between), **CLOSE)
 
 
-def test_ntk_slows_the_slowest_pair_by_the_factor_and_the_fastest_not_at_all():
+def test_ntk_slows_the_slowest_pair_by_the_factor_but_not_the_fastest():
     x = torch.zeros(1, HEADS, 1, HEAD_WIDTH, dtype=torch.float64)
     x[..., 0] = x[..., HEAD_WIDTH // 2 - 1] = 1.0
     at = torch.tensor([[500]])
     there = Positions(at, torch.arange(1))
     nearer = Positions(at / 4, torch.arange(1))
-    found, whole, quarter = turned("rotary_ntk", x, there), turned("rotary", x, there), turned("rotary", x, nearer)
+    rotated, whole, quarter = rotate("rotary_ntk", x, there), rotate("rotary", x, there), rotate("rotary", x, nearer)
     fastest, slowest = [0, HEAD_WIDTH // 2], [HEAD_WIDTH // 2 - 1, HEAD_WIDTH - 1]
-    torch.testing.assert_close(found[..., fastest], whole[..., fastest], **CLOSE)
-    torch.testing.assert_close(found[..., slowest], quarter[..., slowest], **CLOSE)
+    torch.testing.assert_close(rotated[..., fastest], whole[..., fastest], **CLOSE)
+    torch.testing.assert_close(rotated[..., slowest], quarter[..., slowest], **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["rotary_ntk", "rotary_dynamic"])
-def test_one_pair_alone_is_refused(name):
+def test_a_single_pair_is_refused(name):
     with pytest.raises(UserError, match=f"{name} slows the slowest pair .* use d_model=12"):
         encoding_of(name, d_model=6)
 
 
 @pytest.mark.parametrize("spec", [f"{name}:fraction=0.5" for name in SCALED if name != "prope"])
-def test_components_outside_the_fraction_stay(spec):
+def test_components_outside_the_fraction_do_not_change(spec):
     x = vectors(9)
-    found = turned(spec, x, Positions.sequence(9, 6000))
-    torch.testing.assert_close(found[..., HEAD_WIDTH // 2 :], x[..., HEAD_WIDTH // 2 :], **EXACT)
-    assert not torch.allclose(found[..., : HEAD_WIDTH // 2], x[..., : HEAD_WIDTH // 2])
+    rotated = rotate(spec, x, Positions.sequence(9, 6000))
+    torch.testing.assert_close(rotated[..., HEAD_WIDTH // 2 :], x[..., HEAD_WIDTH // 2 :], **EXACT)
+    assert not torch.allclose(rotated[..., : HEAD_WIDTH // 2], x[..., : HEAD_WIDTH // 2])
 
 
-def test_prope_leaves_the_slowest_pairs_and_turns_the_others_as_rotary_does():
+def test_prope_rotates_only_the_fastest_pairs_as_rotary_does():
     x, pos = vectors(9), Positions.sequence(9, FAR)
-    found, plain = turned("prope:fraction=0.25", x, pos), turned("rotary", x, pos)
+    rotated, plain = rotate("prope:fraction=0.25", x, pos), rotate("rotary", x, pos)
     turning = [0, 1, 8, 9]
     still = [component for component in range(HEAD_WIDTH) if component not in turning]
-    torch.testing.assert_close(found[..., turning], plain[..., turning], **EXACT)
-    torch.testing.assert_close(found[..., still], x[..., still], **EXACT)
-    assert not torch.allclose(found, turned("rotary:fraction=0.25", x, pos))
+    torch.testing.assert_close(rotated[..., turning], plain[..., turning], **EXACT)
+    torch.testing.assert_close(rotated[..., still], x[..., still], **EXACT)
+    assert not torch.allclose(rotated, rotate("rotary:fraction=0.25", x, pos))
 
 
 def test_prope_of_less_than_a_pair_is_refused():
@@ -125,8 +125,8 @@ by_length = pytest.mark.parametrize("spec", BY_LENGTH)
 
 
 @by_length
-def test_a_short_text_after_a_long_one_is_read_as_alone(spec):
-    """Trap 24: elsewhere the base stays enlarged after a long input."""
+def test_a_long_text_does_not_change_a_later_short_one(spec):
+    """Trap 24: in other libraries the base stays enlarged after a long input."""
     encoding, x = encoding_of(spec), vectors(6)
     short, long = Positions.sequence(6), Positions.sequence(40)
     alone = encoding.rotate(x, encoding.rotation_for(short, "query", short))
@@ -137,28 +137,28 @@ def test_a_short_text_after_a_long_one_is_read_as_alone(spec):
 
 
 @by_length
-def test_every_row_goes_by_its_own_length(spec):
+def test_each_row_has_its_own_length(spec):
     x, row_L = vectors(9), torch.arange(9)
     keep_BL = torch.stack((row_L < 9, row_L < 5))
     pos = Positions.from_mask(keep_BL)
-    both = turned(spec, x, pos)
+    both = rotate(spec, x, pos)
     first, second = Positions.sequence(9), Positions.sequence(5)
-    torch.testing.assert_close(both[:1], turned(spec, x[:1], first), **CLOSE)
-    torch.testing.assert_close(both[1:, :, :5], turned(spec, x[1:, :, :5], second), **CLOSE)
+    torch.testing.assert_close(both[:1], rotate(spec, x[:1], first), **CLOSE)
+    torch.testing.assert_close(both[1:, :, :5], rotate(spec, x[1:, :, :5], second), **CLOSE)
 
 
 @by_length
-def test_a_token_without_a_place_does_not_make_a_text_longer(spec):
+def test_tokens_without_a_position_do_not_count_as_length(spec):
     x, sequence = vectors(9), Positions.sequence(9)
     last_L = torch.arange(9) == 8
     marked = Positions(sequence.coordinates, sequence.order, unplaced=last_L)
-    found = turned(spec, x, marked)
-    torch.testing.assert_close(found[:, :, 8], x[:, :, 8], **EXACT)
-    torch.testing.assert_close(found[:, :, :8], turned(spec, x[:, :, :8], sequence.slice(0, 8)), **EXACT)
+    rotated = rotate(spec, x, marked)
+    torch.testing.assert_close(rotated[:, :, 8], x[:, :, 8], **EXACT)
+    torch.testing.assert_close(rotated[:, :, :8], rotate(spec, x[:, :, :8], sequence.slice(0, 8)), **EXACT)
 
 
 @by_length
-def test_no_key_at_all_is_no_error(spec):
+def test_no_keys_raise_no_error(spec):
     encoding = encoding_of(spec)
     nothing = Positions.sequence(0)
     assert geometry_of(encoding, Positions.sequence(3), nothing).q_rotation[0].shape[-2] == 3
@@ -166,16 +166,16 @@ def test_no_key_at_all_is_no_error(spec):
 
 @by_length
 @torch.no_grad()
-def test_a_cache_turns_all_keys_anew_beyond_the_trained_length(spec):
-    """One layer, whose keys are of the words alone: writing past the trained length equals reading all at once."""
+def test_cached_keys_are_rotated_again_beyond_the_trained_length(spec):
+    """With one layer, whose keys depend on tokens only, generating beyond the trained length equals one forward."""
     model = LanguageModel(7, d_model=WIDTH, n_heads=HEADS, n_layers=1, encoding=spec).double()
     initialise(model, 1)
     ids, cache = torch.randint(7, (2, 14), generator=torch.Generator().manual_seed(0)), model.new_cache()
     for number in range(14):
         pos = Positions.sequence(1, number)
-        found = model.step(NoPrompt(), ids[:, number : number + 1], pos, cache)
+        rotated = model.step(NoPrompt(), ids[:, number : number + 1], pos, cache)
     whole = model.step(NoPrompt(), ids, Positions.sequence(14), None)
-    torch.testing.assert_close(found[:, -1], whole[:, -1], rtol=0, atol=1e-9)
+    torch.testing.assert_close(rotated[:, -1], whole[:, -1], rtol=0, atol=1e-9)
 
 
 # YaRN's temperature (trap 25) ----------------------------------------------------------------------------------------
@@ -192,22 +192,22 @@ def test_a_cache_turns_all_keys_anew_beyond_the_trained_length(spec):
         ("longrope:factor=32,attention_factor=1.19", 1.19),
     ],
 )
-def test_the_temperature_is_on_queries_and_keys_once_and_an_explicit_one_is_used_as_it_is(spec, temperature):
+def test_the_temperature_multiplies_queries_and_keys_once(spec, temperature):
     x = vectors(9)
     encoding = encoding_of(spec)
-    found = turned(spec, x, Positions.sequence(9, FAR))
-    torch.testing.assert_close(found.norm(dim=-1), temperature * x.norm(dim=-1), rtol=1e-6, atol=0)
+    rotated = rotate(spec, x, Positions.sequence(9, FAR))
+    torch.testing.assert_close(rotated.norm(dim=-1), temperature * x.norm(dim=-1), rtol=1e-6, atol=0)
     assert encoding.keeps_norms == (temperature == 1)
 
 
-def test_yarn_leaves_fast_pairs_and_slows_slow_ones_by_all_of_the_factor():
+def test_yarn_keeps_fast_pairs_and_slows_slow_ones_by_the_factor():
     spec = "yarn:factor=4,trained_length=256,attention_factor=1"
     x, pos = vectors(9), Positions.sequence(9, FAR)
     quarter = Positions(pos.coordinates / 4, pos.order)
-    found, plain, slowed = turned(spec, x, pos), turned("rotary", x, pos), turned("rotary", x, quarter)
+    rotated, plain, slowed = rotate(spec, x, pos), rotate("rotary", x, pos), rotate("rotary", x, quarter)
     fastest, slowest = [0, 8], [7, 15]
-    torch.testing.assert_close(found[..., fastest], plain[..., fastest], **CLOSE)
-    torch.testing.assert_close(found[..., slowest], slowed[..., slowest], **CLOSE)
+    torch.testing.assert_close(rotated[..., fastest], plain[..., fastest], **CLOSE)
+    torch.testing.assert_close(rotated[..., slowest], slowed[..., slowest], **CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_yarn_leaves_fast_pairs_and_slows_slow_ones_by_all_of_the_factor():
         ("rotary_linear:fraction=0.3", "rotary_linear rotates pairs, so an even number"),
     ],
 )
-def test_options_that_cannot_be_are_refused_with_what_to_write(spec, message):
+def test_invalid_options_are_refused_with_a_suggestion(spec, message):
     with pytest.raises(UserError, match=message.replace("(", r"\(")):
         encoding_of(spec)
 
@@ -234,32 +234,32 @@ def test_options_that_cannot_be_are_refused_with_what_to_write(spec, message):
 # Log n ---------------------------------------------------------------------------------------------------------------
 
 
-def test_log_length_goes_by_each_querys_place_where_it_sees_no_later_keys():
+def test_causal_log_length_depends_on_the_position_of_the_query():
     encoding, pos = encoding_of("log_length", causal=True), Positions.sequence(5, 10)
     x = vectors(5)
-    found = encoding.rotate(x, encoding.rotation_for(pos, "query", pos))
+    rotated = encoding.rotate(x, encoding.rotation_for(pos, "query", pos))
     factor = torch.arange(11, 16, dtype=torch.float64).log()
-    torch.testing.assert_close(found, x * factor[:, None], rtol=1e-6, atol=0)
+    torch.testing.assert_close(rotated, x * factor[:, None], rtol=1e-6, atol=0)
     torch.testing.assert_close(encoding.rotate(x, encoding.rotation_for(pos, "key", pos)), x, **EXACT)
 
 
-def test_log_length_goes_by_the_number_of_keys_elsewhere():
+def test_log_length_depends_on_the_number_of_keys_elsewhere():
     encoding, queries = encoding_of("log_length"), Positions.sequence(5)
     x = vectors(5)
-    found = encoding.rotate(x, encoding.rotation_for(queries, "query", Positions.sequence(20)))
-    torch.testing.assert_close(found, x * math.log(20), rtol=1e-6, atol=0)
+    rotated = encoding.rotate(x, encoding.rotation_for(queries, "query", Positions.sequence(20)))
+    torch.testing.assert_close(rotated, x * math.log(20), rtol=1e-6, atol=0)
 
 
-def test_log_length_leaves_the_trained_length_as_it_was():
+def test_log_length_keeps_scores_at_the_trained_length():
     x, pos = vectors(20), Positions.sequence(20)
-    torch.testing.assert_close(turned("log_length:trained_length=20", x, pos), x, rtol=1e-6, atol=0)
+    torch.testing.assert_close(rotate("log_length:trained_length=20", x, pos), x, rtol=1e-6, atol=0)
     shorter = Positions.sequence(5)
-    only_beyond = turned("log_length:trained_length=20,only_beyond=true", x[:, :, :5], shorter)
+    only_beyond = rotate("log_length:trained_length=20,only_beyond=true", x[:, :, :5], shorter)
     torch.testing.assert_close(only_beyond, x[:, :, :5], **EXACT)
-    assert not torch.allclose(turned("log_length:trained_length=20", x[:, :, :5], shorter), x[:, :, :5])
+    assert not torch.allclose(rotate("log_length:trained_length=20", x[:, :, :5], shorter), x[:, :, :5])
 
 
-def test_log_length_hears_order_only_with_another_and_in_a_decoder():
+def test_log_length_uses_order_only_in_a_sum_or_a_decoder():
     assert not encoding_of("log_length").uses_order
     assert not encoding_of("none+log_length").uses_order
     assert encoding_of("rotary+log_length").uses_order
@@ -270,7 +270,7 @@ def test_log_length_hears_order_only_with_another_and_in_a_decoder():
 
 
 @pytest.mark.parametrize("spec", ["pixtral", "sinusoidal_mae", "continuous_bias2d"])
-def test_rows_and_columns_are_told_apart_in_a_grid_that_is_not_square(spec):
+def test_rows_and_columns_differ_in_a_rectangular_grid(spec):
     encoding = encoding_of(spec)
     grid, turned_grid = Positions.grid(3, 5), Positions.grid(5, 3)
     transposed = Positions(turned_grid.coordinates.flip(-1), grid.order, grid.axes)
@@ -289,11 +289,11 @@ def test_rows_and_columns_are_told_apart_in_a_grid_that_is_not_square(spec):
 
 
 @pytest.mark.parametrize("spec", ["pixtral", "rotary3d", *SCALED])
-def test_a_class_token_is_not_turned(spec):
+def test_a_class_token_is_not_rotated(spec):
     like = Positions.grid(2, 3) if 2 in registry.spec(spec).target.axes else Positions.sequence(6, FAR)
     pos = Positions.nowhere(1, like).concat(like)
     x = vectors(7)
-    torch.testing.assert_close(turned(spec, x, pos)[:, :, 0], x[:, :, 0], **EXACT)
+    torch.testing.assert_close(rotate(spec, x, pos)[:, :, 0], x[:, :, 0], **EXACT)
 
 
 def volume(times: int, rows: int, columns: int) -> Positions:
@@ -307,49 +307,49 @@ def volume(times: int, rows: int, columns: int) -> Positions:
 def test_three_axes_agree_with_the_formula(layout, options):
     spec, pos = f"rotary3d:layout={layout}{options}", volume(2, 3, 4)
     x = vectors(24, 1)
-    found = turned(spec, x, Positions(pos.coordinates + 500, pos.order, pos.axes, pos.frame))
+    rotated = rotate(spec, x, Positions(pos.coordinates + 500, pos.order, pos.axes, pos.frame))
     for token, place in enumerate(pos.coordinates.tolist()):
         wanted = rotate_rotary3d(encoding_of(spec), x[0, 1, token], tuple(coordinate + 500 for coordinate in place))
-        torch.testing.assert_close(found[0, 1, token], torch.from_numpy(wanted), **CLOSE)
+        torch.testing.assert_close(rotated[0, 1, token], torch.from_numpy(wanted), **CLOSE)
 
 
 @pytest.mark.parametrize("layout", ["sections", "interleaved", "axial"])
-def test_scores_of_three_axes_depend_on_what_lies_between_alone(layout):
+def test_scores_of_three_axes_depend_on_distances_only(layout):
     spec, pos, x = f"rotary3d:layout={layout}", volume(2, 3, 4), vectors(24)
     for move in ((700, 0, 0), (0, 700, 0), (0, 0, 700), (5, 30, 700)):
         moved = Positions(pos.coordinates + torch.tensor(move), pos.order, pos.axes, pos.frame)
-        here, there = turned(spec, x, pos), turned(spec, x, moved)
+        here, there = rotate(spec, x, pos), rotate(spec, x, moved)
         assert not torch.allclose(here, there)
         torch.testing.assert_close(here @ here.mT, there @ there.mT, rtol=0, atol=1e-4)
 
 
-def test_every_axis_turns_its_own_pairs_alone():
+def test_each_axis_rotates_only_its_pairs():
     spec, x = "rotary3d:sections=4/2/2", vectors(1, 1)
     pairs_of = {0: range(4), 1: range(4, 6), 2: range(6, 8)}
     for axis, pairs in pairs_of.items():
         place = torch.zeros(1, 3, dtype=torch.int64)
         place[0, axis] = FAR
-        there = turned(spec, x, Positions(place, torch.arange(1), ("time", "row", "column")))
+        there = rotate(spec, x, Positions(place, torch.arange(1), ("time", "row", "column")))
         changed = (there != x)[0, 0, 0]
         assert changed.nonzero().flatten().tolist() == [*pairs, *(pair + 8 for pair in pairs)]
 
 
-def test_in_a_caption_and_its_image_each_token_turns_by_the_axes_it_has():
-    """-1 is no place, and nothing is turned by it."""
+def test_tokens_of_captioned_images_are_rotated_by_their_axes():
+    """-1 is no position and rotates nothing."""
     coordinates = torch.tensor([[5, -1, -1], [6, -1, -1], [-1, 0, 3], [-1, 2, 1]])
     pos = Positions(coordinates, torch.arange(4), ("text", "image.row", "image.column"))
     at_zero = Positions(coordinates.clamp_min(0), pos.order, ("time", "row", "column"))
     x = vectors(4)
-    torch.testing.assert_close(turned("rotary3d", x, pos), turned("rotary3d", x, at_zero), **EXACT)
+    torch.testing.assert_close(rotate("rotary3d", x, pos), rotate("rotary3d", x, at_zero), **EXACT)
 
 
-def test_rotary3d_takes_one_axis_or_three():
+def test_rotary3d_supports_one_axis_or_three():
     with pytest.raises(UserError, match="one coordinate expected"):
-        turned("rotary3d", vectors(6), Positions.grid(2, 3))
+        rotate("rotary3d", vectors(6), Positions.grid(2, 3))
 
 
-def test_the_continuous_bias_reads_places_between_whole_ones_as_it_reads_those():
-    """Places that are whole numbers written as fractions go another way through it."""
+def test_continuous_bias_supports_fractional_positions():
+    """Integers as floating-point numbers take another path through the code."""
     encoding, grid = encoding_of("continuous_bias2d"), Positions.grid(3, 4)
     fractions = Positions(grid.coordinates.double(), grid.order, grid.axes)
     torch.testing.assert_close(encoding.bias(fractions, fractions), encoding.bias(grid, grid), **CLOSE)
@@ -360,14 +360,14 @@ def test_the_continuous_bias_reads_places_between_whole_ones_as_it_reads_those()
 # What is learned, and scales -----------------------------------------------------------------------------------------
 
 
-def test_the_scaled_sinusoid_begins_as_quiet_as_its_source_has_it():
+def test_the_scale_of_sinusoids_starts_at_that_of_the_source():
     x, pos = torch.zeros(1, 5, WIDTH), Positions.sequence(5, FAR)
     plain = encoding_of("sinusoidal:layout=concatenated").embed(x, pos)
     torch.testing.assert_close(encoding_of("scaled_sinusoidal").embed(x, pos), plain * WIDTH**-0.5)
 
 
-def test_pope_wants_components_by_size_and_places_by_angle():
-    """At the same place its score is the product of sizes, whatever the place; a sign turns nothing."""
+def test_pope_separates_magnitude_and_position():
+    """At distance 0 the score is the product of magnitudes; the sign of a component changes no angle."""
     encoding = encoding_of("pope").double()
     x, pos = vectors(5), Positions.sequence(5, FAR)
     product = x @ x.mT
@@ -377,12 +377,12 @@ def test_pope_wants_components_by_size_and_places_by_angle():
     torch.testing.assert_close(same_place, sizes.square().sum(-1), rtol=0, atol=1e-5)
 
 
-def test_t5_unscaled_undoes_the_division_of_the_attention():
+def test_unscaled_t5_cancels_the_scale_of_the_attention():
     assert encoding_of("t5").scale_factor == 1
     assert encoding_of("t5:scaled=false").scale_factor == math.sqrt(HEAD_WIDTH)
 
 
-def test_specs_with_lists_survive_their_canonical_text():
+def test_specs_with_lists_have_a_canonical_text():
     spec = "longrope:short=1/1.5/2/2/2/2/2/2,long=8"
     assert canonical(spec) == spec
     assert canonical(f"{spec},none") == f"{spec},none"
@@ -390,7 +390,7 @@ def test_specs_with_lists_survive_their_canonical_text():
 
 
 @pytest.mark.parametrize("spec", [*SCALED, "pope", "scaled_sinusoidal", "t5:scaled=false", "rotary3d"])
-def test_a_padded_batch_gives_what_single_texts_give(spec):
+def test_a_padded_batch_equals_single_texts(spec):
     model = LanguageModel(9, d_model=WIDTH, n_heads=HEADS, n_layers=2, encoding=spec).double().eval()
     initialise(model, 1)
     ids = torch.randint(9, (2, 6), generator=torch.Generator().manual_seed(1))

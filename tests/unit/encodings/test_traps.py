@@ -1,4 +1,4 @@
-"""The faults that positional encodings have had elsewhere, one test each, far from position 0, where most of them look
+"""Faults of positional encodings in other libraries, one test each, far from position 0, where most of them look
 right. The numbers are those of the list the project was designed against; where a fault has a well-known wrong variant
 the test shows that it would have caught it.
 
@@ -55,7 +55,7 @@ EVERY = [
     "transformer_xl",
     "deberta:clip=2",
 ]
-"""What may stand in an encoder; that what needs a causal mask keeps to the same is tried in test_path_attention.py."""
+"""Encodings that work in an encoder; causal ones are tested in test_path_attention.py."""
 BIASES = ["alibi", "alibi:slopes=sides", "t5", "kerple", "kerple:kernel=power", "sandwich", "dynamic_bias"]
 LEARNED = ("learned", "shaw", "t5", "alibi:slopes=sides", "kerple", "dynamic_bias", "transformer_xl", "deberta")
 INSIDE = [spec for spec in EVERY if spec not in ("sinusoidal", "learned")]
@@ -92,7 +92,7 @@ def permute_rows(attention, order):
 FROM_HALF_TO_INTERLEAVED = torch.arange(HEAD_WIDTH).view(2, -1).t().flatten()  # 0 4 1 5 2 6 3 7
 
 
-def test_trap_01_pairings_agree_once_the_rows_are_permuted():
+def test_trap_01_pairings_agree_after_a_permutation_of_rows():
     half, interleaved = (Attention(WIDTH, HEADS, encoding=f"rotary:pairing={p}") for p in ("half", "interleaved"))
     interleaved.load_state_dict(half.state_dict())
     x_BLD = torch.randn(2, 6, WIDTH)
@@ -114,7 +114,7 @@ def test_trap_02_only_a_rotated_layer_shows_a_wrong_permutation_of_rows():
     assert change["rotary"] > 1e-3
 
 
-def test_trap_03_angles_do_not_follow_the_dtype_of_the_model():
+def test_trap_03_angles_do_not_depend_on_the_dtype_of_the_model():
     encoding, wave = encoding_of("rotary", d_model=128), encoding_of("sinusoidal")
     precise, precise_wave = encoding.rotation(far(2, 4096)), wave.embed(torch.zeros(1, 2, WIDTH), far(2, 4096))
     for dtype in (torch.bfloat16, torch.float16):
@@ -139,7 +139,7 @@ def test_trap_04_positions_in_half_precision_are_refused():
 
 
 @some_encodings
-def test_trap_05_a_model_built_on_the_meta_device_has_nothing_but_parameters_to_load(spec):
+def test_trap_05_a_model_on_the_meta_device_loads_from_parameters(spec):
     model = model_of(spec)
     with torch.device("meta"):
         empty = EncoderDecoder(12, 12, d_model=WIDTH, n_heads=HEADS, encoding=spec)
@@ -170,7 +170,7 @@ def test_trap_06_left_padding_changes_no_real_token(spec):
 
 
 @pytest.mark.parametrize("spec", ["sinusoidal", "learned", "rotary"])
-def test_trap_07_the_same_length_at_two_offsets_is_not_the_same(spec):
+def test_trap_07_outputs_depend_on_the_offset(spec):
     encoding = encoding_of(spec)
 
     def applied(start):
@@ -197,7 +197,7 @@ def test_trap_08_stepwise_decoding_with_a_cache_equals_the_full_forward(spec):
 
 
 @pytest.mark.parametrize("spec", [*BIASES, "fire", "fire:length=9"])
-def test_trap_09_a_shorter_step_after_a_longer_call_takes_its_own_row(spec):
+def test_trap_09_a_shorter_step_after_a_longer_call_has_its_own_row(spec):
     encoding = encoding_of(spec, causal=True)
     whole_HQK = encoding.bias(far(9), far(9))
     last_HQK = encoding.bias(far(1, FAR + 6), far(7))
@@ -207,7 +207,7 @@ def test_trap_09_a_shorter_step_after_a_longer_call_takes_its_own_row(spec):
 
 @pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])
 @pytest.mark.parametrize("spec", BIASES)
-def test_trap_10_the_bias_is_there_in_evaluation_as_in_training(spec, kernel):
+def test_trap_10_the_bias_is_applied_in_evaluation_too(spec, kernel):
     attention = Attention(WIDTH, HEADS, encoding=spec, kernel=kernel)
     without = Attention(WIDTH, HEADS, encoding="none", kernel=kernel)
     without.load_state_dict(attention.state_dict(), strict=False)
@@ -228,7 +228,7 @@ def test_trap_11_alibi_without_a_causal_mask_is_symmetric():
 
 
 @pytest.mark.parametrize("heads", [6, 12, 40])
-def test_trap_12_slopes_of_head_counts_that_are_no_power_of_two(heads):
+def test_trap_12_slopes_for_head_counts_that_are_no_power_of_two(heads):
     got = alibi_slopes(heads)
     assert got == pytest.approx(bias_formulas.alibi_slopes(heads))
     assert got != sorted(got, reverse=True), "the authors' code is not monotone"
@@ -237,7 +237,7 @@ def test_trap_12_slopes_of_head_counts_that_are_no_power_of_two(heads):
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["both ways", "back only"])
-def test_trap_13_t5_buckets_of_every_distance(causal):
+def test_trap_13_t5_buckets_of_all_distances(causal):
     encoding = encoding_of("t5", causal=causal)
     ahead = torch.arange(-256, 257)
     wanted = torch.tensor([[t5_bucket(d, 32, 128, both_ways=not causal) for d in ahead.tolist()]])
@@ -247,7 +247,7 @@ def test_trap_13_t5_buckets_of_every_distance(causal):
 
 
 @pytest.mark.parametrize(("buckets", "farthest", "causal"), [(32, 128, False), (64, 128, True), (128, 512, True)])
-def test_trap_14_the_logarithm_of_t5_is_not_taken_in_the_models_precision(buckets, farthest, causal):
+def test_trap_14_the_logarithm_of_t5_is_taken_in_float64(buckets, farthest, causal):
     away = torch.arange(1, 2 * farthest)
     exact = torch.tensor([t5_bucket(-d, buckets, farthest, both_ways=not causal) for d in away.tolist()])
     encoding = encoding_of(f"t5:buckets={buckets},distance={farthest}", causal=causal).to(torch.bfloat16)
@@ -260,7 +260,7 @@ def test_trap_14_the_logarithm_of_t5_is_not_taken_in_the_models_precision(bucket
     assert (in_bfloat16 != exact).sum() >= 2, "distances that bfloat16 puts into the wrong bucket"
 
 
-def test_trap_15_t5_is_not_in_cross_attention_unless_asked_for():
+def test_trap_15_t5_is_not_in_cross_attention_by_default():
     def biases(**options):
         with record(model := model_of("t5", **options)) as tape:
             model(ids(1, 5), ids(1, 4))
@@ -286,7 +286,7 @@ def test_trap_15_the_bias_is_added_after_scaling(spec):
     torch.testing.assert_close(added, geometry.bias, rtol=0, atol=1e-6)
 
 
-def test_trap_16_shaw_clips_and_never_runs_out_of_its_table():
+def test_trap_16_shaw_clips_distances_to_its_table():
     encoding = encoding_of("shaw:clip=3")
     assert encoding.key_table.shape == (7, HEAD_WIDTH)
     row_QK = encoding.relation(far(20), far(20)).rows
@@ -297,8 +297,8 @@ def test_trap_16_shaw_clips_and_never_runs_out_of_its_table():
 
 
 @torch.no_grad()
-def test_trap_17_a_key_ahead_is_not_a_key_behind():
-    """Each encoding is told to like the next token best; with the sign turned the previous one would win."""
+def test_trap_17_the_sign_of_the_distance_matters():
+    """Each encoding prefers the next token; with the wrong sign the previous one would win."""
     shaw, t5 = encoding_of("shaw:clip=2,values=false"), encoding_of("t5")
     shaw.key_table.zero_()[2 + 1] = 1.0
     t5.table.zero_()[t5_bucket(1, 32, 128, both_ways=True)] = 8.0
@@ -311,9 +311,9 @@ def test_trap_17_a_key_ahead_is_not_a_key_behind():
 
 
 @torch.no_grad()
-def test_trap_17_what_a_key_wants_of_its_distance_is_not_transposed():
-    """DeBERTa's third term, of the key's content with the query's place: elsewhere it was taken of query and key
-    exchanged. Told to like the next token best, by that term alone, each query finds it."""
+def test_trap_17_the_key_to_position_term_is_not_transposed():
+    """DeBERTa's third term, of the key's content with the query's place: in other libraries query and key
+    were exchanged. With a preference for the next token in this term alone, each query attends to it."""
     deberta = encoding_of("deberta:clip=2")
     for made, value in ((deberta.key, 0.0), (deberta.query, 1.0)):
         made.weight.fill_(value)
@@ -325,9 +325,8 @@ def test_trap_17_what_a_key_wants_of_its_distance_is_not_transposed():
 
 
 @torch.no_grad()
-def test_trap_18_transformer_xl_needs_no_shift_and_so_cannot_shift_wrongly():
-    """Elsewhere rows are slid past each other, which goes wrong for fewer queries than keys and without a mask. Here
-    against each pair's own sinusoid."""
+def test_trap_18_transformer_xl_equals_the_sinusoid_of_each_pair():
+    """In other libraries rows are shifted, which is wrong for fewer queries than keys and without a mask."""
     encoding = encoding_of("transformer_xl")
     q, k = torch.randn(2, HEADS, 3, HEAD_WIDTH), torch.randn(2, HEADS, 7, HEAD_WIDTH)
     got = encoding.terms(q, k, encoding.relation(far(3, FAR + 2), far(7)))
@@ -341,7 +340,7 @@ def test_trap_18_transformer_xl_needs_no_shift_and_so_cannot_shift_wrongly():
     assert not torch.allclose(got.roll(1, -1), wanted, atol=1e-2)
 
 
-def test_trap_19_the_learned_table_ends_with_an_error_that_names_the_position():
+def test_trap_19_positions_beyond_the_learned_table_raise_an_error():
     encoding, x = encoding_of("learned:positions=310"), torch.zeros(1, 10, WIDTH)
     assert torch.equal(encoding.embed(x, far(10))[0], encoding.table[300:310])
     with pytest.raises(UserError, match="learned knows the positions 0 to 309, got 310; use learned:positions=311"):
@@ -375,20 +374,20 @@ def test_trap_20_the_three_layouts_of_sinusoids(layout, width, wanted):
 
 
 @some_encodings
-def test_trap_21_a_sample_does_not_depend_on_its_place_in_the_batch(spec):
+def test_trap_21_a_sample_does_not_depend_on_its_row_in_the_batch(spec):
     model, source, target = model_of(spec), ids(3, 7), ids(3, 5)
     torch.testing.assert_close(model(source.flip(0), target.flip(0)), model(source, target).flip(0))
 
 
 @pytest.mark.parametrize("spec", ["sinusoidal", "learned"])
-def test_trap_21_positions_lie_along_the_length(spec):
+def test_trap_21_positions_run_along_the_length(spec):
     added = encoding_of(spec).embed(torch.zeros(3, 5, WIDTH), far(5))
     assert torch.equal(added[0], added[2])
     assert not torch.allclose(added[:, 0], added[:, 4])
 
 
 @some_encodings
-def test_trap_22_token_embeddings_are_scaled_to_1_whatever_the_encoding(spec):
+def test_trap_22_token_embeddings_have_unit_variance_with_any_encoding(spec):
     seen = ids(20, 50)
     tokens = model_of(spec).source_embedding(seen)
     assert tokens.square().mean().sqrt().item() == pytest.approx(1.0, rel=0.1)
@@ -396,7 +395,7 @@ def test_trap_22_token_embeddings_are_scaled_to_1_whatever_the_encoding(spec):
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
-def test_trap_23_partial_rotary_leaves_the_rest_and_counts_only_what_it_turns(pairing):
+def test_trap_23_partial_rotary_keeps_the_other_components(pairing):
     partial = encoding_of(f"rotary:fraction=0.5,pairing={pairing}", d_model=32)
     whole = encoding_of(f"rotary:pairing={pairing}", d_model=16)  # a head as wide as the part that turns
     x = torch.randn(1, HEADS, 4, 16)
@@ -405,14 +404,14 @@ def test_trap_23_partial_rotary_leaves_the_rest_and_counts_only_what_it_turns(pa
     torch.testing.assert_close(turned[..., :8], whole.rotate(x[..., :8], whole.rotation(far(4))))
 
 
-def test_trap_26_every_layer_is_rotated_and_the_model_says_so():
+def test_trap_26_all_layers_are_rotated_and_the_model_lists_them():
     model = model_of("rotary", n_encoder_layers=3)
     assert "base=10000.0, fraction=1.0, pairing=half" in repr(model.encoder)
     geometries = geometry_of_layers(model.encoder.encoding, far(4), far(4))
     assert [g.q_rotation is not None for g in geometries] == [True] * 3
 
 
-def test_trap_27_rotary_in_cross_attention_turns_queries_and_keys():
+def test_trap_27_rotary_in_cross_attention_rotates_queries_and_keys():
     assert not model_of("rotary").decoder.cross_encoding.by_layer[0].hooks, "none unless asked for"
     attention = Attention(WIDTH, HEADS, encoding="rotary", cross=True)
     x, source = torch.randn(2, 4, WIDTH), torch.randn(2, 6, WIDTH)
@@ -425,7 +424,7 @@ def test_trap_27_rotary_in_cross_attention_turns_queries_and_keys():
     assert not torch.allclose(at(FAR, FAR + 9), at(FAR, FAR), atol=1e-3), "the keys' positions do nothing"
 
 
-def test_trap_28_rotation_goes_along_the_length_not_the_heads():
+def test_trap_28_rotation_runs_along_the_length_not_the_heads():
     encoding = encoding_of("rotary", d_model=24, n_heads=3)
     turned = encoding.rotate(torch.ones(2, 3, 5, 8), encoding.rotation(far(5)))
     assert torch.equal(turned[:, 0], turned[:, 2])
@@ -433,12 +432,12 @@ def test_trap_28_rotation_goes_along_the_length_not_the_heads():
 
 
 def placeless_first(length):
-    """A class token without a place before tokens at far positions."""
+    """A class token without a position before tokens at far positions."""
     none = torch.tensor([True] + [False] * (length - 1))
     return Positions(far(length).coordinates, torch.arange(length), unplaced=none)
 
 
-def test_trap_29_a_token_without_a_place_is_neither_moved_nor_turned():
+def test_trap_29_a_token_without_a_position_is_neither_shifted_nor_rotated():
     pos, zeros, ones = placeless_first(5), torch.zeros(1, 5, WIDTH), torch.ones(1, HEADS, 5, HEAD_WIDTH)
     for spec in ("sinusoidal", "learned"):
         added = encoding_of(spec).embed(zeros, pos)[0]
@@ -451,7 +450,7 @@ def test_trap_29_a_token_without_a_place_is_neither_moved_nor_turned():
         assert not torch.allclose(turned[:, :, 1], ones[:, :, 1])
 
 
-def test_trap_29_a_token_without_a_place_is_at_no_distance():
+def test_trap_29_a_token_without_a_position_has_no_distance():
     pos = placeless_first(5)
     bias_HQK = encoding_of("alibi").bias(pos, pos)
     assert not bias_HQK[:, 0].any()
@@ -475,8 +474,8 @@ def test_trap_29_a_grid_is_refused_by_an_encoding_of_one_coordinate(spec):
 
 
 @pytest.mark.parametrize("spec", ["xpos", "cope", "forgetting", "fire", "path"])
-def test_trap_32_what_grows_ahead_or_counts_back_is_refused_in_an_encoder(spec):
-    """xPos multiplies a key ahead by more than 1, without end; the others are defined for keys behind alone."""
+def test_trap_32_causal_encodings_are_refused_in_an_encoder(spec):
+    """xPos grows without limit for keys after the query; the others are defined only for keys before it."""
     with pytest.raises(UserError, match="works only where queries never see later keys; use it in a causal decoder"):
         EncoderDecoder(12, 12, d_model=WIDTH, n_heads=HEADS, encoding=spec)
 
@@ -492,7 +491,7 @@ def test_trap_33_one_query_at_the_end_sees_every_key(kernel):
 
 
 @pytest.mark.parametrize("backend", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], ids=["math", "flash"])
-def test_trap_34_a_mask_beside_the_causal_rule_reaches_the_fused_kernel(backend):
+def test_trap_34_a_mask_and_the_causal_rule_reach_the_fused_kernel(backend):
     q = torch.randn(2, HEADS, 5, HEAD_WIDTH)
     keys = torch.tensor([[True] * 5, [True, False, True, True, True]])
 
@@ -560,8 +559,8 @@ def taped(model, *inputs):
 
 
 @pytest.mark.parametrize("kernel", ["auto", "fused", "explicit", "definition"])
-def test_image_trap_01_no_kernel_leaves_a_map_empty(kernel):
-    """Elsewhere the fused path returns an empty tuple and a warning."""
+def test_image_trap_01_all_kernels_have_maps(kernel):
+    """In other libraries the fused path returns an empty tuple and a warning."""
     tape, _ = taped(model_of("rotary", kernel=kernel), ids(1, 7), ids(1, 5))
     sites = [f"encoder.{i}" for i in range(2)] + [f"decoder.{i}.{kind}" for i in range(2) for kind in ("self", "cross")]
     assert tape.sites == sites
@@ -570,8 +569,8 @@ def test_image_trap_01_no_kernel_leaves_a_map_empty(kernel):
 
 
 @pytest.mark.parametrize(("encoder", "decoder"), [(2, 4), (4, 2)])
-def test_image_trap_02_encoder_and_decoder_may_differ_in_depth(encoder, decoder):
-    """Elsewhere the list of layers is the encoder's: 2 + 4 drops layers without a word, 4 + 2 is an IndexError."""
+def test_image_trap_02_encoder_and_decoder_can_differ_in_depth(encoder, decoder):
+    """In another library the list of layers is the encoder's: 2 + 4 drops layers silently, 4 + 2 is an IndexError."""
     tape, _ = taped(model_of("rotary", n_encoder_layers=encoder, n_decoder_layers=decoder), ids(1, 7), ids(1, 5))
     counts = [
         sum(site.startswith("encoder") for site in tape.sites),
@@ -582,8 +581,8 @@ def test_image_trap_02_encoder_and_decoder_may_differ_in_depth(encoder, decoder)
     assert all(tape.weights(site).shape[1] == HEADS for site in tape.sites)
 
 
-def test_image_trap_03_an_encoder_does_not_look_causal():
-    """Elsewhere the upper triangle is grey unless one asks."""
+def test_image_trap_03_maps_of_an_encoder_are_not_causal():
+    """In other libraries the upper triangle is grey unless one asks."""
     names = list("abcdef")
     tape, _ = taped(model_of("rotary"), ids(1, 6), ids(1, 6))
     encoder, decoder = (Map.of(tape, site, names, names) for site in ("encoder.0", "decoder.0.self"))
@@ -594,7 +593,7 @@ def test_image_trap_03_an_encoder_does_not_look_causal():
 
 
 def test_image_trap_04_scores_come_before_the_softmax_and_weights_before_dropout():
-    """Elsewhere what is named scores is the softmax, and the pattern is what dropout left of it."""
+    """In other libraries what is named scores is the softmax, and the pattern is what dropout left of it."""
     model = model_of("t5", dropout=0.5).train()
     tape, _ = taped(model, ids(1, 7), ids(1, 5))
     scores, weights = tape.scores("encoder.0"), tape.weights("encoder.0")
@@ -603,8 +602,8 @@ def test_image_trap_04_scores_come_before_the_softmax_and_weights_before_dropout
     assert (weights > 0).all(), "dropout has been here"
 
 
-def test_image_trap_05_measuring_changes_nothing_and_takes_any_map():
-    """Elsewhere a detector writes zeros into the pattern it measures, and knows lower triangles only."""
+def test_image_trap_05_measures_do_not_change_maps():
+    """In other libraries a detector writes zeros into the pattern it measures, and knows lower triangles only."""
     names = list("abcabc")
     tape, _ = taped(model_of("rotary"), ids(1, 6), ids(1, 6))
     map = Map.of(tape, "encoder.0", names, names)
@@ -618,8 +617,8 @@ def test_image_trap_05_measuring_changes_nothing_and_takes_any_map():
     assert torch.equal(tape.weights("encoder.0")[0].double(), map.weights)
 
 
-def test_image_trap_06_a_rolled_out_row_sums_to_1_even_when_weights_were_taken_away():
-    """Elsewhere the sums of rows lose their axis, and every row is divided by the sums of all."""
+def test_image_trap_06_rows_of_rollout_sum_to_1():
+    """In other libraries the sums of rows lose their axis, and every row is divided by the sums of all."""
     names = list("abcdef")
     tape, _ = taped(model_of("rotary"), ids(1, 6), ids(1, 6))
     maps = [Map.of(tape, site, names, names) for site in ("encoder.0", "encoder.1")]
@@ -631,8 +630,8 @@ def test_image_trap_06_a_rolled_out_row_sums_to_1_even_when_weights_were_taken_a
     assert not torch.allclose((mixed / mixed.sum(-1)).sum(-1), torch.ones(6).double(), atol=0.01), "the axis is lost"
 
 
-def test_image_trap_07_a_fast_path_does_not_run_past_the_recorder(monkeypatch):
-    """Elsewhere the fused path skips the module that the hook is on, and nothing is collected."""
+def test_image_trap_07_fused_calls_are_recorded(monkeypatch):
+    """In other libraries the fused path skips the module that the hook is on, and nothing is collected."""
     seen, fused = [], functional.scaled_dot_product_attention
     monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda *a, **k: seen.append(1) or fused(*a, **k))
     tape, _ = taped(model_of("none", kernel="fused"), ids(1, 7), ids(1, 5))
@@ -644,8 +643,8 @@ def test_image_trap_07_a_fast_path_does_not_run_past_the_recorder(monkeypatch):
     ("spec", "kernel"),
     [*((spec, "auto") for spec in SOME), ("rotary", "fused"), ("t5", "fused"), ("rotary", "explicit")],
 )
-def test_image_trap_08_looking_does_not_change_what_is_looked_at(spec, kernel):
-    """Elsewhere one has to turn the fast path off to look, which is another model in its last bits."""
+def test_image_trap_08_recording_does_not_change_outputs(spec, kernel):
+    """In other libraries one has to turn the fast path off to look, which is another model in its last bits."""
     model, inputs = model_of(spec, kernel=kernel), (ids(2, 7), ids(2, 5))
     with torch.no_grad():
         before = model(*inputs)
@@ -654,8 +653,8 @@ def test_image_trap_08_looking_does_not_change_what_is_looked_at(spec, kernel):
     assert max(tape.trust(site).rebuild_error for site in tape.sites) < 1e-5
 
 
-def test_image_trap_09_maps_are_of_each_head_and_their_rows_sum_to_1_in_training():
-    """Elsewhere weights are the mean of the heads, and in training rows sum to anything from 0.3 to 1.8."""
+def test_image_trap_09_maps_are_per_head_and_rows_sum_to_1_in_training():
+    """In other libraries weights are the mean of the heads, and in training rows sum to anything from 0.3 to 1.8."""
     tape, _ = taped(model_of("rotary", dropout=0.5).train(), ids(1, 7), ids(1, 5))
     weights = tape.weights("encoder.0")
     assert weights.shape == (1, HEADS, 7, 7)
@@ -664,8 +663,8 @@ def test_image_trap_09_maps_are_of_each_head_and_their_rows_sum_to_1_in_training
     assert tape.trust("encoder.0").dropout == 0.5, "and nobody is told"
 
 
-def test_image_trap_10_nothing_recorded_is_an_error():
-    """Elsewhere the hook fires and carries None."""
+def test_image_trap_10_an_empty_recording_raises_an_error():
+    """In other libraries the hook fires and carries None."""
     with (
         pytest.raises(UserError, match="nothing was recorded: no attention of this model ran"),
         record(model_of("none")),
@@ -677,7 +676,7 @@ def test_image_trap_10_nothing_recorded_is_an_error():
 
 @pytest.mark.parametrize("kernel", ["fused", "explicit", "definition"])
 def test_image_trap_11_a_query_without_keys_has_zeros_on_every_path(kernel):
-    """Elsewhere the fused path gives zeros, the softmax NaN."""
+    """In other libraries the fused path gives zeros, the softmax NaN."""
     attention, keep = Attention(WIDTH, HEADS, kernel=kernel), torch.tensor([[False, False, True, True]])
     with torch.no_grad(), record(attention) as tape:
         output = attention(torch.randn(1, 4, WIDTH), mask=Mask(causal=True, keys=keep))
@@ -688,8 +687,8 @@ def test_image_trap_11_a_query_without_keys_has_zeros_on_every_path(kernel):
     assert not measure(map)["entropy"].value.isnan().any()
 
 
-def test_image_trap_12_the_first_token_is_shown_however_much_it_takes():
-    """Elsewhere the columns of special tokens are set to 0, and a sink cannot be seen."""
+def test_image_trap_12_the_first_token_is_shown():
+    """In other libraries the columns of special tokens are set to 0, and a sink cannot be seen."""
     model = model_of("none")
     tape, _ = taped(model, ids(1, 6), torch.tensor([[1, 5, 6, 7, 2]]))
     map = Map.of(tape, "decoder.0.self", ["<s>", *"567", "</s>"], ["<s>", *"567", "</s>"])
@@ -698,8 +697,8 @@ def test_image_trap_12_the_first_token_is_shown_however_much_it_takes():
     assert torch.equal(measure(map)["sink"].value, map.weights[:, :, 0].mean(-1))
 
 
-def test_image_trap_13_a_token_cut_off_is_noticed():
-    """Elsewhere the assertion that nothing was cut off runs after the cut, and cannot fail."""
+def test_image_trap_13_a_cropped_token_is_noticed():
+    """In other libraries the assertion that nothing was cut off runs after the cut, and cannot fail."""
     tape, _ = taped(model_of("none"), ids(1, 6), ids(1, 4))
     for queries, keys in ((4, 5), (3, 6), (5, 6), (4, 7)):
         with pytest.raises(UserError, match="expected a name for each of the"):
@@ -708,8 +707,8 @@ def test_image_trap_13_a_token_cut_off_is_noticed():
 
 
 @pytest.mark.parametrize("off", [math.log(2), -math.log(2)])
-def test_image_trap_14_a_logarithm_that_is_off_is_noticed(monkeypatch, off):
-    """Elsewhere the log-sum-exp of a fused kernel was off by ln 2, and weights made of it by a factor of 2."""
+def test_image_trap_14_a_wrong_logarithm_is_noticed(monkeypatch, off):
+    """In other libraries the log-sum-exp of a fused kernel was off by ln 2, and weights made of it by a factor of 2."""
     tape, _ = taped(model_of("rotary", kernel="fused"), ids(1, 6), ids(1, 4))
     assert tape.trust("encoder.0").row_sum_error < 1e-6
     right = definition.weights

@@ -217,7 +217,7 @@ def sinusoids(index: Tensor, width: int, layout: Layout, base: float) -> Float[T
     return torch.nn.functional.pad(waves_LD, (0, width % 2))
 
 
-def without_unplaced(vectors: Float[Tensor, "*B L D"], pos: Positions) -> Float[Tensor, "*B L D"]:
+def without_unplaced(vectors: Float[Tensor, "*X L D"], pos: Positions) -> Float[Tensor, "*Y L D"]:
     """The vectors of positions, and 0 for tokens without a position."""
     return vectors if pos.unplaced is None else vectors.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
 

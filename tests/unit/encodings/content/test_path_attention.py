@@ -1,4 +1,4 @@
-"""PaTH at its special points, and under every rule of who may look at whom."""
+"""PaTH at special points and under all masks."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def call_of(encoding, length, x_BKD=None, mask=None, queries=None):
 
 
 @pytest.mark.parametrize("length", [1, path_attention.CHUNK, path_attention.CHUNK + 1, 2 * path_attention.CHUNK + 6])
-def test_chunks_give_what_one_token_after_the_other_does(length):
+def test_chunks_equal_one_token_at_a_time(length):
     encoding = encoding_of()
     call, x_BKD = call_of(encoding, length, queries=min(length, 3))
     got = scores(call)
@@ -50,7 +50,7 @@ def test_chunks_give_what_one_token_after_the_other_does(length):
         torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-9)
 
 
-def test_tokens_without_strength_turn_nothing():
+def test_tokens_with_beta_0_change_nothing():
     encoding = encoding_of()
     with torch.no_grad():
         encoding.strength.weight.zero_()
@@ -60,8 +60,8 @@ def test_tokens_without_strength_turn_nothing():
 
 
 @torch.no_grad()
-def test_equal_tokens_of_full_strength_mirror_keys_and_back():
-    """With beta = 2 each token is a mirror; two equal ones are none."""
+def test_two_equal_reflections_cancel():
+    """With beta = 2 each token is a reflection; two equal ones cancel."""
     encoding = encoding_of()
     encoding.strength.weight.zero_()
     encoding.strength.bias.fill_(60.0)
@@ -75,8 +75,8 @@ def test_equal_tokens_of_full_strength_mirror_keys_and_back():
     assert not torch.isclose(got[..., odd], plain[..., odd]).any()
 
 
-def test_a_key_is_never_longer_for_being_turned():
-    """The values of each H lie between -1 and 1, so that a product over many tokens stays finite."""
+def test_no_key_gets_longer():
+    """The eigenvalues of each H lie between -1 and 1, so a product over many tokens stays finite."""
     encoding = encoding_of()
     call, _ = call_of(encoding, 300)
     longest = SCALE * call.q.norm(dim=-1).unsqueeze(-1) * call.k.norm(dim=-1).unsqueeze(-2)
@@ -92,7 +92,7 @@ def model_of(spec, **options):
 @pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])
 @pytest.mark.parametrize("spec", ["path", "rotary+path", "path+forgetting"])
 @torch.no_grad()
-def test_a_decoder_reads_in_pieces_what_it_reads_at_once(spec, kernel):
+def test_chunked_decoding_equals_one_forward(spec, kernel):
     model = model_of(spec, kernel=kernel)
     ids, pos, cache = torch.randint(11, (2, 41)), Positions.sequence(41, frame="target"), model.new_cache()
     pieces = [model.step(NoPrompt(), ids[:, i:j], pos.slice(i, j), cache) for i, j in ((0, 1), (1, 34), (34, 41))]
@@ -103,8 +103,8 @@ def test_a_decoder_reads_in_pieces_what_it_reads_at_once(spec, kernel):
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("spec", ["path", "fire", "cope", "forgetting", "xpos"])
 @torch.no_grad()
-def test_padding_and_other_documents_turn_nothing(spec, side):
-    """What reads a causal stack alone is tried here on padding and packed documents."""
+def test_padding_and_other_documents_change_nothing(spec, side):
+    """Encodings of causal stacks on padding and packed documents."""
     stack = model_of(spec).decoder
     x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
     alone = stack(x[:, 3:8], positions=Positions.sequence(5))
@@ -123,7 +123,7 @@ def test_padding_and_other_documents_turn_nothing(spec, side):
 
 @pytest.mark.parametrize("spec", ["path", "fire", "cope", "forgetting", "xpos"])
 @torch.no_grad()
-def test_padding_in_between_turns_nothing(spec):
+def test_padding_between_keys_changes_nothing(spec):
     stack = model_of(spec).decoder
     x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
     keep = torch.tensor([True, True, False, True, False, False, True, True, True]).expand(2, -1)
@@ -133,8 +133,8 @@ def test_padding_in_between_turns_nothing(spec):
 
 
 @torch.no_grad()
-def test_what_one_query_alone_may_not_look_at_forgets_nothing_for_it():
-    """No two queries here have the same gaps, so that no sum over keys alone will do."""
+def test_keys_hidden_from_one_query_do_not_count_for_it():
+    """No two queries have the same gaps, so a sum over keys alone is wrong."""
     encoding = compose.build("forgetting", site_of(WIDTH, HEADS, causal=True))
     encoding = randomise(encoding.double())
     pairs = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [1, 0, 1, 0, 0], [1, 1, 0, 1, 0], [0, 1, 1, 0, 1]]).bool()
@@ -146,7 +146,7 @@ def test_what_one_query_alone_may_not_look_at_forgets_nothing_for_it():
 
 
 @torch.no_grad()
-def test_a_window_is_a_sequence_of_its_own():
+def test_a_window_equals_a_separate_sequence():
     attention = Attention(WIDTH, HEADS, encoding="path", causal=True).double()
     randomise(attention)
     x = torch.randn(1, 40, WIDTH, dtype=torch.float64)
