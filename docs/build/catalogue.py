@@ -128,9 +128,14 @@ def page(name: str, language: str) -> Path:
 
 def what(name: str, language: str) -> str:
     """What it does, as its page says first. Raises SystemExit where it says nothing."""
-    found = FIRST.match(page(name, language).read_text(encoding="utf-8"))
+    file = page(name, language)
+    found = FIRST.match(file.read_text(encoding="utf-8")) if file.is_file() else None
     if not found:
-        raise SystemExit(f"{page(name, language)}: expected a heading, then what the encoding does")
+        got = "other text" if file.is_file() else "no file"
+        raise SystemExit(
+            f"{file}: expected a heading, then what the encoding does; got {got}; write it as in "
+            f"{page('rotary', language)}"
+        )
     return found[1].replace("\n", " ")
 
 

@@ -13,15 +13,10 @@ from jarilab.cli.arguments import parse, parser_of
 from jarilab.cli.completion import SHELLS, script, verbs
 from jarilab.cli.settings import settings_from
 from jarilab.core.errors import UserError
-from jarilab.core.options import options_of
 from jarilab.core.storage.files import seal_record, write_json
-from jarilab.encodings.base import registry as encodings
-from jarilab.models.base import registry as models
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import FORMAT
-from jarilab.runs.options import Training
 from jarilab.tasks.base import registry as tasks
-from jarilab.tasks.predictors.base import registry as predictors
 
 TASK = '''
 from jarilab.tasks.base import Task
@@ -322,23 +317,6 @@ def test_a_name_that_means_two_things_says_which(capsys, tmp_path):
     assert re.search(
         r"--d-model 3; did you mean --task-d-model or --model-d-model\?", refused("train", task, "--d-model", "3")
     )
-
-
-def targets() -> dict[str, type]:
-    """Everything whose options become flags."""
-    found: dict[str, type] = {"training": Training}
-    for registry in (tasks, models, encodings):
-        found |= {f"{registry.kind} {name}": registry.spec(name).target for name in registry.names()}
-    for name in predictors.names():
-        predictor = predictors.spec(name).target
-        found |= {f"predict {name}": predictor.options, f"evaluate {name}": predictor.scoring}
-    return found
-
-
-@pytest.mark.parametrize("name", targets())
-def test_every_option_has_a_sentence(name):
-    without = [option.name for option in options_of(targets()[name]).values() if not option.meaning]
-    assert not without, f"{name}: say in the docstring what these are, as `name: ...`"
 
 
 @pytest.mark.parametrize("verb", ["train", "evaluate", "predict", "compare", "walk"])
