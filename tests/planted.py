@@ -109,7 +109,12 @@ FAULTS = [
     Fault("inspect", "expected = has_key.expand_as(sums).to(sums)", "pass", "unit/inspect/record"),
     Fault("inspect", "sum(changes[1:]) / draws", "sum(changes) / draws", "unit/inspect/intervene"),
     # Laws
-    Fault("laws", "if (output_BHQE * without_key).any():", "if (output_BHQE * without_key).isnan().any():", "laws"),
+    Fault(
+        "laws",
+        "if (output_BHQE * without_key).any():",
+        "if (output_BHQE * without_key).isnan().any():",
+        "laws/test_broken.py",
+    ),
     # Hugging Face
     Fault("huggingface", "weight.t().chunk(3)[number]", "weight.t().chunk(3)[2 - number]", "unit/huggingface"),
     # Data
