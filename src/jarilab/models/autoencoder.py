@@ -1,7 +1,7 @@
-"""Images as a grid of code numbers, and back: what a language model of images reads and writes.
+"""An autoencoder between images and grids of codes, which a language model of images reads and writes.
 
-Two ways to make a vector one of a few: FSQ (*Finite Scalar Quantization: VQ-VAE Made Simple*, Mentzer et al. 2023) and
-Gumbel, that of DALL-E (*Zero-Shot Text-to-Image Generation*, Ramesh et al. 2021, section 2.1).
+Two quantizers: FSQ (*Finite Scalar Quantization: VQ-VAE Made Simple*, Mentzer et al. 2023), and Gumbel as in DALL-E
+(*Zero-Shot Text-to-Image Generation*, Ramesh et al. 2021, section 2.1).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
 
 STRIDE = 4
-"""Pixels of an image that one code stands for, along each axis."""
+"""Pixels along each axis that one code stands for."""
 
 
 def _refuse_vq(name: Any) -> Any:
@@ -37,8 +37,9 @@ QuantizerName = Annotated[Literal["fsq", "gumbel"], BeforeValidator(_refuse_vq)]
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """vectors: `(B, D, h, w)`, for the decoder, with a gradient. ids: `(B, h, w)`, which code each is. loss: what
-    the quantizer itself wants made smaller."""
+    """vectors: `(B, D, h, w)` for the decoder, with a gradient. ids: `(B, h, w)` code ids. loss: the quantizer's own
+    loss.
+    """
 
     vectors: Float[Tensor, "B D h w"]
     ids: Int[Tensor, "B h w"]
@@ -46,7 +47,7 @@ class Quantized:
 
 
 class Quantizer(nn.Module, ABC):
-    """Makes each vector of a grid one of `codes`. width_in: R of what is read. width_out: D of what is given."""
+    """Maps each vector of a grid to one of `codes`. width_in: R, the input's size. width_out: D, the output's size."""
 
     codes: int
     width_in: int
@@ -54,20 +55,20 @@ class Quantizer(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, z: Float[Tensor, "B R h w"]) -> Quantized:
-        """Quantize; in training with noise, where the quantizer needs it."""
+        """Quantize, with noise in training if the quantizer uses it."""
 
     @abstractmethod
     def vectors(self, ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B D h w"]:
-        """What the decoder reads of these codes."""
+        """Return the decoder's input for these codes."""
 
     def anneal(self, done: float) -> None:
-        """Told before each step which share of the training is done."""
+        """Set the share of the training that is done, before each step."""
         return
 
 
 @final
 class FSQ(Quantizer):
-    """Rounds each of a few bounded numbers to one of its levels: no codebook, so none of it can die (section 3.1)."""
+    """Rounds each of a few bounded numbers to one of its levels. Without a codebook, no code can die (section 3.1)."""
 
     levels: Tensor
     place_values: Tensor
@@ -112,8 +113,10 @@ class FSQ(Quantizer):
 
 @final
 class Gumbel(Quantizer):
-    """Draws a code from scores, softly at first: Gumbel noise, a softmax whose temperature falls, the hard choice
-    forward (straight through). A little of the divergence from using all codes alike is to keep them in use."""
+    """Draws a code from scores: Gumbel noise, a softmax of falling temperature, and a straight-through hard choice.
+
+    A small divergence from the uniform distribution keeps all codes in use.
+    """
 
     FIRST, LAST, DIVERGENCE = 1.0, 1 / 16, 5e-4
 
@@ -144,7 +147,7 @@ class Gumbel(Quantizer):
         return Quantized(vectors_BhwD.movedim(-1, 1), ids_Bhw, divergence)
 
     def _divergence(self, scores_BhwK: Tensor) -> Float[Tensor, ""]:
-        """The mean Kullback-Leibler divergence from using all codes alike, in nats."""
+        """Return the mean Kullback-Leibler divergence from uniform use of the codes, in nats."""
         log_BhwK = scores_BhwK.log_softmax(-1)
         terms_BhwK = log_BhwK.exp() * (log_BhwK + math.log(self.codes))
         return terms_BhwK.sum(-1).mean()
@@ -155,7 +158,7 @@ class Gumbel(Quantizer):
 
 
 class Block(nn.Module):
-    """Two convolutions beside a path that changes nothing."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -169,14 +172,14 @@ class Block(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """An image of values 0 to 1 as a grid of codes, one for 4 x 4 pixels, and back.
+    """Encodes an image with values 0 to 1 as a grid of codes, one for 4 x 4 pixels, and decodes it.
 
         model = jarilab.models.autoencoder.Autoencoder(quantizer="fsq")
         ids_Bhw = model.encode(pixels_BCHW); pixels_BCHW = model.decode(ids_Bhw)
 
-    width: channels of the convolutions. blocks: pairs of them on each side. quantizer: fsq or gumbel. levels: of
-    each number of an FSQ code; 8 5 5 are 200 codes. codes: how many, for gumbel. code_width: the width of a code, for
-    gumbel. Raises UserError for images whose sides are no multiples of 4.
+    width: channels of the convolutions. blocks: pairs of convolutions on each side. quantizer: fsq or gumbel. levels:
+    of each number of an FSQ code; 8 5 5 are 200 codes. codes: number of codes, for gumbel. code_width: size of a code
+    vector, for gumbel. Raises UserError for images whose sides are not multiples of 4.
     """
 
     def __init__(
@@ -222,8 +225,7 @@ class Autoencoder(nn.Module):
     def forward(
         self, pixels: Float[Tensor, "B 3 H W"]
     ) -> tuple[Float[Tensor, "B 3 H W"], Quantized]:
-        """The image again, made of its codes, and these. Its values may lie a little outside 0 to 1: a sigmoid would
-        let dark images go black, where it has no gradient."""
+        """Return the reconstructed image and its codes. Values may lie a little outside 0 to 1."""
         height, width = pixels.shape[-2:]
         if height % STRIDE or width % STRIDE or 0 in (height, width):
             raise UserError(
@@ -236,13 +238,13 @@ class Autoencoder(nn.Module):
 
     @torch.no_grad()
     def encode(self, pixels: Float[Tensor, "B 3 H W"]) -> Int[Tensor, "B h w"]:
-        """The code numbers of images."""
+        """Return the code ids of images."""
         _, quantized = self(pixels)
         return quantized.ids
 
     @torch.no_grad()
     def decode(self, ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B 3 H W"]:
-        """The images that codes stand for. Raises UserError for numbers that are no codes."""
+        """Return the images of code ids. Raises UserError for ids out of range."""
         if ids.numel():
             lowest, highest = int(ids.min()), int(ids.max())
             if lowest < 0 or highest >= self.codes:

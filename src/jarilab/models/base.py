@@ -1,4 +1,4 @@
-"""What the rest of the package asks of a model, and the registry of models."""
+"""Protocols that other packages require of a model, and the registry of models."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ COLDEST, HOTTEST = 0.001, 1000
 
 @runtime_checkable
 class Checks(Protocol):
-    """A class of models that tells before any data are read what it cannot be made with."""
+    """A class of models that checks its options before any data are read."""
 
     @staticmethod
     def check(options: Mapping[str, Any]) -> None:
-        """Raises UserError for options that can never be."""
+        """Raises UserError for options that no model can have."""
         ...
 
 
 @runtime_checkable
 class State(Protocol):
-    """What a model made of B sources. It does not change while an answer is written."""
+    """A model that keeps encoded sources. They do not change while an answer is written."""
 
     def select(self, rows: Int[Tensor, " R"]) -> State:
-        """The state of these sources alone, in this order."""
+        """Return the state of these sources in this order."""
         ...
 
 
 @runtime_checkable
 class Cache(Protocol):
-    """What a model keeps of the tokens it has read: keys and values, or the state of a recurrent cell."""
+    """A cache of the tokens read: keys and values, or the state of a recurrent cell."""
 
     def select(self, rows: Int[Tensor, " R"], sources: Int[Tensor, " S"] | None = None) -> None:
-        """Keep these rows of hypotheses, in this order; one may be kept several times.
+        """Keep these rows of hypotheses in this order, repeats allowed.
 
-        sources: the sources to keep, as the state's `select` was told; None where they stay as they are.
+        sources: the sources to keep, as passed to the state's `select`; None to keep all.
         """
         ...
 
@@ -60,17 +60,17 @@ class Generates(Protocol):
     """
 
     def start(self, source: Tokens | None) -> State:
-        """Read the source; what comes back is handed to every `step`."""
+        """Read the source and return the state for every `step`."""
         ...
 
     def step(
         self, state: Any, ids: Int[Tensor, "R L"], positions: Positions, cache: Any
     ) -> Float[Tensor, "R L V"]:
-        """Scores of the next token after each of `ids`, which stand at `positions`; earlier ones are in the cache."""
+        """Return the scores of the next token after each of `ids` at `positions`. Earlier tokens are in the cache."""
         ...
 
     def new_cache(self) -> Cache:
-        """An empty cache, for one state and what is selected from it."""
+        """Return an empty cache for one state and its selections."""
         ...
 
 
@@ -79,7 +79,7 @@ class ReadsImages(Protocol):
     """A model that reads images."""
 
     def places(self, images: Images) -> Positions:
-        """Where the tokens are that the model makes of images."""
+        """Return the positions of the tokens that the model makes of images."""
         ...
 
 
@@ -97,20 +97,20 @@ class Paints(Protocol):
         top_p: float | None = None,
         seed: int,
     ) -> Iterator[Int[Tensor, " B"]]:
-        """Each code of all images as soon as it is drawn."""
+        """Yield each code of all images as soon as it is drawn."""
         ...
 
     def joined(self, captions: Int[Tensor, "B T"], codes: Int[Tensor, "B N"]) -> Tokens:
-        """Captions and codes as one sequence."""
+        """Return captions and codes as one sequence."""
         ...
 
     def one_sequence(self) -> nn.Module:
-        """The same modules as a language model of words and codes."""
+        """Return the same modules as a language model of words and codes."""
         ...
 
 
 def check_protocol(model: type, protocol: type, task: str) -> None:
-    """Raises UserError where a class of models lacks a method that a protocol asks for. task: who asks."""
+    """Raises UserError if a class of models lacks a method of a protocol. task: the task that requires it."""
     methods = [name for name, value in vars(protocol).items() if _is_method(name, value)]
     missing = [name for name in methods if not hasattr(model, name)]
     if missing:
@@ -126,17 +126,16 @@ def _is_method(name: str, value: Any) -> bool:
 
 
 def check_layers(n_layers: int) -> int:
-    """The number of layers of a stack. Raises UserError where there is none."""
+    """Return the number of layers of a stack. Raises UserError below 1."""
     if n_layers < 1:
         raise UserError(f"a stack has 1 layer or more, got {n_layers}")
     return n_layers
 
 
 def one_a_row(tokens: Tokens | None) -> Tokens:
-    """The source or target of a model that reads each row as one sequence.
+    """Return the tokens of a model that reads each row as one sequence.
 
-    Raises UserError where there is none, and where several documents are packed into one row, which would run into
-    each other.
+    Raises UserError for None, and for several documents packed into a row.
     """
     if tokens is None:
         raise UserError(

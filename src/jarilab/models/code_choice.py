@@ -1,4 +1,4 @@
-"""How the next code of an image is taken from its scores."""
+"""Choice of the next image code from its scores."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MOST_GUIDANCE = 1000
 
 @dataclass(frozen=True)
 class CodeChoice:
-    """Guidance, then temperature (0 takes the likeliest), top_k (a count of codes) and top_p, None for none.
+    """Guidance, then temperature (0 takes the most likely code), top_k and top_p; None turns a filter off.
 
-    Raises UserError for numbers that cannot be.
+    Raises UserError for values out of range.
     """
 
     guidance: float
@@ -42,14 +42,14 @@ class CodeChoice:
             raise UserError(f"{name}: expected {expected}; got {getattr(self, name)}")
 
     def guided(self, each: Sequence[Float[Tensor, "B C"]]) -> Float[Tensor, "B C"]:
-        """The scores with the caption, moved away from those without it where there are such."""
+        """Return the scores with the caption, moved away from those without it, if there are any."""
         if len(each) == 1:
             return each[0]
         with_caption_BC, without_BC = each
         return torch.lerp(without_BC, with_caption_BC, self.guidance)
 
     def take(self, scores: Float[Tensor, "B C"], chance: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """One code of each row, drawn by a number from 0 to 1: below that much of the probability come those before."""
+        """Return one code for each row, by inverting the cumulative distribution at a number from 0 to 1."""
         if self.temperature == 0:
             return scores.argmax(-1)
         scores_BC = scores / self.temperature
@@ -64,7 +64,7 @@ class CodeChoice:
 
 
 def _outside_nucleus(scores_BC: Tensor, p: float) -> Bool[Tensor, "B C"]:
-    """True for the codes that are not among the fewest which together have the probability `p`."""
+    """Return True for codes outside the nucleus, the fewest codes with a total probability of `p`."""
     ascending = scores_BC.sort(-1)
     below_BC = ascending.values.softmax(-1).cumsum(-1)
     outside_BC = below_BC <= 1 - p

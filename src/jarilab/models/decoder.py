@@ -18,8 +18,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import one_a_row, registry
-from jarilab.models.layers import EncoderLayer, LayerKeywords, LayerOptions
-from jarilab.models.limits import Layers
+from jarilab.models.layers import EncoderLayer, LayerKeywords, LayerOptions, Layers
 from jarilab.models.one_token import one_token
 from jarilab.nn.layers import Scale, TokenEmbedding
 from jarilab.positions.coordinates import Positions, Tokens
@@ -27,10 +26,10 @@ from jarilab.positions.masks import Mask
 
 
 class CausalStack(nn.Module):
-    """A stack in which every token sees itself and what came before: `(B, L, D)` in, `(B, L, D)` out.
+    """A stack in which each token sees itself and earlier tokens: `(B, L, D)` in, `(B, L, D)` out.
 
-    window: how many tokens each sees, itself included, or None for all before it. embedding_norm: a norm before the
-    first layer, behind the positions. Raises UserError where it cannot be.
+    window: number of tokens that each token sees, itself included; None for all. embedding_norm: a norm after the
+    positions and before the first layer. Raises UserError for an impossible combination.
     """
 
     def __init__(
@@ -61,8 +60,9 @@ class CausalStack(nn.Module):
         documents: Int[Tensor, "B L"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """keep: False on padding; with a cache `(B, K)`, of all tokens so far. documents: each token sees those of its
-        own number only. cache: keys and values of earlier tokens. Raises UserError for one beside documents."""
+        """keep: False on padding; with a cache `(B, K)`, for all tokens so far. documents: document numbers; each token
+        sees its own document. cache: keys and values of earlier tokens. Raises UserError for a cache with documents.
+        """
         check_positions(positions, x)
         if cache is not None and documents is not None:
             raise UserError(
@@ -87,14 +87,14 @@ class CausalStack(nn.Module):
         return self.norm(x_BLD)
 
     def in_order(self) -> list[EncoderLayer]:
-        """Its layers."""
+        """Return the layers in order."""
         return [cast(Any, layer)["self"] for layer in self.layers]
 
     def _is_blockwise(self, q_pos: Positions, k_pos: Positions, mask: Mask) -> bool:
         return self.in_order()[0].attention.is_blockwise(self.encoding.hooks, q_pos, k_pos, mask)
 
     def _extended(self, cache: KVCache, new: Positions) -> Positions:
-        """The positions of all keys that the new tokens may see; drops from the cache the keys that none can see."""
+        """Return the positions of all keys visible to the new tokens. Drops keys outside the window from the cache."""
         window, held = self.mask.window, cache.positions
         if window is not None and held is not None and held.length >= window:
             # Of what was read in order, a new token sees the last window - 1 at most.
@@ -106,7 +106,7 @@ class CausalStack(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What is read in a step. keep: which of all tokens so far are no padding, all if None."""
+    """The tokens of one step. keep: False on padding among all tokens so far; None if there is none."""
 
     ids: Int[Tensor, "R L"]
     positions: Positions
@@ -115,20 +115,22 @@ class Step:
 
 @dataclass(frozen=True)
 class NoPrompt:
-    """What a language model makes of no prompt: nothing."""
+    """The state of a language model without a prompt."""
 
     def select(self, rows: Int[Tensor, " R"]) -> NoPrompt:
         return self
 
     def reading(self, ids: Int[Tensor, "R L"], positions: Positions, cache: KVCache | None) -> Step:
-        """The tokens of a step alone."""
+        """Return the step of these tokens alone."""
         return Step(ids, positions)
 
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """What a language model reads before it writes, `(B, K)`: in the first step, together with that step's tokens.
-    Padding stands before the tokens, so that those written follow them."""
+    """The state of a language model with a prompt `(B, K)`, which it reads together with the first step's tokens.
+
+    Padding stands before the prompt's tokens, so that new tokens follow them directly.
+    """
 
     tokens: Tokens
 
@@ -139,8 +141,10 @@ class Prompt:
         return Prompt(Tokens(ids, positions_of(tokens.positions, rows), keep))
 
     def reading(self, ids: Int[Tensor, "R L"], positions: Positions, cache: KVCache | None) -> Step:
-        """The tokens of a step, those of the first one behind the prompt. Raises UserError for tokens that do not stand
-        behind the prompt, and for rows that are not as many for each."""
+        """Return the step of these tokens, with the prompt before them in the first step.
+
+        Raises UserError for tokens whose order is not after the prompt, and for rows that do not divide evenly.
+        """
         prompt = self._of_rows(ids.shape[0]).tokens
         held = None if cache is None else cache.positions
         if held is not None:
@@ -151,7 +155,7 @@ class Prompt:
         return Step(both, everywhere, _kept(prompt, everywhere.order))
 
     def _of_rows(self, rows: int) -> Prompt:
-        """The prompt of each of so many rows."""
+        """Return the prompt repeated for this number of rows."""
         prompts = self.tokens.ids.shape[0]
         if rows == prompts:
             return self
@@ -164,7 +168,7 @@ class Prompt:
 
 
 def _kept(prompt: Tokens, *orders: Int[Tensor, " _"]) -> Bool[Tensor, "R K"] | None:
-    """Which of the keys of these orders are no padding: what is behind the prompt is none."""
+    """Return which keys of these orders are not padding. Tokens after the prompt never are."""
     if prompt.keep is None:
         return None
     keep = functional.pad(prompt.keep, (0, 1), value=True)
@@ -173,7 +177,7 @@ def _kept(prompt: Tokens, *orders: Int[Tensor, " _"]) -> Bool[Tensor, "R K"] | N
 
 
 def _check_behind(prompt: Positions, written: Positions) -> None:
-    """Raises UserError where what is written would be read as if it stood before the end of the prompt."""
+    """Raises UserError if new tokens would be read as if they stood before the end of the prompt."""
     last, first = int(prompt.order[-1]), int(written.order[0])
     if first <= last:
         raise UserError(
@@ -183,8 +187,7 @@ def _check_behind(prompt: Positions, written: Positions) -> None:
 
 
 def after(prompt: Tokens) -> Callable[[Tensor, int, Tensor], Positions]:
-    """The places that follow those of a prompt, for a search that is to go on with it: `greedy(model, prompt,
-    places=after(prompt), ...)`."""
+    """Return the positions that follow a prompt, for a search that continues it."""
     length = prompt.positions.length
     last = prompt.positions.slice(length - 1, length)
     # Asked once: what looks places up in a table need not ask at each token then.
@@ -211,20 +214,19 @@ def after(prompt: Tokens) -> Callable[[Tensor, int, Tensor], Positions]:
 
 @registry.register("decoder")
 class LanguageModel(nn.Module):
-    """Tokens in, scores of the token after each out; no token sees a later one.
+    """Tokens in, scores of the next token out. No token sees a later one.
 
         model = jarilab.LanguageModel(vocab_size=65, d_model=128, n_layers=4, encoding="none")
         scores_BLV = model(ids_BL)
 
-    encoding: one spec for all layers; with `none`, two layers or more can still tell order, by the causal mask alone.
-    window: how many tokens each sees, itself included, in each layer; all before it by default. A cache then holds
-    `window - 1` tokens and the new ones at most. tied: the generator's weights are the embedding's. parallel: attention
-    and feed-forward read the same input and are added to it together, as GPT-NeoX and PaLM have it. embedding_norm: a
-    norm before the first layer, behind the positions, as BLOOM has it. embedding_scale: what embeddings are multiplied
-    by, the square root of d_model (sqrt) or nothing (none), as GPT-2 has it. generator_bias: a number for each token
-    is added to its score.
+    encoding: one spec for all layers. With `none`, two or more layers can still learn order from the causal mask.
+    window: number of tokens that each token sees in each layer, itself included; all by default. A cache then keeps
+    `window - 1` tokens and the new ones. tied: the generator shares the embedding's weights. parallel: attention and
+    feed-forward read the same input and are added to it together, as in GPT-NeoX and PaLM. embedding_norm: a norm after
+    the positions and before the first layer, as in BLOOM. embedding_scale: factor of embeddings, the square root of
+    d_model (sqrt) or 1 (none), as in GPT-2. generator_bias: add a bias to each token's score.
 
-    What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_layers: of the stack.
+    `__init__` describes the options of a layer, `d_model` to `kernel`. n_layers: layers of the stack.
     """
 
     @unpack_options(LayerOptions())
@@ -252,7 +254,9 @@ class LanguageModel(nn.Module):
         self.generator_bias = nn.Parameter(torch.zeros(vocab_size)) if generator_bias else None
 
     def forward(self, tokens: Int[Tensor, "B L"] | Tokens) -> Float[Tensor, "B L V"]:
-        """Scores of the token after each. Those at padding mean nothing, and no real token sees padding."""
+        """Return the scores of the token after each token. Real tokens do not see padding; scores at padding have no
+        meaning.
+        """
         tokens = Tokens.of(tokens, "target")
         x_BLD = self.decoder(
             self.embedding(tokens.ids),
@@ -263,8 +267,10 @@ class LanguageModel(nn.Module):
         return self._scores(x_BLD)
 
     def start(self, source: Tokens | None) -> NoPrompt | Prompt:
-        """source: a prompt to be read before what is written, padding before the shorter ones; None where the first
-        ids of `step` are the prompt. Raises UserError for several documents in a row, and padding elsewhere."""
+        """source: a prompt with padding before shorter rows, or None if the first ids of `step` are the prompt.
+
+        Raises UserError for several documents in a row, and for padding elsewhere.
+        """
         if source is None:
             return NoPrompt()
         source = one_a_row(source)
@@ -281,7 +287,7 @@ class LanguageModel(nn.Module):
         positions: Positions,
         cache: KVCache | None,
     ) -> Float[Tensor, "R L V"]:
-        """Scores after each of `ids`; with a cache, `ids` are only the tokens that are not in it yet."""
+        """Return the scores after each of `ids`. With a cache, `ids` are only the tokens that it lacks."""
         read = state.reading(ids, positions, cache)
         x_RLD = self.decoder(
             self.embedding(read.ids), positions=read.positions, keep=read.keep, cache=cache
@@ -292,7 +298,7 @@ class LanguageModel(nn.Module):
         return KVCache(len(self.decoder.layers))
 
     def max_positions(self) -> dict[str, int | None]:
-        """How many positions it can tell apart, None for no end."""
+        """Return the number of supported positions, None for no limit."""
         return {"target": self.decoder.encoding.max_positions}
 
     def _scores(self, x_BLD: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:

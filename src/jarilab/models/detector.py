@@ -17,8 +17,7 @@ from jarilab.core.errors import UserError, unknown
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Float, Tensor
 from jarilab.models.base import registry
-from jarilab.models.layers import LayerKeywords, LayerOptions
-from jarilab.models.limits import Layers
+from jarilab.models.layers import LayerKeywords, LayerOptions, Layers
 from jarilab.models.object_queries import QueryDecoder, QueryPositions, check_axes, check_fractions
 from jarilab.models.stacks import Encoder
 from jarilab.positions.boxes import Detected
@@ -37,7 +36,7 @@ class Detector(nn.Module):
     """Images in, and for each of N object queries a box and scores of its classes, the last of which is "nothing".
 
         model = jarilab.Detector(1, 10)
-        found = model(pixels_BCHW)          # found.scores (S, B, N, 11), found.boxes (S, B, N, 4), of all S layers
+        detections = model(pixels_BCHW)  # scores (S, B, N, 11) and boxes (S, B, N, 4) of all S layers
 
     channels: of the images. classes: how many there are, without "nothing". queries: the most objects of an image.
     query_positions: where queries are. `boxes`: each starts at a learned box, whose middle is a place in the image
@@ -78,8 +77,8 @@ class Detector(nn.Module):
         options = LayerOptions(**layer)
         d_model = options.d_model
         self.stem = STEMS[stem](channels, d_model)
-        own = encoder_encoding or encoding
-        self.encoder = Encoder(n_layers=n_encoder_layers, encoding=own, **layer)
+        spec = encoder_encoding or encoding
+        self.encoder = Encoder(n_layers=n_encoder_layers, encoding=spec, **layer)
         check_axes(self.encoder.encoding)
         specs = decoder_encoding or encoding, cross_encoding or encoding
         if query_positions == "boxes":
@@ -98,12 +97,14 @@ class Detector(nn.Module):
 
     @staticmethod
     def check(options: Mapping[str, Any]) -> None:
-        """Raises UserError for options of which no detector can be made, whatever its images are."""
+        """Raises UserError for options that no detector can have."""
         Detector(1, 1, **{**options, "n_encoder_layers": 1, "n_decoder_layers": 1})
 
     def forward(self, images: Float[Tensor, "B C H W"] | Images) -> Detected:
-        """What each layer of the decoder finds. Padding stands below and to the right of images, and boxes are shares
-        of what is no padding. Raises UserError for images of other channels."""
+        """Return what each decoder layer detects. Boxes are shares of the image without padding.
+
+        Padding is below and to the right of images. Raises UserError for images with other channels.
+        """
         images = self._padded(Images.of(images))
         places, keep = self.places(images), patch_keep(images.keep, STRIDE)
         memory = self.encoder(self.stem(images.pixels), positions=places, keep=keep)
@@ -113,7 +114,7 @@ class Detector(nn.Module):
         return Detected(scores_SBNK, boxes_SBN4)
 
     def places(self, images: Images) -> Positions:
-        """Where the tokens of the image are: rows and columns in row-major order."""
+        """Return the positions of the image's tokens: rows and columns in row-major order."""
         images = self._padded(images)
         places = Positions.grid(*grid_of(images.size, STRIDE), device=images.pixels.device)
         if images.keep is None:
@@ -122,11 +123,11 @@ class Detector(nn.Module):
         return replace(places, extent=torch.stack(sides, 1) / STRIDE)
 
     def max_positions(self) -> dict[str, int | None]:
-        """Nothing that a task could be too long for: an encoding with an end says so when it is passed."""
+        """Return no limits: an encoding with a limit raises in its forward."""
         return {}
 
     def _padded(self, images: Images) -> Images:
-        """The images with sides that the stride divides, black where there is padding."""
+        """Pad images with black to sides that the stride divides."""
         pixels, keep = images.pixels, images.keep
         if pixels.shape[1] != self.channels:
             raise UserError(

@@ -1,4 +1,4 @@
-"""The Transformer of *Attention Is All You Need* (Vaswani et al. 2017): source tokens in, target tokens out."""
+"""The Transformer of *Attention Is All You Need* (Vaswani et al. 2017)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import one_a_row, registry
-from jarilab.models.layers import LayerKeywords, LayerOptions
-from jarilab.models.limits import Layers
+from jarilab.models.layers import LayerKeywords, LayerOptions, Layers
 from jarilab.models.stacks import Decoder, Encoder
 from jarilab.nn.layers import Scale, TokenEmbedding
 from jarilab.positions.coordinates import Positions, Tokens
@@ -23,9 +22,9 @@ from jarilab.positions.coordinates import Positions, Tokens
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What the encoder made of the sources, where, and which of it is no padding (all if None).
+    """The encoder's output with its positions. keep: False on padding; None if there is none.
 
-    origin: the first of all `x` that this one was selected from; itself where None.
+    origin: the first `x` that this one was selected from; itself if None.
     """
 
     x: Float[Tensor, "B K D"]
@@ -34,7 +33,7 @@ class Memory:
     origin: Tensor | None = None
 
     def select(self, rows: Int[Tensor, " R"]) -> Memory:
-        """That of these sources alone, in this order."""
+        """Return the memory of these sources in this order."""
         selected_RKD = self.x.index_select(0, rows)
         positions = positions_of(self.positions, rows)
         keep = None if self.keep is None else self.keep.index_select(0, rows)
@@ -44,21 +43,20 @@ class Memory:
 
 @registry.register("encoder_decoder")
 class EncoderDecoder(nn.Module):
-    """Source tokens in, scores of target tokens out.
+    """The Transformer: source and target tokens in, scores of the next target token out.
 
         model = jarilab.EncoderDecoder(source_vocab_size=100, target_vocab_size=100, d_model=64, encoding="rotary")
         scores_BQV = model(source_ids_BK, target_ids_BQ)
 
     encoding: the spec for encoder and decoder; encoder_encoding, decoder_encoding: for one of them alone.
-    cross_encoding: between decoder and source; none by default, since distances between two sequences mean something
-    only where they were made to. tied: the generator's weights are the target embedding's. shared: so are the source
-    embedding's (with `tied` all three are one matrix). Raises UserError for that where the vocabularies differ in size.
-    embedding_norm: a norm before the first layer of each stack, behind the positions, as BART has it. embedding_scale:
-    what embeddings are multiplied by, the square root of d_model (sqrt) or nothing (none). generator_bias: a number
-    for each token is added to its score.
+    cross_encoding: between decoder and source; none by default, because distances between two sequences rarely have a
+    meaning. tied: the generator shares the target embedding's weights. shared: the source embedding shares them too
+    (with `tied`, all three are one matrix). Raises UserError for vocabularies of different size then. embedding_norm: a
+    norm after the positions and before the first layer of each stack, as in BART. embedding_scale: factor of
+    embeddings, the square root of d_model (sqrt) or 1 (none). generator_bias: add a bias to each token's score.
 
-    What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_encoder_layers: of the encoder.
-    n_decoder_layers: of the decoder.
+    `__init__` describes the options of a layer, `d_model` to `kernel`. n_encoder_layers: layers of the encoder.
+    n_decoder_layers: layers of the decoder.
     """
 
     @unpack_options(LayerOptions())
@@ -89,14 +87,14 @@ class EncoderDecoder(nn.Module):
             None if shared else TokenEmbedding(source_vocab_size, d_model, embedding_scale)
         )
         self.target_embedding = TokenEmbedding(target_vocab_size, d_model, embedding_scale)
-        own = encoder_encoding or encoding
+        spec = encoder_encoding or encoding
         self.encoder = Encoder(
-            n_layers=n_encoder_layers, encoding=own, embedding_norm=embedding_norm, **layer
+            n_layers=n_encoder_layers, encoding=spec, embedding_norm=embedding_norm, **layer
         )
-        own = decoder_encoding or encoding
+        spec = decoder_encoding or encoding
         self.decoder = Decoder(
             n_layers=n_decoder_layers,
-            encoding=own,
+            encoding=spec,
             cross_encoding=cross_encoding,
             embedding_norm=embedding_norm,
             **layer,
@@ -108,16 +106,15 @@ class EncoderDecoder(nn.Module):
     def forward(
         self, source: Int[Tensor, "B K"] | Tokens, target: Int[Tensor, "B Q"] | Tokens
     ) -> Float[Tensor, "B Q V"]:
-        """Scores of the token after each target token, given the source and the target tokens up to it."""
+        """Return the scores of the token after each target token, given the source and the target up to it."""
         memory = self.start(Tokens.of(source, "source"))
         target = one_a_row(Tokens.of(target, "target"))
         return self.step(memory, target.ids, target.positions, None)
 
     def start(self, source: Tokens | None) -> Memory:
-        """Read the source once. Raises UserError where there is none, or several packed into a row."""
+        """Encode the source. Raises UserError without a source, and for several documents in a row."""
         source = one_a_row(source)
-        own = self.source_embedding
-        embedding = self.target_embedding if own is None else own
+        embedding = self.source_embedding or self.target_embedding
         x_BKD = embedding(source.ids)
         memory_BKD = self.encoder(x_BKD, positions=source.positions, keep=source.keep)
         return Memory(memory_BKD, source.positions, source.keep)
@@ -125,7 +122,7 @@ class EncoderDecoder(nn.Module):
     def step(
         self, state: Memory, ids: Int[Tensor, "R L"], positions: Positions, cache: KVCache | None
     ) -> Float[Tensor, "R L V"]:
-        """Scores after each of `ids`; with a cache, `ids` are only the tokens that are not in it yet."""
+        """Return the scores after each of `ids`. With a cache, `ids` are only the tokens that it lacks."""
         x_RLD = self.decoder(
             self.target_embedding(ids),
             state.x,
@@ -142,7 +139,7 @@ class EncoderDecoder(nn.Module):
         return KVCache(len(self.decoder.layers))
 
     def max_positions(self) -> dict[str, int | None]:
-        """How many positions each side can tell apart, None for no end."""
+        """Return the number of positions that each side supports, None for no limit."""
         return {
             "source": self.encoder.encoding.max_positions,
             "target": self.decoder.encoding.max_positions,
@@ -150,7 +147,7 @@ class EncoderDecoder(nn.Module):
 
 
 def _check_one_vocabulary(source: int, target: int) -> None:
-    """Raises UserError where an embedding cannot serve both sides."""
+    """Raises UserError if the vocabularies cannot share an embedding."""
     if source != target:
         raise UserError(
             f"one embedding for source and target needs one vocabulary: expected the same size, got {source} source "

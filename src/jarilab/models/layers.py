@@ -1,10 +1,11 @@
-"""One layer of a stack, and the options that the layers of a stack share."""
+"""The layers of a stack and their common options."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
+from annotated_types import Ge, Gt, Le, Lt
 from torch import nn
 
 from jarilab.attention.cache import LayerCache
@@ -16,13 +17,30 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.models.base import check_layers
-from jarilab.models.limits import Epsilon, Heads, Hidden, Share, Width
 from jarilab.nn.layers import Activation, FeedForward, NormPlace, Residual, Scale
 from jarilab.nn.norms import EPSILON, NormKind, norm_of
 
+Width = Annotated[int, Ge(1), Le(65536)]
+"""D."""
+
+Heads = Annotated[int, Ge(1), Le(1024)]
+"""H."""
+
+Layers = Annotated[int, Ge(1), Le(1000)]
+"""Of one stack."""
+
+Hidden = Annotated[int, Ge(1), Le(262144)]
+"""F, the feed-forward dimension."""
+
+Epsilon = Annotated[float, Gt(0), Le(1)]
+"""Added to a norm's variance."""
+
+Share = Annotated[float, Ge(0), Lt(1)]
+"""Of dropped values."""
+
 
 class StackKeywords(TypedDict, total=False):
-    """What the constructor of a stack takes of `LayerOptions`, by name."""
+    """The fields of `LayerOptions` that the constructor of a stack accepts."""
 
     d_ff: Hidden | None
     norm: NormPlace
@@ -39,7 +57,7 @@ class StackKeywords(TypedDict, total=False):
 
 
 class LayerKeywords(StackKeywords, total=False):
-    """What the constructor of a model takes."""
+    """The fields of `LayerOptions` that the constructor of a model accepts."""
 
     d_model: Width
     n_heads: Heads
@@ -47,20 +65,19 @@ class LayerKeywords(StackKeywords, total=False):
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """What the layers of a stack are made of.
+    """Options of the layers of a stack.
 
-    d_model: model dimension. n_heads: heads of each attention. d_ff: dimension inside the feed-forward network; 4
-    times d_model by default. norm: before each sublayer (pre) or after it (post), as the original has it. norm_kind:
-    each token by its own mean and variance (layer), by its size alone (rms, as LLaMA and T5 have it), or each component
-    by mean and variance of the batch in training and by running ones afterwards (batch). norm_eps: what norms add to a
-    variance before they divide. activation: of the feed-forward network. gated: another map of the input is multiplied
-    with what comes out of it, as LLaMA and T5 1.1 have it. bias: of the linear maps in attention and feed-forward.
-    d_head: dimension of each head; d_model / n_heads by default. n_kv_heads: how many
-    heads keys and values have, each for as many heads of queries; as many as heads by default. scale: what q.k is
-    divided by, the square root of d_head (sqrt) or nothing (none). dropout: the share of numbers that training
-    sets to 0. kernel: how attention is computed; all agree, and auto takes the fastest. drop_path: the share of
-    examples that omit a sublayer of the last layer in training; it rises evenly from 0 in the first. parallel:
-    attention and feed-forward read the same input and are added to it together, as GPT-NeoX and PaLM have it.
+    d_model: model dimension. n_heads: heads of each attention. d_ff: feed-forward dimension; 4 d_model by
+    default. norm: before each sublayer (pre), or after it (post) as in the original Transformer. norm_kind: normalize
+    each token by its mean and variance (layer) or by its root mean square (rms, as in LLaMA and T5), or each component
+    over the batch (batch). norm_eps: added to a norm's variance. activation: of the feed-forward network. gated:
+    multiply the hidden layer with a second map of the input, as in LLaMA and T5 1.1. bias: use biases in the linear
+    maps of attention and feed-forward. d_head: dimension of a head; d_model / n_heads by default. n_kv_heads: heads of
+    keys and values, each shared by several heads of queries; n_heads by default. scale: divide q.k by the square root
+    of d_head (sqrt), or do not scale (none). dropout: share of values that training sets to 0. kernel: how attention is
+    computed; all kernels agree, and auto takes the fastest. drop_path: share of examples that skip a sublayer of the
+    last layer in training; it rises linearly from 0 in the first layer. parallel: attention and feed-forward read the
+    same input and are added to it together, as in GPT-NeoX and PaLM.
     """
 
     d_model: int = 64
@@ -81,7 +98,7 @@ class LayerOptions:
     parallel: bool = False
 
     def of_layer(self, layer: int, n_layers: int) -> LayerOptions:
-        """Those of one layer of a stack."""
+        """Return the options of one layer of a stack."""
         if not self.drop_path:
             return self
         share = self.drop_path * layer / max(1, n_layers - 1)
@@ -90,7 +107,7 @@ class LayerOptions:
     def encodings(
         self, spec: str, n_layers: int, *, causal: bool = False, cross: bool = False
     ) -> LayerEncodings:
-        """The encodings of one kind of attention in the stack. Raises UserError where they, or the stack, cannot be."""
+        """Return the encodings of one kind of attention in a stack. Raises UserError for an impossible combination."""
         site = site_of(self.d_model, self.n_heads, self.d_head, causal=causal, cross=cross)
         encodings = LayerEncodings(spec, site, check_layers(n_layers))
         check(self.kernel, encodings.by_layer, dropout=self.dropout)
@@ -123,17 +140,19 @@ class LayerOptions:
         )
 
     def last_norm(self) -> nn.Module:
-        """What a stack of these ends with."""
+        """Return the norm at the end of a stack."""
         return self.one_norm() if self.norm == "pre" else nn.Identity()
 
     def one_norm(self) -> nn.Module:
-        """A norm outside the layers."""
+        """Return a norm outside the layers."""
         return norm_of(self.norm_kind, self.d_model, self.norm_eps)
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward, each with a residual connection. Raises UserError for both at once with norms
-    behind them, which one input cannot have."""
+    """Self-attention and feed-forward with residual connections.
+
+    Raises UserError for parallel sublayers with norms after them, because they have no common normed input.
+    """
 
     def __init__(self, options: LayerOptions):
         super().__init__()
@@ -163,8 +182,7 @@ class EncoderLayer(nn.Module):
     def of_first(
         self, x: Float[Tensor, "B L D"], geometry: Geometry, first: int
     ) -> Float[Tensor, "B R D"]:
-        """What `forward` gives for the first tokens, R of them, without the work for the others: they are keys alone.
-        `geometry` has as many queries."""
+        """Return `forward` of the first R tokens, with the others as keys only. `geometry` has R queries."""
 
         def attention(x_BLD: Tensor) -> Tensor:
             return self.attention(x_BLD[:, :first], x_BLD, geometry=geometry)
@@ -189,22 +207,23 @@ class DecoderLayer(nn.Module):
         self,
         x: Float[Tensor, "R Q D"],
         memory: Float[Tensor, "B K D"],
-        own: Geometry,
+        self_geometry: Geometry,
         cross: Geometry,
-        own_cache: LayerCache | None = None,
+        self_cache: LayerCache | None = None,
         cross_cache: LayerCache | None = None,
     ) -> Float[Tensor, "R Q D"]:
-        """R = B * W: the W hypotheses about a source stand side by side as its queries, W * Q of them, so that its keys
-        and values are there once. `cross` is placed accordingly."""
+        """R = B * W: the W hypotheses of a source are W * Q queries of one row, so the source's keys and values are not
+        repeated. `cross` has positions of that shape.
+        """
 
-        def own_attention(x_RQD: Tensor) -> Tensor:
-            return self.self_attention(x_RQD, geometry=own, cache=own_cache)
+        def self_attention(x_RQD: Tensor) -> Tensor:
+            return self.self_attention(x_RQD, geometry=self_geometry, cache=self_cache)
 
         def cross_attention(x_BLD: Tensor) -> Tensor:
             return self.cross_attention(x_BLD, memory, geometry=cross, cache=cross_cache)
 
         sources, width = memory.shape[0], x.shape[2]
-        x_RQD = self.self_residual(x, own_attention)
+        x_RQD = self.self_residual(x, self_attention)
         x_BLD = x_RQD.reshape(sources, -1, width)  # L = W * Q
         x_BLD = self.cross_residual(x_BLD, cross_attention)
         return self.feed_forward_residual(x_BLD.view(x.shape), self.feed_forward)

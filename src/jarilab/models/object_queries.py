@@ -1,4 +1,4 @@
-"""Object queries: the decoder of a detector, which reads an image through them (DETR, Carion et al. 2020)."""
+"""The decoder of a detector, which reads an image through object queries (DETR, Carion et al. 2020)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
 QUERIES = "queries"
-"""The frame of queries that have no place in the image."""
+"""The frame of queries without a position in the image."""
 
 QueryPositions = Literal["boxes", "vectors"]
 
@@ -58,34 +58,34 @@ class QueryDecoder(nn.Module):
         keep: Bool[Tensor, "B L"] | None,
         box: nn.Module,
     ) -> list[tuple[Float[Tensor, "B N D"], Float[Tensor, "B N 4"]]]:
-        """For each layer the queries, and the logits of their boxes, which `box` moves."""
+        """Return the queries and the logits of their boxes for each layer. `box` moves the boxes."""
         x_BND = self.content(memory.shape[0])
         reference_BN4 = self._first_boxes(x_BND)
         mask = None if keep is None else Mask(keys=keep)
-        found = []
+        outputs = []
         for i, layer in enumerate(self.layers):
             q_pos = self._places(reference_BN4, places)
-            own = geometry_of(self._with_slots(self.encoding, i), q_pos, q_pos)
+            self_geometry = geometry_of(self._with_slots(self.encoding, i), q_pos, q_pos)
             cross = geometry_of(self._with_slots(self.cross_encoding, i), q_pos, places, mask)
             if i == 0:
                 x_BND = self.encoding.embed(x_BND, q_pos)
-            x_BND = layer(x_BND, memory, own, cross)
+            x_BND = layer(x_BND, memory, self_geometry, cross)
             normed_BND = self.norm(x_BND)
             moved_BN4 = reference_BN4 + box(normed_BND).float()
-            found.append((normed_BND, moved_BN4))
+            outputs.append((normed_BND, moved_BN4))
             if self.refinement:
                 # Each layer answers for its own step only (Deformable DETR, Zhu et al. 2021, appendix A.4).
                 reference_BN4 = moved_BN4.detach()
-        return found
+        return outputs
 
     def _first_boxes(self, x_BND: Float[Tensor, "B N D"]) -> Float[Tensor, "B N 4"]:
-        """The logits of the boxes that queries start from."""
+        """Return the logits of the queries' first boxes."""
         if self.anchors is None:
             return x_BND.new_zeros(*x_BND.shape[:2], 4)
         return self.anchors(x_BND.shape[0])
 
     def _places(self, reference_BN4: Float[Tensor, "B N 4"], places: Positions) -> Positions:
-        """The middles of the boxes on the grid of patches; nowhere where queries have no boxes."""
+        """Return the box centres on the grid of patches, or no positions for queries without boxes."""
         count = reference_BN4.shape[1]
         if self.anchors is None:
             return replace(Positions.nowhere(count, places), frame=QUERIES)
@@ -102,8 +102,9 @@ class QueryDecoder(nn.Module):
 
 
 def _between(options: LayerOptions, spec: str, n_layers: int) -> LayerEncodings:
-    """The encoding between queries and image. Raises UserError that says what to do where it can be in the encoder
-    and the decoder only."""
+    """Return the encoding between queries and image. Raises UserError if it works only in the encoder or the
+    decoder.
+    """
     try:
         encodings = options.encodings(spec, n_layers, cross=True)
     except UserError as error:
@@ -119,27 +120,30 @@ def _between(options: LayerOptions, spec: str, n_layers: int) -> LayerEncodings:
 
 
 def check_axes(encodings: LayerEncodings) -> None:
-    """Raises UserError for an encoding that is not of an image's rows and columns."""
+    """Raises UserError for an encoding that does not use an image's rows and columns."""
     encodings.check_axes(Positions.grid(1, 1).axes)
 
 
 def check_fractions(decoder: str, cross: str) -> None:
-    """Raises UserError where queries with boxes, which stand between patches, get an encoding of whole places."""
-    found = {"decoder_encoding": _integer_only(decoder), "cross_encoding": _integer_only(cross)}
-    wrong = {name: spec for name, spec in found.items() if spec is not None}
+    """Raises UserError for queries with boxes if an encoding accepts integer positions only."""
+    integer_only = {
+        "decoder_encoding": _integer_only(decoder),
+        "cross_encoding": _integer_only(cross),
+    }
+    wrong = {name: spec for name, spec in integer_only.items() if spec is not None}
     if not wrong:
         return
     first = next(iter(wrong.values()))
     others = " ".join(f"--set model.{name}=rotary2d" for name in wrong)
     raise UserError(
-        f"{first} knows whole places alone, and object queries stand between patches; leave it to the encoder and "
-        f"choose another for the queries, {others}, or let queries stand nowhere, --set "
+        f"{first} accepts integer positions only, but object queries lie between patches; keep it for the encoder and "
+        f"choose another encoding for the queries, {others}, or give queries no positions, --set "
         "model.query_positions=vectors"
     )
 
 
 def _integer_only(text: str) -> Spec | None:
-    """The first encoding of a sum that takes whole places alone."""
+    """Return the first encoding of a sum that accepts integer positions only."""
     parts = [part for spec in layer_specs(text) for part in split_sum(spec)]
     for part in parts:
         spec, _ = part_spec(part)
@@ -150,7 +154,7 @@ def _integer_only(text: str) -> Spec | None:
 
 @final
 class Slots(Encoding):
-    """A learned vector for each object query, added wherever queries and keys are made of it (DETR, section 3.2)."""
+    """A learned vector for each object query, added wherever queries and keys are computed (DETR, section 3.2)."""
 
     axes = (1, 2)
 

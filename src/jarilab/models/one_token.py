@@ -1,9 +1,8 @@
-"""One token of each row through the layers of a stack, as plain functions: how tokens are written.
+"""One token of each row through the layers of a stack, as plain functions.
 
-For so few numbers an operation takes less than what modules do around it, whose calls ask for hooks, options and
-shapes. The functions here do what `EncoderLayer` and `DecoderLayer` do in evaluation, by the same operations on the
-same parameters, so that the scores are the same. They are made once for each cache. Where somebody listens, or a module
-is another than those here, the modules are called.
+With few numbers, an operation takes less time than the call of its module with hooks, options and shape checks. These
+functions do what `EncoderLayer` and `DecoderLayer` do in evaluation, by the same operations, so scores are identical.
+They are made once for each cache. With hooks or other modules, the modules are called.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from jarilab.nn.dropout import Dropout
 from jarilab.nn.layers import FeedForward, Residual
 from jarilab.nn.linear import Linear, linear
 
-MOST_ROWS = 256
-"""Of more, products take the time, and `Attention` makes one of three."""
-FEW_ROWS = 16
-"""Of more, `linear` adds the bias afterwards."""
+MAX_ROWS = 256
+"""With more rows, products dominate, and `Attention` fuses three into one."""
+MAX_FUSED_ROWS = 16
+"""With more rows, `linear` adds the bias afterwards."""
 
-OWN = (
+LAYERS = (
     EncoderLayer,
     DecoderLayer,
     Residual,
@@ -49,7 +48,7 @@ EVERYWHERE = (of_modules._global_forward_hooks, of_modules._global_forward_pre_h
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """`linear`, or PyTorch's."""
 Sublayer = Callable[..., Tensor]
-"""Of the input `(R, D)`, the Product, and what a layer is given beside its input."""
+"""Maps the input `(R, D)`, a Product and the further arguments of a layer to its output."""
 
 
 class OneToken:
@@ -57,26 +56,26 @@ class OneToken:
 
     def __init__(self, layers: Sequence[nn.Module]):
         self.layers = [_LAYERS[type(layer)](layer) for layer in layers]
-        # The dictionaries that hooks are put into, which a module keeps: all are asked at each token.
+        # A module keeps its dictionaries of hooks, so all are checked at each token.
         parts = [part for layer in layers for part in layer.modules()]
-        own = [(part._forward_hooks, part._forward_pre_hooks) for part in parts]
-        self.hooks = [hooks for both in (*own, EVERYWHERE) for hooks in both]
+        dictionaries = [(part._forward_hooks, part._forward_pre_hooks) for part in parts]
+        self.hooks = [hooks for both in (*dictionaries, EVERYWHERE) for hooks in both]
 
     @property
-    def unheard(self) -> bool:
-        """Whether nobody would notice that no module is called."""
+    def is_unhooked(self) -> bool:
+        """Whether no module has a hook."""
         return not any(self.hooks)
 
     def __call__(self, x_R1D: Float[Tensor, "R 1 D"], *of_layers: Sequence[Any]) -> Tensor:
-        """of_layers: for each argument of a layer behind its input, what each of the layers is given."""
-        product = functional.linear if x_R1D.shape[0] <= FEW_ROWS else linear
-        # A tenth of the time less than `no_grad`, which is on already. Nothing that is made here is kept: a cache makes
-        # room outside it. Under it autocast would round the weights anew at each token.
+        """of_layers: for each further argument of a layer, the values for all layers."""
+        product = functional.linear if x_R1D.shape[0] <= MAX_FUSED_ROWS else linear
+        # `inference_mode` takes a tenth less time than `no_grad`, which is on already. Nothing made here is kept: a
+        # cache allocates outside. Autocast would round the weights at each token under it.
         rounds = torch.is_autocast_enabled("cpu")
         with nullcontext() if rounds else torch.inference_mode():
             x_RD = x_R1D.squeeze(1)
-            for layer, *given in zip(self.layers, *of_layers, strict=True):
-                x_RD = layer(x_RD, product, *given)
+            for layer, *arguments in zip(self.layers, *of_layers, strict=True):
+                x_RD = layer(x_RD, product, *arguments)
             return x_RD.unsqueeze(1)
 
 
@@ -86,9 +85,8 @@ def one_token(
     x: Float[Tensor, "B L D"],
     cache: KVCache | None,
 ) -> OneToken | None:
-    """The layers of this stack, where its modules need not be called for `x`; None where they have to be. in_order:
-    gives the modules."""
-    if cache is None or x.shape[1] != 1 or x.shape[0] > MOST_ROWS or torch.compiler.is_compiling():
+    """Return the layers of a stack as functions, or None if `x` needs the modules. in_order: returns the modules."""
+    if cache is None or x.shape[1] != 1 or x.shape[0] > MAX_ROWS or torch.compiler.is_compiling():
         return None
     if torch.is_grad_enabled() or stack.training or x.device.type != "cpu":
         return None
@@ -96,15 +94,17 @@ def one_token(
         layers = in_order()
         known = all(_known(part) for layer in layers for part in layer.modules())
         cache.writes = stack, OneToken(layers) if known else None
-    found = cast("OneToken | None", cache.writes[1])
-    return found if found is not None and found.unheard else None
+    functions = cast("OneToken | None", cache.writes[1])
+    return functions if functions is not None and functions.is_unhooked else None
 
 
 def _known(part: nn.Module) -> bool:
-    """Whether a module computes what its class here says: none of a subclass, none with a `forward` of its own, none
-    that is trained by itself, and no kernel that was asked for so that no mask is written out."""
-    own = type(part) in (*OWN, *NORMS) and "forward" not in vars(part) and not part.training
-    return own and getattr(part, "kernel", "auto") not in ("blocks", "flex")
+    """Whether a module computes what its class here says.
+
+    Subclasses, replaced `forward`s, modules in training and kernels that avoid a full mask do not.
+    """
+    computes = type(part) in (*LAYERS, *NORMS) and "forward" not in vars(part) and not part.training
+    return computes and getattr(part, "kernel", "auto") not in ("blocks", "flex")
 
 
 def _encoder_layer(layer: EncoderLayer) -> Sublayer:
@@ -127,15 +127,19 @@ def _encoder_layer(layer: EncoderLayer) -> Sublayer:
 
 
 def _decoder_layer(layer: DecoderLayer) -> Sublayer:
-    own = _residual(layer.self_residual, _attention(layer.self_attention))
+    self_attention = _residual(layer.self_residual, _attention(layer.self_attention))
     cross = _residual(layer.cross_residual, _cross_attention(layer.cross_attention))
     fed = _residual(layer.feed_forward_residual, _feed_forward(layer.feed_forward))
 
     def in_turn(
-        x_RD: Tensor, product: Product, of_own: Geometry, of_source: Geometry, *caches: LayerCache
+        x_RD: Tensor,
+        product: Product,
+        self_geometry: Geometry,
+        cross_geometry: Geometry,
+        *caches: LayerCache,
     ) -> Tensor:
-        x_RD = own(x_RD, product, of_own, caches[0])
-        x_RD = cross(x_RD, product, of_source, caches[1])
+        x_RD = self_attention(x_RD, product, self_geometry, caches[0])
+        x_RD = cross(x_RD, product, cross_geometry, caches[1])
         return fed(x_RD, product)
 
     return in_turn
@@ -150,8 +154,8 @@ _LAYERS: dict[type[nn.Module], Callable[[Any], Sublayer]] = {
 def _residual(residual: Residual, sublayer: Sublayer) -> Sublayer:
     norm = _norm(residual.norm)
     if residual.place == "pre":
-        return lambda x_RD, *given: x_RD + sublayer(norm(x_RD), *given)
-    return lambda x_RD, *given: norm(x_RD + sublayer(x_RD, *given))
+        return lambda x_RD, *rest: x_RD + sublayer(norm(x_RD), *rest)
+    return lambda x_RD, *rest: norm(x_RD + sublayer(x_RD, *rest))
 
 
 def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -161,18 +165,18 @@ def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     return lambda x_RD: torch.layer_norm(x_RD, shape, weight, bias, eps)
 
 
-def _held(module: nn.Linear) -> tuple[Tensor, Tensor | None]:
+def _parameters(module: nn.Linear) -> tuple[Tensor, Tensor | None]:
     return module.weight, module.bias
 
 
 def _feed_forward(module: FeedForward) -> Sublayer:
-    (up, up_bias), (down, down_bias) = _held(module.up), _held(module.down)
+    (up, up_bias), (down, down_bias) = _parameters(module.up), _parameters(module.down)
     activation = module.activation
     if module.gate is None:
         return lambda x_RD, product: product(
             activation(product(x_RD, up, up_bias)), down, down_bias
         )
-    gate, gate_bias = _held(module.gate)
+    gate, gate_bias = _parameters(module.gate)
 
     def gated(x_RD: Tensor, product: Product) -> Tensor:
         hidden_RF = activation(product(x_RD, gate, gate_bias)) * product(x_RD, up, up_bias)
@@ -182,8 +186,8 @@ def _feed_forward(module: FeedForward) -> Sublayer:
 
 
 def _attention(module: Attention) -> Sublayer:
-    (query, query_bias), (key, key_bias) = _held(module.query), _held(module.key)
-    (value, value_bias), (out, out_bias) = _held(module.value), _held(module.out)
+    (query, query_bias), (key, key_bias) = _parameters(module.query), _parameters(module.key)
+    (value, value_bias), (out, out_bias) = _parameters(module.value), _parameters(module.out)
     site, scale, kernel = module.site, module.scale, module.attend.kernel
     heads, width, value_width = site.n_heads, site.d_head, site.d_value
     copies = heads * width // module.key.out_features
@@ -213,8 +217,8 @@ def _attention(module: Attention) -> Sublayer:
 
 
 def _cross_attention(module: Attention) -> Sublayer:
-    """For W hypotheses about each source, R = B * W, whose keys are in the cache."""
-    (query, query_bias), (out, out_bias) = _held(module.query), _held(module.out)
+    """Return cross-attention for W hypotheses of each source, R = B * W, with the source's keys in the cache."""
+    (query, query_bias), (out, out_bias) = _parameters(module.query), _parameters(module.out)
     heads, width = module.site.n_heads, module.site.d_head
     scale, kernel = module.scale, module.attend.kernel
 

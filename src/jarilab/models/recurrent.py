@@ -17,7 +17,7 @@ from jarilab.encodings.base import hooks_of
 from jarilab.encodings.base import registry as encodings
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.models.base import check_layers, one_a_row, registry
-from jarilab.models.limits import Layers, Share, Width
+from jarilab.models.layers import Layers, Share, Width
 from jarilab.models.recurrent_decoder import DecoderState, RecurrentCache, RecurrentDecoder
 from jarilab.models.recurrent_encoder import Cell, RecurrentEncoder
 from jarilab.nn.layers import TokenEmbedding
@@ -26,9 +26,9 @@ from jarilab.positions.coordinates import Positions, Tokens
 
 @dataclass(frozen=True, eq=False)
 class RecurrentMemory:
-    """What was read of the sources: what the decoder attends to, and what it knows before its first token.
+    """The encoded sources: keys and values of the attention, and the decoder's first state.
 
-    origin: the Tokens that were read; it stays the same when rows are selected.
+    origin: the source Tokens; selecting rows does not change it.
     """
 
     source: Source
@@ -36,25 +36,25 @@ class RecurrentMemory:
     origin: Tokens
 
     def select(self, rows: Int[Tensor, " R"]) -> RecurrentMemory:
-        """These sources, in this order, repeats allowed."""
+        """Return these sources in this order, repeats allowed."""
         return RecurrentMemory(self.source.select(rows), self.first.select(rows), self.origin)
 
 
 @registry.register("recurrent")
 class Recurrent(nn.Module):
-    """Source tokens in, scores of target tokens out, by recurrent layers and one attention between them.
+    """Recurrent encoder and decoder with attention: source and target tokens in, scores of the next target token out.
 
         model = jarilab.Recurrent(source_vocab_size=100, target_vocab_size=100, d_model=64, score="general")
         scores_BQV = model(source_ids_BK, target_ids_BQ)
 
-    n_layers: of the encoder and of the decoder. score: see `jarilab.attention.scores`. input_feeding: the decoder
-    reads at each token what it attended to before; its steps then cannot be done at once. bidirectional: half of the
-    encoder's width reads from the end. encoding: added to the input, if any; the order of tokens is known without.
-    cross_encoding: between decoder and source; one that rotates needs score dot or general. dropout: on what goes into
-    each layer and on h~, never on weights. tied: the generator's weights are the target embedding's.
+    n_layers: layers of the encoder, and of the decoder. score: see `jarilab.attention.scores`. input_feeding: the
+    decoder reads its last attention output at each token, so tokens are read one at a time. bidirectional: half of the
+    encoder's state reads from the end. encoding: added to the input, if any; a recurrent model knows the order without
+    one. cross_encoding: between decoder and source; a rotation needs score dot or general. dropout: on each layer's
+    input and on h~, not on attention weights. tied: the generator shares the target embedding's weights.
 
-    d_model: model dimension, of tokens and of states. cell: of the recurrent layers. kernel: how attention is
-    computed; all agree, and auto takes the fastest.
+    d_model: model dimension of tokens and states. cell: gru or lstm. kernel: how attention is computed; all kernels
+    agree, and auto takes the fastest.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class Recurrent(nn.Module):
     def forward(
         self, source: Int[Tensor, "B K"] | Tokens, target: Int[Tensor, "B Q"] | Tokens
     ) -> Float[Tensor, "B Q V"]:
-        """Scores of the token after each target token, given the source and the target tokens up to it."""
+        """Return the scores of the token after each target token, given the source and the target up to it."""
         state = self.start(Tokens.of(source, "source"))
         target = one_a_row(Tokens.of(target, "target"))
         return self.step(state, target.ids, target.positions, None)
 
     def start(self, source: Tokens | None) -> RecurrentMemory:
-        """Read the source once. Raises UserError where there is none, or several packed into a row."""
+        """Encode the source. Raises UserError without a source, and for several documents in a row."""
         source = one_a_row(source)
         x_BKD = self.source_embedding(source.ids)
         outputs_BKD, lasts = self.encoder(x_BKD, source.positions, source.keep)
@@ -124,10 +124,10 @@ class Recurrent(nn.Module):
         positions: Positions,
         cache: RecurrentCache | None,
     ) -> Float[Tensor, "R L V"]:
-        """Scores after each of `ids`; with a cache, `ids` are only the tokens that were not read yet.
+        """Return the scores after each of `ids`. With a cache, `ids` are only the tokens that were not read yet.
 
-        ids: `(B W, L)` for the B sources in `state`; row r is a hypothesis about source r // W.
-        Raises UserError for rows that are no multiple of the sources, or a cache of other rows or another source.
+        ids: `(B W, L)` for the B sources in `state`; row r belongs to source r // W. Raises UserError if the rows are
+        not a multiple of the sources, and for a cache of other rows or another source.
         """
         state = _for_each_hypothesis(state, ids.shape[0])
         carried = state.first
@@ -151,11 +151,11 @@ class Recurrent(nn.Module):
 
     @property
     def readout(self) -> Float[Tensor, "V D"]:
-        """What h~ is compared with to score each token of the target vocabulary."""
+        """The weights that score h~ for each token of the target vocabulary."""
         return self.target_embedding.weight if self.generator is None else self.generator.weight
 
     def max_positions(self) -> dict[str, int | None]:
-        """How many positions each side can tell apart, None for no end."""
+        """Return the number of positions that each side supports, None for no limit."""
         return {
             "source": self.encoder.encoding.max_positions,
             "target": self.decoder.encoding.max_positions,
@@ -176,7 +176,7 @@ def _check_added(encoding: LayerEncodings) -> None:
 
 
 def _for_each_hypothesis(state: RecurrentMemory, rows: int) -> RecurrentMemory:
-    """The state with as many rows as there are hypotheses."""
+    """Repeat the state for each hypothesis."""
     sources, device = state.source.k.shape[0], state.source.k.device
     if rows == sources:
         return state

@@ -1,4 +1,4 @@
-"""The recurrent layers that write a target, with one attention to the source: Luong et al. 2015, section 3."""
+"""The recurrent decoder with one attention to the source (Luong et al. 2015, section 3)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from jarilab.positions.coordinates import Positions
 
 @dataclass(frozen=True, eq=False)
 class DecoderState:
-    """What the decoder knows between two tokens: the state of each layer, and h~ where it is fed back, `(B, 1, D)`."""
+    """The state between two tokens: the state of each layer, and h~ `(B, 1, D)` with input feeding."""
 
     states: tuple[State, ...]
     fed: Float[Tensor, "B 1 D"] | None
 
     @property
     def rows(self) -> int:
-        """How many answers it is about."""
+        """The number of rows."""
         return self.states[0][0].shape[0]
 
     def select(self, rows: Int[Tensor, " R"]) -> DecoderState:
-        """These rows, in this order, repeats allowed."""
+        """Return these rows in this order, repeats allowed."""
         fed = None if self.fed is None else self.fed.index_select(0, rows)
         return DecoderState(tuple(_selected(state, rows) for state in self.states), fed)
 
@@ -44,7 +44,7 @@ def _selected(state: State, rows: Int[Tensor, " R"]) -> State:
 
 
 class DecoderLayer(nn.Module):
-    """One recurrence over the target, whose first state is a map of what the encoder's layer knew at its end.
+    """One recurrence over the target. Its first state is a map of the encoder layer's last state.
 
     cross_attention: of the last layer only.
     """
@@ -64,7 +64,7 @@ class DecoderLayer(nn.Module):
         self.cross_attention = cross_attention
 
     def first(self, last: Float[Tensor, "B D"]) -> State:
-        """`tanh(W_s h + b)` (Bahdanau et al. 2015, appendix A.2.2); an LSTM's c is made the same way."""
+        """Return `tanh(W_s h + b)` (Bahdanau et al. 2015, appendix A.2.2). An LSTM's c is computed in the same way."""
         return self.start(last).tanh().chunk(self.recurrence.parts, -1)
 
     def forward(
@@ -74,10 +74,10 @@ class DecoderLayer(nn.Module):
 
 
 class RecurrentDecoder(nn.Module):
-    """A stack of recurrent layers over the target whose last layer attends to the source.
+    """A stack of recurrent layers over the target. The last layer attends to the source.
 
-    input_feeding: h~ of each token is part of the input at the next (Luong et al. 2015, section 3.3), so tokens are
-    read one at a time; otherwise all at once.
+    input_feeding: h~ of a token is part of the next token's input (Luong et al. 2015, section 3.3). Tokens are then
+    read one at a time, otherwise all at once.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class RecurrentDecoder(nn.Module):
 
     @property
     def attention(self) -> LuongAttention:
-        """The one attention of the stack."""
+        """The attention of the last layer."""
         return self.layers[-1].cross_attention  # type: ignore[return-value]
 
     def first(self, outputs: Float[Tensor, "B K D"], lasts: Sequence[Tensor]) -> DecoderState:
-        """What is known before the first token."""
+        """Return the state before the first token."""
         pairs = zip(self.layers, lasts, strict=True)
         states = tuple(layer.first(last) for layer, last in pairs)  # type: ignore
         fed = torch.zeros_like(outputs[:, :1]) if self.input_feeding else None
@@ -125,7 +125,7 @@ class RecurrentDecoder(nn.Module):
     def forward(
         self, x: Float[Tensor, "B Q D"], source: Source, carried: DecoderState, positions: Positions
     ) -> tuple[Float[Tensor, "B Q D"], DecoderState]:
-        """h~ of each token, and what is known after the last."""
+        """Return h~ of each token, and the state after the last."""
         check_positions(positions, x)
         outputs = []
         x_BQD = self.encoding.embed(x, positions)
@@ -140,7 +140,7 @@ class RecurrentDecoder(nn.Module):
     def _read(
         self, x_BLD: Tensor, source: Source, carried: DecoderState, positions: Positions
     ) -> tuple[Tensor, DecoderState]:
-        """h~ of the next tokens, and what is known after the last of them."""
+        """Return h~ of the next tokens, and the state after the last of them."""
         states = []
         y_BLD = x_BLD
         if carried.fed is not None:
@@ -154,12 +154,12 @@ class RecurrentDecoder(nn.Module):
 
 
 class RecurrentCache(OfOneSource):
-    """Where a recurrent decoder stands in each answer: what it carries from token to token."""
+    """The recurrent decoder's state in each answer."""
 
     def __init__(self) -> None:
         self.carried: DecoderState | None = None
 
     def select(self, rows: Int[Tensor, " R"], sources: Int[Tensor, " S"] | None = None) -> None:
-        """Keep these rows of hypotheses, in this order, repeats allowed. Nothing of the sources is in here."""
+        """Keep these rows of hypotheses in this order, repeats allowed. The cache contains nothing of the sources."""
         if self.carried is not None:
             self.carried = self.carried.select(rows)

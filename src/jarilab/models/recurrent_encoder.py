@@ -21,7 +21,7 @@ Cell = Literal["gru", "lstm"]
 CELLS: dict[str, type[nn.GRU] | type[nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}
 
 State = tuple[Tensor, ...]
-"""What a recurrent layer carries from token to token, each `(B, D)`: h, and c of an LSTM."""
+"""The state that a recurrent layer passes from token to token, `(B, D)` each: h, and c of an LSTM."""
 
 
 class Recurrence(nn.Module):
@@ -37,7 +37,7 @@ class Recurrence(nn.Module):
     def forward(
         self, x: Float[Tensor, "B L I"], state: State | None = None
     ) -> tuple[Float[Tensor, "B L D"], State]:
-        """The output at each token, and the state after the last. state: before the first, 0 by default."""
+        """Return the output at each token and the state after the last. state: before the first token, 0 by default."""
         if state is None:
             y_BLD, last = self.rnn(x)
         else:
@@ -49,10 +49,10 @@ class Recurrence(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class ReadingOrder:
-    """The order in which one direction reads the tokens of each row: the real ones first, padding after them.
+    """The order in which one direction reads each row: real tokens first, then padding.
 
-    there, back: `(B, L)`, which token is read when, and when which was read; None where the order is the row's own.
-    last: `(B,)`, when the last real token is read. empty: `(B, 1)`, True for rows without any.
+    there, back: `(B, L)`, the permutation and its inverse; None for the row's own order. last: `(B,)`, the step of the
+    last real token. empty: `(B, 1)`, True for rows without real tokens.
     """
 
     there: Int[Tensor, "B L"] | None
@@ -75,7 +75,7 @@ class ReadingOrder:
         return ReadingOrder(there_BL, there_BL.argsort(-1), last_B, empty_B1)
 
     def last_of(self, y_BLD: Tensor) -> Tensor:
-        """The output at the last real token, 0 for a row without any; `(B, D)`."""
+        """Return the output at the last real token, `(B, D)`; 0 for a row without any."""
         index_B1D = self.last[:, None, None].expand(-1, 1, y_BLD.shape[2])
         y_BD = y_BLD.gather(1, index_B1D).squeeze(1)
         return y_BD.masked_fill(self.empty, 0.0)
@@ -88,7 +88,7 @@ def _in_order(x_BLD: Tensor, order_BL: Tensor | None) -> Tensor:
 
 
 class EncoderLayer(nn.Module):
-    """One recurrence over the source, or two in opposite directions side by side, each of half the width."""
+    """One recurrence over the source, or two in opposite directions with half of the state each."""
 
     def __init__(self, d_model: int, cell: Cell, bidirectional: bool, dropout: float):
         super().__init__()
@@ -100,7 +100,7 @@ class EncoderLayer(nn.Module):
     def forward(
         self, x: Float[Tensor, "B L D"], orders: Sequence[ReadingOrder]
     ) -> tuple[Tensor, Tensor]:
-        """The output at each token, `(B, L, D)`, and at the last that each direction reads, `(B, D)`."""
+        """Return the output at each token, `(B, L, D)`, and the last output of each direction, `(B, D)`."""
         outputs, lasts = [], []
         x_BLD = self.dropout(x)
         for recurrence, order in zip(self.directions.values(), orders, strict=True):
@@ -111,7 +111,7 @@ class EncoderLayer(nn.Module):
 
 
 class RecurrentEncoder(nn.Module):
-    """A stack of recurrent layers over the source. Padding is read after all that is real, whichever side it is on."""
+    """A stack of recurrent layers over the source. It reads padding after all real tokens."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class RecurrentEncoder(nn.Module):
         positions: Positions,
         keep: Bool[Tensor, "B L"] | None = None,
     ) -> tuple[Float[Tensor, "B L D"], list[Tensor]]:
-        """The outputs of the last layer, and what each layer knows at its end, `(B, D)` each."""
+        """Return the outputs of the last layer, and each layer's last state, `(B, D)`."""
         check_positions(positions, x)
         if keep is None:
             keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)

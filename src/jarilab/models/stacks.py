@@ -1,4 +1,4 @@
-"""The encoder and the decoder that models are built of."""
+"""The encoder and decoder stacks that models are built from."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Encoder(nn.Module):
         encoder = jarilab.Encoder(64, n_layers=2, encoding="rotary")
         y_BLD = encoder(x_BLD, keep=keep_BL)
 
-    encoding: one spec for all layers. embedding_norm: a norm before the first layer, behind the positions, as BERT and
-    BART have it. Raises UserError where it cannot be an encoder's.
+    encoding: one spec for all layers. embedding_norm: a norm after the positions and before the first layer, as in BERT
+    and BART. Raises UserError for an encoding that an encoder cannot use.
     """
 
     @unpack_options(LayerOptions())
@@ -60,10 +60,9 @@ class Encoder(nn.Module):
         mask: Mask | None = None,
         first: int | None = None,
     ) -> Float[Tensor, "B R D"]:
-        """positions: 0, 1, 2, ... by default. keep: False on padding. mask: rules of one's own instead of `keep`.
-        first: how many of the first tokens the output is wanted of, R; all by default. The last layer then omits the
-        others' queries, which changes nothing for the first, but its map has their rows alone. Raises UserError for a
-        number of tokens that are not there, and with a mask of one's own.
+        """positions: 0, 1, 2, ... by default. keep: False on padding. mask: your own rules instead of `keep`. first:
+        compute only the first R tokens in the last layer; all by default. Their values do not change, but the last map
+        has R rows. Raises UserError if R tokens do not exist, and for `first` together with `mask`.
         """
         _check_rules(x.shape[1], keep, mask, first)
         check_vectors(x, self.layers[0].attention.query.weight)  # type: ignore
@@ -88,7 +87,7 @@ class Encoder(nn.Module):
 
 
 def _check_rules(length: int, keep: Tensor | None, mask: Mask | None, first: int | None) -> None:
-    """Raises UserError for arguments of an encoder that do not go together."""
+    """Raises UserError for arguments of an encoder that exclude each other."""
     if mask is not None and keep is not None:
         raise UserError("give either keep or mask; Mask(keys=keep, ...) holds both")
     if first is not None and not 1 <= first <= length:
@@ -100,9 +99,9 @@ def _check_rules(length: int, keep: Tensor | None, mask: Mask | None, first: int
 
 
 class Decoder(nn.Module):
-    """A causal stack that also attends to a source. Two encodings: its own, and the one between it and the source.
+    """A causal stack that also attends to a source, with one encoding for each kind of attention.
 
-    embedding_norm: a norm before the first layer, behind the positions, as BART has it.
+    embedding_norm: a norm after the positions and before the first layer, as in BART.
     """
 
     @unpack_options(LayerOptions())
@@ -139,10 +138,11 @@ class Decoder(nn.Module):
         cache: KVCache | None = None,
         origin: Tensor | None = None,
     ) -> Float[Tensor, "R Q D"]:
-        """memory: the encoder's output; row r of `x` belongs to its row r // W, where R = B * W. memory_keep: False on
-        its padding. cache: keys and values of earlier tokens; `positions` must then be given. origin: the memory that
-        this one was selected from, by which the cache tells it from another; itself by default. Padding among the
-        queries needs no mask, as nothing after it is read. Raises UserError where the rows are not W for each source.
+        """memory: the encoder's output, `(B, K, D)`. Row r of `x` (R = B * W rows) belongs to source r // W.
+        memory_keep: False on padding of the source. cache: keys and values of earlier tokens; then `positions` is
+        required. origin: the memory that `memory` was selected from, which identifies it to the cache; itself by
+        default. Padding among the queries needs no mask, because no later token is read. Raises UserError if R is not a
+        multiple of B.
         """
         if cache is not None and positions is None:
             raise UserError(
@@ -156,7 +156,7 @@ class Decoder(nn.Module):
         )
         check_positions(positions, x)
         check_positions(memory_positions, memory)
-        # `len` of a tensor is a number to Python, and so would be one of an exported graph.
+        # `len` of a tensor is a Python number, which an export would fix.
         sources = memory.shape[0]
         hypotheses = _hypotheses(sources, x.shape[0])
         if cache is not None:
@@ -169,7 +169,7 @@ class Decoder(nn.Module):
         )
         first = cast(DecoderLayer, self.layers[0])
         blockwise = first.self_attention.is_blockwise(self.encoding.hooks, positions, k_pos, mask)
-        own = geometry_of_layers(
+        self_geometries = geometry_of_layers(
             self.encoding, positions, k_pos, mask, new_k_pos=positions, blockwise=blockwise
         )
         q_pos = _side_by_side(positions, hypotheses)
@@ -183,19 +183,19 @@ class Decoder(nn.Module):
         writes = one_token(self, self.in_order, x_RQD, cache)
         # The first token finds no keys of the source yet.
         if cache is not None and writes is not None and cache.source[0].length:
-            return self.norm(writes(x_RQD, own, cross, cache.own, cache.source))
+            return self.norm(writes(x_RQD, self_geometries, cross, cache.own, cache.source))
         for i, layer in enumerate(self.layers):
             caches = (None, None) if cache is None else (cache.own[i], cache.source[i])
-            x_RQD = layer(x_RQD, memory, own[i], cross[i], *caches)
+            x_RQD = layer(x_RQD, memory, self_geometries[i], cross[i], *caches)
         return self.norm(x_RQD)
 
     def in_order(self) -> list[nn.Module]:
-        """Its layers."""
+        """Return the layers in order."""
         return list(self.layers)
 
 
 def _hypotheses(sources: int, rows: int) -> int:
-    """W, how many each source has. Raises UserError where the rows are not as many for each."""
+    """Return W, the number of rows of each source. Raises UserError if the rows do not divide evenly."""
     if not sources or rows % sources:
         raise UserError(
             f"each source has the same number of hypotheses: expected a multiple of {sources} rows of targets, "
@@ -205,7 +205,7 @@ def _hypotheses(sources: int, rows: int) -> int:
 
 
 def _side_by_side(positions: Positions, hypotheses: int) -> Positions:
-    """The places of Q queries of B * W rows as those of W * Q queries of B rows."""
+    """Reshape the positions of Q queries in B * W rows to W * Q queries in B rows."""
     if hypotheses == 1:
         return positions
 

@@ -1,4 +1,4 @@
-"""The encoder of text: *BERT: Pre-training of Deep Bidirectional Transformers* (Devlin et al. 2019)."""
+"""The text encoder: *BERT: Pre-training of Deep Bidirectional Transformers* (Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.models.base import one_a_row
-from jarilab.models.layers import LayerKeywords, LayerOptions
-from jarilab.models.limits import Layers
+from jarilab.models.layers import LayerKeywords, LayerOptions, Layers
 from jarilab.models.stacks import Encoder
 from jarilab.nn.layers import ACTIVATIONS, Scale, TokenEmbedding
 from jarilab.nn.linear import Linear
@@ -22,17 +21,17 @@ from jarilab.positions.coordinates import Tokens
 
 
 class TextEncoder(nn.Module):
-    """Tokens in, a vector for each out, or scores of the words that may stand there; every token sees every other.
+    """The text encoder: tokens in, a vector for each out, or scores of words. Every token sees every other.
 
         model = jarilab.TextEncoder(vocab_size=100, encoding="rotary", words=True)
         scores_BLV = model(ids_BL)
 
-    encoding: one spec for all layers. segments: how many kinds there are, a vector of each being added to its tokens
-    (*token types*); none by default. words: give a score of each word in place of vectors, as BERT does under its
-    masks. embedding_norm: a norm before the first layer, behind the positions. embedding_scale: what embeddings are
-    multiplied by, the square root of d_model (sqrt) or nothing (none).
+    encoding: one spec for all layers. segments: number of token types, whose vectors are added to their tokens; none by
+    default. words: return a score of each word instead of vectors, as BERT's masked language model. embedding_norm: a
+    norm after the positions and before the first layer. embedding_scale: factor of embeddings, the square root of
+    d_model (sqrt) or 1 (none).
 
-    What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_layers: of the stack.
+    `__init__` describes the options of a layer, `d_model` to `kernel`. n_layers: layers of the stack.
     """
 
     @unpack_options(LayerOptions(norm="post", activation="gelu"))
@@ -63,8 +62,11 @@ class TextEncoder(nn.Module):
         tokens: Int[Tensor, "B L"] | Tokens,
         segments: Int[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L N"]:
-        """N is D, or V with `words`. segments: the kind of each token; all of the first by default. What stands at
-        padding means nothing, and no real token sees it. Raises UserError for segments where there are no kinds."""
+        """Return vectors (N = D), or scores of words (N = V) with `words`.
+
+        segments: the type of each token; 0 by default. Real tokens do not see padding. Raises UserError for segments of
+        a model without token types.
+        """
         tokens = one_a_row(Tokens.of(tokens))
         x_BLD = self.embedding(tokens.ids)
         if self.segments is not None:
@@ -77,7 +79,7 @@ class TextEncoder(nn.Module):
 
 
 class WordScores(nn.Module):
-    """Vectors in, scores of words out: a map, the nonlinearity, a norm, and the embeddings of the words."""
+    """Scores of words from vectors: a linear map, an activation, a norm, and the word embeddings."""
 
     def __init__(self, options: LayerOptions, vocab_size: int):
         super().__init__()

@@ -1,11 +1,11 @@
 """Text to image by a language model: *Zero-Shot Text-to-Image Generation* (Ramesh et al. 2021), section 2.
 
-A caption's words and an image's codes are one sequence, read by the decoder of the language models:
+A caption's words and an image's codes form one sequence, which the decoder of the language models reads:
 
     <bos> three one seven <pad> | <boi> code code code ...
     text                          rows of the image, from left to right
 
-Words have a place in the text, codes one in the image; the mark between them has neither.
+Words have a position in the text, codes one in the image. The mark between them has neither.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import registry
 from jarilab.models.code_choice import CodeChoice
 from jarilab.models.decoder import CausalStack
-from jarilab.models.layers import LayerKeywords, LayerOptions
-from jarilab.models.limits import Layers
+from jarilab.models.layers import LayerKeywords, LayerOptions, Layers
 from jarilab.nn.layers import TokenEmbedding
 from jarilab.positions.coordinates import Positions, Tokens
 
 AXES = ("text", "image.row", "image.column")
 PADDING, FIRST = 0, 1
-"""Of the words, as `jarilab.data.text` numbers them."""
+"""Word ids of padding and of the first token, as in `jarilab.data.text`."""
 
 
 @dataclass(frozen=True, eq=False)
 class NextScores:
-    """Scores of the next token: after each token of the caption, of words; from the mark on, of codes.
+    """Scores of the next token: of words after each caption token, of codes from the mark on.
 
-    No word can follow where a code must, and no code where a word must: each place has the scores of its own alone.
+    No code can follow where a word must, and no word where a code must, so each position scores its own kind only.
     """
 
     text: Float[Tensor, "B T V"]
@@ -48,13 +47,13 @@ class NextScores:
 
 @registry.register("text_to_image")
 class TextToImage(nn.Module):
-    """Words and codes in, scores of the next of each out; `steps` generates.
+    """Words and codes in, scores of the next word or code out. `steps` generates images.
 
-    vocab_size: words, padding and the first token included. codes: of the image tokenizer. caption: the longest, in
-    tokens, the first token included. rows, columns: of codes. encoding: one spec for all layers; a part with `@text` or
-    `@image` sees the places of that part alone. Raises UserError where it cannot be.
+    vocab_size: number of words, with padding and the first token. codes: codes of the image tokenizer. caption: maximal
+    tokens of a caption, with the first token. rows, columns: of codes. encoding: one spec for all layers; a part with
+    `@text` or `@image` sees the positions of that part only. Raises UserError for an impossible combination.
 
-    What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_layers: of the stack.
+    `__init__` describes the options of a layer, `d_model` to `kernel`. n_layers: layers of the stack.
     """
 
     @unpack_options(LayerOptions(d_model=128, n_heads=4, activation="gelu"))
@@ -82,7 +81,7 @@ class TextToImage(nn.Module):
 
     @staticmethod
     def check(options: Mapping[str, Any]) -> None:
-        """Raises UserError for options of which no model can be made, whatever its captions and images are."""
+        """Raises UserError for options that no model can have."""
         TextToImage(1, 1, 1, 1, 1, **{**options, "n_layers": 1})
 
     def forward(
@@ -91,8 +90,9 @@ class TextToImage(nn.Module):
         codes: Int[Tensor, "B N"],
         without: Bool[Tensor, " B"] | None = None,
     ) -> NextScores:
-        """captions: padded behind. codes: row by row. without: True where the caption is to be omitted, for guidance:
-        a learned token stands in its place."""
+        """captions: padded at the end. codes: row by row. without: True to replace the caption by a learned token, for
+        guidance.
+        """
         # What follows the last code is nobody's guess, so that it need not be read.
         tokens = self.joined(captions, codes[:, :-1], without)
         x_BLD = self.embedding(tokens.ids)
@@ -106,8 +106,10 @@ class TextToImage(nn.Module):
         codes: Int[Tensor, "B N"],
         without: Bool[Tensor, " B"] | None = None,
     ) -> Tokens:
-        """Caption, mark and codes, as one sequence of T + 1 + N tokens with their places; see `forward`. codes: of a
-        whole image, or the first of them."""
+        """Return caption, mark and codes as one sequence of T + 1 + N tokens with positions, see `forward`.
+
+        codes: of a whole image, or its first ones.
+        """
         if without is not None:
             captions = torch.where(without.unsqueeze(1), self._no_caption(captions), captions)
         ids_BL = torch.cat((captions, self._marks(captions), codes + self.offset), 1)
@@ -118,7 +120,7 @@ class TextToImage(nn.Module):
         return Tokens(ids_BL, positions, keep_BL)
 
     def one_sequence(self) -> OneSequence:
-        """The same model, parameters and all, as one that reads what `joined` gives."""
+        """Return the model with the same parameters, for sequences from `joined`."""
         return OneSequence(self)
 
     def steps(
@@ -131,14 +133,13 @@ class TextToImage(nn.Module):
         top_p: float | None = None,
         seed: int,
     ) -> Iterator[Int[Tensor, " B"]]:
-        """Draw an image for each caption, and give each code of all images as soon as it is drawn, row by row.
+        """Draw an image for each caption. Yields each code of all images as soon as it is drawn, row by row.
 
-        captions: all of one length, without padding. guidance: how far from what an image would be without its
-        caption, `without + guidance * (with - without)` on the scores (*Classifier-Free Diffusion Guidance*, Ho and
-        Salimans 2021); 1 for none. Then temperature (0 takes the likeliest), top_k (a count of codes) and top_p.
-        Drawn on the CPU, each image by the seed and its number alone: it is the same, but for rounding, however many
-        are drawn beside it. Raises UserError, before anything is drawn, for captions that are padded or too long and
-        for options that cannot be.
+        captions: of one length, without padding. guidance: scores are `without + guidance * (with - without)`
+        (*Classifier-Free Diffusion Guidance*, Ho and Salimans 2021); 1 for none. Then temperature (0 takes the most
+        likely code), top_k and top_p apply. Codes are drawn on the CPU from the seed and the image's number, so an
+        image does not depend on the others, except for rounding. Raises UserError before drawing for padded or long
+        captions and impossible options.
         """
         fits = captions.ndim == 2 and 1 <= captions.shape[1] <= self.caption
         if not fits or bool((captions == PADDING).any()):
@@ -170,7 +171,7 @@ class TextToImage(nn.Module):
                 scores_BC = choice.guided(each)
 
     def max_positions(self) -> dict[str, int | None]:
-        """How many positions it can tell apart, None for no end."""
+        """Return the number of supported positions, None for no limit."""
         return {"caption": self.decoder.encoding.max_positions}
 
     def _begin(self, captions: Tensor, cache: KVCache) -> Float[Tensor, "B C"]:
@@ -182,14 +183,16 @@ class TextToImage(nn.Module):
     def _go_on(
         self, ids_B1: Tensor, number: int, text: int, cache: KVCache
     ) -> Float[Tensor, "B C"]:
-        """The code `number` of the image is read, at its own row and column."""
+        """Read the code `number` of the image at its row and column."""
         places, start = self._places(text, number + 1, ids_B1.device), text + 1 + number
         place = places.slice(start, start + 1)
         x_B1D = self.decoder(self.embedding(ids_B1), positions=place, cache=cache)
         return self._of_codes(x_B1D[:, -1])
 
     def _places(self, text: int, codes: int, device: torch.device) -> Positions:
-        """Of `text` words, the mark, and the first `codes` codes; -1 where a token has no place."""
+        """Return the positions of `text` words, the mark and the first `codes` codes; -1 on an axis that a token
+        lacks.
+        """
         order_L = torch.arange(text + 1 + codes, device=device)
         grid = Positions.grid(self.rows, self.columns, device=device)
         coordinates_LA = torch.full((len(order_L), 3), -1, device=device)
@@ -202,7 +205,7 @@ class TextToImage(nn.Module):
         return captions.new_full((len(captions), 1), self.mark)
 
     def _no_caption(self, captions: Tensor) -> Tensor:
-        """The token for no caption, and padding."""
+        """Return the token for no caption, with padding."""
         nothing = torch.full_like(captions, PADDING)
         nothing[:, 0] = self.nothing
         return nothing
@@ -216,11 +219,10 @@ class TextToImage(nn.Module):
 
 @final
 class OneSequence(nn.Module):
-    """A `TextToImage` as a language model of one sequence, of caption, mark and codes, for those who look inside.
+    """A `TextToImage` as a language model over caption, mark and codes, for inspection.
 
-    After a word come words, from the mark on codes. Where there is nothing to choose, after the last word and the last
-    code, the mark has all of the probability. What cannot follow has a finite score that no probability comes of, so
-    that logarithms and distances of distributions stay finite.
+    Words follow words, and codes follow the mark. After the last word and the last code the mark has probability 1.
+    Impossible tokens have a finite score without probability, so logarithms and divergences stay finite.
     """
 
     def __init__(self, model: TextToImage):
@@ -232,7 +234,7 @@ class OneSequence(nn.Module):
         self.training = model.training
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "B L V"]:
-        """Scores of the token after each; V counts words, the mark, the token for no caption, and codes."""
+        """Return the scores of the token after each. V counts words, the mark, the token for no caption, and codes."""
         x_BLD = self.embedding(tokens.ids)
         x_BLD = self.decoder(x_BLD, positions=tokens.positions, keep=tokens.keep)
         scores_BLV = self.generator(x_BLD)

@@ -14,8 +14,7 @@ from jarilab.core.errors import UserError, unknown
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.models.base import registry
-from jarilab.models.layers import LayerKeywords, LayerOptions
-from jarilab.models.limits import Layers, Share
+from jarilab.models.layers import LayerKeywords, LayerOptions, Layers, Share
 from jarilab.models.stacks import Encoder
 from jarilab.nn.layers import Table
 from jarilab.positions.coordinates import Positions
@@ -27,20 +26,19 @@ Resolution = Literal["refuse", "resize", "rescale", "extrapolate"]
 
 @registry.register("vit")
 class VisionTransformer(nn.Module):
-    """Images in, a score of each class out; the encoder is that of the text models.
+    """The Vision Transformer: images in, class scores out.
 
         model = jarilab.VisionTransformer((1, 28, 28), 10, patch_size=4, encoding="rotary2d")
         scores_BV = model(pixels_BCHW)
 
-    shape: channels, height and width of the images it is trained on. classes: how many there are.
-    patch_size: pixels along a side of a patch. encoding: one spec for all layers; one for a single axis counts the
-    patches row by row. pool: what the classes are read from, the mean of the patches or a class token without a place.
-    registers: more tokens without a place, for what belongs to no patch (Darcet et al. 2024). drop_path: the share of
-    examples that omit a sublayer of the last layer in training. resolution: what to do with images of another
-    size than `shape`: refuse them; resize the image; rescale the places of its patches to those it was trained on (a
-    learned table is then read between its rows); extrapolate, and count on.
+    shape: channels, height and width of the training images. classes: number of classes. patch_size: pixels along a
+    side of a patch. encoding: one spec for all layers; an encoding of one axis numbers the patches row by row. pool:
+    classify from the mean of the patches, or from a class token without a position. registers: further tokens without a
+    position (Darcet et al. 2024). drop_path: the share of examples that omit a sublayer of the last layer in training.
+    resolution: for images of another size, refuse them; resize the image; rescale the positions of its patches to the
+    trained ones (a learned table is then interpolated); or extrapolate.
 
-    What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_layers: of the stack.
+    `__init__` describes the options of a layer, `d_model` to `kernel`. n_layers: layers of the stack.
     """
 
     @unpack_options(LayerOptions(n_heads=4, activation="gelu"))
@@ -79,14 +77,16 @@ class VisionTransformer(nn.Module):
 
     @property
     def _on_axes(self) -> bool:
-        """Whether the encoding knows rows and columns; otherwise patches are counted."""
+        """Whether the encoding uses rows and columns; otherwise patches are numbered."""
         return self.encoder.encoding.supports_axes(2)
 
     def forward(
         self, images: Float[Tensor, "B C H W"] | Images, answer_only: bool = False
     ) -> Float[Tensor, "B V"]:
-        """Scores of the classes. answer_only: where they are read from a class token, let the last layer work for it
-        alone, as in training; its map then has one row. Raises UserError for images it cannot read.
+        """Return the scores of the classes.
+
+        answer_only: if a class token gives the scores, compute it alone in the last layer, as in training. The last map
+        then has one row. Raises UserError for images that the model cannot read.
         """
         images = self._fitting(Images.of(images))
         x_BLD = self.embedding(patchify(images.pixels, self.patch_size))
@@ -106,7 +106,7 @@ class VisionTransformer(nn.Module):
         return self.generator(_mean(patches_BPD, keep_BP))
 
     def places(self, images: Images) -> Positions:
-        """Where the tokens are: those without a place first, then the patches in row-major order."""
+        """Return the positions of the tokens: those without a position first, then patches in row-major order."""
         images = self._fitting(images)
         grid = grid_of(images.size, self.patch_size)
         positions = Positions.grid(*grid, device=images.pixels.device)
@@ -122,11 +122,11 @@ class VisionTransformer(nn.Module):
         return Positions.nowhere(len(self.nowhere.weight), positions).concat(positions)
 
     def max_positions(self) -> dict[str, int | None]:
-        """Nothing that a task could be too long for: the constructor looks at the image itself."""
+        """Return no limits: the constructor checks the image's size."""
         return {}
 
     def _check_patches(self, encoding: str) -> None:
-        """Raises UserError where patches are counted and the encoding cannot count as far."""
+        """Raises UserError if the encoding supports fewer positions than the image has numbered patches."""
         known, patches = self.encoder.encoding.max_positions, self.grid[0] * self.grid[1]
         if known is not None and not self._on_axes and known < patches:
             raise UserError(
@@ -135,7 +135,7 @@ class VisionTransformer(nn.Module):
             )
 
     def _fitting(self, images: Images) -> Images:
-        """The images, resized where that is what was chosen. Raises UserError for other channels or sizes."""
+        """Return the images, resized if that option is set. Raises UserError for other channels or sizes."""
         channels, height, width = self.shape
         if images.pixels.shape[1] != channels:
             raise UserError(
@@ -164,7 +164,7 @@ def _resized(images: Images, size: tuple[int, int]) -> Images:
 def _mean(
     x_BPD: Float[Tensor, "B P D"], keep_BP: Bool[Tensor, "B P"] | None
 ) -> Float[Tensor, "B D"]:
-    """The mean of the patches that are no padding."""
+    """Return the mean of the patches that are not padding."""
     if keep_BP is None:
         return x_BPD.mean(1)
     real_BP1 = keep_BP.unsqueeze(-1).to(x_BPD.dtype)
@@ -172,7 +172,7 @@ def _mean(
 
 
 def _rescaled(positions: Positions, grid: tuple[int, int]) -> Positions:
-    """The places of a grid's patches, by their middles, on another grid over the same image."""
+    """Map the centres of a grid's patches to another grid over the same image."""
     assert positions.extent is not None
     extent_A = torch.tensor(grid, device=positions.coordinates.device)
     scale_A = extent_A / positions.extent

@@ -253,7 +253,9 @@ def test_every_encoding_of_the_plane_trains_or_says_what_does(encoding: str) -> 
 
 def test_an_encoding_of_whole_places_for_one_site_changes_that_alone() -> None:
     for site in ("decoder_encoding", "cross_encoding"):
-        with pytest.raises(UserError, match="shaw2d:clip=4 knows whole places alone, and object queries") as error:
+        with pytest.raises(
+            UserError, match="shaw2d:clip=4 accepts integer positions only, but object queries"
+        ) as error:
             detector(**{site: "shaw2d:clip=4"})
         assert options_in(str(error.value)).keys() == {site, "query_positions"}
         trains(**options_in(str(error.value)) | {site: "shaw2d:clip=4"})

@@ -79,7 +79,7 @@ def assert_as_by_modules(monkeypatch, write):
     """What is written is what the modules write, and its scores to the last bits."""
     ours = write()
     with monkeypatch.context() as patched:
-        patched.setattr(one_token.OneToken, "unheard", False)
+        patched.setattr(one_token.OneToken, "is_unhooked", False)
         theirs = write()
     assert torch.equal(ours.ids, theirs.ids)
     torch.testing.assert_close(ours.log_probabilities, theirs.log_probabilities, rtol=0, atol=1e-6)
@@ -115,7 +115,7 @@ def test_hypotheses_of_a_beam(passed, monkeypatch):
 
     ours = best()
     assert 8 in passed, "two sources of four hypotheses"
-    monkeypatch.setattr(one_token.OneToken, "unheard", False)
+    monkeypatch.setattr(one_token.OneToken, "is_unhooked", False)
     for one, other in zip(ours, best(), strict=True):
         assert torch.equal(one.ids, other.ids)
         assert one.score == pytest.approx(other.score, abs=1e-6)
@@ -189,7 +189,7 @@ def test_training_gradients_and_many_rows_are_the_modules_own(passed):
 
     assert step(model.new_cache(), 0).requires_grad
     with torch.no_grad():
-        step(model.new_cache(), 0, one_token.MOST_ROWS + 1)
+        step(model.new_cache(), 0, one_token.MAX_ROWS + 1)
         assert not passed
         cache = model.new_cache()
         assert not step(cache, 0).is_inference()

@@ -1,4 +1,4 @@
-"""Writing token by token with any model that generates: greedily, by beam search, or by drawing."""
+"""Generation token by token: greedy search, beam search and sampling."""
 
 from jarilab.models.decoding.beam_search import beam as beam
 from jarilab.models.decoding.greedy_search import Written as Written

@@ -16,13 +16,12 @@ from jarilab.positions.coordinates import Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """How answers are written.
+    """Options of a search.
 
-    beam_size: hypotheses kept for each source; 1 is greedy. length_penalty: a hypothesis is judged by its
-    log-probability over its length to this power. no_repeat: no n-gram of this many tokens twice; 0 for no such rule.
-    shortest: tokens that an answer has at least, its end included. longest: tokens that it has at most; the task's own
-    limit by default. precision: of matrix products while answers are written. bfloat16 is faster where the processor
-    multiplies in it, and where two answers are close it may take the other.
+    beam_size: hypotheses of each source; 1 is greedy. length_penalty: the log-probability of a hypothesis is divided by
+    its length to this power. no_repeat: forbid repeated n-grams of this many tokens; 0 allows all. shortest: minimal
+    tokens of an answer, with its end. longest: maximal tokens; the task's limit by default. precision: of matrix
+    products. bfloat16 is faster on processors that support it, and may choose the other of two close answers.
     """
 
     beam_size: int = 1
@@ -34,7 +33,7 @@ class Decoding:
 
     @property
     def plain(self) -> bool:
-        """Whether it is greedy search without any rule. What cannot be is not: `beam` says so."""
+        """Whether this is greedy search without further rules."""
         free = not self.no_repeat and not self.shortest and 0 <= self.length_penalty <= MOST_PENALTY
         return self.beam_size == 1 and free
 
@@ -54,10 +53,10 @@ def answers(
     n_best: int = 1,
     places: Places = in_order,
 ) -> list[list[Hypothesis]]:
-    """The `n_best` best answers to each source, the best first, on the processor whatever wrote them.
+    """Return the `n_best` best answers to each source, best first, on the CPU.
 
-    first, end, padding: the numbers of these tokens. limit: the most tokens of an answer, its end included.
-    places: where the tokens of answers are.
+    first, end, padding: ids of these tokens. limit: maximal tokens of an answer, with its end. places: positions of the
+    answers' tokens.
     """
     longest = limit if decoding.longest is None else min(limit, decoding.longest)
     # Around the whole search: the weights are rounded once.
@@ -96,8 +95,9 @@ def answers(
 
 
 def _lengths(ids_BL: Int[Tensor, "B L"], end: int) -> Int[Tensor, " B"]:
-    """How many tokens were written, the end included. Padding is none where it stands behind an end; a model that has
-    learned little may write it as a token too."""
+    """Return the number of written tokens, with the end. Padding before the end counts: an untrained model may write
+    it.
+    """
     is_end_BL = ids_BL == end
     before_end_BL = is_end_BL.cumsum(1) - is_end_BL.long() == 0
     return before_end_BL.sum(1)

@@ -1,4 +1,4 @@
-"""The likeliest answers that a beam of open hypotheses finds."""
+"""Beam search."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from jarilab.positions.coordinates import Tokens
 # Of tokens, when the likeliest are looked for.
 BLOCK = 64
 WIDEST = 1000
-"""Hypotheses of a beam: their scores and caches are all held."""
+"""Maximal hypotheses of a beam, whose scores and caches are all in memory."""
 MOST_PENALTY = 100
-"""The highest power of a length: above it, no number is left of a score."""
+"""Maximal length penalty. Above it, scores overflow."""
 
 
 @torch.no_grad()
@@ -40,24 +40,22 @@ def beam(
     no_repeat: int = 0,
     places: Places = in_order,
 ) -> list[list[Hypothesis]]:
-    """The `best` likeliest answers to each source that a beam of `beam_size` open hypotheses finds, best first.
+    """Return the `best` best answers to each source by a beam of `beam_size` open hypotheses, best first.
 
-    They are ranked by `sum of log-probabilities / length ** length_penalty`, where the length counts the end token, as
-    in fairseq and Marian; 0 ranks by probability alone, more favours longer ones. Log-probabilities are the model's
-    own, whatever is forbidden. Fewer than `best` come back only where the rules below leave fewer.
+    Answers are ranked by `sum of log-probabilities / length ** length_penalty`, where the length counts the end token,
+    as in fairseq and Marian. 0 ranks by probability alone; more favours longer answers. Forbidden tokens do not change
+    the log-probabilities. Fewer than `best` answers come back only if the rules below leave fewer.
 
-    first, end: the numbers of these tokens. longest, shortest: tokens written, the end included; `longest` may
-    be one number for each source. A hypothesis that is cut off at `longest` counts as one that ended there.
-    no_repeat: no n-gram of this many tokens is written twice; 0 for no such rule. places: where the tokens of answers
-    are, which may differ from hypothesis to hypothesis.
+    first, end: ids of these tokens. longest, shortest: limits of written tokens, with the end; `longest` may differ
+    between sources. A hypothesis that is cut off at `longest` counts as ended. no_repeat: forbid repeated n-grams of
+    this many tokens; 0 allows all. places: positions of the answers' tokens, which may differ between hypotheses.
 
-    A hypothesis ends when its end token is among the `beam_size` best continuations of its source. A source is done,
-    and read no more, when `beam_size` hypotheses have ended and the best open one now ranks below the `best` of them
-    (the rule of Hugging Face's default; a longer one may yet have come to rank higher), or when no open one can rank
-    above them: since no log-probability is above 0, one whose sum is s now will never score above `s / longest **
-    length_penalty`.
+    A hypothesis ends when its end token is among the `beam_size` best continuations of its source. A source is finished
+    in one of two cases. First: `beam_size` hypotheses have ended, and the best open one now ranks below the `best` of
+    them (Hugging Face's default rule; a longer one might still overtake). Second: no open hypothesis can overtake,
+    because a sum s of log-probabilities can never score above `s / longest ** length_penalty`.
 
-    Raises UserError for numbers that contradict each other.
+    Raises UserError for options that contradict each other.
     """
     batch, device = source.ids.shape[0], source.ids.device
     longest_B = torch.as_tensor(longest, device=device)
@@ -94,7 +92,7 @@ def beam(
 
 
 class _Search:
-    """Where a beam search stands: the open hypotheses and the best that ended, of the sources that are not done."""
+    """The state of a beam search: open hypotheses and the best ended ones, of unfinished sources."""
 
     def __init__(
         self, longest_B: Tensor, beam_size: int, best: int, length_penalty: float, end: int
@@ -109,9 +107,9 @@ class _Search:
         self.ended = Hypotheses.empty(batch, best, NEVER, device)
 
     def extend(self, log_RV: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Give each open hypothesis its likeliest next tokens; take what ends out and keep W of the rest open.
+        """Extend each open hypothesis by its most likely tokens, move ended ones out, and keep W open ones.
 
-        Returns the row that each of the new ones grew from, `(B * W,)`, and whether any has moved.
+        Returns the row that each new hypothesis grew from, `(B * W,)`, and whether any row moved.
         """
         parents_BC, grown = self._continuations(log_RV, length)
         is_end_BC = grown.ids[..., -1] == self.end
@@ -128,7 +126,7 @@ class _Search:
         return from_R, _moved(from_R, len(log_RV))
 
     def _take_ended(self, grown: Hypotheses, is_end_BC: Tensor, length: int) -> None:
-        """Those of the W likeliest that end now, by their end token or for their length, stand with the best ended."""
+        """Move hypotheses among the W most likely that end now, by end token or length, to the ended ones."""
         cut_off_B1 = (self.longest_B == length).unsqueeze(1)
         over_BC = (is_end_BC | cut_off_B1) & (grown.totals > NEVER)
         over_BC[:, self.beam_size :] = False
@@ -139,7 +137,9 @@ class _Search:
         self.ended = both.pick(best_BN)
 
     def _continuations(self, log_RV: Tensor, length: int) -> tuple[Tensor, Hypotheses]:
-        """The 2 W likeliest of each source, best first, and which open hypothesis each continues."""
+        """Return the 2 W most likely continuations of each source, best first, and the hypothesis that each
+        continues.
+        """
         wanted = 2 * self.beam_size
         batch, hypotheses = self.open.totals.shape
         logs_RN, ids_RN = _likeliest(log_RV, min(wanted, log_RV.shape[1]))
@@ -158,11 +158,11 @@ class _Search:
 
     @property
     def sources(self) -> Int[Tensor, " R"]:
-        """The source that each open hypothesis is about."""
+        """The source of each open hypothesis."""
         return self.source_B.repeat_interleave(self.open.ids.shape[1])
 
     def done(self, length: int) -> Tensor:
-        """Which sources are, `(B,)`."""
+        """Return which sources are finished, `(B,)`."""
         penalty = self.length_penalty
         worst_B = self.ended.scores(penalty).amin(1)
         open_B = self.open.totals.amax(1)
@@ -174,7 +174,7 @@ class _Search:
     def leave(
         self, done_B: Tensor, from_R: Tensor, answers: list[list[Hypothesis]]
     ) -> tuple[Tensor, Tensor]:
-        """Let the sources that are done go, into `answers`. Returns the others, and what is left of `from_R`."""
+        """Move finished sources into `answers`. Returns the other sources, and the remaining rows of `from_R`."""
         left = (~done_B).nonzero().squeeze(1)
         gone = done_B.nonzero().squeeze(1)
         listed = self.ended.of(gone).listed(self.length_penalty)
@@ -190,9 +190,9 @@ class _Search:
 
 
 def _likeliest(log_RV: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """The largest of each row, and where they are: `topk`, in half its time on a CPU for thousands of tokens.
+    """Return the largest values of each row and their indices, as `topk` does in twice the time on a CPU.
 
-    A value among the largest is in one of the blocks whose largest are the largest, or in what no block covers.
+    A largest value lies in one of the blocks with the largest maxima, or outside all blocks.
     """
     blocks = log_RV.shape[1] // BLOCK
     if blocks <= number:
@@ -210,7 +210,7 @@ def _likeliest(log_RV: Tensor, number: int) -> tuple[Tensor, Tensor]:
 
 
 def _moved(from_R: Tensor, rows: int) -> Tensor:
-    """Whether choosing these of so many rows changes anything."""
+    """Whether selecting these rows changes anything."""
     if len(from_R) != rows:
         return torch.ones((), dtype=torch.bool, device=from_R.device)
     return (from_R != torch.arange(rows, device=from_R.device)).any()

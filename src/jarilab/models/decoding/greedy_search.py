@@ -1,4 +1,4 @@
-"""The likeliest token each time."""
+"""Greedy search."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from jarilab.positions.coordinates import Tokens
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """ids: `(B, L)`, what was written after the first token, the end included and padding behind it.
-    log_probabilities: `(B, L)`, of each token written, 0 on padding."""
+    """ids: `(B, L)`, the written tokens after the first, with the end and then padding. log_probabilities: `(B, L)`, 0
+    on padding.
+    """
 
     ids: Int[Tensor, "B L"]
     log_probabilities: Float[Tensor, "B L"]
@@ -34,12 +35,12 @@ def greedy(
     cached: bool = True,
     places: Places = in_order,
 ) -> Written:
-    """Take the likeliest token each time, up to `end` or `longest` tokens: beam search of width 1, without its price.
+    """Write the most likely token at each step, up to `end` or `longest` tokens.
 
-    source: what a model reads first; a language model reads it as a prompt, which takes places=after(source). first,
-    end, padding: the numbers of these tokens. cached: keep keys and values (the same answer, faster). places: where the
-    tokens of answers are, which may differ from row to row.
-    A row that has ended is read no more. Raises UserError if `longest` is below 1.
+    source: the model's source; for a language model, the prompt, with places=positions_after(source). first, end,
+    padding: ids of these tokens. cached: keep keys and values, which is faster and gives the same answer. places:
+    positions of the answers' tokens, which may differ between rows. Finished rows are not read any more. Raises
+    UserError if `longest` is below 1.
     """
     check_longest(torch.tensor(longest), 0, 1)
     batch, device = source.ids.shape[0], source.ids.device
@@ -78,7 +79,7 @@ def greedy(
 
 
 def check_longest(longest_B: Tensor, shortest: int, batch: int) -> None:
-    """Raises UserError for lengths of answers that cannot be."""
+    """Raises UserError for impossible lengths of answers."""
     if longest_B.shape not in ((), (batch,)):
         raise UserError(
             f"longest is one number, or one for each of the {batch} sources; got {tuple(longest_B.shape)}"

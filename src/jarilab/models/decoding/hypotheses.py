@@ -1,4 +1,4 @@
-"""Answers that a beam search has begun or ended."""
+"""Open and ended hypotheses of a beam search."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NEVER = float("-inf")
 class Hypothesis:
     """One answer to one source.
 
-    ids: `(L,)`, what was written after the first token, the end included if it came. log_probabilities: `(L,)`, of
-    each. total: their sum. score: what it is ranked by, `total / L ** length_penalty`.
+    ids: `(L,)`, the written tokens after the first, with the end if it came. log_probabilities: `(L,)`. total: their
+    sum. score: `total / L ** length_penalty`, by which answers are ranked.
     """
 
     ids: Int[Tensor, " L"]
@@ -28,8 +28,10 @@ class Hypothesis:
 
 @dataclass(frozen=True, eq=False)
 class Hypotheses:
-    """N hypotheses about each of B sources: `(B, N)` sums and lengths, `(B, N, L)` tokens and their log-probabilities.
-    A sum of minus infinity marks the place of none."""
+    """N hypotheses of each of B sources: sums and lengths `(B, N)`, tokens and log-probabilities `(B, N, L)`.
+
+    A sum of minus infinity marks an unused slot.
+    """
 
     totals: Tensor
     lengths: Tensor
@@ -46,7 +48,7 @@ class Hypotheses:
         return self.totals / self.lengths**length_penalty
 
     def pick(self, index_BM: Tensor) -> Hypotheses:
-        """Some of each source."""
+        """Select hypotheses of each source."""
         index_BML = index_BM.unsqueeze(-1).expand(-1, -1, self.ids.shape[2])
         return Hypotheses(
             self.totals.gather(1, index_BM),
@@ -56,14 +58,14 @@ class Hypotheses:
         )
 
     def of(self, sources: Tensor) -> Hypotheses:
-        """All of some sources."""
+        """Select sources."""
         totals, lengths = self.totals[sources], self.lengths[sources]
         return Hypotheses(totals, lengths, self.ids[sources], self.logs[sources])
 
     def extended(
         self, totals_BN: Tensor, ids_BN: Tensor, logs_BN: Tensor, length: int
     ) -> Hypotheses:
-        """Each with one more token."""
+        """Extend each hypothesis by one token."""
         return Hypotheses(
             totals_BN,
             torch.full_like(totals_BN, length),
@@ -72,7 +74,7 @@ class Hypotheses:
         )
 
     def beside(self, longer: Hypotheses) -> Hypotheses:
-        """These and those, whose tokens are `L` or more: what is missing here is filled up, behind the length."""
+        """Concatenate with hypotheses of at least as many tokens, padding these."""
         room = (0, longer.ids.shape[2] - self.ids.shape[2])
         ids, logs = functional.pad(self.ids, room), functional.pad(self.logs, room)
         return Hypotheses(
@@ -83,16 +85,16 @@ class Hypotheses:
         )
 
     def listed(self, length_penalty: float) -> list[list[Hypothesis]]:
-        """Those of each source, one by one."""
+        """Return the hypotheses of each source as a list."""
         totals, lengths = self.totals.tolist(), self.lengths.tolist()
         penalized = self.scores(length_penalty).tolist()
         listed: list[list[Hypothesis]] = []
         for b, of_source in enumerate(totals):
-            found = []
+            hypotheses = []
             for n, total in enumerate(of_source):
                 if total > NEVER:
                     end = int(lengths[b][n])
                     ids, logs = self.ids[b, n, :end], self.logs[b, n, :end]
-                    found.append(Hypothesis(ids, logs, total, penalized[b][n]))
-            listed.append(found)
+                    hypotheses.append(Hypothesis(ids, logs, total, penalized[b][n]))
+            listed.append(hypotheses)
         return listed

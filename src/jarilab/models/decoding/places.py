@@ -1,4 +1,4 @@
-"""Where the tokens of an answer are while it is written."""
+"""Positions of an answer's tokens while it is written."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from jarilab.core.shapes import Int, Tensor
 from jarilab.positions.coordinates import Positions
 
 Places = Callable[[Tensor, int, Tensor], Positions]
-"""The places of the tokens from some number on: what a search asks for. It is given all tokens so far, `(R, L)`, that
-number, and which of the sources each row is of, `(R,)`."""
+"""Returns the positions of the tokens from an index on, given all ids `(R, L)`, that index, and the source of each row
+`(R,)`.
+"""
 
 
 def in_order(ids: Int[Tensor, "R L"], start: int, rows: Int[Tensor, " R"]) -> Positions:
-    """0, 1, 2, ... in the frame `target`."""
+    """Return the positions 0, 1, 2, ... in the frame `target`."""
     return Positions.sequence(ids.shape[1] - start, start, frame="target", device=ids.device)

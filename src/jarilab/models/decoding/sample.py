@@ -1,6 +1,6 @@
-"""Drawing tokens one after another, and what narrows the choice.
+"""Sampling, and filters of the scores.
 
-The filters are functions of scores `(B, V)`, and give new ones: minus infinity where a token may not be drawn.
+Filters map scores `(B, V)` to new scores, with minus infinity for excluded tokens.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LEAST_PENALTY, MOST_PENALTY = 0.01, 100
 class Drawn:
     """One more token of each row.
 
-    ids: `(B,)`; a row that has ended keeps giving its end token. log_probabilities: `(B,)`, of the model itself, before
-    anything narrowed its choice; 0 in rows that had ended before. ended: `(B,)`, those that have by now.
+    ids: `(B,)`; a finished row repeats its end token. log_probabilities: `(B,)`, of the model before the filters; 0 in
+    finished rows. ended: `(B,)`, the rows finished by now.
     """
 
     ids: Int[Tensor, " B"]
@@ -37,9 +37,9 @@ class Drawn:
 def penalise_repetition(
     scores: Float[Tensor, "B V"], ids: Int[Tensor, "B L"], penalty: float
 ) -> Float[Tensor, "B V"]:
-    """Lower the scores of tokens that were there before: *CTRL* (Keskar et al. 2019), section 4.1.
+    """Lower the scores of earlier tokens: *CTRL* (Keskar et al. 2019), section 4.1.
 
-    Above 0 they are divided by `penalty`, below multiplied; 1 changes nothing.
+    Positive scores are divided by `penalty`, negative ones multiplied. 1 changes nothing.
     """
     there_BL = scores.gather(1, ids)
     lowered_BL = torch.where(there_BL < 0, there_BL * penalty, there_BL / penalty)
@@ -47,14 +47,16 @@ def penalise_repetition(
 
 
 def keep_top_k(scores: Float[Tensor, "B V"], k: int) -> Float[Tensor, "B V"]:
-    """Keep the `k` likeliest tokens: *Hierarchical Neural Story Generation* (Fan et al. 2018), section 5.3."""
+    """Keep the `k` most likely tokens: *Hierarchical Neural Story Generation* (Fan et al. 2018), section 5.3."""
     least_B1 = scores.topk(min(k, scores.shape[1])).values[:, -1:]
     return scores.masked_fill(scores < least_B1, NEVER)
 
 
 def keep_top_p(scores: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
-    """Keep the nucleus, the fewest tokens that together have the probability `p`: *The Curious Case of Neural Text
-    Degeneration* (Holtzman et al. 2020), equations 2 and 3."""
+    """Keep the nucleus, the fewest tokens with a total probability of `p`.
+
+    *The Curious Case of Neural Text Degeneration* (Holtzman et al. 2020), equations 2 and 3.
+    """
     ascending = scores.sort(-1)
     below_BV = ascending.values.softmax(-1).cumsum(-1) <= 1 - p
     below_BV[:, -1] = False  # the likeliest stays, whatever the sum was rounded to
@@ -63,15 +65,17 @@ def keep_top_p(scores: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
 
 
 def keep_min_p(scores: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
-    """Keep tokens at least `p` times as likely as the likeliest: *Turning Up the Heat: Min-p Sampling* (Nguyen et al.
-    2024), section 3."""
+    """Keep tokens at least `p` times as likely as the most likely one.
+
+    *Turning Up the Heat: Min-p Sampling* (Nguyen et al. 2024), section 3.
+    """
     least_B1 = scores.amax(-1, keepdim=True) + math.log(p)
     return scores.masked_fill(scores < least_B1, NEVER)
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """How the next token is taken from its scores."""
+    """The rule that takes the next token from its scores."""
 
     temperature: float
     top_k: int | None
@@ -107,7 +111,7 @@ class _Choice:
                 raise UserError(f"{name}: expected {expected}, got {getattr(self, name)}{optional}")
 
     def take(self, scores_BV: Tensor, ids_BL: Tensor, generator: torch.Generator) -> Tensor:
-        """A token for each row, `(B,)`."""
+        """Return a token for each row, `(B,)`."""
         if self.repetition_penalty != 1:
             scores_BV = penalise_repetition(scores_BV, ids_BL, self.repetition_penalty)
         if self.temperature == 0:
@@ -139,20 +143,19 @@ def sample(
     context: int | None = None,
     places: Places = in_order,
 ) -> Iterator[Drawn]:
-    """Draw tokens after a prompt, and give each as soon as it is drawn, until every row has ended.
+    """Draw tokens after a prompt until every row has ended. Yields each token as soon as it is drawn.
 
         for drawn in jarilab.sample(model, prompt_ids_BL, end=2, longest=100, seed=1):
             print(drawn.ids)
 
-    prompt: of each row, 1 token or more, all of the same length. source: what an encoder-decoder reads; its prompt is
-    the first token of each answer. end: the number of the end token, -1 where there is none. longest: tokens drawn, the
-    end included. temperature: scores are divided by it; 0 takes the likeliest. The other options are the filters above,
-    None for none, in this order: repetition_penalty (which sees the prompt too), temperature, top_k, top_p, min_p.
-    context: tokens that the model can read at once. When they are full it goes on from the newest half of them, read
-    again as if the text began there. places: where the tokens that it reads are, which may differ from row to row.
+    prompt: at least 1 token in each row, all of one length. source: of an encoder-decoder, whose prompt is each
+    answer's first token. end: id of the end token, -1 for none. longest: maximal drawn tokens, with the end.
+    temperature: scores are divided by it; 0 takes the most likely token. The other options are the filters above, None
+    to turn one off, in this order: repetition_penalty (which includes the prompt), temperature, top_k, top_p, min_p.
+    context: tokens that the model can read at once. When they are full, the newest half is read again as if the text
+    began there. places: positions of the tokens, which may differ between rows.
 
-    Tokens are drawn on the CPU by a generator of this seed alone. Raises UserError, before anything is drawn, for
-    options that cannot be.
+    Tokens are drawn on the CPU by a generator with this seed. Raises UserError before drawing for impossible options.
     """
     choice = _Choice(temperature, top_k, top_p, min_p, repetition_penalty)
     if prompt.ndim != 2 or 0 in prompt.shape:
