@@ -25,7 +25,12 @@ def _score(
 
 @final
 class Kerple(Encoding):
-    """`-slope * log(1 + |i - j|)`, for every head."""
+    """Adds `-slope * log(1 + |i - j|)` to the score of every head.
+
+    Source: KERPLE (Chi et al. 2022), equation 4.
+
+    slope: how fast the bias falls.
+    """
 
     oracle = Oracle(score=_score)
 

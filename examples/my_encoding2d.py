@@ -29,7 +29,10 @@ def _score(encoding: Any, q: Any, k: Any, i: Any, j: Any, head: int, scale: floa
 
 @final
 class Rings(Encoding):
-    """`b[head, round(distance)]`; patches beyond the last ring are in it."""
+    """Adds a learned bias `b[head, round(distance)]` to the score; patches beyond the last ring share it.
+
+    rings: number of distances with a bias of their own.
+    """
 
     oracle = Oracle(score=_score)
     axes = (2,)

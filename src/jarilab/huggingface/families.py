@@ -45,8 +45,11 @@ def _renamed(ours: str, theirs: str, names: Mapping[str, str | tuple[str, Change
     """A table with a prefix before each name of ours and of theirs."""
     table: dict[str, str | tuple[str, Change] | Tensor] = {}
     for name, source in names.items():
-        their_name, *change = (source,) if isinstance(source, str) else source
-        table[ours + name] = (theirs + their_name, *change) if change else theirs + their_name
+        if isinstance(source, str):
+            table[ours + name] = theirs + source
+        else:
+            their_name, change = source
+            table[ours + name] = theirs + their_name, change
     return table
 
 
