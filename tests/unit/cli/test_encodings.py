@@ -53,7 +53,7 @@ def test_one_encoding_is_described_in_full(capsys):
     rotary = printed(capsys, "rotary")[1]
     assert "changes no vector's length" in rotary
     assert "Source:" not in rotary
-    assert "pairing=half (or half, interleaved): which of the R components form pair i" in rotary
+    assert "pairing=half (or half, interleaved): the two of the R components that form pair i" in rotary
 
 
 def test_json_has_the_claims_and_costs_where_they_are_measured(capsys, monkeypatch):

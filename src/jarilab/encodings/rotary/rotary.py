@@ -41,8 +41,8 @@ class RotaryOptions:
 
     fraction: of each head that is rotated, R = fraction * head width.
 
-    pairing: which of the R components form pair i: half takes i and i + R/2, as GPT-NeoX and the LLaMA of transformers
-    do; interleaved takes 2i and 2i + 1, as GPT-J and Meta's LLaMA weights do.
+    pairing: the two of the R components that form pair i. half takes i and i + R/2, as in GPT-NeoX and the LLaMA of
+    transformers. interleaved takes 2i and 2i + 1, as in GPT-J and Meta's LLaMA weights.
     """
 
     base: float = 10000.0
@@ -148,8 +148,8 @@ class ProportionalRotary(PairRotation):
 class XPos(PairRotation):
     """Rotary with scores that decay with the distance, faster for faster pairs.
 
-    A query at position i is also multiplied by `zeta_p^(i / decay)` and a key at j by `zeta_p^(-j / decay)` in pair p,
-    so their product has the factor `zeta_p^((i - j) / decay)`, where `zeta_p = (p / P + 0.4) / 1.4` for P pairs. The
+    In pair p a query at position i is also multiplied by `zeta_p^(i / decay)` and a key at j by `zeta_p^(-j / decay)`.
+    Their product has the factor `zeta_p^((i - j) / decay)`, where `zeta_p = (p / P + 0.4) / 1.4` for P pairs. The
     factor grows for keys after their query, so xPos works only where queries never see later keys.
 
     Source: Extrapolatable position embedding: *A Length-Extrapolatable Transformer* (Sun et al. 2022), section 3 and
