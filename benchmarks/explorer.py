@@ -257,7 +257,7 @@ def memory_of(folder: str, tokens: int, encoding: str) -> tuple[int, list[int], 
     for number in range(3):
         found = explorer.look(line_of("language_model", tokens, numbers), live=True)
         seconds = time.process_time() - begin if not number else seconds
-        assert max(found["views"][0]["sites"][0]["shape"]) <= payload.LARGEST
+        assert max(found["views"][0]["sites"][0]["shape"]) <= payload.MAX_CELLS
         peaks.append(peak() - before)
     return before, peaks, round(seconds, 1)
 

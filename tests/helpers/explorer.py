@@ -75,7 +75,7 @@ def painted_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JARILAB_CACHE", str(folder / "cache"))
         patch.setattr(sources, "HELD_OUT", 2)
-        patch.setattr(judges, "REAL", 40)
+        patch.setattr(judges, "REAL_IMAGES", 40)
         both = "learned:positions=7@text+rotary2d@image"
         train(folder / "painter", Experiment.of("captions", both, scenes, 1, "float32"), snapshots=2)
         train(folder / "table", Experiment.of("captions", "table2d@image", scenes, 1, "float32"))

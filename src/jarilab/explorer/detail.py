@@ -1,4 +1,4 @@
-"""What is shown of one head that is opened: its walk, its scores and their parts, what its weights bring."""
+"""The payload of one head: its walk, its scores and their terms, and the norms of its values."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from jarilab.inspect.record.capture import Tape
 
 
 def detail_of(shown: Tape, inside: Tape, walked: Walk) -> dict[str, Any]:
-    """shown: the forward whose maps the page has. inside: the same in float64, recorded with `inside=True`.
-    walked: through the head that is opened."""
+    """The payload of a head.
+
+    shown: the forward whose maps the page has. inside: the same in float64, recorded with `inside=True`. walked: the
+    walk through the head.
+    """
     site, head = walked.site, walked.head
-    found = _parts(inside, site, head)
+    terms = _parts(inside, site, head)
     valued = value_norms_of(inside, site, head)
     parts = []
-    for name, matrix in zip(found.names, found.matrices, strict=True):
+    for name, matrix in zip(terms.names, terms.matrices, strict=True):
         parts.append({"name": name, "matrix": payload.numbers(matrix)})
     return {
         "steps": [step_of(step) for step in walked.steps],
@@ -29,8 +32,8 @@ def detail_of(shown: Tape, inside: Tape, walked: Walk) -> dict[str, Any]:
         **scores_of(shown, site, head),
         "lens": lens_of(walked.call, head),
         "parts": parts,
-        "parts_about": found.about,
-        "parts_error": found.error,
+        "parts_about": terms.about,
+        "parts_error": terms.error,
         "valued": payload.numbers(valued),
     }
 
@@ -38,15 +41,15 @@ def detail_of(shown: Tape, inside: Tape, walked: Walk) -> dict[str, Any]:
 def _parts(inside: Tape, site: str, head: int) -> Parts:
     try:
         return parts_of(inside, site, head)
-    except UserError as error:  # positions that were added cannot be told apart after a norm
+    except UserError as error:  # added positions cannot be separated after a norm
         return Parts([], [], str(error), 0.0)
 
 
 def scores_of(tape: Tape, site: str, head: int) -> dict[str, Any]:
-    """The scores of a head and what they are made of: `products * scale + bias`."""
+    """The scores of a head and their terms: `products * scale + bias`."""
     parts = tape.summands(site, head)
     scores_QK, scale = parts.scores, parts.scale
-    # What the page multiplies and adds up again must be the scores, so that it is taken from them.
+    # The page multiplies and adds these again, so they are taken from the scores.
     scaled_QK, bias = scores_QK, None
     if parts.bias is not None:
         scaled_QK = scores_QK - parts.bias
@@ -60,16 +63,16 @@ def scores_of(tape: Tape, site: str, head: int) -> dict[str, Any]:
 
 
 def lens_of(call: AttentionCall, head: int) -> dict[str, Any] | None:
-    """What other divisors would make of the softmax; None where every query may look at one key only."""
+    """The softmax under other divisors; None if every query may attend to one key only."""
     divisors = divisors_of(call.q.shape[-1])
     try:
         rows = softmax_lens(call, head, divisors)
     except UserError:
         return None
-    apart = [abs(row.divisor * call.scale - 1) for row in rows]
+    distances = [abs(row.divisor * call.scale - 1) for row in rows]
     return {
         "divisors": [row.divisor for row in rows],
-        "own": apart.index(min(apart)),
+        "own": distances.index(min(distances)),
         "entropy": [row.entropy for row in rows],
         "largest": [row.largest for row in rows],
         "trace": [row.trace for row in rows],
@@ -78,11 +81,11 @@ def lens_of(call: AttentionCall, head: int) -> dict[str, Any] | None:
     }
 
 
-def step_of(step: Step, whole: int = 64) -> dict[str, Any]:
-    """One matrix of a walk. Of a parameter, the first `whole` rows and columns: a vocabulary has thousands."""
+def step_of(step: Step, largest: int = 64) -> dict[str, Any]:
+    """One matrix of a walk. A parameter is cut to its first `largest` rows and columns."""
     matrix = step.matrix
     if step.side == "parameter":
-        matrix = matrix[:whole, :whole]
+        matrix = matrix[:largest, :largest]
     row_names = step.rows[: len(matrix)]
     columns, column_names = "components", None
     if step.columns is not None:

@@ -15,7 +15,7 @@ from jarilab.core.errors import UserError
 from jarilab.explorer.detail import lens_of, scores_of
 from jarilab.explorer.intervention import CONTROLS, Intervention, controls_payload
 from jarilab.explorer.output_comparison import OutputComparison, comparison_of
-from jarilab.explorer.payload import LARGEST
+from jarilab.explorer.payload import MAX_CELLS
 from jarilab.explorer.subject import LRU, Subject, check_file
 from jarilab.explorer.summaries import rollout
 from jarilab.explorer.tape_subject import view_of_tape
@@ -55,7 +55,7 @@ class Recording:
     @property
     def uneditable(self) -> tuple[str, str] | None:
         """Why no head can be switched off, in English and Korean; None if all can be."""
-        if self.windows.told is not None:
+        if self.windows.note is not None:
             return (
                 "This model attends in windows, and an edit would change all windows of a layer.",
                 "이 모델은 창으로 나누어 보므로, 편집하면 한 층의 모든 창이 바뀝니다.",
@@ -97,7 +97,7 @@ class HuggingFaceSubject(Subject):
     def _record(self, line: str) -> Recording:
         reading = read(self.loaded, line)
         # A tape may hold the square of its length: never two long ones.
-        if max(map(len, reading.names.values()), default=0) > LARGEST:
+        if max(map(len, reading.names.values()), default=0) > MAX_CELLS:
             self._recordings.clear()
         with _no_warnings(), record(self.loaded.model) as tape:
             outputs = self.loaded.model(**reading.inputs)
@@ -150,7 +150,7 @@ class HuggingFaceSubject(Subject):
             if len(tokens) in lengths.get(side, ())
         }
         view = view_of_tape(tape, names | recording.windows.names, loaded.name)
-        note = recording.windows.told or view["purpose"] or ("", "")
+        note = recording.windows.note or view["purpose"] or ("", "")
         sides = {side: shown["tokens"] for side, shown in view["sides"].items()}
         # Rollout multiplies maps of equal size; pooling and windows change the size.
         is_square = lengths.get("source") == {len(sides.get("source", ()))}

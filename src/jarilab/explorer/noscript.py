@@ -1,4 +1,4 @@
-"""What a saved page shows where its script may not run: the answers, and the map of the head that it opens at."""
+"""A saved page without scripts: the answers, and the map of the head that it opens at."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from jarilab.pages.kit.blocks import unpacked
 from jarilab.pages.kit.page import escape_text
 
 CELL, MARGIN = 24, 96
-LARGEST = 48
-"""Rows and columns that are drawn; the rest is left out, and told."""
+MAX_CELLS = 48
+"""Rows and columns that are drawn; a note tells that there are more."""
 ABOUT = (
     "Rows look at columns; the stronger a cell, the more. / "
     "행이 열을 봅니다. 칸이 뚜렷할수록 많이 봅니다."
@@ -18,15 +18,15 @@ ABOUT = (
 
 
 def noscript(page: Mapping[str, Any]) -> str:
-    """Markup for a payload. It has no colour of its own: a cell is the ink of the page, as strong as its weight."""
+    """Markup of a payload. A cell has the text colour, with its weight as opacity."""
     view = page["views"][page["view"]]
-    (site,) = (one for one in view["sites"] if one["site"] == page["site"])
-    answers = "".join(_answer(one) for one in page["views"])
+    (site,) = (shown for shown in view["sites"] if shown["site"] == page["site"])
+    answers = "".join(map(_answer, page["views"]))
     title = f"{view['name']}, {page['site']}, head {page['head']}"
     about = f"<p>{escape_text(title)}. {ABOUT}{_note(site)}</p>"
 
     weights_HQK = unpacked(site["weights"])
-    weights_QK = weights_HQK[page["head"]][:LARGEST, :LARGEST]
+    weights_QK = weights_HQK[page["head"]][:MAX_CELLS, :MAX_CELLS]
     queries = _names(view, site, "queries")
     keys = _names(view, site, "keys")
     drawn = _map(weights_QK.tolist(), queries, keys, title)
@@ -34,30 +34,30 @@ def noscript(page: Mapping[str, Any]) -> str:
 
 
 def _note(site: Mapping[str, Any]) -> str:
-    """What is left out, in both languages."""
-    if max(site["shape"]) <= LARGEST:
+    """The note on cells that are left out, in both languages."""
+    if max(site["shape"]) <= MAX_CELLS:
         return ""
-    return f" The first {LARGEST} rows and columns / 처음 {LARGEST}행과 열."
+    return f" The first {MAX_CELLS} rows and columns / 처음 {MAX_CELLS}행과 열."
 
 
 def _names(view: Mapping[str, Any], site: Mapping[str, Any], axis: str) -> Sequence[str]:
-    """The tokens beside a map; a cell that stands for several has no name."""
+    """The tokens beside a map; pooled cells have no names."""
     if site["pooled"] != 1:
-        return [""] * LARGEST
+        return [""] * MAX_CELLS
     return view["sides"][site[axis]]["tokens"]
 
 
 def _purpose(view: Mapping[str, Any]) -> str:
-    """What the model does, in both languages, where its task says so."""
-    said = " / ".join(view["purpose"] or ())
-    return f"<p>{escape_text(said)}</p>\n" if said.strip(" /") else ""
+    """The purpose of the task in both languages, if it has one."""
+    purpose = " / ".join(view["purpose"] or ())
+    return f"<p>{escape_text(purpose)}</p>\n" if purpose.strip(" /") else ""
 
 
 def _answer(view: Mapping[str, Any]) -> str:
-    name, said = escape_text(view["name"]), view["input"]
+    name, line = escape_text(view["name"]), view["input"]
     if view["answer"] is not None:
-        said = f"{said} → {view['answer']}"
-    return f"<li>{name}: {escape_text(said)}</li>"
+        line = f"{line} → {view['answer']}"
+    return f"<li>{name}: {escape_text(line)}</li>"
 
 
 def _map(
@@ -88,6 +88,6 @@ def _cell(x: int, y: int, weight: float, about: str) -> str:
 
 
 def _text(name: str, x: int | float, y: int | float, more: str) -> str:
-    seen = name.replace(" ", "␣")
-    short = seen if len(seen) <= 12 else f"{seen[:11]}…"
+    visible = name.replace(" ", "␣")
+    short = visible if len(visible) <= 12 else f"{visible[:11]}…"
     return f'<text x="{x}" y="{y}" font-size="13" {more}>{escape_text(short)}</text>'

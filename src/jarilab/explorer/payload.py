@@ -1,4 +1,4 @@
-"""What the page shows, as plain data: maps in 16-bit fixed point, numbers that prove them, tokens as text."""
+"""The payload of a page: maps in 16-bit fixed point, their reconstruction errors, tokens as text."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from jarilab.pages.kit.tones import tones_of
 from jarilab.tasks.predictors.base import TracedSequence
 
 FORMAT = "jari explorer 1"
-LARGEST = 512
-"""Rows or columns of a map that is shown as it is; a larger one is pooled."""
-MEASURED = 2**22
-"""Weights of a site up to which it is measured: so many take a second or two, and in float64 some ten times their
-memory."""
-AT_ONCE = MEASURED
-"""Weights that are measured at a time, of a model and the untrained one together."""
+MAX_CELLS = 512
+"""Rows or columns of a map; a larger one is pooled."""
+MAX_MEASURED = 2**22
+"""Weights of a site up to which it is measured, in a second or two. In float64 it takes ten times the memory."""
+CHUNK = MAX_MEASURED
+"""Weights that are measured at a time, of the trained and the untrained model together."""
 
 
 def _described(
@@ -58,21 +57,21 @@ FURTHER = [
         [0, 1],
     ),
 ]
-"""Measures that take forwards of their own, beside those of `MEASURES`."""
+"""Measures that need forwards of their own, in addition to `MEASURES`."""
 HIDDEN = -3.4e38
-"""What stands for minus infinity."""
+"""Replaces minus infinity."""
 
 Names = Mapping[str, Sequence[str]]
-"""The tokens of each side, `source` and `target`, as `names_of_sides` has them."""
+"""The tokens of each side, `source` and `target`; see `names_of_sides`."""
 
 
 def numbers(values: Tensor) -> dict[str, Any]:
-    """Any numbers; `HIDDEN` takes the place of what is less."""
+    """A block of numbers, at least `HIDDEN`."""
     return block(values.clamp(min=HIDDEN), "float32")
 
 
 def side_of(sequence: TracedSequence) -> dict[str, Any]:
-    """One sequence of a trace: its tokens, the image that they are patches of, and their boxes."""
+    """A sequence of a trace: its tokens, the image of its patches, and their boxes."""
     side: dict[str, Any] = {"tokens": sequence.names}
     if sequence.image is not None:
         side["picture"] = picture_of(sequence.image)
@@ -82,7 +81,7 @@ def side_of(sequence: TracedSequence) -> dict[str, Any]:
 
 
 def sites_of(tape: Tape, names: Names, untrained: Tape | None = None) -> list[dict[str, Any]]:
-    """Every site of a forward of one input. untrained: the same input through the model as it was before training."""
+    """The sites of a forward of one input. untrained: the same input through the model before training."""
     sites = [fitting(tape, name, names) for name in tape.sites]
     return [_site(tape, site, names, untrained) for site in sites]
 
@@ -97,7 +96,7 @@ def _site(tape: Tape, site: AttentionSite, names: Names, untrained: Tape | None)
         before = None if untrained is None else _map(untrained, site, names)
         measures = measures_of(shown, before)
     else:
-        weights_HQK, factor = _pooled_in_pieces(tape, name)
+        weights_HQK, factor = _pooled_in_chunks(tape, name)
         allowed_QK = allowed_of(tape, name)
     if factor > 1:
         allowed_1QK = allowed_QK.double().unsqueeze(0)
@@ -126,10 +125,10 @@ def _site(tape: Tape, site: AttentionSite, names: Names, untrained: Tape | None)
 
 def weights_of(tape: Tape, site: str, edited: Tensor | None = None) -> dict[str, Any]:
     """The maps of a site alone. edited: the map `(H, Q, K)` in place of the tape's."""
-    whole = edited
-    if whole is None and measurable(tape, site):
-        whole = tape.weights(site)[0].double().cpu()
-    weights_HQK, _ = _pooled_in_pieces(tape, site) if whole is None else pooled(whole)
+    maps = edited
+    if maps is None and measurable(tape, site):
+        maps = tape.weights(site)[0].double().cpu()
+    weights_HQK, _ = _pooled_in_chunks(tape, site) if maps is None else pooled(maps)
     return {"site": site, **_drawn(weights_HQK)}
 
 
@@ -138,8 +137,8 @@ def _drawn(weights_HQK: Float[Tensor, "H R C"]) -> dict[str, Any]:
 
 
 def measurable(tape: Tape, site: str) -> bool:
-    """Whether a map is small enough to be measured, and to be held whole."""
-    return math.prod(_size(tape, site)) <= MEASURED
+    """Whether a map is small enough to be measured and to be held in memory."""
+    return math.prod(_size(tape, site)) <= MAX_MEASURED
 
 
 def _size(tape: Tape, site: str) -> tuple[int, int, int]:
@@ -157,35 +156,34 @@ def _map(tape: Tape, site: AttentionSite, names: Names) -> Map:
 
 
 def measures_of(shown: Map, untrained: Map | None) -> dict[str, Any]:
-    """Each measure of every head, beside what chance and the untrained model have; those that mean something here."""
+    """The measures of every head, with those of chance and of the untrained model."""
     heads = len(shown.weights)
-    both = [shown] if untrained is None else [shown, untrained]
-    parts = _measured(both)
-    found = {}
+    maps = [shown] if untrained is None else [shown, untrained]
+    parts = _measured(maps)
+    measures = {}
     for name in MEASURES:
         scored = [part[name] for part in parts]
-        value = _numbers([one.value for one in scored])
-        chance = _numbers([one.chance for one in scored])
-        if any(one is not None for one in value):
-            found[name] = {
+        value = _numbers([score.value for score in scored])
+        chance = _numbers([score.chance for score in scored])
+        if any(number is not None for number in value):
+            measures[name] = {
                 "value": value[:heads],
                 "chance": chance[:heads],
                 "untrained": value[heads:] or None,
             }
-    return found
+    return measures
 
 
 def _measured(maps: Sequence[Map]) -> list[dict[str, Scored]]:
-    """The measures of the heads of all maps, one after the other: what is measured does not mix heads."""
+    """The measures of the heads of all maps, in chunks of heads."""
     weights = torch.cat([map.weights for map in maps])
     scores = torch.cat([map.scores for map in maps])
     of_head = max(1, weights[0].numel())
-    some = max(1, AT_ONCE // of_head)
-    pieces = zip(weights.split(some), scores.split(some), strict=True)
+    heads = max(1, CHUNK // of_head)
+    chunks = zip(weights.split(heads), scores.split(heads), strict=True)
     measured = []
-    for some_weights, some_scores in pieces:
-        piece = replace(maps[0], weights=some_weights, scores=some_scores)
-        measured.append(measure(piece))
+    for weights_HQK, scores_HQK in chunks:
+        measured.append(measure(replace(maps[0], weights=weights_HQK, scores=scores_HQK)))
     return measured
 
 
@@ -195,7 +193,7 @@ def _numbers(pieces: list[Float[Tensor, " _"]]) -> list[float | None]:
 
 
 def pooled(maps_HQK: Float[Tensor, "H Q K"]) -> tuple[Float[Tensor, "H R C"], int]:
-    """The largest weight of each square of cells, so that no side has more than `LARGEST`, and how wide a square is."""
+    """The largest weight of each square of cells, at most `MAX_CELLS` a side, and the width of a square."""
     factor = _factor(maps_HQK.shape[1:])
     if factor == 1:
         return maps_HQK, 1
@@ -205,20 +203,20 @@ def pooled(maps_HQK: Float[Tensor, "H Q K"]) -> tuple[Float[Tensor, "H R C"], in
 
 
 def _factor(sides: Sequence[int]) -> int:
-    """How many rows or columns become one, so that no side has more than `LARGEST`."""
-    return math.ceil(max(sides) / LARGEST)
+    """How many rows or columns become one."""
+    return math.ceil(max(sides) / MAX_CELLS)
 
 
-def _pooled_in_pieces(tape: Tape, site: str) -> tuple[Float[Tensor, "H R C"], int]:
-    """The same for a map that is never held whole."""
+def _pooled_in_chunks(tape: Tape, site: str) -> tuple[Float[Tensor, "H R C"], int]:
+    """As `pooled`, for a map that is never held in memory."""
     _, queries, keys = _size(tape, site)
     factor = _factor((queries, keys))
-    pieces = []
-    for piece_BHRK in tape.weights_in_chunks(site):
-        across = functional.max_pool2d(piece_BHRK, (1, factor), ceil_mode=True)
-        pieces.append(across.cpu())
-    joined = torch.cat(pieces, 2)
-    down = functional.max_pool2d(joined, (factor, 1), ceil_mode=True)
+    chunks = []
+    for chunk_BHRK in tape.weights_in_chunks(site):
+        across = functional.max_pool2d(chunk_BHRK, (1, factor), ceil_mode=True)
+        chunks.append(across.cpu())
+    merged = torch.cat(chunks, 2)
+    down = functional.max_pool2d(merged, (factor, 1), ceil_mode=True)
     return down[0].double(), factor
 
 
@@ -228,15 +226,15 @@ def outputs_of(
     show: Callable[[Sequence[int]], list[str]],
     best: int = 5,
 ) -> list[dict[str, Any]]:
-    """What was written after each token of the target, and what was likeliest. show: names of tokens by number."""
+    """The token after each token of the target, and the likeliest ones. show: names of tokens by ID."""
     count = min(best, scores_LV.shape[-1])
     top = scores_LV.softmax(-1).topk(count)
     rows = zip(show(written), top.indices.tolist(), top.values.tolist(), strict=True)
-    found = []
-    for token, numbers, likely in rows:
-        pairs = zip(show(numbers), likely, strict=True)
-        found.append({"token": token, "top": [list(pair) for pair in pairs]})
-    return found
+    outputs = []
+    for token, ids, shares in rows:
+        pairs = zip(show(ids), shares, strict=True)
+        outputs.append({"token": token, "top": [list(pair) for pair in pairs]})
+    return outputs
 
 
 def page_of(

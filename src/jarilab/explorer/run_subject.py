@@ -119,7 +119,7 @@ class RunSubject(Subject):
         model, first = self.model(step), self.model(0)
         trace = self.predictor(step).trace(line, MAX_TOKENS)
         # A tape may hold the square of its length: never two long ones.
-        if len(trace.source) > payload.LARGEST:
+        if len(trace.source) > payload.MAX_CELLS:
             self._recorded.clear()
         with record(model) as tape:
             outputs = model(*trace.inputs)

@@ -1,7 +1,7 @@
-"""The page, live: another input runs as soon as it is typed. For one person on this machine.
+"""The server of a live page, for one person on this machine.
 
-It listens on loopback unless told otherwise, answers only requests that name its own host and come from its own page,
-and reads small JSON only. One request computes at a time; the others wait, and past `WAITING` of them are sent away.
+It listens on loopback by default. It answers only small JSON requests that name its host and come from its
+page. One request computes at a time. `MAX_REQUESTS` may wait; more are refused.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from pydantic import BaseModel, ConfigDict, Field
 from jarilab.explorer import render
 from jarilab.explorer.session import Explorer
 from jarilab.serving import running
-from jarilab.serving.answers import DOCUMENTED, answer, tell_mistakes
+from jarilab.serving.answers import DOCUMENTED, add_error_handlers, answer
 from jarilab.serving.guard import Guard
 from jarilab.serving.queue import Queue
 
-WAITING = 16
+MAX_REQUESTS = 16
 Text = Field(max_length=100_000)
 Number = Annotated[int, Field(ge=-(2**31), lt=2**31)]
-"""Of a view, a site, a head, a step, a token: what a tensor can be asked for."""
+"""The number of a view, head, step or token, within what tensors can index."""
 Amount = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
-class _Asked(BaseModel):
+class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
     input: str = Text
 
 
-class Look(_Asked):
-    """An input, and steps of training by the number of the view."""
+class Look(_Request):
+    """An input, and training steps by the number of the view."""
 
     steps: dict[Number, Number] = Field(default_factory=dict, max_length=64)
 
 
-class Head(_Asked):
+class Head(_Request):
     """One head of one view."""
 
     view: Number = 0
@@ -55,7 +55,7 @@ class _Edit(BaseModel):
 
 
 class PlaceEdit(_Edit):
-    """Tokens at other places."""
+    """Tokens at other positions."""
 
     kind: Literal["place"]
     side: Literal["source", "target", "both"] = "both"
@@ -72,7 +72,7 @@ class HeadEdit(_Edit):
 
 
 class LinkEdit(_Edit):
-    """One query and one key; of all heads where none is named."""
+    """One query and one key; of all heads if `head` is None."""
 
     kind: Literal["link"]
     site: str
@@ -83,7 +83,7 @@ class LinkEdit(_Edit):
 
 
 class TokenEdit(_Edit):
-    """A token that nobody looks at."""
+    """A token that is hidden from all queries."""
 
     kind: Literal["token"]
     side: Literal["source", "target"]
@@ -93,8 +93,8 @@ class TokenEdit(_Edit):
 Edit = Annotated[PlaceEdit | HeadEdit | LinkEdit | TokenEdit, Field(discriminator="kind")]
 
 
-class Surgery(_Asked):
-    """Changes to one view's forward."""
+class Surgery(_Request):
+    """Edits of one view's forward."""
 
     view: Number = 0
     step: Number | None = None
@@ -102,45 +102,46 @@ class Surgery(_Asked):
     controls: bool = True
 
 
-def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) -> Guard:
-    """The server's part of the page.
+def application(explorer: Explorer, line: str, hosts: set[str], **initial: Any) -> Guard:
+    """The ASGI application.
 
-    hosts: what a request may call this machine, port included. opens: the `site`, `head` and `steps` that the
-    page opens at, as `Explorer.look` takes them.
+    hosts: names of this machine that a request may use, with the port. initial: the `site`, `head` and `steps` that
+    the page opens at, see `Explorer.look`.
     """
     app = FastAPI(title="jari", docs_url=None, redoc_url=None, responses=DOCUMENTED)
-    tell_mistakes(app)
-    queue = Queue(WAITING)
+    add_error_handlers(app)
+    queue = Queue(MAX_REQUESTS)
 
-    async def computed(work: Callable[[], Any]) -> Any:
+    async def compute(work: Callable[[], Any]) -> Any:
         with queue.place():
             return await queue.run(work)
 
-    async def answered(asked: _Asked, work: Callable[[], Any]) -> Response:
-        explorer.check(asked.input, line)
-        return answer(await computed(work))
+    async def respond(request: _Request, work: Callable[[], Any]) -> Response:
+        explorer.check(request.input, line)
+        return answer(await compute(work))
 
     @app.get("/", response_class=HTMLResponse)
     async def page() -> Response:
-        def drawn() -> str:
-            return render(explorer.look(line, live=True, **opens))
+        def draw() -> str:
+            return render(explorer.look(line, live=True, **initial))
 
-        return HTMLResponse(await computed(drawn))
+        return HTMLResponse(await compute(draw))
 
     @app.post("/api/look")
-    async def look(asked: Look) -> Response:
-        return await answered(asked, partial(explorer.look, asked.input, asked.steps, live=True))
+    async def look(request: Look) -> Response:
+        work = partial(explorer.look, request.input, request.steps, live=True)
+        return await respond(request, work)
 
     @app.post("/api/head")
-    async def head(asked: Head) -> Response:
-        where = (asked.view, asked.site, asked.head, asked.step, asked.query)
-        return await answered(asked, partial(explorer.head, asked.input, *where))
+    async def head(request: Head) -> Response:
+        arguments = (request.view, request.site, request.head, request.step, request.query)
+        return await respond(request, partial(explorer.head, request.input, *arguments))
 
     @app.post("/api/surgery")
-    async def surgery(asked: Surgery) -> Response:
-        edits = [edit.model_dump(exclude_none=True) for edit in asked.edits]
-        work = partial(explorer.operate, asked.input, asked.view, edits, asked.step)
-        return await answered(asked, partial(work, controls=asked.controls))
+    async def surgery(request: Surgery) -> Response:
+        edits = [edit.model_dump(exclude_none=True) for edit in request.edits]
+        work = partial(explorer.operate, request.input, request.view, edits, request.step)
+        return await respond(request, partial(work, controls=request.controls))
 
     return Guard(app, hosts)
 
@@ -149,8 +150,8 @@ def serve(
     explorer: Explorer,
     line: str,
     listening: socket.socket,
-    **opens: Any,
+    **initial: Any,
 ) -> None:
-    """Answer until interrupted. opens: see `application`."""
+    """Serve until interrupted. initial: see `application`."""
     hosts = running.hosts_of(listening)
-    running.run(application(explorer, line, hosts, **opens), listening)
+    running.run(application(explorer, line, hosts, **initial), listening)

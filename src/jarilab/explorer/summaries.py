@@ -1,4 +1,4 @@
-"""What the page says of a whole model and of a task: tests of order, what each head matters, digits, alignment."""
+"""Measures that need more than one map: order tests, head importance, digit places, alignment, rollout."""
 
 from __future__ import annotations
 
@@ -26,79 +26,78 @@ from jarilab.pages.kit.blocks import block
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.predictors.base import Trace
 
-TESTED = 256
+MAX_TESTED = 256
 """Tokens up to which order is tested, in float64, and heads are switched off."""
-FORWARDS = 128
+MAX_HEADS = 128
 """Heads up to which each is switched off."""
-PAIRS = 2**20
-"""Pairs of tokens up to which copies of an input are read together, each with other keys taken away: the twelve of 295
-tokens; of more tokens, fewer at once, since each copy has a map of its own."""
+MAX_PAIRS = 2**20
+"""Pairs of tokens of a batch of copies with different keys erased: twelve copies of 295 tokens, fewer of more."""
 BLOCK = 16
 """Tokens of the random block that is repeated to find induction heads."""
 
 
-def checks(model: nn.Module, said: Trace) -> list[dict[str, Any]]:
-    """Whether attention can tell order at all, and whether it goes by distance alone. model: in float64."""
-    if _longest(said) > TESTED:
+def checks(model: nn.Module, trace: Trace) -> list[dict[str, Any]]:
+    """Whether attention depends on token order, and on distance alone. model: in float64."""
+    if _longest(trace) > MAX_TESTED:
         return []
     about = "the largest change of a weight when tokens are dealt out anew and places stay; 0: blind to order"
-    found = _checked("permutation", permutation_error(model, said.inputs), about)
+    rows = _checked("permutation", permutation_error(model, trace.inputs), about)
     about = "the largest change of a weight when every position moves by 1; 0: only distances count"
     try:
-        changes: Mapping[str, float | None] = shift_error(model, said.inputs, 1)
-    except UserError as error:  # a table of places ends
+        changes: Mapping[str, float | None] = shift_error(model, trace.inputs, 1)
+    except UserError as error:  # beyond the last row of a position table
         changes, about = {"all sites": None}, str(error)
-    return found + _checked("shift", changes, about)
+    return rows + _checked("shift", changes, about)
 
 
 def _checked(name: str, changes: Mapping[str, float | None], about: str) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     for site, value in changes.items():
         label = f"{name}, {site}"
-        found.append({"name": name, "label": label, "value": value, "about": about})
-    return found
+        rows.append({"name": name, "label": label, "value": value, "about": about})
+    return rows
 
 
-def _longest(said: Trace) -> int:
-    """Tokens of its longer side."""
-    return max(len(said.source), len(said.target))
+def _longest(trace: Trace) -> int:
+    """Tokens of the longer side."""
+    return max(len(trace.source), len(trace.target))
 
 
-def matters(model: nn.Module, said: Trace) -> dict[str, dict[str, Any]]:
-    """Measures of each site that take forwards of their own, where these are few."""
-    found: dict[str, dict[str, Any]] = {}
-    if _longest(said) > TESTED:
-        return found
+def matters(model: nn.Module, trace: Trace) -> dict[str, dict[str, Any]]:
+    """Importance and ablation of each site's heads; empty if they take too many forwards."""
+    measures: dict[str, dict[str, Any]] = {}
+    if _longest(trace) > MAX_TESTED:
+        return measures
     heads = 0
-    for site, value_H in importance(model, said.inputs, said.written).items():
+    for site, value_H in importance(model, trace.inputs, trace.written).items():
         heads += len(value_H)
-        found.setdefault(site, {})["importance"] = _alone(value_H.tolist())
-    if heads <= FORWARDS:
-        for site, value_H in ablation(model, said.inputs, said.written).items():
-            found.setdefault(site, {})["ablation"] = _alone(value_H.tolist())
-    return found
+        measures.setdefault(site, {})["importance"] = _alone(value_H.tolist())
+    if heads <= MAX_HEADS:
+        for site, value_H in ablation(model, trace.inputs, trace.written).items():
+            measures.setdefault(site, {})["ablation"] = _alone(value_H.tolist())
+    return measures
 
 
 def probe(
     model: nn.Module, untrained: nn.Module, vocabulary: Sequence[int], task: Any
 ) -> dict[str, dict[str, Any]]:
-    """How much each head of a language model looks at what followed the last time. task: where tokens are."""
+    """The induction score of each head of a language model, on a repeated random block."""
     if len(vocabulary) < 4:
         return {}
     block = min(BLOCK, len(vocabulary))
     ids = induction_ids(vocabulary, block)
     tokens = task.tokens(ids.reshape(1, -1), "target")
     before = _probed(untrained, tokens, block)
-    found = {}
+    measures = {}
     for site, score in _probed(model, tokens, block).items():
-        found[site] = {
+        measures[site] = {
             "induction_probe": {
                 "value": score.value.tolist(),
                 "chance": score.chance.tolist(),
                 "untrained": before[site].value.tolist(),
             }
         }
-    return found
+    return measures
 
 
 def _probed(model: nn.Module, tokens: Tokens, block: int) -> dict[str, Scored]:
@@ -113,26 +112,26 @@ def _probed(model: nn.Module, tokens: Tokens, block: int) -> dict[str, Scored]:
 
 
 def _alone(values: list[float]) -> dict[str, Any]:
-    """A measure without chance."""
+    """The payload of a measure that has no chance level."""
     return {"value": values, "chance": [None] * len(values), "untrained": None}
 
 
 def digits(
-    tape: Tape, said: Trace, written: Sequence[str], *, ones_first: bool
+    tape: Tape, trace: Trace, written: Sequence[str], *, ones_first: bool
 ) -> dict[str, Any] | None:
-    """Digit places and carries of an expression and its answer, and how much each head looks at its own place."""
+    """Digit places and carries of an expression and its answer, and each head's weight on the same digit place."""
     real = [token for token in written if not token.startswith("<")]
     try:
-        places = places_of([*said.source, "=", *real], ones_first=ones_first)
-    except UserError:  # no expression
+        places = places_of([*trace.source, "=", *real], ones_first=ones_first)
+    except UserError:  # not an expression
         return None
-    length = len(said.source)
+    length = len(trace.source)
     source, answer = places[:length], places[length + 1 :]
-    # A row of the target stands for what is written there.
-    rest = len(said.target) - len(answer)
+    # A row of the target stands for the token that it predicts.
+    rest = len(trace.target) - len(answer)
     target = [*answer, *[Place("other")] * rest]
     of_side = {"source": source, "target": target}
-    names = {"source": said.source, "target": said.target}
+    names = {"source": trace.source, "target": trace.target}
     share = {}
     for name in tape.sites:
         site = tape.site(name)
@@ -159,13 +158,12 @@ def _known(values: torch.Tensor) -> list[float | None]:
 
 
 def aligned(tape: Tape, gold: Sequence[Link] | None) -> dict[str, Any] | None:
-    """Which source token each target token looks at most, by the last attention to the source, on the mean of its
-    heads; with gold links, how wrong that is."""
+    """The alignment of the last cross-attention, by the mean of its heads; with gold links, its error rate."""
     sites = tape.sites_of("cross")
     if not sites:
         return None
     weights_QK = tape.weights(sites[-1])[0].mean(0)
-    found: dict[str, Any] = {
+    lens: dict[str, Any] = {
         "kind": "alignment",
         "site": sites[-1],
         "links": [list(link) for link in alignment(weights_QK)],
@@ -174,15 +172,15 @@ def aligned(tape: Tape, gold: Sequence[Link] | None) -> dict[str, Any] | None:
     }
     if gold is not None:
         sure = [list(link) for link in gold]
-        found["gold"] = {"sure": sure, "possible": []}
-        found["error_rate"] = alignment_error_rate(weights_QK, list(gold), list(gold))
-    return found
+        lens["gold"] = {"sure": sure, "possible": []}
+        lens["error_rate"] = alignment_error_rate(weights_QK, list(gold), list(gold))
+    return lens
 
 
 def rollout(tape: Tape, names: Names) -> dict[str, Any] | None:
-    """What each place of the encoder's output is made of; None without an encoder, and for inputs that are pooled."""
+    """Attention rollout of the encoder; None without an encoder and for pooled maps."""
     sites = tape.sites_of("encoder")
-    if not sites or len(names["source"]) > payload.LARGEST:
+    if not sites or len(names["source"]) > payload.MAX_CELLS:
         return None
     tokens = names["source"]
     maps = [Map.of(tape, site, tokens, tokens) for site in sites]
@@ -190,38 +188,38 @@ def rollout(tape: Tape, names: Names) -> dict[str, Any] | None:
 
 
 def noise(tapes: Sequence[tuple[str, Tape]]) -> dict[str, Any] | None:
-    """How far the maps of runs are from each other that differ by their seed alone: heads that match best, in nats.
+    """How far the maps of runs differ if only their seed does: of best matching heads, in nats.
 
-    tapes: with each, what its run is apart from the seed. Sites too large to be measured are left out.
+    tapes: each with the recipe of its run, which leaves out the seed. Sites too large to be measured are left out.
     """
-    found: list[float] = []
-    for number, (first, one) in enumerate(tapes):
-        for second, other in tapes[number + 1 :]:
-            if first == second:
-                found += _apart(one, other)
-    if not found:
+    distances: list[float] = []
+    for number, (recipe, tape) in enumerate(tapes):
+        for other_recipe, other in tapes[number + 1 :]:
+            if recipe == other_recipe:
+                distances += _head_distances(tape, other)
+    if not distances:
         return None
     about = "mean Jensen-Shannon divergence, in nats, of best matching heads, of runs that differ by their seed alone"
-    return {"value": sum(found) / len(found), "about": about}
+    return {"value": sum(distances) / len(distances), "about": about}
 
 
-def _apart(one: Tape, other: Tape) -> list[float]:
-    """How far the heads of each site are from those that match them best."""
-    found = []
-    for site in one.sites:
-        if payload.measurable(one, site):
-            weights_HQK = one.weights(site)[0].double()
+def _head_distances(tape: Tape, other: Tape) -> list[float]:
+    """For each site, how far its heads are from the best matching ones of another tape."""
+    distances = []
+    for site in tape.sites:
+        if payload.measurable(tape, site):
+            weights_HQK = tape.weights(site)[0].double()
             others_HQK = other.weights(site)[0].double()
-            apart_HH = divergence(weights_HQK, others_HQK)
-            found.append(match_heads(apart_HH).distance)
-    return found
+            divergence_HH = divergence(weights_HQK, others_HQK)
+            distances.append(match_heads(divergence_HH).distance)
+    return distances
 
 
-def erased(inside: Tape, said: Trace, site: str, head: int) -> dict[str, Any]:
-    """What it does to take each query's most attended key away, beside random ones. inside: in float64, where it does
-    not matter how many copies of an input are read together."""
-    longest = max(1, _longest(said))
-    at_once = max(1, PAIRS // longest**2)
+def erased(inside: Tape, trace: Trace, site: str, head: int) -> dict[str, Any]:
+    """The effect of erasing each query's most attended key, compared with random keys."""
+    longest = max(1, _longest(trace))
+    # In float64 the size of a batch does not change the result.
+    at_once = max(1, MAX_PAIRS // longest**2)
     model, inputs = inside.inside.model, inside.inside.arguments
-    found = erasure(model, inputs, said.written, site, head, 1, at_once=at_once)
-    return {"keys": 1, **asdict(found)}
+    effect = erasure(model, inputs, trace.written, site, head, 1, at_once=at_once)
+    return {"keys": 1, **asdict(effect)}

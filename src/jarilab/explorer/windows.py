@@ -1,4 +1,4 @@
-"""Models that attend in windows (Swin): each window is a map of its own, named, with the patches that it looks at."""
+"""Models that attend in windows, as Swin: each window becomes a site, with the patches in it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import nn
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.recorded_call import RecordedCall
 
-SHOWN = 4
+MAX_WINDOWS = 4
 """Windows of a site that are shown, spread over the image."""
-DEEPEST = 8
-"""Times that a grid of patches may have been halved."""
+MAX_HALVINGS = 8
+"""Times that layers may have halved the grid of patches."""
 PADDING = "padding"
 WINDOW = " window "
 """Between the name of an attention and the number of its window."""
@@ -26,16 +26,19 @@ Grid = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """A tape of one input with a site for each window that is shown. names: the patches of a site, `row,column` in the
-    grid of its layer, where they are known. told: what is shown, in English and in Korean; None without windows."""
+    """A tape of one input with a site for each window that is shown.
+
+    names: the patches of a site, `row,column` in the grid of its layer, if known. note: which windows are shown, in
+    English and Korean; None without windows.
+    """
 
     tape: Tape
     names: dict[str, list[str]]
-    told: tuple[str, str] | None
+    note: tuple[str, str] | None
 
     @staticmethod
     def of(tape: Tape, patches: Grid | None) -> Windows:
-        """tape: of one input, whose rows are windows then. patches: rows and columns that the image was cut into."""
+        """tape: of one input, whose batch rows are windows. patches: rows and columns of patches of the image."""
         calls: dict[str, list[RecordedCall]] = {}
         names: dict[str, list[str]] = {}
         counts: dict[int, list[str]] = {}
@@ -47,21 +50,21 @@ class Windows:
             for window in _spread(count):
                 shown = f"{site}{WINDOW}{window}" if count > 1 else site
                 calls[shown] = [recorded.batch_row(window) if count > 1 else recorded]
-                patches_of = _patches(recorded, window, patches)
-                if patches_of is not None:
-                    names[shown] = patches_of
+                patch_names = _patches(recorded, window, patches)
+                if patch_names is not None:
+                    names[shown] = patch_names
         if not counts:
             return Windows(tape, {}, None)
-        return Windows(Tape(calls, missing=tape.missing), names, _told(counts))
+        return Windows(Tape(calls, missing=tape.missing), names, _note(counts))
 
 
 def attentions_in(sites: Iterable[str]) -> set[str]:
-    """The names of the attentions that these sites, which may be windows, belong to."""
+    """The names of attentions, without the numbers of windows."""
     return {site.partition(WINDOW)[0] for site in sites}
 
 
-def _told(counts: dict[int, list[str]]) -> tuple[str, str]:
-    of_sites = [f"{min(SHOWN, n)}/{n} ({', '.join(sites)})" for n, sites in counts.items()]
+def _note(counts: dict[int, list[str]]) -> tuple[str, str]:
+    of_sites = [f"{min(MAX_WINDOWS, n)}/{n} ({', '.join(sites)})" for n, sites in counts.items()]
     listed = "; ".join(of_sites)
     return (
         "It attends in windows, counted row by row, each a map of its own with the rows and columns of its layer's "
@@ -72,19 +75,20 @@ def _told(counts: dict[int, list[str]]) -> tuple[str, str]:
 
 
 def _spread(count: int) -> list[int]:
-    """Which of so many windows are shown."""
-    return sorted({round(float(each)) for each in torch.linspace(0, count - 1, min(count, SHOWN))})
+    """The windows to show, evenly spread."""
+    return sorted(
+        {round(float(each)) for each in torch.linspace(0, count - 1, min(count, MAX_WINDOWS))}
+    )
 
 
 def _patches(recorded: RecordedCall, window: int, patches: Grid | None) -> list[str] | None:
-    """The places of a window's tokens: those of a layer that says how wide its windows are and how far they were moved,
-    in a grid that so many of them cover; None where there is none such."""
+    """The patches of a window, by the width and shift of its layer's windows; None if they are unknown."""
     rows, keys = len(recorded.call.q), recorded.call.k.shape[2]
     layer = _windowed(recorded.placed.above)
     if layer is None or patches is None or layer[0] ** 2 != keys:
         return None
     side, moved = layer
-    for halved in range(DEEPEST):
+    for halved in range(MAX_HALVINGS):
         height, width = (math.ceil(each / 2**halved) for each in patches)
         down, across = math.ceil(height / side), math.ceil(width / side)
         if down * across != rows:
@@ -100,7 +104,7 @@ def _patches(recorded: RecordedCall, window: int, patches: Grid | None) -> list[
 
 
 def _windowed(above: tuple[nn.Module, ...]) -> tuple[int, int] | None:
-    """Width and shift of the windows of the layer that an attention is in, as Swin's layers say them."""
+    """Width and shift of the windows of the layer around an attention, by the attributes of Swin's layers."""
     for module in reversed(above):
         layer: Any = module
         if hasattr(layer, "window_size") and hasattr(layer, "shift_size"):

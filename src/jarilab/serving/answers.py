@@ -1,4 +1,4 @@
-"""What a server says: JSON, and mistakes in a sentence that gives back nothing of a malformed request."""
+"""JSON responses, and errors as one sentence that quotes nothing of a malformed request."""
 
 from __future__ import annotations
 
@@ -15,82 +15,84 @@ from jarilab.core.errors import UserError
 from jarilab.pages.kit.page import to_json
 from jarilab.serving.queue import Refusal
 
-SHOWN = 400
-"""Characters of the beginning and of the end of an error that are told: it may quote all of what was asked."""
+MAX_QUOTED = 400
+"""Characters of the beginning and the end of an error, which may quote the whole request."""
 
 
 class Mistake(BaseModel):
-    """What every answer of class 4xx and 5xx holds."""
+    """The body of every 4xx and 5xx response."""
 
     error: str
 
 
 MISTAKES = {
-    400: "What was asked cannot be answered; `error` says why.",
-    403: "Another page asks.",
+    400: "The request cannot be answered; `error` says why.",
+    403: "The request comes from another page.",
     404: "There is nothing at this path.",
-    405: "This path has other methods.",
-    408: "The body did not come in time.",
+    405: "The path has other methods.",
+    408: "The body did not arrive in time.",
     413: "The body is too large.",
-    415: "The body is no application/json.",
-    421: "The server is called by a name that it does not have.",
+    415: "The body is not application/json.",
+    421: "The request names another host.",
     422: "A field is missing, unknown, or out of its limits.",
-    503: "Too many wait, the time is over, or the server ends; Retry-After says when to ask again.",
+    503: "Too many requests wait, the deadline passed, or the server stops; see Retry-After.",
 }
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
     status: {"model": Mistake, "description": text} for status, text in MISTAKES.items()
 }
-"""The mistakes, as OpenAPI lists them."""
+"""The error responses in OpenAPI."""
 
 
 def answer(content: Any, status: int = 200) -> Response:
-    """Anything as JSON."""
+    """A JSON response."""
     return Response(to_json(content), status, media_type="application/json")
 
 
-def refused(refusal: Refusal) -> Response:
-    """A refusal as an answer."""
-    response = mistake(refusal.text, refusal.status)
+def refusal_response(refusal: Refusal) -> Response:
+    """The response of a refusal."""
+    response = error_response(refusal.text, refusal.status)
     if refusal.retry_after is not None:
         response.headers["Retry-After"] = str(refusal.retry_after)
     return response
 
 
-def mistake(text: str, status: int) -> Response:
-    """What went wrong: the beginning and the end where it is long, since the end says what to do."""
-    if len(text) > 2 * SHOWN:
-        text = f"{text[:SHOWN]} ... {text[-SHOWN:]}"
-    # A path or a text may hold what UTF-8 cannot.
+def error_response(text: str, status: int) -> Response:
+    """An error; of a long one the beginning and the end, which says what to do."""
+    if len(text) > 2 * MAX_QUOTED:
+        text = f"{text[:MAX_QUOTED]} ... {text[-MAX_QUOTED:]}"
+    # A path may hold characters that UTF-8 cannot encode.
     return answer({"error": text.encode(errors="replace").decode()}, status)
 
 
-def tell_mistakes(app: FastAPI) -> None:
-    """Every mistake is answered as JSON, in a sentence."""
-    reader = _Reader(app)
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every error as JSON, in one sentence."""
+    reader = _ValidationReader(app)
 
     @app.exception_handler(UserError)
-    async def wrong(_: Request, error: UserError) -> Response:
-        return mistake(str(error), 400)
+    async def user_error(_: Request, error: UserError) -> Response:
+        return error_response(str(error), 400)
 
     @app.exception_handler(Refusal)
-    async def not_served(_: Request, error: Refusal) -> Response:
-        return refused(error)
+    async def refused(_: Request, error: Refusal) -> Response:
+        return refusal_response(error)
 
     @app.exception_handler(RequestValidationError)
-    async def misread(_: Request, error: RequestValidationError) -> Response:
-        return mistake(reader.sentence(error.errors()[0]), 422)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        return error_response(reader.sentence(error.errors()[0]), 422)
 
     @app.exception_handler(HTTPException)
-    async def nothing(_: Request, error: HTTPException) -> Response:
-        if error.status_code == 400:  # FastAPI's word for JSON that Python cannot hold
-            return mistake("the body is no JSON that can be read; nest less deeply", 400)
-        response = mistake(f"{error.detail}; /openapi.json lists what there is", error.status_code)
+    async def http_error(_: Request, error: HTTPException) -> Response:
+        if error.status_code == 400:  # FastAPI's status for JSON that Python cannot parse
+            return error_response("the body is no JSON that can be read; nest less deeply", 400)
+        response = error_response(
+            f"{error.detail}; /openapi.json lists what there is", error.status_code
+        )
         response.headers.update(error.headers or {})
         return response
 
 
-class _Reader:
-    """Tells what pydantic found, in words of the server alone."""
+class _ValidationReader:
+    """Describes an error of pydantic without quoting the request."""
 
     def __init__(self, app: FastAPI):
         self._app = app
@@ -110,17 +112,17 @@ class _Reader:
         return f"{self._where(problem['loc'][1:])}: {text}"
 
     def _where(self, parts: tuple[int | str, ...]) -> str:
-        """The place of the problem, as far as its words are the server's own."""
-        told: list[str] = []
+        """The field of the problem, as far as the schema knows its names."""
+        names: list[str] = []
         for part in parts:
             if not isinstance(part, int) and part not in self._known:
                 break
-            told.append(str(part))
-        return ".".join(told) or "the body"
+            names.append(str(part))
+        return ".".join(names) or "the body"
 
 
 def _words(schema: Any) -> Iterator[str]:
-    """The names of fields, and of kinds of them, in a schema."""
+    """The names of fields and of their kinds in a schema."""
     if isinstance(schema, list):
         for part in schema:
             yield from _words(part)

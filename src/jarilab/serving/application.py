@@ -1,4 +1,4 @@
-"""A run that answers over HTTP: JSON, server-sent events, and what whoever keeps it running asks for."""
+"""The prediction server: JSON, server-sent events, health and metrics."""
 
 from __future__ import annotations
 
@@ -16,56 +16,55 @@ from jarilab._version import __version__
 from jarilab.core.errors import UserError
 from jarilab.pages.kit.page import to_json
 from jarilab.runs.loaded import OpenRun
-from jarilab.serving.answers import DOCUMENTED, Refusal, answer, tell_mistakes
+from jarilab.serving.answers import DOCUMENTED, Refusal, add_error_handlers, answer
 from jarilab.serving.batches import Batches, Event, Job
 from jarilab.serving.guard import Guard, Limits
 from jarilab.serving.metrics import CONTENT_TYPE, Metrics
 from jarilab.serving.queue import Queue
-from jarilab.serving.requests import Asking, Serving
+from jarilab.serving.requests import RequestSchema, Serving
 
 EVENTS = "text/event-stream"
-ENDING = 5
-"""Seconds after which a server that ends may have a successor."""
+RESTART_SECONDS = 5
+"""Seconds after which a stopping server may be replaced."""
 
 
 class Answers(BaseModel):
-    """A prediction for each input, in order, or several where several are asked for; each as `jarilab predict --json`
-    has it."""
+    """The predictions of each input, in order, as `jarilab predict --json` prints them."""
 
     predictions: list[dict[str, Any]]
 
 
 class Status(BaseModel):
-    """How the server is."""
+    """The state of the server."""
 
     status: str
 
 
 class Server:
-    """One run, ready to answer."""
+    """A loaded run that answers requests."""
 
     def __init__(self, run: OpenRun, limits: Serving):
         self.run, self.limits = run, limits
-        self.asking = Asking(run.predictor, limits)
+        self.schema = RequestSchema(run.predictor, limits)
         self.queue = Queue(limits.queue)
-        self.metrics = Metrics(lambda: self.queue.taken)
+        self.metrics = Metrics(lambda: self.queue.length)
         self.batches = Batches(
             run.predictor.predict, self.queue, limits.batch_size, self.metrics.observe_batch
         )
         self.ending = False
 
     def end(self) -> None:
-        """Take nothing new; what is in hand is answered."""
+        """Refuse new requests; those that wait or run are answered."""
         self.ending = True
 
     def application(self, hosts: set[str]) -> Guard:
-        """What answers. hosts: what a request may call this machine, port included."""
+        """The ASGI application. hosts: names of this machine that a request may use, with the port."""
         title = f"jari: {self.run.experiment.task}"
         app = FastAPI(title=title, version=__version__, docs_url=None, redoc_url=None)
-        tell_mistakes(app)
+        add_error_handlers(app)
         self._add_state(app)
         self._add_predictions(app)
-        return Guard(app, hosts, Limits(body=self.asking.largest), self.metrics.observe_request)
+        return Guard(app, hosts, Limits(body=self.schema.max_body), self.metrics.observe_request)
 
     def _add_state(self, app: FastAPI) -> None:
         @app.get("/health", response_model=Status, responses=DOCUMENTED)
@@ -75,7 +74,7 @@ class Server:
 
         @app.get("/ready", response_model=Status, responses=DOCUMENTED)
         async def ready() -> Response:
-            """The model is loaded, and the server does not end."""
+            """The model is loaded, and the server is not stopping."""
             self._check_ending()
             return answer({"status": "ready"})
 
@@ -86,33 +85,33 @@ class Server:
 
     def _check_ending(self) -> None:
         if self.ending:
-            raise Refusal(503, "this server ends; ask again later", ENDING)
+            raise Refusal(503, "this server is stopping; try again later", RESTART_SECONDS)
 
     def _add_predictions(self, app: FastAPI) -> None:
         streams = {200: {"content": {EVENTS: {"schema": {"type": "string"}}}}}
 
-        async def predict(asked: Any, request: Request) -> Response:
-            """What the run says of each input. With `Accept: text/event-stream`, each token as it is written where the
-            run writes text, and each prediction as soon as it is known."""
+        async def predict(body: Any, request: Request) -> Response:
+            """Predict each input. With `Accept: text/event-stream`, tokens and predictions are sent as soon as they
+            are known."""
             self._check_ending()
-            events = self._events(asked)
+            events = self._events(body)
             if EVENTS in request.headers.get("accept", ""):
                 return await _streamed(events)
             async with aclosing(events):
-                told = [event.data async for event in events if event.kind == "prediction"]
-            return answer({"predictions": told})
+                predictions = [event.data async for event in events if event.kind == "prediction"]
+            return answer({"predictions": predictions})
 
-        predict.__annotations__["asked"] = self.asking.model
+        predict.__annotations__["body"] = self.schema.model
         app.post("/predict", response_model=Answers, responses=DOCUMENTED | streams)(predict)
 
-    async def _events(self, asked: Any) -> AsyncGenerator[Event, None]:
-        """What is told of a request, as it happens. Raises UserError and Refusal."""
-        options = self.asking.options(asked)
+    async def _events(self, body: Any) -> AsyncGenerator[Event, None]:
+        """The events of a request as they happen. Raises UserError and Refusal."""
+        options = self.schema.options(body)
         with (
             self.queue.place(),
             tempfile.TemporaryDirectory(prefix="jarilab-", ignore_cleanup_errors=True) as folder,
         ):
-            sources, names = self.asking.sources(asked.inputs, Path(folder))
+            sources, names = self.schema.sources(body.inputs, Path(folder))
             events = self.batches.answer(Job(sources, names, options), self.limits.deadline)
             async with aclosing(events):
                 async for event in events:
@@ -120,7 +119,7 @@ class Server:
 
 
 async def _streamed(events: AsyncGenerator[Event, None]) -> Response:
-    """Server-sent events. A mistake before the first of them is an answer of its own, with its status."""
+    """Server-sent events. An error before the first event is a response with its own status."""
     first = await anext(events)
 
     async def lines() -> AsyncIterator[str]:

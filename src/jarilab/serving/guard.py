@@ -1,7 +1,7 @@
-"""Before and behind an application: foreign requests and large, slow or abandoned ones end here.
+"""ASGI middleware that refuses requests of other hosts and pages, and large, slow or abandoned ones.
 
-Bodies are counted as they come, whatever their headers say, and are whole before the application is called. A client
-that leaves ends the work for it. Pure ASGI, so that any server can run it.
+The size of a body is counted as it arrives, whatever its headers say. The application is called with the complete body.
+Its work is cancelled when the client disconnects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jarilab.serving.answers import mistake, refused
+from jarilab.serving.answers import error_response, refusal_response
 from jarilab.serving.queue import Refusal
 
 HEADERS = {
@@ -29,27 +29,26 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-LINGER = 1.0
-"""Seconds in which a refused client may end what it is sending, so that it reads why."""
-LEFT = 499
-"""The status of a request whose client left before the answer, as nginx writes it."""
+LINGER_SECONDS = 1.0
+"""Time in which a refused client may finish sending, so that it reads the reason."""
+CLIENT_CLOSED = 499
+"""The status of a request whose client disconnected before the answer, as in nginx."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """body: bytes of one. seconds: in which it must have come. held: bytes of all that are coming in at the same
-    time."""
+    """Limits of bodies. body: bytes of one. seconds: time to receive it. total: bytes of all that arrive at once."""
 
     body: int = 2**20
     seconds: float = 10.0
-    held: int = 2**26
+    total: int = 2**26
 
 
 class Guard:
-    """An application behind its limits.
+    """An application behind limits.
 
-    hosts: what a request may call this machine, port included. observe: told the status and the seconds of every
-    answer.
+    hosts: names of this machine that a request may use, with the port. observe: called with the status and the seconds
+    of every response.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Guard:
     ):
         self.app, self.hosts, self.limits = app, hosts, limits or Limits()
         self.observe = observe
-        self.held = 0
+        self.received = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -69,21 +68,21 @@ class Guard:
             return
         incoming, outgoing = _Incoming(self, receive), _Outgoing(send)
         begun = time.monotonic()
-        # Reads until the client is gone: a server whose messages nobody takes stands still.
+        # Reads until the client disconnects: a server blocks while its messages are not received.
         listening = asyncio.create_task(incoming.listen())
         try:
             await self._answer(scope, incoming, outgoing)
         except Refusal as refusal:
-            await _refuse(refused(refusal), scope, incoming, outgoing)
+            await _refuse(refusal_response(refusal), scope, incoming, outgoing)
         except Exception:
             traceback.print_exc(file=sys.stderr)
             if not outgoing.status:
-                fault = mistake("a fault of the server's own; it is in its log", 500)
+                fault = error_response("an error of the server itself; see its log", 500)
                 await _refuse(fault, scope, incoming, outgoing)
         finally:
-            incoming.forget()
+            incoming.clear()
             listening.cancel()
-            self.observe(outgoing.status or LEFT, time.monotonic() - begun)
+            self.observe(outgoing.status or CLIENT_CLOSED, time.monotonic() - begun)
 
     async def _answer(self, scope: Scope, incoming: _Incoming, outgoing: _Outgoing) -> None:
         self._check(scope["method"], Headers(scope=scope))
@@ -100,14 +99,13 @@ class Guard:
                 await work
 
     def _check(self, method: str, headers: Headers) -> None:
-        """Raises Refusal for a foreign host (DNS rebinding), another page's request, and a body that says it is large
-        or no JSON."""
+        """Raises Refusal for another host (DNS rebinding), another page, and a body declared as large or not JSON."""
         if headers.get("host", "") not in self.hosts:
             names = " or ".join(sorted(self.hosts))
-            raise Refusal(421, f"this server is called {names}; ask it by that name")
+            raise Refusal(421, f"this server is called {names}; use that name")
         origin = headers.get("origin")
         if origin is not None and origin.removeprefix("http://") not in self.hosts:
-            raise Refusal(403, "only a page of this server itself may ask")
+            raise Refusal(403, "only a page of this server may send requests")
         if method != "POST":
             return
         if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
@@ -118,12 +116,12 @@ class Guard:
 
     @property
     def too_large(self) -> Refusal:
-        """What is said of a large body."""
+        """The refusal of a large body."""
         return Refusal(413, f"expected a body of at most {self.limits.body:,} bytes; ask for less")
 
 
 class _Incoming:
-    """What a client sends: a body, and that it leaves."""
+    """The messages of a client: its body, and that it disconnects."""
 
     def __init__(self, guard: Guard, receive: Receive):
         self._guard, self._receive = guard, receive
@@ -131,13 +129,13 @@ class _Incoming:
         self._size = 0
         self._refusal: Refusal | None = None
         self.ready = asyncio.Event()
-        """The body is whole, or refused."""
+        """The body is complete, or refused."""
         self.ended = asyncio.Event()
-        """The client sends nothing more."""
+        """The client has sent everything."""
         self.gone = asyncio.Event()
 
     async def listen(self) -> None:
-        """Take all that comes, and keep no more of it than may be kept."""
+        """Receive until the client disconnects, and store the body within the limits."""
         while (message := await self._receive())["type"] == "http.request":
             self._take(message.get("body", b""))
             if not message.get("more_body", False):
@@ -151,24 +149,26 @@ class _Incoming:
             return
         self._parts.append(part)
         self._size += len(part)
-        self._guard.held += len(part)
+        self._guard.received += len(part)
         if self._size > self._guard.limits.body:
             self._refuse(self._guard.too_large)
-        elif self._guard.held > self._guard.limits.held:
-            self._refuse(Refusal(503, "too many large bodies come in at the same time", 1))
+        elif self._guard.received > self._guard.limits.total:
+            self._refuse(
+                Refusal(503, "too many large bodies arrive at the same time; try again later", 1)
+            )
 
     def _refuse(self, refusal: Refusal) -> None:
         self._refusal = refusal
-        self.forget()
+        self.clear()
         self.ready.set()
 
-    def forget(self) -> None:
-        """Let go of what was kept."""
-        self._guard.held -= self._size
+    def clear(self) -> None:
+        """Drop the stored body."""
+        self._guard.received -= self._size
         self._parts, self._size = [], 0
 
     async def body(self) -> None:
-        """Wait for the whole body. Raises Refusal for a large or slow one."""
+        """Wait for the complete body. Raises Refusal for a large or slow one."""
         seconds = self._guard.limits.seconds
         try:
             async with asyncio.timeout(seconds):
@@ -179,7 +179,7 @@ class _Incoming:
             raise self._refusal
 
     async def replay(self) -> Message:
-        """The body for the application; then nothing more until the client leaves."""
+        """The body for the application, then the disconnect of the client."""
         if self._parts:
             body = b"".join(self._parts)
             self._parts = []
@@ -189,7 +189,7 @@ class _Incoming:
 
 
 class _Outgoing:
-    """What a client is sent, with the headers of every answer."""
+    """The messages to a client, with the headers of every response."""
 
     def __init__(self, send: Send):
         self._send = send
@@ -203,13 +203,14 @@ class _Outgoing:
 
 
 async def _refuse(response: Any, scope: Scope, incoming: _Incoming, outgoing: _Outgoing) -> None:
-    """Answer a client that may be sending still: closed at once, it would not read why."""
+    """Answer a client that may still be sending."""
+    # A connection closed at once would hide the answer from it.
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.body":
             await outgoing.send({**message, "more_body": True})
             with suppress(TimeoutError):
-                async with asyncio.timeout(LINGER):
+                async with asyncio.timeout(LINGER_SECONDS):
                     await incoming.ended.wait()
             message = {"type": "http.response.body", "body": b""}
         await outgoing.send(message)

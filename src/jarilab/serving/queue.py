@@ -1,4 +1,4 @@
-"""Who computes, and who waits: one thread, and a bounded number of places before it."""
+"""A bounded queue in front of one computing thread."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
-LONGEST_PATIENCE = 60
-"""Seconds after which anybody may ask again."""
+MAX_RETRY_AFTER = 60
+"""The longest delay of a new attempt, in seconds."""
 
 
 class Refusal(Exception):  # noqa: N818 - the server works as intended
@@ -24,36 +24,36 @@ class Refusal(Exception):  # noqa: N818 - the server works as intended
 
 
 class Queue:
-    """Computes one thing at a time, in a thread of its own; the others wait.
+    """Runs one function at a time in a thread of its own.
 
-    most: places, that of who computes included.
+    size: requests that wait or run.
     """
 
-    def __init__(self, most: int):
-        self.most, self.taken = most, 0
+    def __init__(self, size: int):
+        self.size, self.length = size, 0
         self._thread = ThreadPoolExecutor(1, "computing")
         self._seconds = 0.0
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """One place, inside the block. Raises Refusal where all are taken."""
-        if self.taken >= self.most:
+        """Occupies a place inside the block. Raises Refusal if the queue is full."""
+        if self.length >= self.size:
             raise Refusal(
-                503, f"{self.most} requests are waiting already; try again later", self.patience
+                503, f"{self.size} requests are waiting already; try again later", self.retry_after
             )
-        self.taken += 1
+        self.length += 1
         try:
             yield
         finally:
-            self.taken -= 1
+            self.length -= 1
 
     @property
-    def patience(self) -> int:
-        """In how many seconds those who wait now may have been answered."""
-        return max(1, min(LONGEST_PATIENCE, math.ceil(self.taken * self._seconds)))
+    def retry_after(self) -> int:
+        """Estimated seconds until the waiting requests are answered."""
+        return max(1, min(MAX_RETRY_AFTER, math.ceil(self.length * self._seconds)))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` gives, when its turn has come. Cancelled before that, it is never called."""
+        """The result of `work`, which is never called if this is cancelled while it waits."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, work)
 
     def _timed(self, work: Callable[[], T]) -> T:
@@ -61,5 +61,5 @@ class Queue:
         try:
             return work()
         finally:
-            # Recent ones count most.
+            # An exponential average, in which recent requests count most.
             self._seconds += (time.monotonic() - begun - self._seconds) / 4

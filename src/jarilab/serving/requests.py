@@ -1,4 +1,4 @@
-"""What may be asked of a run, within limits: pydantic's models, made of the options of its kind of answer."""
+"""The pydantic models of requests, made from the options of a predictor."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from jarilab.data.images.files import size_of
 from jarilab.serving.queue import Refusal
 from jarilab.tasks.predictors.base import Predictor
 
-MOST_TEXTS = 64
+MAX_TEXTS = 64
 """Values of an option that takes several."""
-NUMBERS = 2.0**31
-"""The most that a server takes of a number of which nothing else is said."""
-IMAGES = 2**23
-"""Bytes of a request that may hold images."""
+MAX_NUMBER = 2.0**31
+"""The largest number for an option without bounds of its own."""
+MAX_IMAGE_BYTES = 2**23
+"""Bytes of a request that may contain images."""
 _HELD_OUT = re.compile(rf"{HELD_OUT}\d{{1,9}}")
 
 
@@ -49,7 +49,7 @@ class Serving:
 
 
 class Strict(BaseModel):
-    """Nothing is converted, and no field is let pass that is not known."""
+    """A model without conversions and without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -57,11 +57,11 @@ class Strict(BaseModel):
 class Image(Strict):
     """An image: a PNG, JPEG, GIF, BMP, WebP, TIFF or PPM file in base64."""
 
-    image: str = Field(max_length=IMAGES)
+    image: str = Field(max_length=MAX_IMAGE_BYTES)
 
 
-class Asking:
-    """What may be asked of a run: `model` reads a request, and gives inputs and options of the run's own kind."""
+class RequestSchema:
+    """The requests of a run: `model` parses one; `options` and `sources` convert it for the predictor."""
 
     def __init__(self, predictor: Predictor, limits: Serving):
         self.predictor, self.limits = predictor, limits
@@ -76,62 +76,64 @@ class Asking:
         inputs: Any = Annotated[list[each], Field(min_length=1, max_length=self.limits.inputs)]
         fields = {name: self._field(option) for name, option in self._options.items()}
         options: Any = create_model("Options", __base__=Strict, **fields)
-        given = Field(default_factory=options)
+        default = Field(default_factory=options)
         return create_model(
-            "Asked", __base__=Strict, inputs=(inputs, ...), options=(options, given)
+            "Request", __base__=Strict, inputs=(inputs, ...), options=(options, default)
         )
 
     @property
-    def largest(self) -> int:
-        """Bytes of a body: every character may take twelve, as two escapes of JSON."""
+    def max_body(self) -> int:
+        """Bytes of a body. A character may take twelve, as two JSON escapes."""
         texts = 12 * self.limits.inputs * self.limits.characters
-        return max(2**20, texts, IMAGES if self.predictor.reads_images else 0)
+        return max(2**20, texts, MAX_IMAGE_BYTES if self.predictor.reads_images else 0)
 
-    def options(self, asked: Any) -> Any:
-        """The options of the run's kind of answer. Raises UserError."""
-        given = asked.options.model_dump()
+    def options(self, body: Any) -> Any:
+        """The predictor's options. Raises UserError."""
+        values = body.options.model_dump()
         for name, option in self._options.items():
             if option.several:
-                given[name] = tuple(given[name])
-        return self.predictor.options(**given)
+                values[name] = tuple(values[name])
+        return self.predictor.options(**values)
 
     def _field(self, option: Option) -> Any:
-        """An option as pydantic reads it, within what a server takes of it."""
-        told: dict[str, Any] = {"default": option.default, "description": option.meaning}
+        """The pydantic field of an option, within the limits of a server."""
+        info: dict[str, Any] = {"default": option.default, "description": option.meaning}
         if option.several:
             each = Annotated[str, Field(max_length=self.limits.characters)]
-            several = Annotated[list[each], Field(max_length=MOST_TEXTS)]
-            each_told: dict[str, Any] = {**told, "default": list(option.default)}
-            return several, Field(**each_told)
+            several = Annotated[list[each], Field(max_length=MAX_TEXTS)]
+            several_info: dict[str, Any] = {**info, "default": list(option.default)}
+            return several, Field(**several_info)
         if option.kind == "text":
-            return option.annotation, Field(**told)
+            return option.annotation, Field(**info)
         most = self.predictor.served_at_most.get(option.name)
         if most is None and not _is_bounded(option.annotation):
-            most = NUMBERS
-        least = None if most is None else -NUMBERS
-        # Beside the bounds that the option has itself.
+            most = MAX_NUMBER
+        least = None if most is None else -MAX_NUMBER
+        # The option's own bounds stay in its annotation.
         within = Annotated[option.annotation, Field(ge=least, le=most)]
-        return within, Field(**told)
+        return within, Field(**info)
 
     def sources(self, inputs: Sequence[str | Image], folder: Path) -> tuple[list[str], list[str]]:
-        """What `predict` is given for each input, and what it is called in the answer. An image becomes a file of
-        `folder`. Raises Refusal for the name of a file, and for an image that is none or too large, by its header."""
+        """The arguments of `predict`, and the name of each in the answer. An image is written into `folder`.
+
+        Raises Refusal for the name of a file, and for invalid or, by its header, large images.
+        """
         sources, names = [], []
-        for number, given in enumerate(inputs, 1):
-            if isinstance(given, str):
-                self._check_text(given)
-                sources.append(given)
-                names.append(given)
+        for number, entry in enumerate(inputs, 1):
+            if isinstance(entry, str):
+                self._check_text(entry)
+                sources.append(entry)
+                names.append(entry)
                 continue
             name = f"image {number}"
             path = folder / name
-            path.write_bytes(self._image(given, name))
+            path.write_bytes(self._image(entry, name))
             sources.append(str(path))
             names.append(name)
         return sources, names
 
     def _check_text(self, text: str) -> None:
-        """Raises Refusal for what would be read as a file of this machine."""
+        """Raises Refusal for a text that names a file of this machine."""
         if self.predictor.names_image(text) and not _HELD_OUT.fullmatch(text.strip()):
             raise Refusal(
                 400,
@@ -139,9 +141,9 @@ class Asking:
                 "a text that names a file",
             )
 
-    def _image(self, given: Image, name: str) -> bytes:
+    def _image(self, image: Image, name: str) -> bytes:
         try:
-            data = base64.b64decode(given.image, validate=True)
+            data = base64.b64decode(image.image, validate=True)
         except (binascii.Error, ValueError):
             raise Refusal(400, f"{name}: expected base64 of an image file; encode it") from None
         width, height = size_of(data, name)
@@ -154,5 +156,5 @@ class Asking:
 
 
 def _is_bounded(annotation: Any) -> bool:
-    """Whether an option says itself how large it may be, such as a seed, which costs nothing."""
+    """Whether an option has bounds of its own."""
     return typing.get_origin(annotation) is Annotated

@@ -1,4 +1,4 @@
-"""A port that is listened on, and a server that runs there until it is asked to end."""
+"""Listens on a port and serves an application until it is stopped."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hypercorn.config import Config
 
 from jarilab.core.errors import UserError
 
-SECONDS_OF_HEADERS = 5.0
-"""In which the headers of a request must have come; and for which a connection may be idle."""
-SECONDS_OF_READING = 30.0
-"""For which a client may take nothing of its answer."""
+HEADER_SECONDS = 5.0
+"""Time for the headers of a request, and for an idle connection."""
+READ_SECONDS = 30.0
+"""Time in which a client must read some of its answer."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. port: 0 for any that is free. Raises UserError where it is in use."""
+    """A listening socket. port: 0 for any free one. Raises UserError if the port is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections have it from here
-            milliseconds = int(1000 * SECONDS_OF_READING)
+            milliseconds = int(1000 * READ_SECONDS)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         listening.bind((host, port))
         listening.listen(128)
@@ -41,17 +41,17 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address_of(listening: socket.socket) -> str:
-    """Where it is found: `http://127.0.0.1:8000/`."""
+    """The URL of a socket, such as `http://127.0.0.1:8000/`."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 def hosts_of(listening: socket.socket, names: Collection[str] = ()) -> set[str]:
-    """What requests may call it, port included. names: more of them, with a port or without."""
+    """The host names that requests may use, with ports. names: further ones, with a port or without."""
     host, port = listening.getsockname()[:2]
-    own = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]", host)}
+    local = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]", host)}
     without_port = {f"{name}:{port}" for name in names if ":" not in name}
-    return own | without_port | set(names)
+    return local | without_port | set(names)
 
 
 def run(
@@ -61,20 +61,20 @@ def run(
     grace: float = 3.0,
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Answer until Ctrl-C or SIGTERM; then take nothing new, and end what is in hand within `grace` seconds. A second
-    signal ends the process at once. stopping: called when the first one came."""
+    """Serve until Ctrl-C or SIGTERM, then finish open requests within `grace` seconds.
+
+    A second signal ends the process at once. stopping: called at the first signal.
+    """
     asyncio.run(_serve(app, config_of(listening, grace), stopping))
 
 
 def config_of(listening: socket.socket, grace: float) -> Config:
-    """How Hypercorn serves what every server of jari does. It closes the socket."""
+    """The Hypercorn settings of all servers. Takes over the socket."""
     config = Config()
     config.bind = [f"fd://{listening.detach()}"]
     config.accesslog = config.errorlog = None
     config.h11_max_incomplete_size = 2**16
-    config.keep_alive_timeout = (
-        SECONDS_OF_HEADERS  # from the connection on, until a request is read
-    )
+    config.keep_alive_timeout = HEADER_SECONDS  # counts from the connection until a request is read
     config.graceful_timeout = grace
     return config
 
@@ -82,7 +82,7 @@ def config_of(listening: socket.socket, grace: float) -> Config:
 async def _serve(app: Any, config: Config, stopping: Callable[[], None]) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
-    def note(number: int) -> None:
+    def on_signal(number: int) -> None:
         if stop.is_set():
             os._exit(128 + number)
         stopping()
@@ -90,13 +90,13 @@ async def _serve(app: Any, config: Config, stopping: Callable[[], None]) -> None
 
     for number in (signal.SIGINT, signal.SIGTERM):
         try:
-            loop.add_signal_handler(number, note, number)
+            loop.add_signal_handler(number, on_signal, number)
         except NotImplementedError:  # Windows
-            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(note, number))
+            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(on_signal, number))
     serving = asyncio.create_task(hypercorn_serve(app, config, shutdown_trigger=stop.wait))  # type: ignore[arg-type]
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    # From Python 3.12 on, a closed server waits for its connections without an end.
+    # From Python 3.12 on, a closed server waits for its connections without a limit.
     await asyncio.wait({serving}, timeout=config.graceful_timeout + 2)
     stopped.cancel()
     if serving.done():

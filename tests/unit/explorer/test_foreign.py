@@ -273,7 +273,7 @@ def test_of_long_lines_the_last_alone_is_kept(models, monkeypatch):
     for line in ("the animal", "the street"):
         model.record(line)
     assert list(model._recordings) == ["the animal", "the street"]
-    monkeypatch.setattr(huggingface_subject, "LARGEST", 3)
+    monkeypatch.setattr(huggingface_subject, "MAX_CELLS", 3)
     model.record("the animal was tired")
     assert list(model._recordings) == ["the animal was tired"]
 

@@ -77,7 +77,7 @@ def test_pooling_in_pieces_is_pooling(length: int, causal: bool, monkeypatch: py
     (site,) = tape.sites
     assert len(list(tape.weights_in_chunks(site))) > 5
     whole, factor = payload.pooled(tape.weights(site)[0].double())
-    pieces, factor_of_pieces = payload._pooled_in_pieces(tape, site)
+    pieces, factor_of_pieces = payload._pooled_in_chunks(tape, site)
     assert factor_of_pieces == factor > 1
     assert torch.equal(pieces, whole)
 
@@ -85,9 +85,9 @@ def test_pooling_in_pieces_is_pooling(length: int, causal: bool, monkeypatch: py
 def test_a_map_above_the_limit_is_shown_and_not_measured(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = tape.weights("encoder.0").numel()
     assert weights == 2 * 5 * 5, "the largest site: two heads of 5 tokens"
-    monkeypatch.setattr(payload, "MEASURED", weights)
+    monkeypatch.setattr(payload, "MAX_MEASURED", weights)
     assert all(site["measures"] for site in payload.sites_of(tape, NAMES))
-    monkeypatch.setattr(payload, "MEASURED", weights - 1)
+    monkeypatch.setattr(payload, "MAX_MEASURED", weights - 1)
     first, *others = payload.sites_of(tape, NAMES)
     assert first["measures"] == {}
     assert np.abs(unpacked(first["weights"]) - tape.weights("encoder.0")[0].numpy()).max() <= 0.5 / 65535 + 1e-9
@@ -95,7 +95,7 @@ def test_a_map_above_the_limit_is_shown_and_not_measured(tape: Tape, monkeypatch
 
 
 def test_a_site_is_measured_up_to_four_million_weights() -> None:
-    assert payload.MEASURED == 4 * 1024**2  # of 8 heads, 724 tokens; of 4, 1,024
+    assert payload.MAX_MEASURED == 4 * 1024**2  # of 8 heads, 724 tokens; of 4, 1,024
 
 
 def test_numbers_without_a_word_in_json_become_null() -> None:

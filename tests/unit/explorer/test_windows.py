@@ -9,7 +9,7 @@ import jarilab
 from helpers import folders
 from helpers.architectures import MODELS
 from jarilab.explorer import huggingface_subject
-from jarilab.explorer.windows import PADDING, SHOWN, Windows
+from jarilab.explorer.windows import MAX_WINDOWS, PADDING, Windows
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -52,7 +52,7 @@ def test_a_window_is_the_row_of_the_tape():
     with jarilab.record(model) as tape:
         model(pixel_values=inputs["pixel_values"][:1])
     windows = Windows.of(tape, (8, 8))
-    assert SHOWN == 4
+    assert MAX_WINDOWS == 4
     for window in range(4):
         expected = tape.weights("encoder.0.1")[window]
         assert torch.equal(windows.tape.weights(f"encoder.0.1 window {window}")[0], expected)

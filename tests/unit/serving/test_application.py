@@ -65,7 +65,7 @@ def test_answers_are_those_of_predict(add: OpenRun) -> None:
 def test_requests_that_wait_together_are_one_batch_and_say_what_they_say_alone(add: OpenRun) -> None:
     server = Server(add, Serving())
     sizes: list[int] = []
-    server.batches._sizes = sizes.append
+    server.batches._observe = sizes.append
     bodies = [{"inputs": [line], "options": {"beam_size": beam}} for beam in (1, 2) for line in LINES]
 
     async def talk(client: httpx.AsyncClient) -> list[httpx.Response]:

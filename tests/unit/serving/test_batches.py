@@ -121,7 +121,7 @@ def test_who_leaves_is_not_computed() -> None:
         for task in tasks[:2]:
             task.cancel()
         await asyncio.gather(*tasks[:2], return_exceptions=True)
-        assert batches.queue.taken == 1
+        assert batches.queue.length == 1
         echoes.may.set()
         return [await tasks[2]]
 

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 
 from helpers.sockets import answer_of, connected, head, served
 from jarilab.serving import running
-from jarilab.serving.answers import refused, tell_mistakes
+from jarilab.serving.answers import add_error_handlers, refusal_response
 from jarilab.serving.guard import Guard, Limits
 from jarilab.serving.queue import Queue, Refusal
 
@@ -29,7 +29,7 @@ class Place:
 
     def application(self, hosts: set[str]) -> Guard:
         app = FastAPI()
-        tell_mistakes(app)
+        add_error_handlers(app)
 
         @app.post("/")
         async def counted(request: Request) -> int:
@@ -44,7 +44,7 @@ class Place:
         async def fault() -> str:
             raise RuntimeError("secret")
 
-        limits = Limits(body=2**18, seconds=0.5, held=3 * 2**17)
+        limits = Limits(body=2**18, seconds=0.5, total=3 * 2**17)
         self.guard = Guard(app, hosts, limits, lambda status, _: self.seen.append(status))
         return self.guard
 
@@ -63,7 +63,7 @@ def place() -> Iterator[Place]:
 
 @pytest.fixture
 def address(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    monkeypatch.setattr(running, "SECONDS_OF_HEADERS", 0.5)
+    monkeypatch.setattr(running, "HEADER_SECONDS", 0.5)
     with served(place.application) as address:
         yield address
 
@@ -93,7 +93,7 @@ def test_a_chunked_body_is_counted_and_let_go(place: Place, address: tuple[str, 
             client.sendall(CHUNK)
         status, rest = answer_of(client)
     assert (status, "expected a body of at most 262,144 bytes" in rest) == (413, True)
-    until(lambda: place.guard.held == 0)
+    until(lambda: place.guard.received == 0)
 
 
 def test_a_chunked_body_within_the_limit_is_read(address: tuple[str, int]) -> None:
@@ -140,24 +140,24 @@ def test_bodies_that_come_together_are_bounded(place: Place, address: tuple[str,
     assert sorted(status for status, _ in answers)[-1] == 503
     refused = next(rest for status, rest in answers if status == 503)
     assert "retry-after: 1" in refused.lower()
-    until(lambda: place.guard.held == 0)
+    until(lambda: place.guard.received == 0)
 
 
 def test_clients_that_left_keep_no_place_and_are_not_computed(place: Place, address: tuple[str, int]) -> None:
     clients = [connected(address) for _ in range(3)]
     for client in clients:
         client.sendall(head(address, "Content-Length: 2", path="/wait") + b"{}")
-    until(lambda: place.queue.taken == 3)
+    until(lambda: place.queue.length == 3)
     with connected(address) as late:
         late.sendall(head(address, "Content-Length: 2", "Connection: close", path="/wait") + b"{}")
         status, rest = answer_of(late)
     assert (status, "retry-after: " in rest.lower()) == (503, True)
     for client in clients:
         client.close()
-    until(lambda: place.queue.taken == 0)
+    until(lambda: place.queue.length == 0)
     with connected(address) as new:
         new.sendall(head(address, "Content-Length: 2", "Connection: close", path="/wait") + b"{}")
-        until(lambda: place.queue.taken == 1)
+        until(lambda: place.queue.length == 1)
         place.free.set()
         assert answer_of(new)[0] == 200
     assert place.called == 2  # the first, which ran when its client left, and the new one
@@ -193,16 +193,16 @@ def test_a_queue_says_when_to_ask_again() -> None:
     asyncio.run(queue.run(lambda: time.sleep(0.01)))
     with contextlib.ExitStack() as places:
         places.enter_context(queue.place())
-        assert queue.patience == 1
+        assert queue.retry_after == 1
         for _ in range(7):
             places.enter_context(queue.place())
         for seconds, patience in ((3.0, 24), (300.0, 60)):
             queue._seconds = seconds
-            assert queue.patience == patience
+            assert queue.retry_after == patience
         with pytest.raises(Refusal) as raised, queue.place():
             pass
-        assert (raised.value.status, refused(raised.value).headers["retry-after"]) == (503, "60")
-    assert queue.taken == 0
+        assert (raised.value.status, refusal_response(raised.value).headers["retry-after"]) == (503, "60")
+    assert queue.length == 0
 
 
 def test_the_names_of_a_server() -> None:
