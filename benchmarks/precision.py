@@ -1,7 +1,7 @@
 """From which width on does bfloat16 pay? A whole training step in bfloat16 over the same in float32.
 
 The arithmetic task at its defaults but for the width (batch 512, 8 heads, 2+2 layers), in one thread;
-`NARROWEST_BFLOAT16` in `jari/training/precision.py` should be the first width whose ratio is below 1.
+`MIN_BFLOAT16_WIDTH` in `jari/training/precision.py` should be the first width whose ratio is below 1.
 
 Measured 2026-11-20, PyTorch 2.13, one core of an AMD EPYC with AVX-512 BF16 that others used too: 0.82,
 0.71, 0.64, 0.63, 0.58, 0.54 at the widths 32, 48, 64, 96, 128, 256; give or take 0.03.
@@ -16,7 +16,7 @@ import steps
 import timing
 
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.precision import Precision, choose_precision
+from jarilab.runs.options import Precision, choose_precision
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.training.determinism import deterministic
 

@@ -22,7 +22,7 @@ from jarilab.encodings.base import registry as encodings
 from jarilab.inspect.measure.measures import MEASURES
 from jarilab.laws.oracle import formula_of
 from jarilab.models.base import registry as models
-from jarilab.runs.listing import listed_encoding
+from jarilab.runs.catalog import describe_encoding
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.predictors.base import registry as predictors
 
@@ -57,7 +57,7 @@ def encoding(name: str) -> Iterator[tuple[str, str]]:
     if name not in encodings.names():
         yield "src/jarilab/encodings/", f'a class with @registry.register("{name}")'
     else:
-        if name not in NOT_CITED and listed_encoding(name)["cited"] is None:
+        if name not in NOT_CITED and describe_encoding(name)["cited"] is None:
             yield source_of(encodings.spec(name).target), "its paper in the module docstring, as (Author et al. 2021)"
     if name not in encodings.names() or formula_of(name) is None:
         yield "src/jarilab/encodings/formulas/", "its formula in numpy, with the number of the paper's equation"

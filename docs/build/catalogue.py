@@ -12,7 +12,7 @@ from jarilab.encodings.base import registry
 from jarilab.laws.costs import COLUMNS, ROWS
 from jarilab.pages.encodings import Drawings
 from jarilab.pages.encodings.svg import Drawing
-from jarilab.runs.listing import LAYERS, SITE, listed_encoding
+from jarilab.runs.catalog import LAYERS, SITE, describe_encoding
 from places import CACHE, LANGUAGES, TEXTS, jarilab
 from tables import table
 
@@ -108,7 +108,7 @@ def make() -> None:
 def parts() -> dict[str, str]:
     """By the mark in a page that each takes the place of."""
     found: dict[str, str] = {}
-    records = [listed_encoding(name) for name in registry.names()]
+    records = [describe_encoding(name) for name in registry.names()]
     for language, words in WORDS.items():
         found[f"{FOLDER}-{language}"] = index(records, language, words)
         for one in records:

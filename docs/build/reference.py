@@ -17,7 +17,7 @@ from jarilab.cli import main
 from jarilab.cli.commands import names as commands
 from jarilab.encodings.base import EXTRA_ARGUMENTS, Encoding
 from jarilab.encodings.base import HOOKS as ACTING
-from jarilab.runs.listing import listed_tasks
+from jarilab.runs.catalog import describe_tasks
 from tables import table
 
 PYTHON = "Everything that `import jarilab` gives, from the docstrings in the code."
@@ -134,7 +134,7 @@ def of_commands() -> str:
 def tasks() -> str:
     """`jarilab train TASK --help` of each, from its own options on."""
     parts = ["# Tasks and models", TASKS]
-    for task in listed_tasks():
+    for task in describe_tasks():
         _, _, own = _help("train", task["name"]).partition("\nthe task ")
         parts.append(f"## {task['name']}\n\n{task['what']}.\n\n```text\nthe task {own}```")
     return "\n\n".join(parts) + "\n"

@@ -21,7 +21,7 @@ from drills.points import KilledError, Plan
 from helpers.runs import save_checkpoint
 from jarilab.core.errors import UserError
 from jarilab.runs import checkpoint
-from jarilab.runs.leftovers import remove_leftovers
+from jarilab.runs.partial_files import remove_partial_files
 
 RUN = "0123456789ab"
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
@@ -140,7 +140,7 @@ class Checkpoints(RuleBasedStateMachine):
     @rule()
     def go_on(self) -> None:
         """A new process: leftovers go, and the newest whole checkpoint is taken up."""
-        remove_leftovers(self.folder.parent)
+        remove_partial_files(self.folder.parent)
         assert not list(self.folder.glob("*.partial"))
         self.trained = Trained()
         path = self._newest()

@@ -455,16 +455,16 @@ MISTAKES = {
         "--tune: expected learning rates such as 0.002,0.004; got 'a,b'",
     ),
     "jobs": (["compare", TASK, "--out", "{new}", "--encodings", "none", "--jobs", "0"], "--jobs: input should be gr"),
-    "no run": (["evaluate", "{folder}"], "{folder} is no run of jari: it has no run.json"),
+    "no run": (["evaluate", "{folder}"], "{folder} is not a run: it has no run.json"),
     "no folder": (["predict", "{new}"], "{new} does not exist; name the folder of a run, as `jarilab runs`"),
-    "file as run": (["walk", "{file}", "--input", "1+1"], "{file} is no run of jari: it has no run.json"),
-    "foreign folder": (["train", TASK, "--out", "{folder}"], "{folder} exists and is no run of jari; choose another"),
+    "file as run": (["walk", "{file}", "--input", "1+1"], "{file} is not a run: it has no run.json"),
+    "foreign folder": (["train", TASK, "--out", "{folder}"], "{folder} exists and is not a run; choose another"),
     "other run": (
         ["train", TASK, "--out", "{run}", "--encoding", "none", *settings()],
         "{run} holds another run; choose another --out, or give its settings:\n  model.encoding: none here, rotary",
     ),
-    "folder of runs": (["evaluate", "{runs}"], "{runs} holds runs, and is none itself; name one:\n  {runs}/one"),
-    "walk of runs": (["walk", "{runs}"], "{runs} holds runs, and is none itself; name one:\n  {runs}/one"),
+    "folder of runs": (["evaluate", "{runs}"], "{runs} holds runs and is not a run itself; name one:\n  {runs}/one"),
+    "walk of runs": (["walk", "{runs}"], "{runs} holds runs and is not a run itself; name one:\n  {runs}/one"),
     "no folder of runs": (["runs", "{new}"], "{new} does not exist; name a folder that holds runs"),
     "report of nothing": (["report", "{runs}/one"], "{runs}/one has no curve yet: nothing of it was trained"),
     "report into a folder": (["report", "{run}", "--out", "{folder}"], "{folder} is a folder; expected the name of a"),
@@ -564,7 +564,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(run, tmp_path):
     (newest / "model.safetensors").write_bytes(content)
     code, out, err = command("predict", theirs, text=b"1+1\n")
     assert (code, out) == (2, "")
-    assert f"jarilab: checkpoint {newest} is damaged: model.safetensors is not what it was when it was written" in err
+    assert f"jarilab: checkpoint {newest} is damaged: model.safetensors does not match its checksum" in err
     assert "Traceback" not in err
 
 
@@ -662,7 +662,7 @@ def test_a_trial_that_fails_leaves_the_others(compared):
     folder, (code, out, err), kept, _ = compared
     assert code == 0
     assert "jarilab: 1 of 2 trials failed; the others are kept, and the same command tries again:\n  none-1: " in err
-    reason = f"{folder / 'none-1'} exists and is no run of jari; choose another --out"
+    reason = f"{folder / 'none-1'} exists and is not a run; choose another --out"
     assert reason in err
     table = json.loads(out)
     assert [row["encoding"] for row in table["encodings"]] == ["rotary:base=500"]

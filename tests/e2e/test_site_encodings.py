@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jarilab.encodings.base import EXTRA_ARGUMENTS, HOOKS, Encoding, registry
-from jarilab.runs.listing import listed_encoding
+from jarilab.runs.catalog import describe_encoding
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "build"))
@@ -59,7 +59,7 @@ def test_a_page_goes_on_with_what_the_code_knows(
     monkeypatch.setattr(catalogue, "DRAWN", tmp_path / "drawn")
     monkeypatch.setattr(catalogue, "LAWS", tmp_path)
     (tmp_path / f"{name}.txt").write_text("holds    order is heard\n20 hold, 0 broken, 2 skipped\n")
-    one = listed_encoding(name)
+    one = describe_encoding(name)
     told = catalogue.known(one, language, catalogue.WORDS[language])
     assert "| 20 hold, 0 broken, 2 skipped |" in told
     assert f"{json.loads(catalogue.COSTS.read_text())[name]:.2f}" in told

@@ -34,7 +34,7 @@ from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.encodings import compose
 from jarilab.explorer.server import Head, Look, Surgery
 from jarilab.models.base import registry as models
-from jarilab.runs import checkpoint, curve
+from jarilab.runs import checkpoint, metrics_log
 from jarilab.runs.folder import read_experiment, read_result, read_run
 from jarilab.runs.options import Training
 from jarilab.tasks.base import registry as tasks
@@ -81,7 +81,7 @@ def run(data: bytes) -> object:
 
 
 def metrics(data: bytes) -> object:
-    return curve.read(file(data, "curve/metrics.jsonl"), "0123456789ab")
+    return metrics_log.read(file(data, "curve/metrics.jsonl"), "0123456789ab")
 
 
 def result(data: bytes) -> object:

@@ -13,10 +13,10 @@ from jarilab.comparison.table import tabulate
 from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import seal_record, sha256, write_json
-from jarilab.runs import curve, loaded
+from jarilab.runs import loaded, metrics_log
+from jarilab.runs.catalog import runs_in
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
-from jarilab.runs.listing import runs_in
 from jarilab.runs.verifying import verify
 from jarilab.training import loop
 
@@ -125,7 +125,7 @@ class HostileRun:
 
     def _write(self, mutant: Mutant, record: Any) -> None:
         if mutant.file == "metrics.jsonl":
-            lines = curve.sealed_lines([*self.rows[:-1], record], self.record["hash"])
+            lines = metrics_log.sealed_lines([*self.rows[:-1], record], self.record["hash"])
             (self.run / mutant.file).write_text("".join(lines))
         elif mutant.file in ("run.json", "result.json"):
             self._rehash(record, mutant)
@@ -181,8 +181,8 @@ class HostileRun:
         def stop(*_: object) -> None:
             raise ReachedError
 
-        before, loop.Training._finish = loop.Training._finish, stop
+        before, loop.Trainer._finish = loop.Trainer._finish, stop
         try:
             loop.train(self.experiment, self.run, threads=1)
         finally:
-            loop.Training._finish = before
+            loop.Trainer._finish = before

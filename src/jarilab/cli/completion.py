@@ -60,7 +60,7 @@ def _add_answers(parser: Parser, kind: str) -> None:
 
 def _choices(parser: Parser) -> dict[str, list[str]]:
     """What the flags of a parser may be, where that is one of a few words."""
-    from jarilab.runs.listing import encodings
+    from jarilab.runs.catalog import encodings
 
     found: dict[str, list[str]] = {}
     for known in parser.known.values():

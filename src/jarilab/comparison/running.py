@@ -8,7 +8,7 @@ from typing import Any
 
 from jarilab.comparison.processes import Engine, Running
 from jarilab.comparison.trial import Trial
-from jarilab.runs import curve
+from jarilab.runs import metrics_log
 from jarilab.runs.signals import StopSignals
 from jarilab.training.progress import TrainingProgress
 
@@ -68,4 +68,4 @@ def _as_one(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _curve(trial: Trial) -> list[dict[str, Any]]:
     path = trial.folder / "metrics.jsonl"
     # A damaged line is told by the trial itself, which drops it, and ends nothing here.
-    return curve.read(path, trial.experiment.hash).rows if path.exists() else []
+    return metrics_log.read(path, trial.experiment.hash).rows if path.exists() else []

@@ -13,9 +13,9 @@ from jarilab.comparison.tuning import SEED, check_rates
 from jarilab.core.errors import UserError
 from jarilab.core.options import check_fields
 from jarilab.core.storage.files import check_format, read_json, write_json
-from jarilab.runs.built import overriding
 from jarilab.runs.experiment import Experiment, as_file_name
-from jarilab.runs.precision import Precision
+from jarilab.runs.options import Precision
+from jarilab.runs.resolved_encodings import overriding
 from jarilab.runs.settings import trust_encoding
 from jarilab.tasks.base import registry as tasks
 

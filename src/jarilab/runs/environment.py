@@ -1,4 +1,4 @@
-"""What decides the bits of a result beside the experiment: the machine, the versions, how it was computed."""
+"""What the bits of a result depend on besides the experiment: the machine, versions and execution."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from jarilab._version import __version__
 from jarilab.core.devices import cpu_info
 
 DECIDING = ("jari", "python", "torch", "threads", "cpu", "capability")
-"""What of the environment decides the bits of a result."""
-COMPUTED = {"device": "cpu", "ranks": 1, "accumulate": 1, "compile": False, "shard": False}
-"""The same of how a run was computed, where its record does not say: in one process, on the processor."""
+"""Fields of the environment that decide the bits of a result."""
+EXECUTION_DEFAULTS = {
+    "device": "cpu",
+    "ranks": 1,
+    "accumulate": 1,
+    "compile": False,
+    "shard": False,
+}
+"""Fields of the execution that do so, with the values of records that lack them."""
 
 
 def environment_record() -> dict[str, Any]:
-    """What else decides the bits of a result."""
+    """The environment of this process, as run.json records it."""
     return {
         "jari": __version__,
         "python": platform.python_version(),
@@ -36,15 +42,15 @@ def environment_record() -> dict[str, Any]:
 
 
 def what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What of two such records decides bits and differs, as a person reads it."""
-    before, now = {**COMPUTED, **before}, {**COMPUTED, **now}
-    deciding = [key for key in (*DECIDING, *COMPUTED) if key in before]
+    """The differences of two such records that change bits, one sentence each."""
+    before, now = {**EXECUTION_DEFAULTS, **before}, {**EXECUTION_DEFAULTS, **now}
+    deciding = [key for key in (*DECIDING, *EXECUTION_DEFAULTS) if key in before]
     changed = [key for key in deciding if before[key] != now.get(key)]
     return [f"{key} was {before[key]}, is {now.get(key)}" for key in changed]
 
 
 def _command() -> str:
-    """What was typed, so that it can be typed again."""
+    """The command of this process, to be typed again."""
     program, *words = sys.argv
-    is_ours = Path(program).name in ("jarilab", "__main__.py")
-    return shlex.join([*(["jarilab"] if is_ours else ["python", program]), *words])
+    is_jarilab = Path(program).name in ("jarilab", "__main__.py")
+    return shlex.join([*(["jarilab"] if is_jarilab else ["python", program]), *words])

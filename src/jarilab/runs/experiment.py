@@ -21,9 +21,8 @@ from jarilab.encodings import compose
 from jarilab.models.base import Checks
 from jarilab.models.base import registry as models
 from jarilab.nn.init import initialise
-from jarilab.runs import built
-from jarilab.runs.options import Training
-from jarilab.runs.precision import Precision, checked_precision
+from jarilab.runs import resolved_encodings
+from jarilab.runs.options import Precision, Training, checked_precision
 from jarilab.runs.settings import (
     accepts,
     by_section,
@@ -148,7 +147,7 @@ class Experiment:
     @property
     def encoding(self) -> str:
         """The encodings that the model is built with, as tables show them."""
-        return built.label(self.model, self.model_options)
+        return resolved_encodings.label(self.model, self.model_options)
 
     @property
     def files(self) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The folder of a run: run.json (what makes it), metrics.jsonl (the curve), result.json (the end), checkpoints/."""
+"""The folder of a run: run.json (experiment and environment), metrics.jsonl (curve), result.json and checkpoints/."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from jarilab.core.storage.files import (
     write_json,
     write_text,
 )
-from jarilab.runs import curve
-from jarilab.runs.artifacts import check_artifacts
+from jarilab.runs import metrics_log
 from jarilab.runs.environment import environment_record, what_changed
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.leftovers import is_foreign, remove_leftovers, set_aside
 from jarilab.runs.lock import FolderLock, locked
+from jarilab.runs.partial_files import is_foreign, remove_partial_files, set_aside
 from jarilab.runs.results import read_result
 
 FORMAT = "jari run 1"
@@ -38,13 +37,10 @@ FIELDS = {
     "kept": dict[str, str],
     "environment": dict[str, Any],
 }
-"""What run.json holds; `kernels` are added at the first step."""
-
-
-MOST_NAMED = 20
-"""Runs in a folder that are named where one of them is expected."""
-
-
+"""The fields of run.json; `kernels` is added at the first step."""
+MAX_NAMED = 20
+"""Runs, or problems, that an error lists."""
+MAX_ARTIFACT_BYTES = 2**30
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -57,7 +53,7 @@ class Run:
         self._lock = lock
         self.checkpoints = folder / "checkpoints"
         self._metrics = folder / "metrics.jsonl"
-        self._lines = 0  # of the curve, once `cut_metrics` has read it
+        self._lines = 0
         self.result: dict[str, Any] | None = None
 
     @classmethod
@@ -69,29 +65,29 @@ class Run:
         kept: Mapping[str, bytes],
         computed: Mapping[str, Any] = NOTHING,
     ) -> Run:
-        """Make the folder, or take up the same run in it. Raises UserError if it holds anything else.
+        """Create the folder, or reopen the same run in it. Raises UserError if it holds anything else.
 
-        fingerprint: of the training data. kept: the files that answering needs, by name.
-        computed: what else decides bits, such as the device.
+        fingerprint: of the training data. kept: files that predictions need, by name.
+        computed: fields of the execution that decide bits, such as the device.
         """
         path = folder / "run.json"
         if folder.exists() and (
             not folder.is_dir() or (not path.exists() and is_foreign(folder, kept))
         ):
-            raise UserError(f"{folder} exists and is no run of jari; choose another --out")
+            raise UserError(f"{folder} exists and is not a run; choose another --out")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{folder} cannot be written: {error}") from None
         lock = locked(folder, "is training")
-        remove_leftovers(folder)
+        remove_partial_files(folder)
         environment = {**environment_record(), **computed}
         record = {
             "format": FORMAT,
             "hash": experiment.hash,
             "experiment": experiment.as_dict(),
             "data": fingerprint,
-            "kept": {name: sha256(held) for name, held in kept.items()},
+            "kept": {name: sha256(content) for name, content in kept.items()},
             "environment": environment,
         }
         run = cls(folder, record, lock)
@@ -99,8 +95,8 @@ class Run:
             if path.exists():
                 run._compare(read_run(folder), experiment, fingerprint)
             else:
-                for name, held in kept.items():
-                    write_bytes(folder / name, held)
+                for name, content in kept.items():
+                    write_bytes(folder / name, content)
                 write_json(path, seal_record(record))
             if (folder / "result.json").exists():
                 run.result = read_result(folder, experiment.hash)
@@ -109,27 +105,26 @@ class Run:
             raise
         return run
 
-    def _compare(self, held: dict[str, Any], experiment: Experiment, fingerprint: str) -> None:
-        there = read_experiment(held, self.folder / "run.json")
-        differences = experiment.difference(there)
-        kept = self.record["kept"]
-        if held["kept"] != kept:
+    def _compare(self, record: dict[str, Any], experiment: Experiment, fingerprint: str) -> None:
+        """Raises UserError if the recorded run differs from this one; notes another environment."""
+        differences = experiment.difference(read_experiment(record, self.folder / "run.json"))
+        if record["kept"] != self.record["kept"]:
             differences.append(
                 "vocabulary: another here than there, made from other data or by another tokenizers library"
             )
-        if fingerprint != held["data"]:
-            differences.append(f"data: {fingerprint!r} here, {held['data']!r} there")
+        if fingerprint != record["data"]:
+            differences.append(f"data: {fingerprint!r} here, {record['data']!r} there")
         if differences:
             lines = "\n  ".join(differences)
             raise UserError(
                 f"{self.folder} holds another run; choose another --out, or give its settings:\n  {lines}"
             )
-        check_artifacts(held, self.folder)
-        before, now = held["environment"], self.record["environment"]
-        changed = what_changed(before, now)
+        check_artifacts(record, self.folder)
+        environment = self.record["environment"]
+        changed = what_changed(record["environment"], environment)
         if changed and not (self.folder / "result.json").exists():
             self.notice(f"from here on not bit-exact, because {'; '.join(changed)}")
-        self.record = {**held, "environment": now}
+        self.record = {**record, "environment": environment}
 
     def __enter__(self) -> Run:
         return self
@@ -138,7 +133,7 @@ class Run:
         self._lock.close()
 
     def notice(self, text: str) -> None:
-        """Say something on standard error."""
+        """Print a line on standard error."""
         print(f"jarilab: {text}", file=sys.stderr)
 
     def note_kernels(self, kernels: dict[str, str]) -> None:
@@ -147,9 +142,9 @@ class Run:
         write_json(self.folder / "run.json", seal_record(self.record))
 
     def log(self, row: dict[str, Any]) -> None:
-        """Append a line to the curve."""
+        """Append a row to the curve."""
         self.check_exists()
-        (line,) = curve.sealed_lines([row], self.record["hash"], self._lines + 1)
+        (line,) = metrics_log.sealed_lines([row], self.record["hash"], self._lines + 1)
         try:
             with self._metrics.open("a", encoding="utf-8", newline="\n") as file:
                 file.write(line)
@@ -160,61 +155,65 @@ class Run:
             ) from None
 
     def fsync(self) -> None:
-        """Wait until the curve is on the disk: a checkpoint must not outlive the rows before it in a power cut."""
+        """Sync the curve to the disk, so that no checkpoint survives a power cut without its rows."""
         if self._metrics.exists():
             fsync(self._metrics)
 
     @property
     def rows(self) -> int:
-        """Of the curve, once `cut_metrics` has read it."""
+        """The number of rows of the curve, once `cut_metrics` has read it."""
         return self._lines
 
     def cut_metrics(self, step: int, rows: int | None) -> None:
-        """Drop what was logged after `step`, which is about to be computed again. rows: how many there were up to there
-        when its checkpoint was written, where that is known; lost ones are told of."""
+        """Drop the rows after `step`, whose steps are computed again.
+
+        rows: the number of rows up to `step` when its checkpoint was written, or None; missing ones are reported.
+        """
         if not self._metrics.exists():
             if rows:
                 self.notice(f"{self._metrics} is gone, with the {rows} rows up to step {step}")
             return
-        found = read_curve(self.folder)
-        if found.problems:
+        log = read_curve(self.folder)
+        if log.problems:
             copy = set_aside(self.folder, self._metrics)
-            for problem in found.problems:
-                self.notice(f"{problem}; it is left out, and {copy} is a copy of all of it")
-        kept = [row for row in found.rows if row["step"] <= step]
-        if rows is not None and len(kept) < rows and not found.problems:
+            for problem in log.problems:
+                self.notice(f"{problem}; it is left out, and {copy} is a copy of the whole file")
+        remaining = [row for row in log.rows if row["step"] <= step]
+        if rows is not None and len(remaining) < rows and not log.problems:
             copy = set_aside(self.folder, self._metrics)
             self.notice(
-                f"{self._metrics} is damaged: {rows - len(kept)} of the {rows} rows up to step {step} are missing at "
-                f"its end; the curve goes on without them, and {copy} is a copy of it"
+                f"{self._metrics} is damaged: {rows - len(remaining)} of the {rows} rows up to step {step} are missing "
+                f"at its end; the curve goes on without them, and {copy} is a copy of it"
             )
-        self.write_curve(kept)
+        self.write_curve(remaining)
 
     def write_curve(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Put these rows in the place of the curve."""
-        write_text(self._metrics, curve.sealed_lines(rows, self.record["hash"]))
+        """Replace the curve by these rows."""
+        write_text(self._metrics, metrics_log.sealed_lines(rows, self.record["hash"]))
         self._lines = len(rows)
 
     def finish(self, result: dict[str, Any]) -> None:
+        """Write the result."""
         self.check_exists()
-        result["curve_rows"] = self._lines  # so that lines which are lost at its end are missed
+        # By this number missing lines at the curve's end are noticed.
+        result["curve_rows"] = self._lines
         self.result = result
         write_json(self.folder / "result.json", seal_record(result))
 
     def check_exists(self) -> None:
-        """Raises UserError where the folder was removed, or another one stands in its place: half a run would."""
-        if not self._lock.stands or not (self.folder / "run.json").exists():
+        """Raises UserError if the folder was removed or replaced; else half a run would be written."""
+        if not self._lock.is_valid or not (self.folder / "run.json").exists():
             raise UserError(
-                f"{self.folder} was removed or replaced while it was trained into, so nothing more is written there; "
-                "the same command begins anew"
+                f"{self.folder} was removed or replaced during training, so nothing more is written there; the same "
+                "command starts anew"
             )
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """run.json of a run. Raises UserError if there is none."""
+    """The record of a run, run.json. Raises UserError if there is none, or it is damaged."""
     path = folder / "run.json"
     if not path.is_file():
-        raise _no_run(folder)
+        raise _not_a_run(folder)
     record = read_json(path)
     # Before the seal, which a run of another version need not have.
     check_format(path, FORMAT, record)
@@ -223,22 +222,24 @@ def read_run(folder: Path) -> dict[str, Any]:
     return record
 
 
-def _no_run(folder: Path) -> UserError:
-    """Why a folder is no run, and what to do."""
+def _not_a_run(folder: Path) -> UserError:
+    """The error for a folder that is not a run; it names runs inside."""
     if not folder.exists():
         return UserError(
             f"{folder} does not exist; name the folder of a run, as `jarilab runs` lists them"
         )
     inside = sorted(path.parent for path in folder.glob("*/run.json")) if folder.is_dir() else []
     if not inside:
-        return UserError(f"{folder} is no run of jari: it has no run.json")
-    named = "\n  ".join(map(str, inside[:MOST_NAMED]))
-    more = f"\n  and {len(inside) - MOST_NAMED} more" if len(inside) > MOST_NAMED else ""
-    return UserError(f"{folder} holds runs, and is none itself; name one:\n  {named}{more}")
+        return UserError(
+            f"{folder} is not a run: it has no run.json; name a folder that `jarilab runs` lists"
+        )
+    names = "\n  ".join(map(str, inside[:MAX_NAMED]))
+    more = f"\n  and {len(inside) - MAX_NAMED} more" if len(inside) > MAX_NAMED else ""
+    return UserError(f"{folder} holds runs and is not a run itself; name one:\n  {names}{more}")
 
 
 def read_experiment(record: dict[str, Any], where: Path) -> Experiment:
-    """The experiment of a run.json. Raises UserError."""
+    """The experiment in the record of a run. Raises UserError if it does not match its hash. where: its path."""
     experiment = Experiment.read(record["experiment"], str(where))
     if experiment.hash != record["hash"]:
         raise UserError(
@@ -249,21 +250,42 @@ def read_experiment(record: dict[str, Any], where: Path) -> Experiment:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The curve. Raises UserError where a line of it is damaged, and says how to drop it."""
-    found = read_curve(folder)
-    if found.problems:
-        told = "\n  ".join(found.problems[:MOST_NAMED])
+    """The rows of the curve. Raises UserError if a line is damaged."""
+    log = read_curve(folder)
+    if log.problems:
+        problems = "\n  ".join(log.problems[:MAX_NAMED])
         raise UserError(
-            f"{told}; `jarilab verify {folder} --repair` keeps a copy and the lines that are whole"
+            f"{problems}; `jarilab verify {folder} --repair` keeps a copy and the undamaged lines"
         )
-    return found.rows
+    return log.rows
 
 
-def read_curve(folder: Path) -> curve.CurveFile:
-    """The whole rows of the curve, and what is wrong with the others. Raises UserError where it cannot be read."""
+def read_curve(folder: Path) -> metrics_log.MetricsLog:
+    """The undamaged rows of the curve, and its problems. Raises UserError if it cannot be read."""
     record = read_run(folder)
     lines = None
     if (folder / "result.json").exists():
-        with contextlib.suppress(UserError):  # whoever reads the result says so
+        # A damaged result is reported where it is read.
+        with contextlib.suppress(UserError):
             lines = read_result(folder, record["hash"]).get("curve_rows")
-    return curve.read(folder / "metrics.jsonl", record["hash"], lines)
+    return metrics_log.read(folder / "metrics.jsonl", record["hash"], lines)
+
+
+# Artifacts: files that a run keeps of its data, such as vocabularies, so that it answers without the data.
+
+
+def check_artifacts(record: dict[str, Any], folder: Path) -> None:
+    """Raises UserError if a file that the run keeps is not the one that it was trained with."""
+    for name in record["kept"]:
+        check_artifact(record, folder, name)
+
+
+def check_artifact(record: dict[str, Any], folder: Path, name: str) -> None:
+    """The same for one file."""
+    path = folder / Path(name).name
+    try:
+        checksum = sha256(path, MAX_ARTIFACT_BYTES)
+    except UserError as error:
+        raise UserError(f"{error}; the run cannot answer without it") from None
+    if checksum != record["kept"][name]:
+        raise UserError(f"{path} is not the one this run was trained with; put it back")

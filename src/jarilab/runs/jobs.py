@@ -1,7 +1,7 @@
-"""Trials that train elsewhere: by another process, or as jobs of a cluster that are queued or running.
+"""Jobs that train the trials of a study: queued or running on a cluster, or processes of this machine.
 
-The folder of a study has `cluster/jobs.json`: what was submitted, written before it is, so that nothing is submitted
-twice whenever the driver dies. What became of a job is asked of the scheduler; nothing is unpickled here.
+`cluster/jobs.json` in the folder of a study records each submission before it is made, so that nothing is submitted
+twice. The state of a job is read from the scheduler.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jarilab.core.options import check_fields
 from jarilab.core.storage.files import read_json, write_json
 
 CLUSTER = "cluster"
-"""The folder, in that of a study, for what is told a scheduler."""
+"""The folder for jobs, in that of a study."""
 RECORD = "jobs.json"
 FORMAT = 1
 FIELDS = {"format": Literal[1], "submissions": list[dict[str, Any]]}
@@ -30,17 +30,20 @@ SUBMISSION = {
 }
 QUEUED, RUNNING = "queued", "training"
 STATES = {"PENDING": QUEUED, "REQUEUED": QUEUED, "REQUEUE_HOLD": QUEUED, "SPECIAL_EXIT": QUEUED}
-"""What SLURM calls jobs that wait; all others that it lists are training."""
+"""SLURM's states of waiting jobs; all other jobs that it lists are training."""
 
 
 class UnreachableError(Exception):
-    """The scheduler does not answer now."""
+    """Raised if the scheduler does not answer."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One array of jobs. name: of the array, ours alone. job: its number, None until the scheduler has given it.
-    trials: their folders in that of the study; the i-th is the array's task i."""
+    """One array of jobs.
+
+    name: unique name of the array. trials: folders of its trials in that of the study; the i-th is the array's task i.
+    job: number of the array; None until the scheduler has given it.
+    """
 
     scheduler: str
     name: str
@@ -49,60 +52,63 @@ class Submission:
 
 
 def submissions(study: Path) -> list[Submission]:
-    """What was submitted for a study. Raises UserError for a record that is not ours."""
+    """The submissions of a study. Raises UserError for a damaged record."""
     path = study / CLUSTER / RECORD
     if not path.exists():
         return []
     record = read_json(path)
     check_fields(str(path), FIELDS, record)
-    read = []
-    for one in record["submissions"]:
-        check_fields(str(path), SUBMISSION, one)
-        trials = tuple(one["trials"])
-        read.append(Submission(one["scheduler"], one["name"], trials, one["job"]))
-    return read
+    for entry in record["submissions"]:
+        check_fields(str(path), SUBMISSION, entry)
+    return [
+        Submission(entry["scheduler"], entry["name"], tuple(entry["trials"]), entry["job"])
+        for entry in record["submissions"]
+    ]
 
 
 def keep(study: Path, submission: Submission) -> None:
-    """Write a submission down, or what has become of it; it takes the place of the one of its name."""
-    others = [one for one in submissions(study) if one.name != submission.name]
-    _write(study, [*others, submission])
+    """Record a submission; it replaces the one of the same name."""
+    _write(study, [*_others(study, submission), submission])
 
 
 def drop(study: Path, submission: Submission) -> None:
-    """Forget a submission that the scheduler refused."""
-    _write(study, [one for one in submissions(study) if one.name != submission.name])
+    """Remove a submission that the scheduler refused from the record."""
+    _write(study, _others(study, submission))
 
 
-def _write(study: Path, held: Sequence[Submission]) -> None:
-    record = {"format": FORMAT, "submissions": [asdict(one) for one in held]}
+def _others(study: Path, submission: Submission) -> list[Submission]:
+    return [other for other in submissions(study) if other.name != submission.name]
+
+
+def _write(study: Path, recorded: Sequence[Submission]) -> None:
+    record = {"format": FORMAT, "submissions": [asdict(submission) for submission in recorded]}
     write_json(study / CLUSTER / RECORD, record)
 
 
 def job_of(submission: Submission, index: int) -> str:
-    """What a person types to ask for a trial's job, as far as it is known."""
+    """The job number of a trial, as the scheduler's commands take it; the name of the array until it is known."""
     if submission.job is None:
         return submission.name
-    several = submission.scheduler == "slurm" and len(submission.trials) > 1
-    return f"{submission.job}_{index}" if several else submission.job
+    is_array = submission.scheduler == "slurm" and len(submission.trials) > 1
+    return f"{submission.job}_{index}" if is_array else submission.job
 
 
 @dataclass(frozen=True)
 class Job:
-    """A trial's job that is `queued` or `training`; number: what a person types to ask for it."""
+    """The job of a trial. number: as the scheduler's commands take it. state: `queued` or `training`."""
 
     number: str
     state: str
 
 
 def jobs_alive(study: Path) -> dict[str, Job]:
-    """The trials, by their folders in that of the study, whose jobs are queued or running. Raises UnreachableError."""
-    held = submissions(study)
+    """The queued and running jobs of a study, by the folders of their trials. Raises UnreachableError."""
+    recorded = submissions(study)
     queue: Mapping[tuple[str, int], Job] = {}
-    if any(one.scheduler == "slurm" for one in held):
+    if any(submission.scheduler == "slurm" for submission in recorded):
         queue = _slurm_queue()
     alive: dict[str, Job] = {}
-    for submission in held:
+    for submission in recorded:
         for index, trial in enumerate(submission.trials):
             job = queue.get((submission.name, index))
             if submission.scheduler == "local" and _runs_here(submission, study / CLUSTER):
@@ -113,11 +119,11 @@ def jobs_alive(study: Path) -> dict[str, Job]:
 
 
 def _slurm_queue() -> dict[tuple[str, int], Job]:
-    """This person's jobs that SLURM has in its queue, by name and index. The names are asked for, not the numbers:
-    a driver may have died before it was told those. Raises UnreachableError."""
+    """The user's jobs in SLURM's queue, by name and index. Raises UnreachableError."""
+    # By name: a driver may have ended before it recorded the number.
     command = ["squeue", "--me", "--array", "--noheader", "--format", "%i|%T|%j"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except FileNotFoundError:
         raise UnreachableError("there is no squeue on this machine") from None
     except subprocess.TimeoutExpired:
@@ -125,7 +131,7 @@ def _slurm_queue() -> dict[tuple[str, int], Job]:
     except subprocess.CalledProcessError as error:
         raise UnreachableError(f"squeue: {error.stderr.strip()}") from None
     queue = {}
-    for line in told.stdout.splitlines():
+    for line in finished.stdout.splitlines():
         number, state, name = line.split("|", 2)
         index = number.partition("_")[2] or "0"
         if index.isdigit():
@@ -134,13 +140,13 @@ def _slurm_queue() -> dict[tuple[str, int], Job]:
 
 
 def _runs_here(submission: Submission, folder: Path) -> bool:
-    """Whether the process of a job is there, and no other that has got its number since."""
+    """Whether the process of a local job is running; another process with its number does not count."""
     number = submission.job
     return number is not None and number.isdigit() and str(folder) in _command_of(int(number))
 
 
 def _command_of(number: int) -> str:
-    """The words of a process; nothing where there is none, or it has ended."""
+    """The command line of a process; empty if it has ended."""
     try:
         if Path("/proc/self").exists():
             return os.fsdecode(Path(f"/proc/{number}/cmdline").read_bytes())
@@ -151,16 +157,16 @@ def _command_of(number: int) -> str:
 
 
 def numbered(submission: Submission, job: str) -> Submission:
-    """With the number that the scheduler gave."""
+    """The submission with the number that the scheduler gave."""
     return replace(submission, job=job)
 
 
 def check_reachable() -> None:
-    """Raises UserError where there is no SLURM."""
+    """Raises UserError if SLURM does not answer."""
     try:
         _slurm_queue()
     except UnreachableError as error:
         raise UserError(
-            f"--cluster slurm needs SLURM, and {error}; run it on a machine from which jobs are submitted, or use "
-            "--cluster script to write what to submit there"
+            f"--cluster slurm expects SLURM, got: {error}; run it on a machine from which jobs are submitted, or use "
+            "--cluster script to write a script that is submitted there"
         ) from None

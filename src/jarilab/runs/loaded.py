@@ -1,4 +1,4 @@
-"""A trained run, opened: its experiment, its task, its model, and what answers with them."""
+"""A loaded run: its experiment, task, model and predictor."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import torch
 from jarilab.core.devices import CPU
 from jarilab.core.errors import UserError
 from jarilab.runs import checkpoint as checkpoints
-from jarilab.runs.artifacts import check_artifacts
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.folder import read_experiment, read_run
+from jarilab.runs.folder import check_artifacts, read_experiment, read_run
 from jarilab.runs.weights import check_built
 from jarilab.tasks.base import Task
 from jarilab.tasks.predictors.base import Predictor, predictor_for
@@ -24,8 +23,10 @@ Checkpoint = Literal["last", "best"]
 
 @dataclass(frozen=True, eq=False)
 class OpenRun:
-    """A trained run: its experiment, task, and model in evaluation mode, in float32, as it was after `step`, by the
-    `checkpoint` that was asked for."""
+    """A trained run with its model in evaluation mode, in float32.
+
+    step: the training step of the weights. checkpoint: which checkpoint they are from.
+    """
 
     folder: Path
     experiment: Experiment
@@ -36,15 +37,15 @@ class OpenRun:
 
     @cached_property
     def predictor(self) -> Predictor:
-        """The model as what answers."""
+        """The predictor of the model."""
         return predictor_for(self.model, self.task)
 
     def example(self) -> str:
-        """An input of the task, for whoever gives none. Raises UserError where the task has none."""
+        """An example input of the task. Raises UserError if it has none."""
         examples = self.task.sample_inputs()
         if not examples:
             raise UserError(
-                f"{self.folder}: its task has no example; say what to look at with --input"
+                f"{self.folder}: expected an input, and its task has no example; give one with --input"
             )
         return examples[0]
 
@@ -56,12 +57,12 @@ def load(
     trust_code: bool = False,
     device: torch.device = CPU,
 ) -> OpenRun:
-    """The model of a run.
+    """Load the model of a run.
 
-    checkpoint: the newest whole one, `last`, or the `best` on the way to it. trust_code: execute the Python files that
-    the run names as its task, model or encoding; without it, nothing of a run is executed. device: where the model is
-    to be; to look inside is done on the processor, where there is float64.
-    Raises UserError for a folder that is no run, has no checkpoint yet, or is damaged.
+    checkpoint: `last`, the newest undamaged one, or `best`, by the task's metric. trust_code: whether to execute Python
+    files that the run names as its task, model or encoding; without it nothing of a run is executed. device: device of
+    the model; explanations are computed on the CPU, in float64. Raises UserError for a folder that is not a run, has no
+    checkpoint yet, or is damaged.
     """
     folder = Path(run)
     record = read_run(folder)
@@ -76,9 +77,10 @@ def load(
 
 
 def load_checkpoint(path: Path, experiment: Experiment, task: Task) -> torch.nn.Module:
-    """The model of an experiment with the weights of a checkpoint, in evaluation mode."""
+    """The model of an experiment with the weights of a checkpoint, in evaluation mode. Raises UserError."""
     checkpoints.check_owner(path, experiment.hash)
-    if not experiment.files:  # code of one's own may need what it computes while it builds
+    # Code in other files may need real tensors while it builds a model.
+    if not experiment.files:
         check_built(path / "model.safetensors", lambda: experiment.resolved.build_model(task))
     model = experiment.resolved.build_model(task)
     checkpoints.load_model(path, model, experiment.hash)
@@ -86,6 +88,7 @@ def load_checkpoint(path: Path, experiment: Experiment, task: Task) -> torch.nn.
 
 
 def _checkpoint(folder: Path, which: Checkpoint) -> Path:
+    """The newest or the best checkpoint of a run. Raises UserError if it has none, or a newer one is damaged."""
     path, problems = checkpoints.newest(folder / "checkpoints")
     if path is None:
         command = str(read_run(folder)["environment"].get("command", "jarilab train"))
@@ -93,12 +96,12 @@ def _checkpoint(folder: Path, which: Checkpoint) -> Path:
         if result.exists():
             raise UserError(
                 f"{folder} has a result and no checkpoint: put its checkpoints back, or remove {result} and train it "
-                f"once more: {command}"
+                f"again: {command}"
             )
         raise UserError(f"{folder} has no checkpoint yet; train it first: {command}")
     if problems:
         raise UserError(
-            "; ".join(problems) + f"; {path} before it is whole: "
-            f"`jarilab verify {folder} --repair` puts the damaged one aside to use that"
+            "; ".join(problems) + f"; {path} before it is undamaged: "
+            f"`jarilab verify {folder} --repair` moves the damaged one aside, so that it is used"
         )
     return checkpoints.best(folder / "checkpoints", path) if which == "best" else path

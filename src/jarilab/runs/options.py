@@ -1,4 +1,4 @@
-"""How long and how to train: the options `--set training.NAME=VALUE`."""
+"""The options of training, `--set training.NAME=VALUE`, and the precision of a model."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import torch
 from annotated_types import Ge, Gt, Le, Lt
 
+from jarilab.core.devices import CPU, device_label, has_bfloat16
+from jarilab.core.errors import UserError, unknown
+
 REPLACED = {"examples": "epochs", "batch_size": "tokens"}
-"""Options, and what takes the place of each where it is set."""
+"""Options, and the option that replaces each where it is set."""
+
+Precision = Literal["auto", "float32", "bfloat16"]
+MIN_BFLOAT16_WIDTH = 64
+"""Model dimension from which a training step is faster in bfloat16 than in float32."""
+# On a CPU with AVX-512 BF16, PyTorch 2.13; `benchmarks/precision.py` measures it.
 
 
 def deciding(training: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the options that others take the place of."""
+    """The options without those that others replace."""
     replaced = [old for old, new in REPLACED.items() if training.get(new) is not None]
     return {name: value for name, value in training.items() if name not in replaced}
 
@@ -21,23 +30,22 @@ def deciding(training: Mapping[str, Any]) -> dict[str, Any]:
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """
-    examples: how many examples to train on, counted as often as they are seen; the budget.
-    epochs: the budget as passes over the data instead.
+    examples: training budget in examples; an example counts each time it is seen.
+    epochs: training budget in passes over the data, instead of examples.
     batch_size: examples per step.
-    tokens: tokens per step instead, padding counted, of as many examples of like length as fit.
-    optimizer: muon (matrices by Muon, the rest by AdamW) or adamw (all).
+    tokens: tokens per step, padding included, instead of a batch size; examples of similar length share a batch.
+    optimizer: muon (Muon for matrices, AdamW for the rest) or adamw (AdamW for all).
     lr: the highest learning rate.
-    warmup: the share of the budget in which the learning rate rises linearly from 0; then it falls linearly to 0.
-    weight_decay: of matrices.
-    clip: the largest norm of the gradient.
-    label_smoothing: the share of a target's probability that is spread over the vocabulary.
-    average: the decay of an exponential moving average of the weights, which is then what is measured and kept; 0 for
-        none.
-    evaluations: how often to look at held-out data on the way, evenly spread.
-    evaluation_examples: at how much of it. The last evaluation is always on all of it. A checkpoint is written at each.
-    patience: stop after so many looks without a better one.
-    positions: where tokens are told to be, in training and ever after: sequential, offset, randomized, abacus or
-        coupling, with options as in randomized:longest=2048, or one's own, mine.py:Mine.
+    warmup: share of the steps in which the learning rate rises linearly from 0; then it falls linearly to 0.
+    weight_decay: weight decay of matrices.
+    clip: largest norm of the gradient; larger gradients are scaled down.
+    label_smoothing: share of a target's probability that is spread over the vocabulary.
+    average: decay of an exponential moving average of the weights, which is then evaluated and saved; 0 for none.
+    evaluations: number of evaluations during training, evenly spread; a checkpoint is written at each.
+    evaluation_examples: held-out examples of each of them; the last evaluation is always on all held-out data.
+    patience: stop after so many evaluations without a better one.
+    positions: position IDs of tokens, in training and afterwards: sequential, offset, randomized, abacus or coupling,
+        with options as in randomized:longest=2048, or a policy of your own as mine.py:Mine.
     """
 
     examples: Annotated[int, Ge(1), Le(10**15)] = 1_000_000
@@ -57,18 +65,36 @@ class Training:
     positions: str = "sequential"
 
     def budget(self, size: int) -> int:
-        """How many examples to train on, of data of this size."""
+        """The number of examples to train on, for a data set of this size."""
         if self.epochs is None:
             return self.examples
         examples = round(self.epochs * size)
         return max(1, examples)
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of step 0, 1, ... of `steps`: linear warm-up, then linear decay that ends at 0 after the
-        last step."""
-        done = (step + 1) / steps
-        if done < self.warmup:
-            return self.lr * done / self.warmup
-        left = steps - step
-        falling = steps * (1 - self.warmup) + 1
-        return self.lr * left / falling
+        """The learning rate of step 0, 1, ...: linear warmup, then linear decay to 0 after the last step."""
+        fraction = (step + 1) / steps
+        if fraction < self.warmup:
+            return self.lr * fraction / self.warmup
+        remaining_steps = steps - step
+        decay_steps = steps * (1 - self.warmup) + 1
+        return self.lr * remaining_steps / decay_steps
+
+
+def choose_precision(d_model: int, device: torch.device = CPU) -> Literal["float32", "bfloat16"]:
+    """bfloat16 if the device supports it and a model of this dimension is faster in it; else float32."""
+    is_wide = d_model >= MIN_BFLOAT16_WIDTH
+    return "bfloat16" if is_wide and has_bfloat16(device) else "float32"
+
+
+def checked_precision(
+    precision: Precision, d_model: int, device: torch.device
+) -> Literal["float32", "bfloat16"]:
+    """The precision to train in; `auto` is the faster one. Raises UserError if the device does not support it."""
+    if precision == "auto":
+        return choose_precision(d_model, device)
+    if precision not in ("float32", "bfloat16"):
+        raise unknown("precision", precision, ("auto", "float32", "bfloat16"))
+    if precision == "bfloat16" and device != CPU and not has_bfloat16(device):
+        raise UserError(f"expected a device with bfloat16, got {device_label(device)}; use float32")
+    return precision

@@ -1,4 +1,4 @@
-"""result.json of a run, of which every field is checked before it is compared or drawn."""
+"""result.json of a run, whose fields are checked before they are compared or drawn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FIELDS: dict[str, Any] = {
     "parts": dict[str, dict[str, dict[str, Any]]],
     "curve_rows": Count,
 }
-"""What the fields of a result are, where they are there."""
+"""The types of a result's fields; those in NEEDED must be present."""
 NEEDED = (
     "hash",
     "metric",
@@ -50,11 +50,11 @@ NEEDED = (
 
 
 def read_result(folder: Path, run: str) -> dict[str, Any]:
-    """result.json of the run with this hash. Raises UserError if it is anything else."""
+    """The result of a run. run: its hash. Raises UserError if the file is damaged or of another run."""
     path = folder / "result.json"
     result = unseal_record(path, read_json(path))
-    ours = isinstance(result, dict) and result.get("hash") == run
-    if not ours or not isinstance(result.get(str(result.get("metric"))), float):
+    is_of_run = isinstance(result, dict) and result.get("hash") == run
+    if not is_of_run or not isinstance(result.get(str(result.get("metric"))), float):
         raise UserError(
             f"{path} is not the result of the run {run}; remove it, and the same command measures again"
         )
@@ -65,24 +65,25 @@ def read_result(folder: Path, run: str) -> dict[str, Any]:
 
 
 def _check_values(where: str, result: Mapping[str, Any]) -> None:
-    """What was measured, in the metric that the run is judged by, of all, of groups and of parts."""
+    """Raises UserError if a value of the run's metric is out of range, in total, by group or by part."""
     name = result["metric"]
-    known = METRICS.get(name)  # one of a task of one's own is not known here
-    kind = Share if known is not None and known.share else Number
+    # None for a metric that only another file defines.
+    metric = METRICS.get(name)
+    kind = Share if metric is not None and metric.share else Number
     for label, record in _measured(result):
         check_fields(f"{where}{label}", {name: kind} if name in record else {"value": kind}, record)
     for key in result:
         if key.startswith(f"{name}_"):
             check_fields(where, {key: kind}, result)
-    for one in _parts(result):
-        check_fields(f"{where}: parts", {"examples": FIELDS["steps"]}, one)
+    for part in _parts(result):
+        check_fields(f"{where}: parts", {"examples": FIELDS["steps"]}, part)
 
 
 def _measured(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "", result
     yield ": best", result["best"]
-    for one in _parts(result):
-        yield ": parts", one
+    for part in _parts(result):
+        yield ": parts", part
 
 
 def _parts(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,8 @@
-"""The weights alone at some steps of a training, small and never removed: to look at how a model came about.
+"""Snapshots: the weights at some steps of a training, never removed, to inspect how a model develops.
 
     snapshots/step-000000200.safetensors
 
-They change nothing of the training and are no checkpoints: nothing goes on from them. Step 0 needs no file, since
-initial values follow from the seed.
+They are not checkpoints: training cannot resume from them. Step 0 needs no file, since the seed gives its values.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from jarilab.tasks.base import Task
 
 FOLDER = "snapshots"
 SEALED = "sealed"
-"""The entry of the header that says what a snapshot is."""
+"""The metadata entry with a snapshot's run, step and checksum."""
 
 
 def evenly_spread(steps: int, count: int) -> set[int]:
@@ -35,38 +34,38 @@ def evenly_spread(steps: int, count: int) -> set[int]:
 
 
 def write_snapshot(folder: Path, step: int, weights: Mapping[str, Tensor], run: str) -> None:
-    """Write the weights after `step`, whole or not at all. Raises UserError on a full disk."""
+    """Write the weights after `step` atomically. run: hash of the run. Raises UserError on a full disk."""
     path = _path(folder, step)
     try:
         path.parent.mkdir(exist_ok=True)
         with atomic_write(path) as partial:
-            # One entry: of several, safetensors writes now this one first and now that.
-            told = {"run": run, "step": step, SEAL: digest_of(weights, run, step)}
-            write_weights(weights, partial, {SEALED: json.dumps(told)})
+            # In one entry: safetensors writes several in any order.
+            record = {"run": run, "step": step, SEAL: digest_of(weights, run, step)}
+            write_weights(weights, partial, {SEALED: json.dumps(record)})
             fsync(partial)
     except (OSError, SafetensorError) as error:
         raise UserError(
-            f"{path} cannot be written: {error}; make room, or train without --snapshots"
+            f"{path} cannot be written: {error}; free disk space, or train without --snapshots"
         ) from None
 
 
 def steps_of(folder: Path, run: str) -> list[int]:
-    """The steps whose weights are there. Raises UserError for those of another run."""
-    found = []
+    """The steps that have a snapshot. run: hash of the run. Raises UserError for a snapshot of another run."""
+    steps = []
     for path in sorted((folder / FOLDER).glob("step-*.safetensors")):
         number = path.stem.removeprefix("step-")
         if number.isascii() and number.isdecimal():
-            owner = _told(path).get("run")
+            owner = _read_record(path).get("run")
             if owner != run:
                 raise UserError(
-                    f"{path} was written by the run {owner}, not by {run}, in whose folder it lies; remove it"
+                    f"{path}: expected a snapshot of the run {run}, got one of {owner}; remove it"
                 )
-            found.append(int(number))
-    return found
+            steps.append(int(number))
+    return steps
 
 
 def load(folder: Path, experiment: Experiment, task: Task, step: int) -> nn.Module:
-    """The model as it was after `step`; before the first one its weights are those of the seed."""
+    """The model after `step`; for step 0 with its initial values. Raises UserError for a damaged snapshot."""
     if step == 0:
         return experiment.resolved.initial_model(task)
     path, model = _path(folder, step), experiment.resolved.build_model(task)
@@ -77,37 +76,36 @@ def load(folder: Path, experiment: Experiment, task: Task, step: int) -> nn.Modu
 
 
 def check(path: Path, run: str | None, tensors: Mapping[str, Tensor]) -> None:
-    """Compare the weights of a snapshot with their checksum. run: the hash of the run, where that is known. Raises
-    UserError."""
-    told = _told(path)
-    step, owner = checkpoint.step_of(path.with_suffix("")), str(told.get("run"))
+    """Raises UserError if the weights of a snapshot do not match its checksum. run: hash of the run, or None."""
+    record = _read_record(path)
+    step, owner = checkpoint.step_of(path.with_suffix("")), str(record.get("run"))
     expected = {"run": owner, "step": step, SEAL: digest_of(tensors, owner, step)}
-    if owner != (run or owner) or told != expected:
-        raise UserError(f"{path} is damaged: it is not what it was when it was written; remove it")
+    if owner != (run or owner) or record != expected:
+        raise UserError(f"{path} is damaged: it does not match its checksum; remove it")
 
 
 def digest_of(tensors: Mapping[str, Tensor], run: str, step: int) -> str:
-    """Of weights, whose they are and when."""
-    whole = hashlib.sha256(json.dumps([run, step]).encode())
+    """The SHA-256 of weights, their run and their step."""
+    checksum = hashlib.sha256(json.dumps([run, step]).encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
-        what = [name, str(tensor.dtype), list(tensor.shape)]
-        whole.update(json.dumps(what).encode())
-        whole.update(tensor.flatten().view(torch.uint8).numpy().data)
-    return whole.hexdigest()
+        kind = [name, str(tensor.dtype), list(tensor.shape)]
+        checksum.update(json.dumps(kind).encode())
+        checksum.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return checksum.hexdigest()
 
 
 def _path(folder: Path, step: int) -> Path:
     return folder / FOLDER / f"step-{step:09d}.safetensors"
 
 
-def _told(path: Path) -> dict[str, Any]:
-    """What a snapshot says of itself: its run, its step and its checksum."""
+def _read_record(path: Path) -> dict[str, Any]:
+    """The run, step and checksum in a snapshot's metadata. Raises UserError if it has none."""
     metadata = weights.header(path).metadata
     try:
         record = json.loads(metadata.get(SEALED, ""))
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):
-        raise UserError(f"{path} is damaged: its header is no JSON; remove it")
+        raise UserError(f"{path} is damaged: its metadata has no record of its run; remove it")
     return record

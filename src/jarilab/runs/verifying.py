@@ -1,7 +1,6 @@
-"""Every file of a run against what it was when it was written: what is damaged, and what can still be used.
+"""Check every file of a run against its checksum, and move damaged files aside.
 
-Nothing is executed and no model is built. What is damaged can be put aside, so that the rest is used; nothing is
-deleted.
+Nothing is executed, no model is built and nothing is deleted.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from typing import Any
 
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import seal_record, write_json, write_text
-from jarilab.runs import checkpoint, curve, snapshots
-from jarilab.runs.artifacts import check_artifact
-from jarilab.runs.folder import read_curve, read_experiment, read_run
-from jarilab.runs.leftovers import DAMAGED as ASIDE
-from jarilab.runs.leftovers import leftovers, remove_leftovers, set_aside
+from jarilab.runs import checkpoint, metrics_log, snapshots
+from jarilab.runs.folder import check_artifact, read_curve, read_experiment, read_run
 from jarilab.runs.lock import locked
+from jarilab.runs.partial_files import DAMAGED as ASIDE
+from jarilab.runs.partial_files import partial_files, remove_partial_files, set_aside
 from jarilab.runs.results import read_result
 from jarilab.runs.weights import read_tensors
 
@@ -27,7 +25,7 @@ WHOLE, DAMAGED, OTHER = "whole", "damaged", "no part of the run"
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """A file of a run, or the folder of a checkpoint. about: what is wrong with it."""
+    """A file of a run, or the folder of a checkpoint. state: whole, damaged or no part. about: the problem."""
 
     file: str
     state: str
@@ -36,9 +34,11 @@ class CheckedFile:
 
 @dataclass(frozen=True)
 class VerifiedRun:
-    """files: each with its state. answers_from: the newest step whose weights are whole, where all else is there that
-    an answer needs. goes_on_from: the step that training goes on from; None where it is finished, or cannot. repaired:
-    what was done, a sentence each."""
+    """The files of a run and what can be used of it.
+
+    answers_from: newest step with undamaged weights, if predictions can be computed; else None. goes_on_from: the step
+    that training resumes from; None if it is finished or cannot. repaired: a sentence for each repair.
+    """
 
     run: str
     files: list[CheckedFile]
@@ -50,36 +50,35 @@ class VerifiedRun:
     @property
     def whole(self) -> bool:
         """Whether nothing is damaged."""
-        return all(one.state != DAMAGED for one in self.files)
+        return all(checked.state != DAMAGED for checked in self.files)
 
     def as_dict(self) -> dict[str, Any]:
         return {"whole": self.whole, **asdict(self)}
 
 
 def verify(run: str | Path, *, repair: bool = False) -> VerifiedRun:
-    """Compare every file of a run with its checksum; says what is damaged and what can still be used.
+    """Check every file of a run against its checksum.
 
-    repair: put what is damaged into the folder `damaged` of the run, where nothing is read, so that the rest is used;
-    of the curve a copy goes there, and its whole lines stay. Raises UserError for a folder that is no run.
+    repair: move damaged files into the folder `damaged` of the run, so that the others are used. A damaged curve is
+    copied there and keeps its undamaged lines. Raises UserError for a folder that is not a run.
     """
     folder = Path(run)
     if not (folder / "checkpoints").is_dir():
-        read_run(folder)  # says why it is none
+        # Raises the error for it.
+        read_run(folder)
     repaired = _repair(folder) if repair else []
     files = _checked(folder)
-    usable = not any(one.state == DAMAGED for one in files if one.file in _needed(folder))
-    whole = [
-        one.file for one in files if one.state == WHOLE and one.file.startswith("checkpoints/")
-    ]
-    steps = [checkpoint.step_of(Path(file)) for file in whole]
-    newest = max(steps, default=None) if usable else None
-    states = {one.file: one.state for one in files}
+    states = {checked.file: checked.state for checked in files}
+    usable = all(states.get(name) != DAMAGED for name in _needed(folder))
+    whole = [n for n, state in states.items() if state == WHOLE and n.startswith("checkpoints/")]
+    newest = max((checkpoint.step_of(Path(name)) for name in whole), default=None)
+    newest = newest if usable else None
     finished = states.get("result.json") == WHOLE
     return VerifiedRun(str(folder), files, finished, newest, None if finished else newest, repaired)
 
 
 def _needed(folder: Path) -> set[str]:
-    """What no answer is given without."""
+    """The files that predictions need."""
     try:
         return {"run.json", *read_run(folder)["kept"]}
     except UserError:
@@ -98,7 +97,7 @@ def _checked(folder: Path) -> list[CheckedFile]:
         files += _curve(folder) + _result(folder, owner)
     files += [_checkpoint(path, owner) for path in _steps(folder / "checkpoints")]
     files += [_snapshot(path, owner) for path in _steps(folder / snapshots.FOLDER)]
-    known = {one.file.partition("/")[0] for one in files}
+    known = {checked.file.partition("/")[0] for checked in files}
     return files + list(_others(folder, known))
 
 
@@ -122,13 +121,13 @@ def _artifact(record: dict[str, Any], folder: Path, name: str) -> CheckedFile:
 def _curve(folder: Path) -> list[CheckedFile]:
     name = "metrics.jsonl"
     if not _is_there(folder / name) and not _is_there(folder / "result.json"):
-        return []  # not begun
+        return []
     try:
-        found = read_curve(folder)
+        log = read_curve(folder)
     except UserError as error:
         return [CheckedFile(name, DAMAGED, str(error))]
-    if found.problems:
-        return [CheckedFile(name, DAMAGED, "; ".join(found.problems))]
+    if log.problems:
+        return [CheckedFile(name, DAMAGED, "; ".join(log.problems))]
     return [CheckedFile(name, WHOLE)]
 
 
@@ -168,18 +167,25 @@ def _snapshot(path: Path, owner: str | None) -> CheckedFile:
 
 
 def _others(folder: Path, known: set[str]) -> Iterator[CheckedFile]:
-    left = set(leftovers(folder))
-    for path in sorted(left):
-        about = "left behind by a write that was cut off; the next start of the training removes it"
+    partial = set(partial_files(folder))
+    for path in sorted(partial):
+        about = "a partial write; the next start of the training removes it"
         yield CheckedFile(str(path.relative_to(folder)), OTHER, about)
-    own = known | {".lock", "checkpoints", snapshots.FOLDER, ASIDE, "metrics.jsonl", "result.json"}
+    parts = known | {
+        ".lock",
+        "checkpoints",
+        snapshots.FOLDER,
+        ASIDE,
+        "metrics.jsonl",
+        "result.json",
+    }
     for path in sorted(folder.iterdir()):
-        if path.name not in own and path not in left:
+        if path.name not in parts and path not in partial:
             yield CheckedFile(path.name, OTHER)
 
 
 def _is_there(path: Path) -> bool:
-    """A link that leads nowhere is there too."""
+    """Whether a file or link exists, even a link to nothing."""
     return path.exists() or path.is_symlink()
 
 
@@ -188,16 +194,16 @@ def _is_there(path: Path) -> bool:
 
 def _repair(folder: Path) -> list[str]:
     with locked(folder, "is training"):
-        done = [f"{path} was a leftover, and is removed" for path in leftovers(folder)]
-        remove_leftovers(folder)
-        for one in _checked(folder):
-            if one.state == DAMAGED and one.file not in _needed(folder):
-                done.append(_put_aside(folder, one.file))
-    return done
+        repaired = [f"{path} was a partial write and is removed" for path in partial_files(folder)]
+        remove_partial_files(folder)
+        for checked in _checked(folder):
+            if checked.state == DAMAGED and checked.file not in _needed(folder):
+                repaired.append(_move_aside(folder, checked.file))
+    return repaired
 
 
-def _put_aside(folder: Path, name: str) -> str:
-    """Gives what was done."""
+def _move_aside(folder: Path, name: str) -> str:
+    """Move a damaged file aside, or copy a damaged curve; gives a sentence about it."""
     path = folder / name
     if name != "metrics.jsonl":
         return f"{name} is now {set_aside(folder, path, move=True)}"
@@ -209,13 +215,13 @@ def _put_aside(folder: Path, name: str) -> str:
         rows = []
     copy = set_aside(folder, path) if _is_there(path) else "nothing"
     owner = read_run(folder)["hash"]
-    write_text(path, curve.sealed_lines(rows, owner))
-    _tell_result(folder, owner, len(rows))
-    return f"{name} keeps its {len(rows)} whole lines; {copy} is a copy of all of it"
+    write_text(path, metrics_log.sealed_lines(rows, owner))
+    _update_result(folder, owner, len(rows))
+    return f"{name} keeps its {len(rows)} undamaged lines; {copy} is a copy of the whole file"
 
 
-def _tell_result(folder: Path, owner: str, count: int) -> None:
-    """The result says how many lines the curve has; where it is damaged it is put aside too."""
+def _update_result(folder: Path, owner: str, count: int) -> None:
+    """Write the number of lines of the curve into the result, unless that is damaged, too."""
     try:
         result = read_result(folder, owner)
     except UserError:

@@ -1,5 +1,4 @@
-"""Weights in safetensors files, held against a model by the names, shapes and types in their header before anything of
-their size is allocated."""
+"""Weights in safetensors files, checked against a model by names, shapes and dtypes before they are loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import open_checked
 
-TYPES = {
+DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
@@ -28,25 +27,26 @@ TYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""What safetensors calls the types of tensors that jari writes."""
-OF_OPTIMIZERS = {"adamw": ("exp_avg", "exp_avg_sq", "step"), "muon": ("momentum_buffer",)}
-"""What each optimizer keeps of a parameter; of its shape, but for the number of steps."""
+"""The dtypes that runs have, by their names in safetensors."""
+OPTIMIZER_STATE = {"adamw": ("exp_avg", "exp_avg_sq", "step"), "muon": ("momentum_buffer",)}
+"""The tensors that each optimizer keeps of a parameter; `step` is a number, the others have the parameter's shape."""
 
 Kind = tuple[tuple[int, ...], Any]
-"""The shape and the type of a tensor."""
+"""The shape and dtype of a tensor."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says it holds."""
+    """The header of a safetensors file: shape and dtype of each tensor, and the metadata."""
 
     kinds: dict[str, Kind]
     metadata: dict[str, str]
 
 
 def header(path: Path) -> Header:
-    """The header of a safetensors file. Raises UserError for a file that is none."""
-    with open_checked(path):  # a plain one: nothing is waited for
+    """The header of a safetensors file. Raises UserError for any other file."""
+    # Only a plain file: reading a pipe or a device could block.
+    with open_checked(path):
         try:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}
@@ -54,14 +54,14 @@ def header(path: Path) -> Header:
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path} is damaged or no safetensors file: {error}") from None
     kinds: dict[str, Kind] = {}
-    for name, one in slices.items():
-        held = one.get_dtype()
-        kinds[name] = tuple(one.get_shape()), TYPES.get(held, held)
+    for name, tensor in slices.items():
+        dtype = tensor.get_dtype()
+        kinds[name] = tuple(tensor.get_shape()), DTYPES.get(dtype, dtype)
     return Header(kinds, metadata)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file. Raises UserError for a file that is none."""
+    """All tensors of a safetensors file. Raises UserError for any other file."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
@@ -69,39 +69,37 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def check_built(path: Path, build: Callable[[], nn.Module]) -> None:
-    """Raises UserError that names the first tensor of a file that a model would not have. The model is built without
-    memory for its weights: it may be declared a thousand times as large as what was saved."""
+    """Raises UserError that names the first tensor of a file that does not fit the model that `build` makes."""
+    # Without memory for weights: a changed record may ask for a model of any size.
     with torch.device("meta"):
         model = build()
     _compare(path, model)
 
 
 def fitting(path: Path, model: nn.Module) -> dict[str, Tensor]:
-    """The weights in a file, all of which a model has. Raises UserError that names the first that does not fit, or is
-    not finite."""
+    """The weights of a model in a file. Raises UserError for the first that does not fit or is not finite."""
     _compare(path, model)
     tensors = read_tensors(path)
     for name in sorted(tensors):
         if not bool(tensors[name].isfinite().all()):
-            raise UserError(f"{path}: {name} holds values that are no finite numbers")
+            raise UserError(f"{path}: {name} holds values that are not finite; put back a copy")
     return tensors
 
 
 def _compare(path: Path, model: nn.Module) -> None:
-    held = header(path).kinds
-    own = kinds_of(model)
-    for name in sorted(own.keys() | held.keys()):
-        if name not in held or name not in own:
+    in_file, in_model = header(path).kinds, kinds_of(model)
+    for name in sorted(in_model.keys() | in_file.keys()):
+        if name not in in_file or name not in in_model:
             raise UserError(
-                f"{path}: {name} is {'missing' if name in own else 'unknown to the model'}"
+                f"{path}: {name} is {'missing' if name in in_model else 'unknown to the model'}"
             )
-        if own[name] != held[name]:
-            there, here = " ".join(map(str, held[name])), " ".join(map(str, own[name]))
-            raise UserError(f"{path}: {name} is {there}, the model has {here}")
+        if in_model[name] != in_file[name]:
+            got, expected = " ".join(map(str, in_file[name])), " ".join(map(str, in_model[name]))
+            raise UserError(f"{path}: {name} is {got}, the model has {expected}")
 
 
 def kinds_of(model: nn.Module) -> dict[str, Kind]:
-    """Of all weights of a model."""
+    """Shape and dtype of each weight of a model."""
     return {name: _kind(tensor) for name, tensor in model.state_dict().items()}
 
 
@@ -112,33 +110,34 @@ def _kind(tensor: Tensor) -> Kind:
 def check_training(
     path: Path, optimizers: Mapping[str, torch.optim.Optimizer], raw: nn.Module | None
 ) -> None:
-    """Raises UserError that names the first tensor of a training's state that its optimizers and weights do not have.
-    A parameter that never had a gradient has none of an optimizer's."""
-    held = header(path).kinds
-    # Of an accelerator and of other processes there are more of them, of sizes of their own.
-    random = {name: kind for name, kind in held.items() if name.startswith("random")}
+    """Raises UserError that names the first tensor of a training's state that does not fit.
+
+    optimizers: of the training, by name. raw: the trained weights if their average is saved.
+    """
+    in_file = header(path).kinds
+    # Accelerators and other ranks have more random states, of any size.
+    random = {name: kind for name, kind in in_file.items() if name.startswith("random")}
     expected = {name: (kind[0], torch.uint8) for name, kind in random.items()}
     expected |= {"random": _kind(torch.get_rng_state())}
     if raw is not None:
         expected |= {f"raw/{name}": kind for name, kind in kinds_of(raw).items()}
     for name, optimizer in optimizers.items():
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for number, parameter in enumerate(parameters):
-            begun = any(f"{name}/{number}/{what}" in held for what in OF_OPTIMIZERS[name])
-            if begun:
-                expected |= _of_parameter(name, number, parameter)
-    for name in sorted(expected.keys() | held.keys()):
-        if held.get(name) != expected.get(name):
-            there, here = held.get(name, "missing"), expected.get(name, "unknown to the training")
-            raise UserError(f"{path}: {name} is {there}, expected {here}; put back a copy")
+            kinds = _state_kinds(name, number, parameter)
+            # A parameter that never had a gradient has no state.
+            if kinds.keys() & in_file.keys():
+                expected |= kinds
+    for name in sorted(expected.keys() | in_file.keys()):
+        if in_file.get(name) != expected.get(name):
+            got = in_file.get(name, "missing")
+            wanted = expected.get(name, "unknown to the training")
+            raise UserError(f"{path}: {name} is {got}, expected {wanted}; put back a copy")
 
 
-def _of_parameter(optimizer: str, number: int, parameter: Tensor) -> dict[str, Kind]:
-    """What an optimizer keeps of one parameter."""
-    kinds: dict[str, Kind] = {}
-    for what in OF_OPTIMIZERS[optimizer]:
-        shape, type_of = _kind(parameter)
-        kinds[f"{optimizer}/{number}/{what}"] = (
-            ((), torch.float32) if what == "step" else (shape, type_of)
-        )
-    return kinds
+def _state_kinds(optimizer: str, number: int, parameter: Tensor) -> dict[str, Kind]:
+    """Shape and dtype of each tensor that an optimizer keeps of one parameter."""
+    kinds = {name: _kind(parameter) for name in OPTIMIZER_STATE[optimizer]}
+    if "step" in kinds:
+        kinds["step"] = (), torch.float32
+    return {f"{optimizer}/{number}/{name}": kind for name, kind in kinds.items()}

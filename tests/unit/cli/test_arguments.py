@@ -277,17 +277,17 @@ def test_help_lists_the_defaults_of_the_task_at_hand(capsys):
         arithmetic
     )
     assert re.search(r"the model encoder_decoder: --d-model INTEGER [^(]*\(64\) --n-heads INTEGER", arithmetic)
-    assert "the budget (1000000)" in arithmetic
-    assert "stop after so many looks without a better one (not set)" in arithmetic
+    assert "each time it is seen (1000000)" in arithmetic
+    assert "stop after so many evaluations without a better one (not set)" in arithmetic
     assert "--norm {pre,post} before each sublayer (pre) or after it (post), as the original has it (pre)" in arithmetic
-    assert "--optimizer {muon,adamw} muon (matrices by Muon, the rest by AdamW) or adamw (all) (muon)" in arithmetic
+    assert "or adamw (AdamW for all) (muon)" in arithmetic
     assert "usage: jarilab train [options] [TASK] " in arithmetic
     translation = helped(capsys, "train", "translation", "--model", "recurrent")
     assert "the task translation: --train FILE [FILE ...] two files, source and target, or one TSV (not set)" in (
         translation
     )
     assert re.search(r"the model recurrent: --d-model INTEGER [^(]*\(512\)", translation)
-    assert "the budget as passes over the data instead (12)" in translation
+    assert "training budget in passes over the data, instead of examples (12)" in translation
     assert "the highest learning rate (0.002)" in translation
     assert "--cell" not in helped(capsys, "train", "translation")
 

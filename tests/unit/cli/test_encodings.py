@@ -7,7 +7,7 @@ import pytest
 from jarilab import cli
 from jarilab.encodings.base import registry
 from jarilab.laws import costs
-from jarilab.runs.listing import listed_encoding
+from jarilab.runs.catalog import describe_encoding
 
 
 def printed(capsys, *words):
@@ -30,7 +30,7 @@ def test_every_encoding_has_two_lines_of_at_most_100_columns(capsys):
 
 
 def test_an_encoding_names_its_paper():
-    assert listed_encoding("shaw")["cited"] == "Shaw et al. 2018"
+    assert describe_encoding("shaw")["cited"] == "Shaw et al. 2018"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_an_encoding_names_its_paper():
     [("kerple", 2 * 2 * 8), ("alibi", 0), ("alibi:slopes=learned", 8), ("fire:hidden=4", 2 * (4 + 4 + 4 * 8 + 2))],
 )
 def test_learned_numbers_are_those_of_all_layers(spec, learned):
-    assert listed_encoding(spec)["learns"] == learned
+    assert describe_encoding(spec)["learns"] == learned
 
 
 def test_one_encoding_is_described_in_full(capsys):

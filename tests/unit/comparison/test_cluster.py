@@ -23,8 +23,8 @@ from jarilab.comparison.running import train_all
 from jarilab.comparison.study import Study
 from jarilab.core.errors import UserError
 from jarilab.runs import jobs as jobs_file
+from jarilab.runs.catalog import runs_in
 from jarilab.runs.jobs import Job, Submission, jobs_alive
-from jarilab.runs.listing import runs_in
 
 TASK = "arithmetic:maximum=30"
 SETTINGS = {**TINY, "training.evaluations": 1}
@@ -198,7 +198,7 @@ COMPARE = ["compare", TASK, "--encodings", "none", "--out", "study", "--d-model"
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--cluster", "slurm"], "--cluster slurm needs SLURM, and there is no squeue on this machine"),
+        (["--cluster", "slurm"], "--cluster slurm expects SLURM, got: there is no squeue on this machine"),
         (["--partition", "gpu"], "--partition: for a cluster only; give --cluster slurm, or omit it"),
         (["--cluster", "slurm", "--time", "soon"], "time: expected hours:minutes:seconds, minutes or days-hours"),
         (["--cluster", "slurm", "--memory", "lots"], "memory: expected such as 8G or 500M; got 'lots'"),

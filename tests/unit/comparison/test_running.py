@@ -13,7 +13,7 @@ from jarilab.comparison.processes import ThisMachine, jobs_for, least_used, star
 from jarilab.comparison.running import train_all
 from jarilab.comparison.study import Study
 from jarilab.comparison.trial import Trial
-from jarilab.runs import curve
+from jarilab.runs import metrics_log
 
 
 @given(trials=st.integers(1, 200), cores=st.integers(1, 128))
@@ -63,7 +63,7 @@ def test_rows_that_come_together_are_told_as_one(tmp_path, monkeypatch):
     def write(steps):
         rows = [{"step": s, "loss": s / 2} | ({"measured": "3 %"} if s == 3 else {}) for s in steps]
         with (trial.folder / "metrics.jsonl").open("a") as file:
-            file.writelines(curve.sealed_lines(rows, trial.experiment.hash, min(steps, default=1)))
+            file.writelines(metrics_log.sealed_lines(rows, trial.experiment.hash, min(steps, default=1)))
 
     def tick(_):
         write(batches.pop(0))

@@ -102,7 +102,7 @@ def test_a_file_holds_every_head_and_step_while_it_is_small(runs: Path, monkeypa
 
 
 def test_mistakes_are_told(runs: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no run of jari"):
+    with pytest.raises(UserError, match="is not a run"):
         open_explorer([tmp_path])
     with pytest.raises(UserError, match="given twice"):
         open_explorer([runs / "none", runs / "none"])

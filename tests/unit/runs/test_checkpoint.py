@@ -255,8 +255,7 @@ def test_a_best_checkpoint_that_is_damaged_does_not_cost_the_result(tmp_path, mo
     result = train(tmp_path / "run", report=at(12, lambda: best.write_bytes(b"")))
     assert (result["exact_match"], result["best"]) == (0.3, {"step": 6, "exact_match": 0.9})
     assert (
-        "model.safetensors is not what it was when it was written; the best metric is the one measured"
-        in capsys.readouterr().err
+        "model.safetensors does not match its checksum; the best metric is the one measured" in capsys.readouterr().err
     )
 
 
@@ -319,7 +318,7 @@ def test_a_symbolic_link_is_refused(smallest, tmp_path, name):
     path = shutil.copytree(smallest, tmp_path / smallest.name)
     (path / name).rename(tmp_path / "elsewhere")
     (path / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(checkpoint.DamagedError, match=f"{name} is missing or no plain file"):
+    with pytest.raises(checkpoint.DamagedError, match=f"{name} is missing or not a plain file"):
         checkpoint.verify(path)
 
 
@@ -346,7 +345,7 @@ def test_a_manifest_that_is_none_is_refused(smallest, tmp_path, text):
 def test_a_file_of_another_checkpoint_is_noticed(unfinished):
     older, newer = sorted((unfinished / "checkpoints").glob("step-*"))[-2:]
     shutil.copy(older / "model.safetensors", newer / "model.safetensors")
-    with pytest.raises(checkpoint.DamagedError, match=r"model\.safetensors is not what it was when it was written"):
+    with pytest.raises(checkpoint.DamagedError, match=r"model\.safetensors does not match its checksum"):
         checkpoint.verify(newer)
 
 
@@ -367,7 +366,7 @@ def test_training_falls_back_to_the_checkpoint_before_and_says_so(whole, unfinis
     damage(newest_of(unfinished))
     train(unfinished)
     said = capsys.readouterr().err
-    assert f"jarilab: checkpoint {newest_of(unfinished)} is damaged: model.safetensors is not what it was" in said
+    assert f"jarilab: checkpoint {newest_of(unfinished)} is damaged: model.safetensors does not match" in said
     assert outcome(unfinished) == outcome(whole)
 
 
@@ -398,8 +397,8 @@ def test_training_with_no_whole_checkpoint_is_refused_and_overwrites_nothing(unf
     with pytest.raises(UserError) as error:
         train(unfinished)
     message = str(error.value)
-    assert message.startswith(f"no whole checkpoint is left: checkpoint {newest_of(unfinished)} is damaged: model")
-    assert message.endswith(f"; put back a copy, or remove {unfinished / 'checkpoints'} to begin again")
+    assert message.startswith(f"no undamaged checkpoint is left: checkpoint {newest_of(unfinished)} is damaged: model")
+    assert message.endswith(f"; put back a copy, or remove {unfinished / 'checkpoints'} to start anew")
     assert contents(unfinished) == before
 
 
@@ -408,8 +407,9 @@ def test_a_damaged_newest_checkpoint_is_refused_for_use(finished, name):
     damage(newest_of(finished), name)
     before = sorted((finished / "checkpoints").glob("step-*"))[-2]
     message = (
-        f"checkpoint {newest_of(finished)} is damaged: {name} is not what it was when it was written; "
-        f"{before} before it is whole: `jarilab verify {finished} --repair` puts the damaged one aside to use that"
+        f"checkpoint {newest_of(finished)} is damaged: {name} does not match its checksum; "
+        f"{before} before it is undamaged: `jarilab verify {finished} --repair` moves the damaged one aside, "
+        "so that it is used"
     )
     for use in (api.evaluate, lambda run: list(api.predict(run, ["1+1"])), lambda run: api.walk(run, "1+1")):
         with pytest.raises(UserError) as error:
@@ -463,7 +463,7 @@ def test_a_weight_that_is_no_number_is_refused(finished, value):
     tensors["decoder.norm.weight"][3] = value
     save_file(tensors, path / "model.safetensors")
     resealed(path)
-    with pytest.raises(UserError, match=r"decoder\.norm\.weight holds values that are no finite numbers"):
+    with pytest.raises(UserError, match=r"decoder\.norm\.weight holds values that are not finite"):
         api.load(finished)
 
 
@@ -534,7 +534,7 @@ def test_weights_that_are_no_numbers_are_not_written(tmp_path):
     model = nn.Linear(1, 2)
     with torch.no_grad():
         model.weight[0] = float("inf")
-    with pytest.raises(UserError, match="step 5: weight holds values that are no finite numbers, so no checkpoint of"):
+    with pytest.raises(UserError, match="step 5: weight holds values that are not finite, so no checkpoint of"):
         save_checkpoint(tmp_path, 5, model, {})
     assert list(tmp_path.iterdir()) == []
 
@@ -589,7 +589,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_earlier_one(small_disk, leave
     fill(small_disk, leave)
     with pytest.raises(UserError, match=r"the checkpoint of step 2 could not be written to .*No space left") as error:
         save_checkpoint(small_disk / "run", 2, model, {"adamw": optimizer})
-    assert "earlier checkpoints are untouched. Make room and give the same command again" in str(error.value)
+    assert "earlier checkpoints are untouched. Free disk space and repeat the command" in str(error.value)
     assert [path.name for path in (small_disk / "run").iterdir()] == [first.name]
     checkpoint.verify(first)
 
@@ -665,14 +665,14 @@ def test_a_run_on_other_data_is_refused(finished, monkeypatch):
 def test_a_folder_with_foreign_files_is_refused(tmp_path, name):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).write_text("mine")
-    with pytest.raises(UserError, match="exists and is no run of jari; choose another --out"):
+    with pytest.raises(UserError, match="exists and is not a run; choose another --out"):
         train(tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
 
 
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "run").write_text("mine")
-    with pytest.raises(UserError, match="exists and is no run of jari; choose another --out"):
+    with pytest.raises(UserError, match="exists and is not a run; choose another --out"):
         train(tmp_path / "run")
 
 
@@ -756,7 +756,7 @@ def test_a_checkpoint_of_another_run_is_named(finished, tmp_path):
     train(tmp_path / "other", tiny("none"))
     shutil.rmtree(finished / "checkpoints")
     shutil.copytree(tmp_path / "other" / "checkpoints", finished / "checkpoints")
-    expected = f"was written by the run {tiny('none').hash}, not by {tiny().hash}"
+    expected = f"expected a checkpoint of the run {tiny().hash}, got one of {tiny('none').hash}"
     with pytest.raises(UserError, match=expected):
         api.load(finished)
     (finished / "result.json").unlink()

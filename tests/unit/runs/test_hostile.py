@@ -15,8 +15,8 @@ from jarilab.comparison.table import tabulate
 from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
 from jarilab.runs import loaded, snapshots
+from jarilab.runs.catalog import runs_in
 from jarilab.runs.folder import read_experiment, read_run
-from jarilab.runs.listing import runs_in
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def test_a_lock_ends_with_its_process_even_by_kill_9(tmp_path):
 
 def test_a_lock_is_held_until_it_is_closed(tmp_path):
     with locked(tmp_path, "compares") as lock:
-        assert lock.stands
+        assert lock.is_valid
         assert is_training(tmp_path)
         with pytest.raises(UserError, match="another process compares in"):
             locked(tmp_path, "compares")
@@ -44,10 +44,10 @@ def test_a_folder_that_was_replaced_is_noticed(tmp_path):
     folder.mkdir()
     with locked(folder, "is training") as lock:
         folder.rename(tmp_path / "aside")
-        assert not lock.stands
+        assert not lock.is_valid
         folder.mkdir()
         (folder / ".lock").touch()
-        assert not lock.stands
+        assert not lock.is_valid
 
 
 def test_a_link_is_not_followed(tmp_path):

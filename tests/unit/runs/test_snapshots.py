@@ -50,7 +50,7 @@ def test_a_run_that_was_cut_off_has_all_of_them_in_the_end(tmp_path: Path) -> No
 
 def test_foreign_and_damaged_ones_are_told(tmp_path: Path) -> None:
     train(tmp_path, snapshots=1)
-    with pytest.raises(UserError, match=f"written by the run {tiny().hash}, not by other"):
+    with pytest.raises(UserError, match=f"expected a snapshot of the run other, got one of {tiny().hash}"):
         snapshots.steps_of(tmp_path, "other")
     path = next((tmp_path / "snapshots").iterdir())
     path.write_bytes(path.read_bytes()[:100])
@@ -65,7 +65,7 @@ def test_a_changed_weight_or_another_steps_weights_are_told(tmp_path: Path) -> N
     content = first.read_bytes()
     for spoilt in (content[:-1] + bytes([content[-1] ^ 1]), second.read_bytes()):
         first.write_bytes(spoilt)
-        with pytest.raises(UserError, match=f"{first.name} is damaged: it is not what it was when it was written"):
+        with pytest.raises(UserError, match=f"{first.name} is damaged: it does not match its checksum"):
             snapshots.load(tmp_path, run.experiment, run.task, 1)
     first.write_bytes(content)
     snapshots.load(tmp_path, run.experiment, run.task, 1)

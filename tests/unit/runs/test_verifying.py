@@ -81,7 +81,7 @@ def test_files_that_are_gone_are_damage(run: Path) -> None:
     assert found.answers_from is None
     assert "It cannot answer" in command("verify", run).stdout.replace("aside (--repair), it", "It")
     (run / "run.json").unlink()
-    with pytest.raises(UserError, match=r"is no run of jari: it has no run\.json"):
+    with pytest.raises(UserError, match=r"is not a run: it has no run\.json"):
         verify(run)
 
 
@@ -98,7 +98,7 @@ def test_repair_puts_aside_what_is_damaged_and_deletes_nothing(run: Path) -> Non
     rows = len(read_curve_rows(run)) - 1
     said = command("verify", run, "--repair")
     assert said.returncode == 0
-    assert f"metrics.jsonl keeps its {rows} whole lines" in said.stdout
+    assert f"metrics.jsonl keeps its {rows} undamaged lines" in said.stdout
     assert said.stdout.endswith("It answers from step 4, and training goes on from there.\n")
     aside = [path.read_bytes() for path in (run / "damaged").rglob("*") if path.is_file()]
     assert all(content in aside for content in spoilt)

@@ -134,7 +134,7 @@ def test_a_header_is_read_of_a_plain_file_only(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2, 3)}, path, {"run": "x"})
     assert weights.header(path) == weights.Header({"a": ((2, 3), torch.float32)}, {"run": "x"})
     (tmp_path / "link.safetensors").symlink_to(path)
-    with pytest.raises(UserError, match="missing or no plain file"):
+    with pytest.raises(UserError, match="missing or not a plain file"):
         weights.header(tmp_path / "link.safetensors")
 
 
@@ -162,7 +162,7 @@ def test_a_finished_run_without_checkpoints_is_told_a_way_that_works(tmp_path: P
     shutil.rmtree(run / "checkpoints")
     said = command("predict", run, "1+1")
     assert said.returncode == 2
-    told = re.search(r"or remove (.*/result\.json) and train it once more: jarilab (.*)\n", said.stderr)
+    told = re.search(r"or remove (.*/result\.json) and train it again: jarilab (.*)\n", said.stderr)
     assert told is not None
     Path(told[1]).unlink()
     assert command(*shlex.split(told[2])).returncode == 0
@@ -183,7 +183,7 @@ def test_a_folder_that_is_removed_while_it_is_trained_into_stays_away(tmp_path: 
         if replaced:
             (tmp_path / "run").mkdir()
 
-    with pytest.raises(UserError, match=r"run was removed or replaced while it was trained into"):
+    with pytest.raises(UserError, match=r"run was removed or replaced during training"):
         train(tmp_path / "run", report=at(4, remove))
     assert (tmp_path / "run").exists() is replaced
     assert not list((tmp_path / "run").glob("*"))

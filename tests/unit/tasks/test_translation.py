@@ -372,7 +372,7 @@ def test_a_vocabulary_that_is_not_the_one_of_training(moved: Path, name: str) ->
     with pytest.raises(UserError, match=r"expected a tokenizer .*; got no 'jari tokenizer 1'"):
         jarilab.load(moved)
     path.unlink()
-    with pytest.raises(UserError, match=rf"{name} is missing or no plain file; the run cannot answer without it"):
+    with pytest.raises(UserError, match=rf"{name} is missing or not a plain file; the run cannot answer without it"):
         jarilab.load(moved)
 
 

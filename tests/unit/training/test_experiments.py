@@ -17,8 +17,7 @@ from jarilab.nn.init import generator_for, initialise
 from jarilab.nn.layers import TokenEmbedding
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
-from jarilab.runs.options import Training, deciding
-from jarilab.runs.precision import choose_precision
+from jarilab.runs.options import Training, choose_precision, deciding
 from jarilab.runs.settings import settings_of
 from jarilab.tasks.predictors.base import predictor_for
 from jarilab.training import loop

@@ -203,7 +203,7 @@ def test_a_vocabulary_that_is_missing_is_named(keeping, tmp_path):
     run = shutil.copytree(keeping, tmp_path / "run")
     (run / "vocabulary.json").unlink()
     with pytest.raises(
-        UserError, match=r"run/vocabulary\.json is missing or no plain file; the run cannot answer without it"
+        UserError, match=r"run/vocabulary\.json is missing or not a plain file; the run cannot answer without it"
     ):
         api.load(run)
 
@@ -214,7 +214,7 @@ def test_a_record_cannot_name_a_file_elsewhere(keeping, tmp_path):
     record = held(run / "run.json")
     record["kept"] = {"../secret": hashlib.sha256(b"mine").hexdigest()}
     seal(run / "run.json", record)
-    with pytest.raises(UserError, match="run/secret is missing or no plain file"):
+    with pytest.raises(UserError, match="run/secret is missing or not a plain file"):
         api.load(run)
 
 
@@ -230,7 +230,7 @@ def test_a_start_cut_off_behind_a_vocabulary_is_no_foreign_folder(tmp_path, monk
     if ours:
         assert train(run, experiment)["steps"] == 1
     else:
-        with pytest.raises(UserError, match="exists and is no run of jari; choose another --out"):
+        with pytest.raises(UserError, match="exists and is not a run; choose another --out"):
             train(run, experiment)
     assert (run / "vocabulary.json").read_text(encoding="utf-8") == text
 

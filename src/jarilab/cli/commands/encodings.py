@@ -31,10 +31,10 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab.cli.terminal import show
-    from jarilab.runs.listing import listed_encodings, typed_encodings
+    from jarilab.runs.catalog import describe_encodings, describe_typed_encodings
 
-    named = [encoding for text in options.encodings for encoding in typed_encodings(text)]
-    encodings = named or listed_encodings()
+    named = [encoding for text in options.encodings for encoding in describe_typed_encodings(text)]
+    encodings = named or describe_encodings()
     if options.measure:
         _measure(encodings)
     text = "\n\n".join(map(_in_full, named)) if named else _catalogue(encodings)
@@ -86,7 +86,7 @@ def _what(encoding: dict[str, Any]) -> str:
 
 def _in_full(encoding: dict[str, Any]) -> str:
     """All that is known of one."""
-    from jarilab.runs.listing import CLAIMS, LAYERS, SITE
+    from jarilab.runs.catalog import CLAIMS, LAYERS, SITE
 
     name, about = encoding["name"], encoding["about"]
     also = f" ({', '.join(encoding['also'])})" if encoding["also"] else ""

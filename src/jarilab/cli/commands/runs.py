@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jarilab.cli.arguments import Parser, Words
 
 if TYPE_CHECKING:
-    from jarilab.runs.listing import ListedRun
+    from jarilab.runs.catalog import RunSummary
 
 UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
 
@@ -23,7 +23,7 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab.cli.terminal import show, table
-    from jarilab.runs.listing import runs_in
+    from jarilab.runs.catalog import runs_in
 
     runs = runs_in(Path(options.folder))
     head = ["run", "task", "encoding", "seed", "size", "changed", "state", "measured"]
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
     show(options, {"runs": [one.as_dict() for one in runs]}, text)
 
 
-def _row(one: ListedRun) -> list[str]:
+def _row(one: RunSummary) -> list[str]:
     seed = "" if one.seed is None else str(one.seed)
     what = [one.run, one.task, one.encoding, seed]
     return [*what, size(one.size), ago(one.age), one.progress, one.measured]

@@ -13,9 +13,9 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab.cli.terminal import show, table
-    from jarilab.runs.listing import listed_tasks
+    from jarilab.runs.catalog import describe_tasks
 
-    tasks = listed_tasks()
+    tasks = describe_tasks()
     head = ["task", "models", "what it is"]
     rows = [[task["name"], ", ".join(task["models"]), task["what"]] for task in tasks]
     hint = "\n\n`jarilab train TASK --help` lists the options of a task."

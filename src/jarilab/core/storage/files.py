@@ -43,12 +43,12 @@ def open_checked(path: Path, largest: int = MAX_FILE_BYTES) -> Iterator[io.Buffe
         descriptor = os.open(path, flags)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
-            raise UserError(f"{path} is missing or no plain file") from None
+            raise UserError(f"{path} is missing or not a plain file") from None
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise UserError(f"{path} is missing or no plain file")
+        raise UserError(f"{path} is missing or not a plain file")
     with os.fdopen(descriptor, "rb") as file:
         if status.st_size > largest:
             raise UserError(f"{path} is larger than {largest >> 20} MB, which no file of jari is")
@@ -95,9 +95,7 @@ def unseal_record(path: Path, record: Any) -> Any:
     fields = record if isinstance(record, dict) else {}
     inner = {name: value for name, value in fields.items() if name != SEAL}
     if not matches_digest(fields.get(SEAL), inner):
-        raise UserError(
-            f"{path} is damaged: it is not what it was when it was written; put back a copy"
-        )
+        raise UserError(f"{path} is damaged: it does not match its checksum; put back a copy")
     return inner
 
 

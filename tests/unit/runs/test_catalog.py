@@ -7,8 +7,8 @@ import pytest
 from helpers.command import command
 from helpers.runs import tiny, train
 from jarilab.core.errors import UserError
-from jarilab.runs.curve import sealed_lines
-from jarilab.runs.listing import typed_encodings
+from jarilab.runs.catalog import describe_typed_encodings
+from jarilab.runs.metrics_log import sealed_lines
 
 
 def test_a_run_with_strange_numbers_stops_nothing(tmp_path: Path) -> None:
@@ -35,10 +35,10 @@ def test_threads_that_no_machine_has_are_refused(tmp_path: Path) -> None:
 
 def test_a_sum_and_a_list_for_layers_are_told_part_by_part() -> None:
     def names(text: str) -> list[str]:
-        return [encoding["name"] for encoding in typed_encodings(text)]
+        return [encoding["name"] for encoding in describe_typed_encodings(text)]
 
     assert names("rotary:base=500+alibi") == ["rotary", "alibi"]
     assert names("rotary,rotary,none") == ["rotary", "none"]
     assert names("sinusoidal@text") == ["sinusoidal"]
     with pytest.raises(UserError, match="unknown encoding 'rotari'; did you mean 'rotary'"):
-        typed_encodings("alibi+rotari")
+        describe_typed_encodings("alibi+rotari")

@@ -1,9 +1,9 @@
-"""The curve of a run, metrics.jsonl: a line for each row, with its number and its SHA-256.
+"""metrics.jsonl, the curve of a run: one row a line, with its line number and its SHA-256.
 
     {"step": 200, "loss": 1.31, ..., "line": 12, "sha256": "9f0c..."}
 
-A kill while a line is written leaves a part of it at the end, which is no damage: what it was about is computed again.
-Any other line that is not what it was is named.
+A kill during a write leaves a partial last line, which is no damage: training computes its step again. Any other line
+that does not match its checksum is reported.
 """
 
 from __future__ import annotations
@@ -17,61 +17,61 @@ from typing import Any
 
 from jarilab.core.storage.files import SEAL, digest, matches_digest, read_bytes
 
-LARGEST = 2**28
+MAX_BYTES = 2**28
 COUNTS = ("step", "steps", "examples", "tokens", "held_out")
 NUMBERS = (*COUNTS, "loss", "value", "gradient_norm", "lr", "seconds", "cpu_seconds")
-"""The fields of a row that are drawn or counted, where they are there."""
+"""Fields of a row that must be numbers if they are present."""
 
 
 @dataclass(frozen=True)
-class CurveFile:
-    """rows: the whole ones. problems: a sentence for each line that is not, or is missing."""
+class MetricsLog:
+    """A log as it was read. rows: the undamaged rows. problems: a sentence for each damaged or missing line."""
 
     rows: list[dict[str, Any]]
     problems: list[str]
 
 
 def sealed_lines(rows: Iterable[Mapping[str, Any]], run: str, first: int = 1) -> list[str]:
-    """Rows as they are written, the first as this line. run: the hash of the run, so that the rows of another one are
-    noticed."""
+    """Lines of rows, numbered from `first`. run: hash of the run; it is part of the checksums."""
     return [_line(row, number, run) for number, row in enumerate(rows, first)]
 
 
 def _line(row: Mapping[str, Any], number: int, run: str) -> str:
-    told = {**row, "line": number}
-    return json.dumps({**told, SEAL: digest([run, told])}, allow_nan=False) + "\n"
+    numbered = {**row, "line": number}
+    return json.dumps({**numbered, SEAL: digest([run, numbered])}, allow_nan=False) + "\n"
 
 
-def read(path: Path, run: str, count: int | None = None) -> CurveFile:
-    """The rows of a curve. run: the hash of the run. count: how many a finished one has. Raises UserError where it
-    cannot be read at all."""
-    *lines, torn = read_bytes(path, LARGEST).decode(errors="replace").split("\n")
+def read(path: Path, run: str, count: int | None = None) -> MetricsLog:
+    """The rows of a log and its problems. run: hash of the run. count: rows of a finished run.
+
+    Raises UserError if the file cannot be read at all.
+    """
+    *lines, rest = read_bytes(path, MAX_BYTES).decode(errors="replace").split("\n")
     parsed = [_parsed(line) for line in lines]
-    if _whole(_parsed(torn[:-1]), run):
-        parsed.append(None)  # all of it was written: what is damaged is the end of the line
+    # A whole row whose line end was changed is damage, no partial write.
+    if _is_intact(_parsed(rest[:-1]), run):
+        parsed.append(None)
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
-    before, damaged = 0, 0
+    last_number, damaged = 0, 0
     for number, row in enumerate(parsed, 1):
-        if row is None or not is_row(row) or not _whole(row, run):
-            problems.append(
-                f"{path}:{number} is damaged: it is not what it was when it was written"
-            )
+        if row is None or not is_row(row) or not _is_intact(row, run):
+            problems.append(f"{path}:{number} is damaged: it does not match its checksum")
             damaged += 1
             continue
-        told = row.pop("line")
-        if told <= before:
-            problems.append(f"{path}:{number} is damaged: it is line {told} once more")
+        row_number = row.pop("line")
+        if row_number <= last_number:
+            problems.append(f"{path}:{number} is damaged: it repeats line {row_number}")
             continue
-        missing = told - before - 1 - damaged
+        missing = row_number - last_number - 1 - damaged
         if missing > 0:
-            problems.append(f"{path}:{number} is damaged: {missing} before it are missing")
-        before, damaged = told, 0
+            problems.append(f"{path}:{number} is damaged: {missing} lines before it are missing")
+        last_number, damaged = row_number, 0
         row.pop(SEAL)
         rows.append(row)
     if count is not None and len(rows) != count and not problems:
-        problems.append(f"{path} is damaged: it has {len(rows)} whole lines of {count}")
-    return CurveFile(rows, problems)
+        problems.append(f"{path} is damaged: expected {count} lines, got {len(rows)}")
+    return MetricsLog(rows, problems)
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
@@ -82,8 +82,8 @@ def _parsed(line: str) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def _whole(row: dict[str, Any] | None, run: str) -> bool:
-    """Whether a row is what was sealed."""
+def _is_intact(row: dict[str, Any] | None, run: str) -> bool:
+    """Whether a row matches its checksum."""
     if row is None or SEAL not in row or not _is_count(row.get("line")):
         return False
     inner = {name: value for name, value in row.items() if name != SEAL}
@@ -91,7 +91,7 @@ def _whole(row: dict[str, Any] | None, run: str) -> bool:
 
 
 def is_row(row: Mapping[str, Any]) -> bool:
-    """Whether a row can be drawn: its step is there, and its numbers are finite."""
+    """Whether a row has a step and finite numbers, so that it can be drawn."""
     if not all(_is_number(row[name]) for name in NUMBERS if row.get(name) is not None):
         return False
     counts = [row[name] for name in ("step", "steps", "examples") if name in row]
@@ -105,5 +105,6 @@ def _is_count(value: Any) -> bool:
 def _is_number(value: Any) -> bool:
     try:
         return type(value) in (int, float) and math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
+    # An integer may exceed every float.
+    except OverflowError:
         return False

@@ -1,4 +1,4 @@
-"""What there is: runs in a folder, tasks, encodings. Nothing that a run names is executed."""
+"""Lists of the runs in a folder, of tasks and of encodings. Nothing that a run names is executed."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from jarilab.runs.settings import models_for
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.metrics import METRICS
 
-DEEPEST = 4
-"""Folders inside folders in which runs are looked for."""
-OWN = ("run.json", "metrics.jsonl", "result.json")
-"""The files that say when a run changed: a page of it may lie there, too."""
-FINISHED, GOING, NEVER, DAMAGED = "finished", "not finished", "never begun", "damaged"
+MAX_DEPTH = 4
+"""Levels of folders that are searched for runs."""
+RUN_FILES = ("run.json", "metrics.jsonl", "result.json")
+"""The files whose times say when a run changed; other files may be beside them."""
+FINISHED, UNFINISHED, NOT_BEGUN, DAMAGED = "finished", "not finished", "never begun", "damaged"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListedRun:
+class RunSummary:
     """A run as a line of a list.
 
-    state: finished, not finished, training, queued, never begun or damaged; of the last, problem says how. job: of a
-    scheduler, where one trains it or has it in its queue. step, steps: how far it is.
-    value: of the metric, at the end or where it was measured last. age: seconds since it changed. size: in bytes.
+    state: finished, not finished, training, queued, never begun or damaged. problem: the error of a damaged one. job:
+    number of the scheduler's job that trains it. step, steps: steps taken, and all steps. value: of the metric, when it
+    was measured last. age: seconds since the last change. size: bytes.
     """
 
     run: str
@@ -68,80 +68,81 @@ class ListedRun:
 
     @property
     def progress(self) -> str:
-        """How far it is, for people."""
-        parts = [] if self.state == GOING else [self.state]
+        """State and step as text."""
+        parts = [] if self.state == UNFINISHED else [self.state]
         if self.step is not None and self.state != FINISHED:
-            whole = "" if self.steps is None else f" of {self.steps:,}"
-            parts.append(f"at step {self.step:,}{whole}")
+            total = "" if self.steps is None else f" of {self.steps:,}"
+            parts.append(f"at step {self.step:,}{total}")
         if self.job is not None:
             parts.append(f"job {self.job}")
-        told = ", ".join(parts)
-        return f"{told}: {self.problem}" if self.problem else told
+        text = ", ".join(parts)
+        return f"{text}: {self.problem}" if self.problem else text
 
     @property
     def measured(self) -> str:
-        """The metric, for people."""
+        """The metric and its value as text."""
         if self.metric is None or self.value is None:
             return ""
-        metric = METRICS.get(self.metric)  # one of a task of one's own is not known here
+        # None for a metric that only another file defines.
+        metric = METRICS.get(self.metric)
         if metric is None:
             return f"{self.metric} {self.value:.4g}"
         return f"{metric.title} {metric.text(self.value)}"
 
 
-def runs_in(folder: Path) -> list[ListedRun]:
-    """The runs in a folder and in the folders in it. Raises UserError where there is no such folder."""
+def runs_in(folder: Path) -> list[RunSummary]:
+    """The runs in a folder and its subfolders. Raises UserError if it is not a folder."""
     if not folder.is_dir():
-        missing = "is no folder" if folder.exists() else "does not exist"
-        raise UserError(f"{folder} {missing}; name a folder that holds runs")
-    alive = _alive(folder)
-    listed = [_listed(run, alive.pop(run, None)) for run in run_folders(folder)]
-    queued = [_not_begun(run, job) for run, job in alive.items()]
-    return sorted(listed + queued, key=lambda one: one.run) if queued else listed
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise UserError(f"{folder} {problem}; name a folder that holds runs")
+    jobs = _jobs_in(folder)
+    begun = [_summary(run, jobs.pop(run, None)) for run in run_folders(folder)]
+    queued = [_not_begun(run, job) for run, job in jobs.items()]
+    return sorted(begun + queued, key=lambda summary: summary.run) if queued else begun
 
 
-def _alive(folder: Path) -> dict[Path, Job]:
-    """The jobs of the studies in a folder that are queued or running, by the folders of their trials."""
-    alive: dict[Path, Job] = {}
+def _jobs_in(folder: Path) -> dict[Path, Job]:
+    """The queued and running jobs of studies in a folder, by the folders of their trials."""
+    jobs: dict[Path, Job] = {}
     for record in sorted(folder.glob(f"**/{CLUSTER}/{RECORD}")):
         study = record.parent.parent
         try:
-            found = jobs_alive(study)
+            trials = jobs_alive(study)
         except (UnreachableError, UserError) as error:
-            print(f"jarilab: {study}: what is queued is not known: {error}", file=sys.stderr)
+            print(f"jarilab: {study}: queued jobs are not known: {error}", file=sys.stderr)
             continue
-        alive |= {study / trial: job for trial, job in found.items()}
-    return alive
+        jobs |= {study / trial: job for trial, job in trials.items()}
+    return jobs
 
 
-def _not_begun(folder: Path, job: Job) -> ListedRun:
-    """A trial that has no folder yet."""
-    return ListedRun(run=str(folder), state=job.state, job=job.number, age=0.0, size=0)
+def _not_begun(folder: Path, job: Job) -> RunSummary:
+    """The summary of a trial that has no folder yet."""
+    return RunSummary(run=str(folder), state=job.state, job=job.number, age=0.0, size=0)
 
 
-def run_folders(folder: Path, deepest: int = DEEPEST) -> Iterator[Path]:
-    """Where run.json lies, in the folder or below."""
+def run_folders(folder: Path, max_depth: int = MAX_DEPTH) -> Iterator[Path]:
+    """The run folders in a folder, itself included."""
     if (folder / "run.json").is_file():
         yield folder
-    elif deepest:
-        inner = (path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
-        for path in sorted(inner):
-            yield from run_folders(path, deepest - 1)
+    elif max_depth:
+        children = (path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
+        for path in sorted(children):
+            yield from run_folders(path, max_depth - 1)
 
 
-def _listed(folder: Path, job: Job | None) -> ListedRun:
+def _summary(folder: Path, job: Job | None) -> RunSummary:
     files = [path for path in folder.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
-    changed = max(path.stat().st_mtime for path in files if path.name in OWN)
+    changed = max(path.stat().st_mtime for path in files if path.name in RUN_FILES)
     where: dict[str, Any] = {"run": str(folder), "age": time.time() - changed, "size": size}
     try:
         experiment = read_experiment(read_run(folder), folder / "run.json")
         state = _state(folder, experiment.hash)
         if state["state"] != FINISHED:
-            state |= _elsewhere(folder, job)
+            state |= _training_state(folder, job)
     except UserError as error:
-        return ListedRun(**where, problem=str(error))
-    return ListedRun(
+        return RunSummary(**where, problem=str(error))
+    return RunSummary(
         **where,
         task=experiment.task,
         model=experiment.model,
@@ -151,15 +152,15 @@ def _listed(folder: Path, job: Job | None) -> ListedRun:
     )
 
 
-def _elsewhere(folder: Path, job: Job | None) -> dict[str, Any]:
-    """Who trains an unfinished run, or has it in a queue."""
+def _training_state(folder: Path, job: Job | None) -> dict[str, Any]:
+    """The state of an unfinished run that a job or another process trains; empty if none does."""
     if job is not None:
         return {"state": job.state, "job": job.number}
     return {"state": RUNNING} if is_training(folder) else {}
 
 
 def _state(folder: Path, run: str) -> dict[str, Any]:
-    """How far a run is, and what was measured."""
+    """State, step and last metric of a run. run: its hash."""
     if (folder / "result.json").exists():
         result = read_result(folder, run)
         metric, steps = result["metric"], result.get("steps")
@@ -167,19 +168,19 @@ def _state(folder: Path, run: str) -> dict[str, Any]:
         return {"state": FINISHED, **counts, "metric": metric, "value": result[metric]}
     rows = read_metrics(folder) if (folder / "metrics.jsonl").exists() else []
     if not rows:
-        return {"state": NEVER}
+        return {"state": NOT_BEGUN}
     measured = [row for row in rows if "value" in row]
     value = measured[-1]["value"] if measured else None
-    known = [name for name in METRICS if measured and name in measured[-1]]
+    metrics = [name for name in METRICS if measured and name in measured[-1]]
     counts = {"step": rows[-1]["step"], "steps": rows[-1].get("steps")}
-    return {"state": GOING, **counts, "metric": next(iter(known), None), "value": value}
+    return {"state": UNFINISHED, **counts, "metric": next(iter(metrics), None), "value": value}
 
 
 # Tasks and encodings -------------------------------------------------------------------------------------------------
 
 
-def listed_tasks() -> list[dict[str, Any]]:
-    """Every task of the package: name, what it is, the models that can learn it, its metric, its options."""
+def describe_tasks() -> list[dict[str, Any]]:
+    """Every task of the package: name, description, models that can learn it, metric, options."""
     return [_task(name, tasks.spec(name).target) for name in tasks.names()]
 
 
@@ -211,12 +212,12 @@ _CITED = re.compile(r"\(([A-Z][^()]*?\d{4})")
 _AUTHORS = re.compile(r"^(\w+),.* (\d{4})$")
 
 
-def listed_encodings() -> list[dict[str, Any]]:
-    """Every encoding of the package, as `listed_encoding` has it."""
-    return [listed_encoding(name) for name in encodings.names()]
+def describe_encodings() -> list[dict[str, Any]]:
+    """Every encoding of the package, as `describe_encoding` has it."""
+    return [describe_encoding(name) for name in encodings.names()]
 
 
-def listed_encoding(spec: str) -> dict[str, Any]:
+def describe_encoding(spec: str) -> dict[str, Any]:
     """Facts about an encoding: names, description, axes, hooks, claims, number of parameters, source, options.
 
     Description and source are those of the class docstring, whose paragraph `Source: ...` names the paper. Raises
@@ -235,7 +236,7 @@ def listed_encoding(spec: str) -> dict[str, Any]:
         "axes": list(target.axes),
         "hooks": sorted(hooks_of(target)),
         "claims": {claim: getattr(encoding, claim) for claim in CLAIMS},
-        "learns": learned_numbers(str(parsed)),
+        "learns": count_parameters(str(parsed)),
         "paper": source,
         "cited": _AUTHORS.sub(r"\1 et al. \2", citation[1]) if citation else None,
         "options": _options(target),
@@ -254,17 +255,17 @@ def _described(target: type) -> tuple[str, str]:
     return "\n\n".join(description), source
 
 
-def typed_encodings(text: str) -> list[dict[str, Any]]:
-    """`listed_encoding` of what a person typed, with its `spec`: of each part of a sum, of each in a list for layers.
+def describe_typed_encodings(text: str) -> list[dict[str, Any]]:
+    """`describe_encoding` of what a person typed, with its `spec`: of each part of a sum, of each in a list for layers.
     Who types a file's name wants it used. Raises UserError for one that there is not."""
     for path in files_of(text):
         trust_code(path)
     parts = [part_spec(part)[0] for of_layer in layer_specs(text) for part in split_sum(of_layer)]
     specs = dict.fromkeys(map(str, parts))
-    return [listed_encoding(spec) | {"spec": spec} for spec in specs]
+    return [describe_encoding(spec) | {"spec": spec} for spec in specs]
 
 
-def learned_numbers(spec: str) -> int:
+def count_parameters(spec: str) -> int:
     """How many numbers it learns in a causal stack of `LAYERS` layers at `SITE`."""
     stack = LayerEncodings(spec, SITE, LAYERS)
     return sum(parameter.numel() for parameter in stack.parameters())

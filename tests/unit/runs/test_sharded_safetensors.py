@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from jarilab.runs.parts import write_joined
+from jarilab.runs.sharded_safetensors import write_joined
 
 WHOLE = {
     "b.weight": torch.arange(15.0).reshape(5, 3),

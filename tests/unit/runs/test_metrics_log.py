@@ -11,7 +11,7 @@ import jarilab
 from helpers.command import command
 from helpers.runs import PowerCutError, at, cut, held, outcome, seal, tiny, train
 from jarilab.core.errors import UserError
-from jarilab.runs import curve
+from jarilab.runs import metrics_log
 from jarilab.runs.folder import read_metrics
 
 ROWS = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25, "value": 1}, {"step": 3, "loss": 0.125}]
@@ -21,7 +21,7 @@ ROWS = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25, "value": 1}, {"step"
 def path(tmp_path: Path) -> Path:
     """A curve of three rows."""
     path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(curve.sealed_lines(ROWS, "ours")))
+    path.write_text("".join(metrics_log.sealed_lines(ROWS, "ours")))
     return path
 
 
@@ -39,7 +39,7 @@ def finished(whole: Path, tmp_path: Path) -> Path:
 
 
 def test_rows_come_back_as_they_were(path: Path) -> None:
-    assert curve.read(path, "ours", 3) == curve.CurveFile(ROWS, [])
+    assert metrics_log.read(path, "ours", 3) == metrics_log.MetricsLog(ROWS, [])
 
 
 def test_every_flipped_bit_is_named_and_costs_the_lines_that_it_hit(path: Path) -> None:
@@ -48,7 +48,7 @@ def test_every_flipped_bit_is_named_and_costs_the_lines_that_it_hit(path: Path) 
         flipped = bytearray(content)
         flipped[place] ^= 1 << place % 8
         path.write_bytes(flipped)
-        found = curve.read(path, "ours", 3)
+        found = metrics_log.read(path, "ours", 3)
         assert [row for row in found.rows if row not in ROWS] == []
         assert len(found.rows) >= (1 if content[place] == ord("\n") else 2)
         assert all(problem.startswith(f"{path}:") for problem in found.problems)
@@ -58,36 +58,36 @@ def test_every_flipped_bit_is_named_and_costs_the_lines_that_it_hit(path: Path) 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda lines: lines[:1] + lines[2:], ":2 is damaged: 1 before it are missing"),
-        (lambda lines: [lines[1], lines[0], lines[2]], ":1 is damaged: 1 before it are missing"),
-        (lambda lines: [*lines, lines[2]], ":4 is damaged: it is line 3 once more"),
-        (lambda lines: lines[:2], " is damaged: it has 2 whole lines of 3"),
-        (lambda lines: [], " is damaged: it has 0 whole lines of 3"),
-        (lambda lines: [*lines[:2], lines[2].replace("0.125", "0.126")], ":3 is damaged: it is not what it was"),
-        (lambda lines: [*lines[:2], '{"step": 3, "loss": 0.125}\n'], ":3 is damaged: it is not what it was"),
+        (lambda lines: lines[:1] + lines[2:], ":2 is damaged: 1 lines before it are missing"),
+        (lambda lines: [lines[1], lines[0], lines[2]], ":1 is damaged: 1 lines before it are missing"),
+        (lambda lines: [*lines, lines[2]], ":4 is damaged: it repeats line 3"),
+        (lambda lines: lines[:2], " is damaged: expected 3 lines, got 2"),
+        (lambda lines: [], " is damaged: expected 3 lines, got 0"),
+        (lambda lines: [*lines[:2], lines[2].replace("0.125", "0.126")], ":3 is damaged: it does not match"),
+        (lambda lines: [*lines[:2], '{"step": 3, "loss": 0.125}\n'], ":3 is damaged: it does not match"),
     ],
 )
 def test_lines_that_are_lost_moved_or_changed_are_told(path: Path, change, problem: str) -> None:
     path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
-    assert curve.read(path, "ours", 3).problems[0].startswith(f"{path}{problem}")
+    assert metrics_log.read(path, "ours", 3).problems[0].startswith(f"{path}{problem}")
 
 
 def test_the_curve_of_another_run_is_no_curve_of_this_one(path: Path) -> None:
-    found = curve.read(path, "another")
+    found = metrics_log.read(path, "another")
     assert (found.rows, len(found.problems)) == ([], 3)
 
 
 def test_a_line_that_a_kill_cut_off_is_no_damage(path: Path) -> None:
     whole = path.read_text()
-    for end in range(1, len(curve.sealed_lines(ROWS[2:], "ours", 3)[0])):
+    for end in range(1, len(metrics_log.sealed_lines(ROWS[2:], "ours", 3)[0])):
         path.write_text(whole[:-end])
-        assert curve.read(path, "ours").problems == []
+        assert metrics_log.read(path, "ours").problems == []
 
 
 @pytest.mark.parametrize("value", ["1e999", "NaN", "-Infinity", "1" + "0" * 400, '"1"', "[1]", "true", "{}"])
 def test_a_row_with_a_number_that_is_none_is_no_row(value: str) -> None:
-    assert not curve.is_row(json.loads(f'{{"step": 1, "loss": {value}}}'))
-    assert curve.is_row({"step": 1, "loss": 1.0})
+    assert not metrics_log.is_row(json.loads(f'{{"step": 1, "loss": {value}}}'))
+    assert metrics_log.is_row({"step": 1, "loss": 1.0})
 
 
 # What reads it -------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def spoil(run: Path) -> str:
     row = json.loads(lines[1])
     lines[1] = lines[1].replace(str(row["loss"]), str(row["loss"] + 1))
     path.write_text("".join(lines))
-    return f"{path}:2 is damaged: it is not what it was when it was written"
+    return f"{path}:2 is damaged: it does not match its checksum"
 
 
 def test_report_runs_and_explore_name_the_line(finished: Path) -> None:
@@ -125,7 +125,7 @@ def test_training_goes_on_without_a_damaged_line_says_so_and_keeps_a_copy(
     spoilt = (run / "metrics.jsonl").read_bytes()
     train(run, experiment)
     copy = run / "damaged" / "metrics.jsonl.1"
-    assert f"jarilab: {told}; it is left out, and {copy} is a copy of all of it\n" in capsys.readouterr().err
+    assert f"jarilab: {told}; it is left out, and {copy} is a copy of the whole file\n" in capsys.readouterr().err
     assert copy.read_bytes() == spoilt
     (found, curve_found, _), (expected, curve_expected, _) = outcome(run), outcome(whole)
     assert curve_found == [curve_expected[0], *curve_expected[2:]]
@@ -141,8 +141,8 @@ def test_a_changed_digit_of_the_result_is_told(finished: Path) -> None:
     for name in ("exact_match", "parameters", "seconds"):
         path.write_text(json.dumps(record | {name: record[name] + 0.5}))
         said = command("runs", finished)
-        assert f"{path} is damaged: it is not what it was when it was written" in said.stdout
-        with pytest.raises(UserError, match=r"result\.json is damaged: it is not what it was when it was written"):
+        assert f"{path} is damaged: it does not match its checksum" in said.stdout
+        with pytest.raises(UserError, match=r"result\.json is damaged: it does not match its checksum"):
             train(finished, tiny(training__examples=16 * 4))
 
 
@@ -151,7 +151,7 @@ def test_what_the_hash_of_an_experiment_does_not_cover_is_sealed_too(finished: P
     record = json.loads(path.read_text())
     record["environment"]["threads"] = 7
     path.write_text(json.dumps(record))
-    with pytest.raises(UserError, match=r"run\.json is damaged: it is not what it was when it was written"):
+    with pytest.raises(UserError, match=r"run\.json is damaged: it does not match its checksum"):
         jarilab.load(finished)
 
 
@@ -197,7 +197,7 @@ def vast(path: Path) -> None:
 @pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "result.json"])
 def test_nothing_is_waited_for_and_nothing_elsewhere_is_read(finished: Path, name: str, spoil) -> None:
     spoil(finished / name)
-    expected = f"{name} is (missing or no plain file|larger than)|is no run of jari"
+    expected = f"{name} is (missing or not a plain file|larger than)|is not a run"
     if name == "metrics.jsonl":
         with pytest.raises(UserError, match=expected):
             read_metrics(finished)

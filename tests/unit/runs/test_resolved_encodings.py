@@ -5,8 +5,8 @@ import pytest
 import jarilab
 from helpers.runs import TINY, tiny
 from jarilab.core.errors import UserError
-from jarilab.runs.built import label, overriding
 from jarilab.runs.experiment import Experiment
+from jarilab.runs.resolved_encodings import label, overriding
 
 
 @pytest.mark.parametrize(
