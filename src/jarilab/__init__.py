@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jarilab.huggingface.swapping import swap as swap
     from jarilab.inspect.measure.measures import Measure as Measure
     from jarilab.inspect.measure.measures import add_measure as add_measure
-    from jarilab.inspect.measure.measuring import measure_heads as measure_heads
+    from jarilab.inspect.measure.measures import measure_heads as measure_heads
     from jarilab.inspect.record.capture import Tape as Tape
     from jarilab.inspect.record.capture import record as record
     from jarilab.laws import check_encoding as check_encoding
@@ -89,7 +89,7 @@ _HOME = {
     "Tape": "jarilab.inspect.record.capture",
     "Measure": "jarilab.inspect.measure.measures",
     "add_measure": "jarilab.inspect.measure.measures",
-    "measure_heads": "jarilab.inspect.measure.measuring",
+    "measure_heads": "jarilab.inspect.measure.measures",
     "record": "jarilab.inspect.record.capture",
     "swap": "jarilab.huggingface.swapping",
     "from_huggingface": "jarilab.huggingface.families",

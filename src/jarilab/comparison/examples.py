@@ -15,9 +15,8 @@ from torch import nn
 from jarilab.comparison.explore import explore_command
 from jarilab.comparison.opening import KINDS
 from jarilab.inspect.intervene.effects import ablation
-from jarilab.inspect.measure.maps import Map
-from jarilab.inspect.measure.measures import equal_row_difference
-from jarilab.inspect.measure.telling import above_chance
+from jarilab.inspect.measure.maps import Map, equal_row_difference
+from jarilab.inspect.measure.measures import salience
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.record.model_io import to_float64
 from jarilab.inspect.record.sites import AttentionSite
@@ -117,7 +116,7 @@ def _site(
         "equal_rows": equal_rows,
         "equal_columns": equal_columns,
         "effects": effects,
-        "above_chance": above_chance(Map.of(tape, site.name, query, key)).tolist(),
+        "salience": salience(Map.of(tape, site.name, query, key)).tolist(),
         "trust": {
             name: trust[name] for name in ("row_sum_error", "masked_weight", "rebuild_error")
         },

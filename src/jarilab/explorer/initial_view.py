@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jarilab.core.errors import UserError, unknown
-from jarilab.inspect.measure.telling import TELLING
+from jarilab.inspect.measure.measures import SALIENT_MEASURES
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.kit.blocks import unpacked
 
@@ -58,7 +58,7 @@ def _salience(view: View, shown: Mapping[str, Any], head: int) -> tuple[float, f
 def _above_chance(view: View, shown: Mapping[str, Any], head: int) -> Iterator[float]:
     lens = view["lens"] or {}
     shares = lens.get("share", {}).get(shown["site"])
-    measures = [shown["measures"].get(name) for name in TELLING]
+    measures = [shown["measures"].get(name) for name in SALIENT_MEASURES]
     for measure in (shares, *measures):
         if measure is None:
             continue

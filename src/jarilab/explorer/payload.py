@@ -13,8 +13,7 @@ from torch.nn import functional
 from jarilab._version import __version__
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.measure.maps import Map, Scored, allowed_of, fitting
-from jarilab.inspect.measure.measures import MEASURES, measure
-from jarilab.inspect.measure.telling import TELLING
+from jarilab.inspect.measure.measures import MEASURES, SALIENT_MEASURES, measure
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.sites import AttentionSite
 from jarilab.pages.kit.blocks import block
@@ -255,7 +254,7 @@ def page_of(
         "language": None,
         "views": list(views),
         "measures": [row for row in [*described, *FURTHER] if row["name"] in used],
-        "telling": list(TELLING),
+        "salient_measures": list(SALIENT_MEASURES),
         "tones": tones_of(view["encoding"] or "" for view in views),
         **initial,
     }

@@ -42,7 +42,7 @@ const CLEAR = 0.2; // above chance
 function doing(app) {
   const { site, head } = app.state;
   const measures = app.site()?.measures ?? {};
-  const scored = [["same_place", app.view().lens?.share?.[site]], ...app.payload.telling.map((name) => [name, measures[name]])];
+  const scored = [["same_place", app.view().lens?.share?.[site]], ...app.payload.salient_measures.map((name) => [name, measures[name]])];
   const there = scored.filter(([, one]) => known(one?.value[head]) && known(one.chance?.[head]));
   if (!there.length) return "";
   const above = ([, one]) => one.value[head] - one.chance[head];

@@ -12,7 +12,7 @@ import torch
 from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall, Summands
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.measure.measures import equal_tokens, row_difference
+from jarilab.inspect.measure.maps import equal_tokens, row_difference
 
 Side = Literal["queries", "keys", "parameter", "other"]
 

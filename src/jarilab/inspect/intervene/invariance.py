@@ -21,7 +21,7 @@ from jarilab.inspect.intervene.moved_positions import (
     move_tokens,
     permutations,
 )
-from jarilab.inspect.measure.measures import row_difference
+from jarilab.inspect.measure.maps import row_difference
 from jarilab.inspect.record.calls import allowed_links
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.record.model_io import Inputs, to_float64

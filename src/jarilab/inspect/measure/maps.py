@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -211,6 +212,41 @@ class Scored:
 
     value: Float[Tensor, " H"]
     chance: Float[Tensor, " H"]
+
+
+# Equal tokens -------------------------------------------------------------------------------------------------------
+
+
+def equal_tokens(tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """All pairs of indices with the same token."""
+    pairs = itertools.combinations(range(len(tokens)), 2)
+    return [(i, j) for i, j in pairs if tokens[i] == tokens[j]]
+
+
+def row_difference(
+    matrix: Float[Tensor, "*H R C"], first: Tensor | int, second: Tensor | int
+) -> Tensor:
+    """Elementwise absolute differences between rows, at the resolution of float32; 0 for two hidden scores."""
+    # A matrix product rounds equal rows differently where they fall into different tiles. Computed in float64 and
+    # compared in float32, rows that are equal in theory are exactly equal.
+    rows = matrix.float()
+    difference = rows[..., first, :] - rows[..., second, :]
+    return difference.nan_to_num(0.0).abs()
+
+
+def equal_row_difference(
+    weights: Float[Tensor, "H Q K"], tokens: Sequence[str]
+) -> list[float] | None:
+    """The largest difference between the rows of equal tokens, for each head; None without equal tokens.
+
+    Exactly 0 means that the head does not distinguish them.
+    """
+    pairs = equal_tokens(tokens)
+    if not pairs:
+        return None
+    first_P, second_P = torch.tensor(pairs).unbind(1)
+    difference_HPK = row_difference(weights, first_P, second_P)
+    return difference_HPK.amax((1, 2)).tolist()
 
 
 # Rollout ------------------------------------------------------------------------------------------------------------

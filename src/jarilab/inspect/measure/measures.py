@@ -1,9 +1,8 @@
-"""Numbers that say what a map shows, each beside what chance would give."""
+"""Measures of a head from its map, each with its value by chance, and the registry of measures."""
 
 from __future__ import annotations
 
 import inspect
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeVar
@@ -13,43 +12,11 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.core.registry import Registry
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.inspect.measure.maps import Map, Scored
+from jarilab.inspect.measure.maps import Map, Recording, Scored, fitting, names_of_sides
 
-DRAWS = 256  # of random picks, for the chance of the commonest offset
-RIDGE = 1e-9  # keeps a singular matrix solvable in float64; far above round-off, far below any figure shown
-CONSTANT = 1e-12  # a variance over the mean square below this is the round-off of float32
-
-
-def equal_tokens(tokens: Sequence[str]) -> list[tuple[int, int]]:
-    """All pairs of places that hold the same token."""
-    pairs = itertools.combinations(range(len(tokens)), 2)
-    return [(i, j) for i, j in pairs if tokens[i] == tokens[j]]
-
-
-def row_difference(
-    matrix: Float[Tensor, "*H R C"], first: Tensor | int, second: Tensor | int
-) -> Tensor:
-    """Elementwise absolute differences between rows, at the resolution of float32.
-
-    A matrix product leaves the last bit of equal rows different where they fall into different tiles of it. Computed in
-    float64 and compared in float32, rows that are equal in theory are equal exactly. Two hidden scores are equal.
-    """
-    rows = matrix.float()
-    difference = rows[..., first, :] - rows[..., second, :]
-    return difference.nan_to_num(0.0).abs()
-
-
-def equal_row_difference(
-    weights: Float[Tensor, "H Q K"], tokens: Sequence[str]
-) -> list[float] | None:
-    """Per head, the largest absolute difference between the attention rows of queries that hold the same token;
-    None where no token stands twice. Exactly 0 means that the head cannot tell them apart."""
-    pairs = equal_tokens(tokens)
-    if not pairs:
-        return None
-    first_P, second_P = torch.tensor(pairs).unbind(1)
-    difference_HPK = row_difference(weights, first_P, second_P)
-    return difference_HPK.amax((1, 2)).tolist()
+CHANCE_DRAWS = 256  # random picks for the chance of the commonest offset
+RIDGE = 1e-9  # makes a singular matrix solvable in float64; far below the figures that are shown
+MIN_VARIANCE = 1e-12  # relative to the mean square; a smaller variance is the round-off of float32
 
 
 # The measures --------------------------------------------------------------------------------------------------------
@@ -59,10 +26,11 @@ registry = Registry("measure", "jarilab.inspect.measure")
 
 @registry.base
 class Measure(ABC):
-    """One number a head, beside what chance would give.
+    """A number for each head, with its value by chance.
 
-    The first paragraph of a subclass's docstring defines it for people. label: its name for people. range: where it
-    lies, if it is bounded. Keyword-only arguments of the constructor are its options, as in `mine.py:Mine:within=2`.
+    The first paragraph of a subclass's docstring is its definition for people. label: its name for people. range: its
+    smallest and largest value, if bounded. Keyword-only arguments of the constructor are its options, as in
+    `mine.py:Mine:within=2`.
     """
 
     label: ClassVar[str]
@@ -73,11 +41,11 @@ class Measure(ABC):
         """The number of each head; NaN where the map does not determine it."""
 
     def chance(self, map: Map) -> Float[Tensor, " H"]:
-        """What chance gives each head: by default the value of a head that looks at all allowed keys alike."""
+        """The value of each head by chance: by default that of equal weights on all allowed keys."""
         return self.value(map.even).expand(len(map.weights))
 
     def of(self, map: Map) -> Scored:
-        """Both for one map. Raises UserError if the measure does not give one number a head."""
+        """Value and chance for one map. Raises UserError unless both are one number a head."""
         value_H = self._checked(self.value(map), map)
         return Scored(value_H, self._checked(self.chance(map), map))
 
@@ -91,20 +59,20 @@ class Measure(ABC):
 
     @property
     def about(self) -> str:
-        """Its definition, from the docstring."""
+        """The definition, from the docstring."""
         return " ".join((inspect.getdoc(self) or "").partition("\n\n")[0].split())
 
 
 MEASURES: dict[str, Measure] = {}
 """The measures of every page, tape and TensorBoard, by name and in their order; `add_measure` adds to them."""
 
-M = TypeVar("M", bound=type[Measure])
+M = TypeVar("M", bound=Measure)
 
 
-def _measure(name: str) -> Callable[[M], M]:
+def _measure(name: str) -> Callable[[type[M]], type[M]]:
     """Register a measure of the package."""
 
-    def register(target: M) -> M:
+    def register(target: type[M]) -> type[M]:
         registry.register(name)(target)
         MEASURES[name] = target()
         return target
@@ -136,14 +104,14 @@ SHARE = (0.0, 1.0)
 
 
 def mass(map: Map, target_QK: Bool[Tensor, "Q K"]) -> Float[Tensor, " H"]:
-    """The weight on the target keys, the mean over the queries that have one. NaN if none has."""
+    """The weight on the target keys, mean over the queries that have one; NaN if none has."""
     target_QK = target_QK & map.allowed
     mass_HQ = (map.weights * target_QK).sum(-1)
     return _mean(mass_HQ, target_QK.any(-1))
 
 
 def scored_mass(map: Map, target_QK: Bool[Tensor, "Q K"]) -> Scored:
-    """`mass`, and that of a head that looks at all allowed keys alike."""
+    """`mass`, with that of equal weights on all allowed keys as chance."""
     return Scored(mass(map, target_QK), mass(map.even, target_QK).expand(len(map.weights)))
 
 
@@ -153,7 +121,7 @@ def undefined(map: Map) -> Float[Tensor, " H"]:
 
 
 def _mean(values_HQ: Tensor, rows_Q: Tensor) -> Tensor:
-    """NaN where there are no rows."""
+    # NaN without rows.
     return values_HQ[:, rows_Q].mean(-1)
 
 
@@ -299,14 +267,14 @@ def _luckiest(map: Map) -> float:
     offsets_C = map.offset[rows_Q][allowed_QK]
     offsets, index_C = offsets_C.unique(return_inverse=True)
     generator = torch.Generator().manual_seed(0)
-    luck_QN = torch.rand(len(count_Q1), DRAWS, generator=generator)
+    luck_QN = torch.rand(len(count_Q1), CHANCE_DRAWS, generator=generator)
     last_Q1 = count_Q1 - 1
     which_QN = (luck_QN * count_Q1).long().minimum(last_Q1)
     before_Q1 = count_Q1.cumsum(0) - count_Q1
     nth_QN = before_Q1 + which_QN
     index_NQ = index_C[nth_QN].t()
     ones_NQ = torch.ones_like(luck_QN).t()
-    picked_ND = torch.zeros(DRAWS, len(offsets))
+    picked_ND = torch.zeros(CHANCE_DRAWS, len(offsets))
     picked_ND.scatter_add_(1, index_NQ, ones_NQ)
     commonest_N = picked_ND.amax(-1)
     return float(commonest_N.mean() / len(count_Q1))
@@ -342,11 +310,11 @@ class Sink(Measure):
     label, range = "sink", SHARE
 
     def value(self, map: Map) -> Tensor:
-        seen_K = map.allowed.any(0)
-        if not bool(seen_K.any()):
+        attended_K = map.allowed.any(0)
+        if not bool(attended_K.any()):
             return undefined(map)
-        never = torch.iinfo(torch.int64).max
-        order_K = map.k_order.masked_fill(~seen_K, never)
+        last = torch.iinfo(torch.int64).max
+        order_K = map.k_order.masked_fill(~attended_K, last)
         first = int(order_K.argmin())
         rows_Q = map.count > 0
         if map.same:
@@ -365,7 +333,7 @@ class Self(Measure):
 
 
 def _equal(map: Map) -> Tensor:
-    """Where a key holds the query's token."""
+    """True where a key has the query's token."""
     names = {*map.queries, *map.keys}
     numbers = {name: number for number, name in enumerate(names)}
     token_Q = torch.tensor([numbers[name] for name in map.queries])
@@ -374,7 +342,7 @@ def _equal(map: Map) -> Tensor:
 
 
 def _after_equal(map: Map) -> Tensor:
-    """Keys just after an earlier place of the query's token."""
+    """True for keys just after an earlier occurrence of the query's token."""
     before_QK = map.ahead < 0
     earlier_QK = _equal(map) & map.allowed & before_QK
     next_K1 = map.k_order.unsqueeze(-1) + 1
@@ -386,13 +354,13 @@ def _after_equal(map: Map) -> Tensor:
 
 
 class Explained(Measure):
-    """R^2 of a query's scores over allowed keys by a free number for each label of a pair."""
+    """R^2 of scores over allowed keys, fitted with a constant for each label of a pair."""
 
     range = SHARE
 
     @abstractmethod
     def labels(self, map: Map) -> Int[Tensor, "Q K"]:
-        """A number for each label."""
+        """The label of each pair of query and key."""
 
     def value(self, map: Map) -> Tensor:
         return self.of(map).value
@@ -426,9 +394,10 @@ class KeyShare(Explained):
 
 
 def _explained(map: Map, label_QK: Tensor) -> Scored:
-    """R^2 of the scores over allowed keys by a free number for each label, with a constant for each query left aside:
-    the softmax does not see it. Chance is what scores without any order would give: the numbers fitted over the scores
-    that are free."""
+    """R^2 of the scores, fitted with a constant for each label, after subtracting the mean of each query.
+
+    A softmax does not depend on this mean. Chance is the value for random scores: fitted constants per free score.
+    """
     allowed_QK = map.allowed
     free = int(map.count.clamp_min(1).sub(1).sum())
     if not free:
@@ -443,30 +412,30 @@ def _explained(map: Map, label_QK: Tensor) -> Scored:
 
     labels, index_C = label_QK[allowed_QK].unique(return_inverse=True)
     row_C = allowed_QK.nonzero()[:, 0]
-    often_QD = count_Q.new_zeros(len(count_Q), len(labels))
-    often_QD.index_put_((row_C, index_C), count_Q.new_ones(()), accumulate=True)
-    share_QD = often_QD / count_Q.unsqueeze(-1)
-    linked_DD = share_QD.t() @ often_QD
+    count_QD = count_Q.new_zeros(len(count_Q), len(labels))
+    count_QD.index_put_((row_C, index_C), count_Q.new_ones(()), accumulate=True)
+    share_QD = count_QD / count_Q.unsqueeze(-1)
+    linked_DD = share_QD.t() @ count_QD
     # Least squares with the queries' constants eliminated.
-    often_D = often_QD.sum(0)
-    normal_DD = torch.diag(often_D + RIDGE) - linked_DD
+    count_D = count_QD.sum(0)
+    normal_DD = torch.diag(count_D + RIDGE) - linked_DD
     sums_DH = centred_HC.new_zeros(len(labels), len(centred_HC))
     sums_DH.index_add_(0, index_C, centred_HC.t())
     factor_DD = torch.linalg.cholesky(normal_DD)
     fitted_DH = torch.cholesky_solve(sums_DH, factor_DD)
     explained_H = (fitted_DH * sums_DH).sum(0)
     value_H = (explained_H / total_H).clamp(0, 1)
-    constant_H = total_H <= CONSTANT * size_H
+    constant_H = total_H <= MIN_VARIANCE * size_H
     value_H = value_H.masked_fill(constant_H, float("nan"))
     fitted = len(labels) - _components(linked_DD > 0)
     chance = fitted / free
-    if chance >= 1:  # places between the patches of an image: no two pairs lie the same way
+    if chance >= 1:  # no two pairs have the same label, as between patches of different grids
         return Scored(undefined(map), undefined(map))
     return Scored(value_H, torch.full_like(value_H, chance))
 
 
 def _components(linked_DD: Tensor) -> int:
-    """Into how many groups links divide the labels. Only differences within a group can be fitted."""
+    """The number of connected groups of labels; only differences within a group can be fitted."""
     left_D = torch.ones(len(linked_DD), dtype=torch.bool)
     count = 0
     while bool(left_D.any()):
@@ -481,5 +450,38 @@ def _components(linked_DD: Tensor) -> int:
 
 @torch.no_grad()
 def measure(map: Map, measures: Mapping[str, Measure] = MEASURES) -> dict[str, Scored]:
-    """Every one of `measures`, by name; without them those of `MEASURES`, in its order."""
-    return {name: one.of(map) for name, one in measures.items()}
+    """Value and chance of each of `measures`, by name."""
+    return {name: measure.of(map) for name, measure in measures.items()}
+
+
+def measure_heads(
+    tape: Recording,
+    tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    measures: Sequence[str | Measure] | None = None,
+) -> dict[str, dict[str, Scored]]:
+    """Measures of every head on a tape, by site and name of the measure.
+
+    tokens: the names of the tokens, as in `jarilab.show`. measures: such as `entropy`, `mine.py:Mine` or a
+    `jarilab.Measure`; those of the package and of `jarilab.add_measure` by default. Raises UserError for an unknown
+    measure, for a batch of several inputs, and if the number of names does not match the number of tokens.
+    """
+    selected = MEASURES if measures is None else dict(map(measure_of, measures))
+    names = names_of_sides(tape, tokens)
+    scores = {}
+    for name in tape.sites:
+        site = fitting(tape, name, names)
+        scores[name] = measure(Map.of(tape, name, names[site.queries], names[site.keys]), selected)
+    return scores
+
+
+SALIENT_MEASURES = ("previous", "duplicate", "induction", "sink", "self", "confidence")
+"""Measures from 0 to 1 that have a chance, by which heads are ranked."""
+
+
+def salience(map: Map) -> Float[Tensor, " H"]:
+    """The largest distance of a head's `SALIENT_MEASURES` above their chance; 0 if none is above."""
+    above = [torch.zeros(len(map.weights), dtype=torch.float64)]
+    for name in SALIENT_MEASURES:
+        scored = MEASURES[name].of(map)
+        above.append((scored.value - scored.chance).nan_to_num(0.0))
+    return torch.stack(above).amax(0)

@@ -13,7 +13,7 @@ from jarilab.encodings.compose import build
 from jarilab.encodings.formulas.absolute import sinusoidal_embed
 from jarilab.inspect.explain.score_parts import parts, rotated_together
 from jarilab.inspect.explain.value_norms import value_norms
-from jarilab.inspect.measure.measures import equal_tokens, row_difference
+from jarilab.inspect.measure.maps import equal_tokens, row_difference
 from jarilab.inspect.record.capture import record
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder

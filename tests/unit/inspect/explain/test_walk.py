@@ -19,7 +19,7 @@ from jarilab.inspect.explain.steps import Step
 from jarilab.inspect.explain.text import lens_text, walk_text
 from jarilab.inspect.explain.value_norms import value_norms_of
 from jarilab.inspect.explain.walk import walk, walk_of
-from jarilab.inspect.measure.measures import equal_row_difference, equal_tokens
+from jarilab.inspect.measure.maps import equal_row_difference, equal_tokens
 from jarilab.inspect.record.capture import record
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent

@@ -10,7 +10,7 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.core.registry import trust_code
 from jarilab.inspect.measure.maps import Map
-from jarilab.inspect.measure.measures import MEASURES, Measure, add_measure, mass, measure, registry
+from jarilab.inspect.measure.measures import MEASURES, Measure, add_measure, mass, measure, registry, salience
 from jarilab.inspect.record.capture import record
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
@@ -543,3 +543,19 @@ def test_a_measure_that_does_not_give_a_number_a_head_is_refused(tape):
 
     with pytest.raises(UserError, match=r"PerQuery: .*2 heads, got shape \(2, 4\); reduce"):
         tape.measures(None, [PerQuery()])
+
+
+def test_salience_of_an_even_head_is_zero_and_of_a_previous_token_head_large():
+    length = 5
+    before = torch.eye(length, dtype=torch.float64).roll(-1, 1)
+    before[0] = 1 / length
+    even = torch.full((length, length), 1 / length, dtype=torch.float64)
+    weights = torch.stack([even, before])
+    order = torch.arange(length)
+    place = order.unsqueeze(-1).double()
+    names = list("abcde")
+    allowed = torch.ones(length, length, dtype=torch.bool)
+    map = Map(weights, torch.zeros_like(weights), allowed, names, names, place, place, order, order, True)
+    even_salience, previous_salience = salience(map).tolist()
+    assert even_salience == pytest.approx(0, abs=1e-12)
+    assert previous_salience == pytest.approx(1 - 1 / length), "all weight on the previous token; chance is a fifth"
