@@ -70,7 +70,7 @@ FAULTS = [
     # Encodings
     Fault("encodings", "base, 2 / rotated, device", "base, 1 / rotated, device", "unit/encodings/test_rotaries.py"),
     Fault("encodings", "2 ** (-8 * (h + 1) / below)", "2 ** (-8 * h / below)", "unit/encodings/test_biases.py"),
-    Fault("encodings", "(ahead > 0).long() * buckets", "(ahead >= 0).long() * buckets", "unit/encodings"),
+    Fault("encodings", "(ahead > 0).long() * buckets", "(ahead >= 0).long() * buckets", "unit/encodings/test_traps.py"),
     Fault(
         "encodings",
         "(queries * distances, distances - 1, 1)",
@@ -88,7 +88,7 @@ FAULTS = [
         "unit/attention/test_module.py",
     ),
     Fault("attention", "self.positions = positions_of(self.positions, rows)", "pass", "unit/attention/test_cache.py"),
-    Fault("attention", "scores_QKN.softmax(1)", "scores_QKN.softmax(0)", "unit/attention/cpu/test_short.py"),
+    Fault("attention", "scores_QKN.softmax(1)", "scores_QKN.softmax(0)", "unit/attention/cpu/test_short_sequences.py"),
     # Models
     Fault("models", "(enough_B & behind_B)", "enough_B", "unit/models/decoding/test_search.py"),
     Fault("models", "cumsum(-1) <= 1 - p", "cumsum(-1) <= p", "unit/models/decoding/test_sample.py"),
@@ -99,15 +99,22 @@ FAULTS = [
         "unit/models/test_vision.py",
     ),
     # Looking inside
-    Fault("inspect", "mixed_QK.sum(-1, keepdim=True)", "mixed_QK.sum(-2, keepdim=True)", "unit/inspect/measure"),
+    Fault(
+        "inspect",
+        "mixed_QK.sum(-1, keepdim=True)",
+        "mixed_QK.sum(-2, keepdim=True)",
+        "unit/inspect/measure/test_rollout.py",
+    ),
     Fault(
         "inspect",
         "entropy_HQ / largest_Q, map.count > 1",
         "entropy_HQ / largest_Q, map.count > 0",
-        "unit/inspect/measure",
+        "unit/inspect/measure/test_measures.py",
     ),
-    Fault("inspect", "expected = has_key.expand_as(sums).to(sums)", "pass", "unit/inspect/record"),
-    Fault("inspect", "sum(changes[1:]) / draws", "sum(changes) / draws", "unit/inspect/intervene"),
+    Fault("inspect", "expected = has_key.expand_as(sums).to(sums)", "pass", "unit/inspect/record/test_capture.py"),
+    Fault(
+        "inspect", "sum(changes[1:]) / draws", "sum(changes) / draws", "unit/inspect/intervene/test_interventions.py"
+    ),
     # Laws
     Fault(
         "laws",
@@ -116,7 +123,12 @@ FAULTS = [
         "laws/test_broken.py",
     ),
     # Hugging Face
-    Fault("huggingface", "weight.t().chunk(3)[number]", "weight.t().chunk(3)[2 - number]", "unit/huggingface"),
+    Fault(
+        "huggingface",
+        "weight.t().chunk(3)[number]",
+        "weight.t().chunk(3)[2 - number]",
+        "unit/huggingface/test_whole_models.py",
+    ),
     # Data
     Fault(
         "data",
@@ -138,19 +150,24 @@ FAULTS = [
         "cost_SBNM += COST_GIOU * giou_SBNM",
         "unit/tasks/test_detection.py",
     ),
-    Fault("tasks", ">= counts_P.cpu().unsqueeze(1)", "> counts_P.cpu().unsqueeze(1)", "unit/tasks/policies"),
+    Fault(
+        "tasks", ">= counts_P.cpu().unsqueeze(1)", "> counts_P.cpu().unsqueeze(1)", "unit/tasks/policies/test_places.py"
+    ),
     # Runs and storage
-    Fault("core", "if paths and not allowed:", "if paths and allowed is None:", "unit/core"),
+    Fault("core", "if paths and not allowed:", "if paths and allowed is None:", "unit/core/test_registry.py"),
     Fault("runs", "if step_of(path) <= step][KEPT:]", "][KEPT:]", "unit/runs/test_checkpoint.py"),
     Fault("runs", "missing = told - before - 1 - damaged", "missing = 0", "unit/runs/test_curve.py"),
     # Training
-    Fault("runs", " * left / falling", " * left / steps", "unit/training"),
+    Fault("runs", " * left / falling", " * left / steps", "unit/training/test_experiments.py"),
     Fault(
-        "training", '{"params": rest, "weight_decay": 0.0}', '{"params": rest, "weight_decay": decay}', "unit/training"
+        "training",
+        '{"params": rest, "weight_decay": 0.0}',
+        '{"params": rest, "weight_decay": decay}',
+        "unit/training/test_experiments.py",
     ),
     # Pages
-    Fault("pages", "zlib.crc32(checked)", "zlib.crc32(data)", "unit/pages/kit"),
-    Fault("pages", '.replace("<", r"\\u003c")', "", "unit/pages/kit"),
+    Fault("pages", "zlib.crc32(checked)", "zlib.crc32(data)", "unit/pages/kit/test_png.py"),
+    Fault("pages", '.replace("<", r"\\u003c")', "", "unit/pages/kit/test_page.py"),
     # Comparison
     Fault(
         "comparison",
@@ -162,7 +179,7 @@ FAULTS = [
         "comparison", "metric.better(found.difference, 0.0)", "found.difference > 0", "unit/comparison/test_verdicts.py"
     ),
     # Explorer
-    Fault("explorer", "self.popitem(last=False)", "self.popitem()", "unit/explorer"),
+    Fault("explorer", "self.popitem(last=False)", "self.popitem()", "unit/explorer/test_lru.py"),
     # Export
     Fault(
         "export",
@@ -174,7 +191,7 @@ FAULTS = [
     Fault("serving", "if origin is not None and", "if origin is None and", "unit/serving/test_guard.py"),
     Fault("serving", "job.options == first.options and len", "len", "unit/serving/test_batches.py"),
     # Command line
-    Fault("cli", "return 128 + number", "return 1", "unit/cli"),
+    Fault("cli", "return 128 + number", "return 1", "unit/cli/test_exit_codes.py"),
 ]
 """The list. A folder stands for the modules in it, so that a fault moves with its code."""
 

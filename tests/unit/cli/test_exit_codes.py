@@ -1,0 +1,53 @@
+"""How the command line ends: the exit code and the message for each kind of error."""
+
+import errno
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from helpers.command import command
+from jarilab.cli import commands
+from jarilab.core.errors import UserError
+from jarilab.runs.signals import Interrupted
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> Any:
+    """What `jarilab tasks` ends with if it raises this."""
+
+    def run(_: Any) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(commands.module("tasks"), "run", run)
+    return command("tasks")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (None, 0, ""),
+        (UserError("expected this, got that; do this"), 2, "jarilab: expected this, got that; do this\n"),
+        (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "run.json"),
+            2,
+            "jarilab: run.json: No space left on device\n",
+        ),
+        (KeyboardInterrupt(), 130, ""),
+        (Interrupted(signal.SIGINT), 130, "the same command goes on from it"),
+        (Interrupted(signal.SIGTERM), 143, "the checkpoint is written"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_has_its_exit_code_and_message(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException | None, code: int, message: str
+) -> None:
+    said = ended(monkeypatch, error)
+    assert (said.returncode, said.stdout) == (code, "")
+    assert said.stderr == message or (message and not message.endswith("\n") and message in said.stderr)
+
+
+def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        ended(monkeypatch, ZeroDivisionError())
