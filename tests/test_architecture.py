@@ -103,7 +103,7 @@ NESTED = {room for room in MAY_IMPORT if "." in room}
 
 
 def room(path: Path) -> str:
-    """`src/jarilab/encodings/rotary/rotary.py` -> `encodings`; `src/jarilab/pages/kit/page.py` -> `pages.kit`."""
+    """`src/jarilab/encodings/rotary/polar.py` -> `encodings`; `src/jarilab/pages/kit/page.py` -> `pages.kit`."""
     return room_of(".".join(("jarilab", *path.relative_to(SOURCE).with_suffix("").parts)))
 
 

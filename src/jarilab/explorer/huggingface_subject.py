@@ -20,7 +20,7 @@ from jarilab.explorer.subject import LRU, Subject, check_file
 from jarilab.explorer.summaries import rollout
 from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.explorer.windows import Windows, attentions_in
-from jarilab.huggingface import Reading, load, read, reads_files
+from jarilab.huggingface import ModelInput, load, read, reads_files
 from jarilab.inspect.intervene.controls import compared
 from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.measure.link import TokenLinkHead, heads_of_link
@@ -34,7 +34,7 @@ SEPARATOR = "/"
 class Recording:
     """An input of a Hugging Face model, its outputs as a page shows them, and its attention."""
 
-    reading: Reading
+    reading: ModelInput
     tape: Tape
     windows: Windows
     outputs: list[dict[str, Any]]

@@ -25,7 +25,7 @@ from jarilab.export.equal_translators import of_encoder_decoder
 from jarilab.export.equal_vision import of_vision
 from jarilab.export.equals import Equal
 from jarilab.export.output import check_close, check_empty, check_places, writing
-from jarilab.huggingface import folder
+from jarilab.huggingface import loading
 from jarilab.models.base import Generates
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
@@ -47,7 +47,7 @@ def export(run: str | Path, out: str | Path, *, trust_code: bool = False) -> dic
     package, and where the folder reads or answers otherwise than the run.
     """
     out = check_empty(out)
-    folder.library()
+    loading.library()
     loaded = load(run, trust_code=trust_code)
     check_places(loaded)
     with writing(out) as partial:
@@ -68,7 +68,7 @@ def write(
 ) -> dict[str, Any]:
     """The same of a model alone, into a folder that is there. classes: their names, where it has such. longest: tokens
     of an answer at most, where it writes such."""
-    transformers = folder.library()
+    transformers = loading.library()
     make = EQUALS.get(type(model))
     if make is None:
         known = ", ".join(kind.__name__ for kind in EQUALS)
@@ -84,7 +84,7 @@ def write(
     if made.can_generate():
         made.generation_config = _greedy(equal.settings, longest)
     made.save_pretrained(out)
-    opened = folder.load(out)
+    opened = loading.load(out)
     return {"kind": opened.kind, **check_close(equal.compared(opened.model))}
 
 
@@ -92,4 +92,4 @@ def _greedy(settings: Mapping[str, Any], longest: int | None) -> Any:
     """How a run answers, if nobody asks for more: what a kind of model has for itself, such as Blenderbot, which never
     repeats three tokens of its source, is left out."""
     numbers = {name: number for name, number in settings.items() if name.endswith("_token_id")}
-    return folder.library().GenerationConfig(**numbers, max_new_tokens=longest)
+    return loading.library().GenerationConfig(**numbers, max_new_tokens=longest)

@@ -12,7 +12,7 @@ from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
 from jarilab.core.storage.files import write_json
 from jarilab.export.description import described
-from jarilab.huggingface import folder
+from jarilab.huggingface import loading
 from jarilab.runs.loaded import OpenRun
 
 FILE = "preprocessor_config.json"
@@ -57,7 +57,7 @@ def _compare(loaded: OpenRun, out: Path, shape: tuple[int, int, int], factor: Te
     """Raises UserError where images become other numbers, and without Pillow."""
     library, task = import_optional("PIL.Image", "vision"), loaded.task
     of_task: Any = task
-    opened = folder.Loaded(out, loaded.model).image_processor
+    opened = loading.Loaded(out, loaded.model).image_processor
     channels, height, width = shape
     generator = torch.Generator().manual_seed(1)
     wider, higher = (2 * height, 3 * width + 1), (3 * height + 1, width)

@@ -20,7 +20,7 @@ from jarilab.data.text.spelling import Reading, Writing
 from jarilab.data.text.tokenizers import UNKNOWN_SIGN, library
 from jarilab.data.text.training import tokenizers_library
 from jarilab.export.description import described
-from jarilab.huggingface import folder
+from jarilab.huggingface import loading
 from jarilab.runs.loaded import OpenRun
 
 UNKNOWN = "<unk>"
@@ -176,7 +176,7 @@ def _held_out(task: Any) -> tuple[list[tuple[str, str]], str]:
 
 def _saved(side: Side, out: Path, padding_side: str) -> Any:
     """The tokenizer of a side, written into a folder and opened again."""
-    transformers = folder.library()
+    transformers = loading.library()
     padding, first, end = SPECIAL
     made = transformers.PreTrainedTokenizerFast(
         tokenizer_object=library_of(side.reading, side.writing, side.names, side.behind),
@@ -190,7 +190,7 @@ def _saved(side: Side, out: Path, padding_side: str) -> Any:
         split_special_tokens=True,  # a text that says <eos> has no end there
     )
     made.save_pretrained(out)
-    return transformers.AutoTokenizer.from_pretrained(out, **folder.SAFE)
+    return transformers.AutoTokenizer.from_pretrained(out, **loading.SAFE)
 
 
 def _compare_reading(opened: Any, side: Side) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from jarilab.core.errors import UserError
-from jarilab.huggingface.folder import Loaded
+from jarilab.huggingface.loading import Loaded
 
 Change = Callable[[Tensor, Any], Tensor]
 Names = Mapping[str, str | tuple[str, Change] | Tensor]

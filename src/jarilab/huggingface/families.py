@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from jarilab.core.errors import UserError
 from jarilab.huggingface.copying import Change, Names, WeightCopier
-from jarilab.huggingface.folder import load
+from jarilab.huggingface.loading import load
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.text_encoder import TextEncoder

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from jarilab.core.shapes import Float
-from jarilab.huggingface.folder import Loaded
+from jarilab.huggingface.loading import Loaded
 
 Kind = Literal["next", "masked", "words", "written", "class", "labels"]
 Names = Callable[[Sequence[int]], list[str]]

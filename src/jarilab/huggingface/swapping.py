@@ -16,7 +16,7 @@ from jarilab.attention.module import AttentionKernel
 from jarilab.core.errors import UserError
 from jarilab.encodings.base import Encoding, Site
 from jarilab.encodings.compose import LayerEncodings
-from jarilab.huggingface.folder import library
+from jarilab.huggingface.loading import library
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 

@@ -17,8 +17,8 @@ from jarilab.data.text.spelling import STRIPPED, Reading, Spelling, Writing
 from jarilab.export import image_processor, tokenizer
 from jarilab.export.huggingface import _known, write
 from jarilab.export.tokenizer import library_of
-from jarilab.huggingface import folder, read
 from jarilab.huggingface import load as load_folder
+from jarilab.huggingface import loading, read
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.images import ImageClassification
 from jarilab.tasks.predictors.base import predictor_for
@@ -87,7 +87,7 @@ def test_a_folder_reads_and_answers_as_the_run_does(name: str, tmp_path: Path) -
     assert said.startswith("a tokenizer that reads ")
     assert said.endswith(" texts as the run does")
     assert (out / "target" / "tokenizer.json").exists() == two
-    transformers, loaded = folder.library(), load_folder(out)
+    transformers, loaded = loading.library(), load_folder(out)
     mine = transformers.AutoTokenizer.from_pretrained(out)
     texts = [text for text, _ in run.task.held_out_pairs(8)]
     read_here = mine(texts, padding=True, return_tensors="pt")
@@ -140,7 +140,7 @@ def test_a_language_model_has_one_that_adds_nothing(kind: Any, tmp_path: Path) -
     task.prepare()
     run = continued(task)
     assert "texts as the run does" in tokenizer.write(run, tmp_path / "out")
-    opened = folder.library().AutoTokenizer.from_pretrained(tmp_path / "out")
+    opened = loading.library().AutoTokenizer.from_pretrained(tmp_path / "out")
     text = "zwei Katzen <pad>"
     assert opened(text).input_ids == task.read(text)
     assert opened.decode(task.read(text)) == task.write(task.read(text))

@@ -12,7 +12,7 @@ from helpers import folders
 from helpers.folders import SENTENCE
 from jarilab.core.errors import UserError
 from jarilab.huggingface import load, read
-from jarilab.huggingface.folder import Loaded
+from jarilab.huggingface.loading import Loaded
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),

@@ -112,7 +112,7 @@ def model_of(kind: str, config: str, settings: dict[str, Any]) -> Any:
 
 def both(folder: Path) -> tuple[Any, Any]:
     """The transformers model and its copy."""
-    from jarilab.huggingface.folder import load
+    from jarilab.huggingface.loading import load
 
     return load(folder).model, jarilab.from_huggingface(folder)
 
@@ -257,7 +257,7 @@ def test_unsupported_models_are_refused(tmp_path: Path) -> None:
 
 def test_weights_that_are_left_over_are_refused(folder_of: Callable[[str], Path]) -> None:
     from jarilab.huggingface.copying import WeightCopier
-    from jarilab.huggingface.folder import load
+    from jarilab.huggingface.loading import load
 
     loaded = load(folder_of("bert"))
     loaded.model.register_parameter("strange", nn.Parameter(torch.zeros(1)))

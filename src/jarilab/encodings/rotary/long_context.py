@@ -13,7 +13,7 @@ from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import PROVIDED, Site, registry
 from jarilab.encodings.numbers import current_length
-from jarilab.encodings.rotary.rotary import (
+from jarilab.encodings.rotary.pair_rotation import (
     PairRotation,
     RotaryKeywords,
     RotaryOptions,

@@ -14,7 +14,7 @@ from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Site, registry
 from jarilab.encodings.numbers import best_float_dtype, frequencies
-from jarilab.encodings.rotary.rotary import (
+from jarilab.encodings.rotary.pair_rotation import (
     Pairing,
     PairKeywords,
     PairRotation,

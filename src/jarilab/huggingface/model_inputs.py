@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from jarilab.core.errors import UserError, import_optional
-from jarilab.huggingface.folder import Loaded, as_user_error
+from jarilab.huggingface.loading import Loaded, as_user_error
 from jarilab.huggingface.outputs import (
     OutputReader,
     class_output_reader,
@@ -26,7 +26,7 @@ CLASS_TOKEN = "class"
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class ModelInput:
     """A line as a model reads it, and the model's answer.
 
     inputs: keyword arguments of the model, for a batch of one. names: text of the tokens of each side, `source` and
@@ -42,7 +42,7 @@ class Reading:
 
 
 @torch.no_grad()
-def read(loaded: Loaded, line: str) -> Reading:
+def read(loaded: Loaded, line: str) -> ModelInput:
     """The input and answer of the model for a line. Raises UserError if the model cannot read it."""
     read_file = FILE_READERS.get(_main_input(loaded))
     return _read_text(loaded, line) if read_file is None else read_file(loaded, line.strip())
@@ -60,7 +60,7 @@ def _main_input(loaded: Loaded) -> str:
 # Text ----------------------------------------------------------------------------------------------------------------
 
 
-def _read_text(loaded: Loaded, line: str) -> Reading:
+def _read_text(loaded: Loaded, line: str) -> ModelInput:
     tokenizer = loaded.tokenizer
     with as_user_error(f"the tokenizer of {loaded.name} cannot read this line"):
         encoded = tokenizer(line, return_tensors="pt")
@@ -75,7 +75,7 @@ def _read_text(loaded: Loaded, line: str) -> Reading:
         output = loaded.model(**inputs)
     output_reader = text_output_reader(loaded, ids, output)
     answer = None if output_reader is None else output_reader.answer(output)
-    return Reading(inputs, {"source": names, "target": names}, answer, output_reader)
+    return ModelInput(inputs, {"source": names, "target": names}, answer, output_reader)
 
 
 def _check_ids(loaded: Loaded, ids_BL: Tensor) -> None:
@@ -110,7 +110,7 @@ def _max_length(loaded: Loaded) -> int:
     return min(positions - unused, MAX_INPUT_TOKENS)
 
 
-def _generate(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]]) -> Reading:
+def _generate(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]]) -> ModelInput:
     """The source with the decoder's greedy output; a model without a head reads the source as its target."""
     model: Any = loaded.model
     has_head = hasattr(model, "generate") and model.get_output_embeddings() is not None
@@ -123,7 +123,7 @@ def _generate(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]
     all_inputs = {**inputs, "decoder_input_ids": target_BL}
     all_names = {**names, "target": target_names}
     if not has_head:
-        return Reading(all_inputs, all_names)
+        return ModelInput(all_inputs, all_names)
 
     def decode(ids_BL: Tensor) -> str:
         return loaded.target_tokenizer.decode(ids_BL[0], skip_special_tokens=True)
@@ -131,7 +131,7 @@ def _generate(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]
     output_reader = generated_output_reader(
         loaded, output_BL[0].tolist(), lambda: decode(_generate_ids(loaded, inputs))
     )
-    return Reading(all_inputs, all_names, decode(output_BL), output_reader)
+    return ModelInput(all_inputs, all_names, decode(output_BL), output_reader)
 
 
 def _generate_ids(loaded: Loaded, inputs: dict[str, Any]) -> Tensor:
@@ -155,7 +155,7 @@ def _parameters(loaded: Loaded) -> set[str]:
 # Images and audio -----------------------------------------------------------------------------------------------------
 
 
-def _read_image(loaded: Loaded, line: str) -> Reading:
+def _read_image(loaded: Loaded, line: str) -> ModelInput:
     path = _check_file(line, "an image")
     library: Any = import_optional("PIL.Image", "vision")
     try:
@@ -171,7 +171,7 @@ def _read_image(loaded: Loaded, line: str) -> Reading:
     names = {} if grid is None else {"source": _patch_names(*grid)}
     output_reader = class_output_reader(loaded, output)
     answer = None if output_reader is None else output_reader.answer(output)
-    return Reading({"pixel_values": pixels}, names, answer, output_reader, grid)
+    return ModelInput({"pixel_values": pixels}, names, answer, output_reader, grid)
 
 
 def _patch_grid(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:
@@ -188,7 +188,7 @@ def _patch_names(rows: int, columns: int) -> list[str]:
     return [CLASS_TOKEN, *cells]
 
 
-def _read_audio(loaded: Loaded, line: str) -> Reading:
+def _read_audio(loaded: Loaded, line: str) -> ModelInput:
     from scipy.io import wavfile
     from scipy.signal import resample_poly
 
@@ -206,7 +206,7 @@ def _read_audio(loaded: Loaded, line: str) -> Reading:
     inputs = {name: value for name, value in encoded.items() if name in _parameters(loaded)}
     if loaded.config.is_encoder_decoder:
         return _generate(loaded, inputs, {})
-    return Reading(inputs, {})
+    return ModelInput(inputs, {})
 
 
 def _to_mono(wave: Tensor) -> Tensor:
