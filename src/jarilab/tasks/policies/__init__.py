@@ -1,1 +1,1 @@
-"""Where tokens are told to be: position policies, one idea a file."""
+"""Position policies, which assign position IDs to tokens, one idea a file."""

@@ -1,5 +1,7 @@
-"""Positions of digits in their number: *Transformers Can Do Arithmetic with the Right Embeddings* (McLeish et al.
-2024)."""
+"""Positions of digits within their number.
+
+*Transformers Can Do Arithmetic with the Right Embeddings* (McLeish et al. 2024).
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,14 @@ from jarilab.tasks.policies.base import Policy, Sequences, drawn_offsets, regist
 @final
 @registry.register("abacus")
 class Abacus(Policy):
-    """Counts the digits of each number from 1 on, in the order they are written; what is no digit is at 0 (McLeish et
-    al. 2024). In training all numbers of an example start at 1 plus an offset drawn anew; outside training at 1.
+    """Numbers the digits of each number from 1 in the order they are written. Other tokens are at 0 (McLeish et al.
+    2024).
 
-    Digits of equal place agree where all numbers are written from the ones up, as in the paper. Two numbers of one text
-    look alike: where it matters which comes first, as in i - j, an encoder cannot tell.
+    In training, the numbers of an example start at 1 plus a random offset; outside training at 1. Digits of equal place
+    value agree if all numbers are written from the ones up, as in the paper. Two numbers of one text look alike, so an
+    encoder cannot tell i - j from j - i.
 
-    largest: the largest offset; the paper takes 99.
+    largest: the largest offset; 99 in the paper.
     """
 
     random_in_training = True

@@ -1,7 +1,7 @@
-"""What a position policy is: it tells each token of a text where it is, in training and while answers are written.
+"""The base class of position policies, which assign position IDs to tokens in training and in decoding.
 
-An encoding makes something of places; which places there are is another question, and has an answer of its own. A
-policy works with every encoding, and an encoding knows nothing of it.
+An encoding turns positions into scores or vectors. A policy works with every encoding, and an encoding does not know
+it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ registry = Registry("position policy", "jarilab.tasks.policies")
 class Numbers:
     """How numbers are written in a text.
 
-    digits: the tokens that are digits. ones_first: whether they are written from the ones up. width: how many digits
-    each is padded to with zeros; None where it has as many as it needs.
+    digits: ids of the digit tokens. ones_first: whether numbers are written from the ones up. width: digits that each
+    number is padded to with zeros; None without padding.
     """
 
     digits: tuple[int, ...]
@@ -57,8 +57,9 @@ class Sequences:
 
     @cached_property
     def index(self) -> Tensor:
-        """0, 1, 2, ...: which token of its document each is, padding before it not counted. `(L,)` where all rows are
-        alike, else `(B, L)`."""
+        """The index of each token in its document, not counting padding before it: `(L,)` if all rows are equal, else
+        `(B, L)`.
+        """
         if self.documents is None and not self._padded_before:
             return torch.arange(self.ids.shape[1], device=self.ids.device)
         before_BL = self._counted.cumsum(1) - self._counted
@@ -67,32 +68,32 @@ class Sequences:
 
     @cached_property
     def document(self) -> Int[Tensor, "B L"]:
-        """The documents of all rows, numbered from 0 on."""
+        """The documents of all rows, numbered from 0."""
         return self._begins.flatten().cumsum(0).view_as(self.ids) - 1
 
     @cached_property
     def counts(self) -> Int[Tensor, " P"]:
-        """How many tokens each of these documents has, padding not counted."""
+        """Return the number of tokens of each of these documents, without padding."""
         last = int(self.document.max()) if self.document.numel() else -1
         zeros_P = self.ids.new_zeros(last + 1)
         return zeros_P.index_add(0, self.document.flatten(), self._counted.flatten())
 
     @cached_property
     def digits(self) -> Bool[Tensor, "B L"]:
-        """Which tokens are digits. Raises UserError where nobody knows."""
+        """Which tokens are digits. Raises UserError if this is unknown."""
         digits = torch.tensor(self.known_numbers.digits, device=self.ids.device)
         return torch.isin(self.ids, digits)
 
     @cached_property
     def digit_index(self) -> Int[Tensor, "B L"]:
-        """Which digit of its number each is, from 0 on, in the order they are written; 0 where there is no digit."""
+        """The index of each digit in its number, in the order they are written; 0 for other tokens."""
         column_L = torch.arange(self.ids.shape[1], device=self.ids.device)
         start_BL = torch.where(_first_of_run(self.digits), column_L, 0).cummax(1).values
         return (column_L - start_BL).masked_fill(~self.digits, 0)
 
     @property
     def known_numbers(self) -> Numbers:
-        """How numbers are written. Raises UserError where nobody knows."""
+        """How numbers are written. Raises UserError if this is unknown."""
         if self.numbers is None:
             raise UserError(
                 f"these positions go by the digits of numbers, and which tokens of the {self.frame} are digits is not "
@@ -113,7 +114,7 @@ class Sequences:
 
     @property
     def _begins(self) -> Bool[Tensor, "B L"]:
-        """Where a document begins."""
+        """Whether a document begins at each token."""
         begins_BL = torch.zeros_like(self.ids, dtype=torch.bool)
         begins_BL[:, :1] = True
         if self.documents is not None:
@@ -136,24 +137,28 @@ class Policy(ABC):
     """
 
     random_in_training: bool = False
-    """Whether it draws in training."""
+    """Whether positions are random in training."""
     plain: bool = False
-    """Places are 0, 1, 2, ...: what other programs take for granted."""
+    """Whether positions are 0, 1, 2, ..., as other programs expect."""
 
     @abstractmethod
     def places(self, sequences: Sequences, seed: int | None) -> Tensor:
-        """Where each token is, `(B, L)`, or `(L,)` where all rows are alike: whole numbers or broken ones. seed: what
-        decides everything that is drawn for this batch in training; None outside training. Raises UserError for
-        sequences it cannot place."""
+        """Return the position of each token, `(B, L)`, or `(L,)` if all rows are equal; integers or fractions.
+
+        seed: decides all random numbers of a training batch; None outside training. Raises UserError for sequences that
+        the policy does not support.
+        """
 
     def reach(self, longest: int) -> int:
-        """How many positions an encoding must know for sequences of so many tokens: the last place and one. Raises
-        UserError where there is no room for so many."""
+        """Return how many positions an encoding must support for sequences of this length: the last position plus one.
+
+        Raises UserError for too long sequences.
+        """
         return longest
 
     @final
     def positions(self, sequences: Sequences, seed: int | None = None, start: int = 0) -> Positions:
-        """The places of the tokens from `start` on, given all of them so far."""
+        """Return the positions of the tokens from `start` on, given all tokens so far."""
         place = self.places(sequences, seed)
         batch, length = sequences.ids.shape
         if place.shape not in ((length,), (batch, length)):
@@ -167,16 +172,17 @@ class Policy(ABC):
 
     @final
     def seed(self, generator: torch.Generator) -> int | None:
-        """The seed of a batch of training. Nothing is drawn from the generator where nothing is a matter of chance, so
-        that all else that is drawn from it stays."""
+        """Return the seed of a training batch. A policy without randomness draws nothing from the generator."""
         if not self.random_in_training:
             return None
         return int(torch.randint(2**62, (), generator=generator))
 
 
 def drawn_offsets(sequences: Sequences, largest: int, seed: int | None) -> Int[Tensor, "B 1"]:
-    """By how much to move each row: by chance in training, from 0 to `largest`; by nothing outside training. Source and
-    target of an example are moved alike, so that what was as far apart stays so."""
+    """Return the offset of each row: random from 0 to `largest` in training, 0 outside it.
+
+    Source and target of an example get the same offset, so distances between them stay.
+    """
     rows = len(sequences.ids)
     if seed is None:
         return sequences.ids.new_zeros(rows, 1)
@@ -185,16 +191,16 @@ def drawn_offsets(sequences: Sequences, largest: int, seed: int | None) -> Int[T
 
 
 def canonical(text: str) -> str:
-    """The shortest spec of the same policy. Raises UserError."""
+    """Return the shortest spec of the same policy. Raises UserError."""
     return str(registry.spec(text))
 
 
 def build(text: str) -> Policy:
-    """The policy that a spec names. Raises UserError."""
+    """Return the policy of a spec. Raises UserError."""
     return registry.spec(text).build()
 
 
 def files_of(text: str) -> list[Path]:
-    """The Python file that a policy is taken from."""
+    """Return the Python file of a policy's class, if it has one."""
     path = spec_file(text)
     return [] if path is None else [path]

@@ -1,4 +1,4 @@
-"""Positions that digits of equal significance share: *Position Coupling* (Cho et al. 2024)."""
+"""Positions shared by digits of equal significance: *Position Coupling* (Cho et al. 2024)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from jarilab.tasks.policies.base import Policy, Sequences, drawn_offsets, regist
 @final
 @registry.register("coupling")
 class Coupling(Policy):
-    """Gives digits of equal significance the same place, in operands and answer: 1 for ones, 2 for tens, ...; what is
-    no digit is at 0 (Cho et al. 2024). In training all places of an example are moved by an offset drawn anew; outside
-    training by nothing.
+    """Gives digits of equal significance one position, in operands and answer: 1 for ones, 2 for tens, ... (Cho et al.
+    2024).
 
-    What a digit stands for must be known when it is written: answers from the ones up, or padded to one width. Two
-    numbers of one text look alike: where it matters which comes first, as in i - j, an encoder cannot tell.
+    Other tokens are at 0. In training, all positions of an example are shifted by a random offset. A digit's
+    significance must be known when it is written, so answers are written from the ones up, or padded to one width. Two
+    numbers of one text look alike, so an encoder cannot tell i - j from j - i.
 
     largest: the largest offset.
     """
@@ -39,7 +39,7 @@ class Coupling(Policy):
 
 
 def _significance(sequences: Sequences) -> Int[Tensor, "B L"]:
-    """0 for ones, 1 for tens, ... Raises UserError where it cannot be told yet."""
+    """Return 0 for ones, 1 for tens, ... Raises UserError if it is not known yet."""
     numbers, index_BL = sequences.known_numbers, sequences.digit_index
     if numbers.ones_first:
         return index_BL
@@ -56,6 +56,6 @@ def _significance(sequences: Sequences) -> Int[Tensor, "B L"]:
 
 
 def _digits_behind(sequences: Sequences) -> Int[Tensor, "B L"]:
-    """How many digits of its number come after each."""
+    """Return the number of digits of the same number after each token."""
     turned = Sequences(sequences.ids.flip(1), numbers=sequences.numbers)
     return turned.digit_index.flip(1)

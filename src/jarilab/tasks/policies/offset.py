@@ -1,4 +1,4 @@
-"""Positions that start anywhere: SHAPE of *Kiyono et al. 2021*."""
+"""Positions with a random start: SHAPE (Kiyono et al. 2021)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from jarilab.tasks.policies.base import Policy, Sequences, drawn_offsets, regist
 @final
 @registry.register("offset", "shape")
 class Offset(Policy):
-    """Moves all places of an example by the same amount, drawn anew each time in training; outside training by nothing
-    (SHAPE, Kiyono et al. 2021).
+    """Shifts all positions of an example by a random amount in training, and by 0 outside it (SHAPE, Kiyono et al.
+    2021).
 
-    largest: the most that they are moved by.
+    largest: the largest shift.
     """
 
     random_in_training = True

@@ -1,5 +1,7 @@
-"""Positions drawn from a larger range: *Randomized Positional Encodings Boost Length Generalization of Transformers*
-(Ruoss et al. 2023)."""
+"""Positions drawn from a larger range.
+
+*Randomized Positional Encodings Boost Length Generalization of Transformers* (Ruoss et al. 2023).
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ from jarilab.tasks.policies.base import Policy, Sequences, registry
 @final
 @registry.register("randomized")
 class Randomized(Policy):
-    """Draws as many places of 0 ... `longest` - 1 as there are tokens in training, none twice, and sorts them, so that
-    longer texts bring no place that was never seen (Ruoss et al. 2023).
+    """Draws sorted positions from 0 ... `longest` - 1 in training, so longer texts bring no new position (Ruoss et al.
+    2023).
 
-    Outside training they are evenly spread: the paper draws there too, and these are the middles of what it draws. A
-    text that is read whole spreads over its own tokens, one that is written over the most that it may come to have.
+    Outside training they are evenly spread: the paper draws there too, and these are the means of its draws. A text
+    that is read as a whole spreads over its tokens, one that is written over its maximal length.
 
-    longest: how many places there are to draw from; 2048 in the paper.
+    longest: number of positions to draw from; 2048 in the paper.
     """
 
     random_in_training = True
@@ -41,7 +43,7 @@ class Randomized(Policy):
         return drawn_PL[sequences.document, index_BL]
 
     def _spread(self, sequences: Sequences, counts_P: Int[Tensor, " P"]) -> Tensor:
-        """The middle of each of as many equal parts of the range as there are tokens."""
+        """Return the middles of equal parts of the range, one for each token."""
         if sequences.room is None:
             count_BL = counts_P[sequences.document]
         else:
@@ -53,13 +55,13 @@ class Randomized(Policy):
     def _drawn(
         self, counts_P: Int[Tensor, " P"], length: int, frame: str, seed: int
     ) -> Int[Tensor, "P L"]:
-        """For each document as many places as it has tokens, in order; the last place for what is behind it."""
+        """Draw sorted positions for each document's tokens. Further tokens get the last position."""
         generator = generator_for(seed, frame)
         chance_PN = torch.rand(len(counts_P), self.longest, generator=generator)
-        kept = min(length, self.longest)
+        count = min(length, self.longest)
         # The places of the largest of equally distributed numbers are a set like any other.
-        chosen_PL = chance_PN.topk(kept).indices
-        behind_PL = torch.arange(kept) >= counts_P.cpu().unsqueeze(1)
+        chosen_PL = chance_PN.topk(count).indices
+        behind_PL = torch.arange(count) >= counts_P.cpu().unsqueeze(1)
         sorted_PL = chosen_PL.masked_fill(behind_PL, self.longest - 1).sort(1).values
         return sorted_PL.to(counts_P.device)
 

@@ -1,4 +1,4 @@
-"""Positions as every text has them."""
+"""Positions 0, 1, 2, ...."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jarilab.tasks.policies.base import Policy, Sequences, registry
 @final
 @registry.register("sequential")
 class Sequential(Policy):
-    """0, 1, 2, ...; padding before a text is not counted, and each of several documents in a row starts at 0.
+    """Positions 0, 1, 2, ..., without counting padding before a text; each document of a row starts at 0.
 
-    restart: whether documents start anew; otherwise places run on through the row, as GPT-2 was trained.
+    restart: whether documents start at 0; otherwise positions continue through the row, as in GPT-2's training.
     """
 
     plain = True

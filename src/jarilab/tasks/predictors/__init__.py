@@ -1,1 +1,1 @@
-"""What the answers of each kind of task are to everybody outside training: one kind of answer a file."""
+"""Predictors: what a model answers for each kind of task, one kind of answer a file."""

@@ -29,12 +29,12 @@ from jarilab.tasks.predictors.reading import Source, chunks, read_each
 from jarilab.tasks.predictors.sequences import Answer, unread
 
 SMALLEST = 1e-45
-"""A probability below which no logarithm is taken."""
+"""Smaller probabilities are raised to this one before taking a logarithm."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassOptions:
-    """n_best: how many answers to each image, the likeliest first, with their scores."""
+    """n_best: answers to each image, most likely first, with their scores."""
 
     n_best: Annotated[int, Ge(1)] = 1
 
@@ -42,7 +42,7 @@ class ClassOptions:
 @registry.register("classes")
 @final
 class ClassPredictor(Predictor):
-    """Of tasks that say what is in an image: an `ImageTask`. A class is an answer of one token."""
+    """Predictor of image classification, an `ImageTask`. A class is an answer of one token."""
 
     needs = ReadsImages
     options = ClassOptions
@@ -125,7 +125,7 @@ def check_patches(model: Any, images: Images, most: int) -> None:
 
 
 def image_sequence(model: Any, images: Images, pixels: Any) -> TracedSequence:
-    """The tokens of an image. Patches are named by row and column, whatever the encoding sees."""
+    """Return the tokens of an image. Patches are named by row and column, whatever the encoding uses."""
     positions = model.places(images)
     first, rows, columns = patch_grid(model, positions)
     names = patch_names(positions)[:first] + grid_names(rows, columns)
@@ -135,12 +135,12 @@ def image_sequence(model: Any, images: Images, pixels: Any) -> TracedSequence:
 
 
 def grid_names(rows: int, columns: int) -> list[str]:
-    """The patches of a grid, `row,column`, in row-major order."""
+    """Return the patches of a grid as `row,column`, in row-major order."""
     return [f"{row},{column}" for row in range(rows) for column in range(columns)]
 
 
 def patch_grid(model: Any, positions: Positions) -> tuple[int, int, int]:
-    """Of an image's tokens: how many have no place, and the rows and columns of those that have."""
+    """Return the number of tokens without a position, and the rows and columns of the others."""
     first = 0
     if positions.unplaced is not None:
         first = int(positions.unplaced.reshape(-1, positions.length)[0].sum())
@@ -154,7 +154,7 @@ def patch_grid(model: Any, positions: Positions) -> tuple[int, int, int]:
 
 
 def _extent(positions: Positions, rows: int, columns: int) -> tuple[int | float, int | float]:
-    """Height and width of the image in patches: less than the grid's where padding was added."""
+    """Return height and width of the image in patches, without padding."""
     extent = positions.extent
     if extent is None or extent.shape[-1] != 2:
         return rows, columns

@@ -1,4 +1,4 @@
-"""Text that goes on where a prompt ends, drawn token by token."""
+"""Text that continues a prompt, drawn token by token."""
 
 from __future__ import annotations
 
@@ -28,21 +28,20 @@ from jarilab.tasks.predictors.base import (
 from jarilab.tasks.predictors.sequences import check_tokens, token_vocabulary
 
 FIRST_FREE = END + 1
-"""The first token number of a vocabulary that stands for text."""
+"""The first token id of a vocabulary that stands for text."""
 
 UNFINISHED = "\ufffd"
-"""What a character that is cut off inside its bytes shows as."""
+"""Shown for a character whose bytes are incomplete."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContinuationOptions:
-    """How text is drawn.
+    """Options of sampling.
 
-    max_new_tokens: how many to write at most. temperature: scores are divided by it; 0 takes the likeliest token
-    always. top_k: draw from so many of the likeliest tokens only. top_p: draw from the likeliest tokens that together
-    hold this probability only. min_p: leave out tokens below this share of the likeliest one's probability.
-    repetition_penalty: above 1, what was written before counts less. stop: texts before which it ends. seed: decides
-    what is drawn.
+    max_new_tokens: maximal number of tokens to write. temperature: divides the scores; 0 always takes the most likely
+    token. top_k: draw from this many most likely tokens. top_p: draw from the most likely tokens with this total
+    probability. min_p: exclude tokens below this share of the largest probability. repetition_penalty: above 1, lowers
+    the scores of earlier tokens. stop: texts before which writing ends. seed: of the random numbers.
     """
 
     max_new_tokens: Annotated[int, Le(1_000_000)] = 200
@@ -58,9 +57,9 @@ class ContinuationOptions:
 @final
 @dataclass(eq=False)
 class Continuation(Prediction):
-    """What a language model writes after a prompt.
+    """The text that a language model writes after a prompt.
 
-    pieces: each as soon as it is drawn; they are drawn once, and kept.
+    pieces: each piece as soon as it is drawn. They are drawn once and kept.
     """
 
     input: str
@@ -78,7 +77,7 @@ class Continuation(Prediction):
 
     @property
     def continuation(self) -> str:
-        """All of what is written."""
+        """The whole written text."""
         for _ in self:
             pass
         return self.written
@@ -97,7 +96,7 @@ class Continuation(Prediction):
 @registry.register("continuation")
 @final
 class ContinuationPredictor(Predictor):
-    """Of language models: a `TokenTask` whose one sequence goes on."""
+    """Predictor of language models: a `TokenTask` with one sequence."""
 
     needs = Generates
     options = ContinuationOptions
@@ -148,7 +147,7 @@ class ContinuationPredictor(Predictor):
 
     @torch.no_grad()
     def trace(self, line: str, most: int) -> Trace:
-        """A language model only reads: after each token comes the next, and after the last what is likeliest."""
+        """Trace a text: the label after each token is the next one, and after the last the most likely one."""
         read = self.task.read(line)
         check_tokens(len(read), most)
         batch = self.task.sources([read])
@@ -182,36 +181,36 @@ class ContinuationPredictor(Predictor):
 
 
 def _likeliest(outputs: Any) -> int:
-    """What may come after the last token."""
+    """Return the most likely tokens after the last one."""
     return int(scores_of(outputs)[0, -1].float().argmax())
 
 
 def _certain_pieces(
     task: Any, prompt: Sequence[int], numbers: Iterable[int], stop: Sequence[str]
 ) -> Iterator[str]:
-    """Text as soon as it is certain: whole characters only, and nothing that may be the beginning of a stop."""
+    """Yield text as soon as it is certain: whole characters, and nothing that may begin a stop text."""
     written = list(
         prompt
     )  # where words are put together with spaces, one stands between the prompt and the first
     begun = len(task.write(written))
-    given = 0
+    yielded = 0
     waiting = max((len(text) for text in stop), default=1) - 1
     text = ""
     for number in numbers:
         written.append(number)
         text = task.write(written)[begun:]
-        found = _first_stop(text, stop, max(0, given - waiting))
-        if found is not None:
-            yield text[given:found]
+        stop_start = _first_stop(text, stop, max(0, yielded - waiting))
+        if stop_start is not None:
+            yield text[yielded:stop_start]
             return
-        certain = max(given, len(text.rstrip(UNFINISHED)) - waiting)
-        if certain > given:
-            yield text[given:certain]
-            given = certain
-    yield text[given:]
+        certain = max(yielded, len(text.rstrip(UNFINISHED)) - waiting)
+        if certain > yielded:
+            yield text[yielded:certain]
+            yielded = certain
+    yield text[yielded:]
 
 
 def _first_stop(text: str, stop: Sequence[str], start: int) -> int | None:
-    """Where the first of the stops begins; None where there is none."""
+    """Return where the first stop text begins, or None."""
     places = [text.find(one, start) for one in stop]
     return min((place for place in places if place >= 0), default=None)

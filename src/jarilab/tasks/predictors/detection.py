@@ -1,4 +1,4 @@
-"""Things in images, and where they are."""
+"""Objects in images and their boxes."""
 
 from __future__ import annotations
 
@@ -35,15 +35,14 @@ from jarilab.tasks.predictors.pngs import check_png
 from jarilab.tasks.predictors.reading import Source, read_each
 
 SURE = 0.5
-"""The probability from which a detector is said to have found something."""
+"""Probability from which an object counts as detected."""
 NOTHING = "nothing"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionOptions:
-    """
-    threshold: the probability from which a thing counts as found. draw: a PNG file to write, the image with the boxes
-    of what was found; of one image.
+    """threshold: probability from which an object counts as detected. draw: a PNG file to write, one image with its
+    boxes.
     """
 
     threshold: Annotated[float, Ge(0), Le(1)] = SURE
@@ -52,7 +51,7 @@ class DetectionOptions:
 
 @dataclass(frozen=True)
 class FoundObject:
-    """A thing in an image. box: left, top, right, bottom in pixels of the file."""
+    """An object in an image. box: left, top, right, bottom in pixels of the file."""
 
     label: str
     probability: float
@@ -66,7 +65,7 @@ class FoundObject:
 @final
 @dataclass(frozen=True)
 class DetectionResult(Prediction):
-    """What was found in one image, the surest first, or why it could not be read."""
+    """The objects of one image, most probable first, or the error."""
 
     input: str
     objects: tuple[FoundObject, ...] = ()
@@ -91,7 +90,7 @@ class DetectionResult(Prediction):
 @registry.register("detection")
 @final
 class DetectionPredictor(Predictor):
-    """Of tasks that say where things are in an image: an `ImageTask` whose answers have boxes."""
+    """Predictor of object detection, an `ImageTask` whose answers have boxes."""
 
     needs = ReadsImages
     options = DetectionOptions
@@ -130,7 +129,7 @@ class DetectionPredictor(Predictor):
         return DetectionResult(source.text, tuple(sure))
 
     def _found(self, image: Any) -> list[Any]:
-        """What each object query says of an image, the surest first."""
+        """Return the detections of an image, most probable first."""
         (found,) = self.task.interpret(self.says(self.task.sources([image])), [image])
         return found
 
@@ -140,7 +139,7 @@ class DetectionPredictor(Predictor):
         check_png(out, [Path(str(source)) for source in sources])
 
     def _draw(self, result: DetectionResult, source: Source, out: str) -> None:
-        """Write the image with the boxes of what was found."""
+        """Write the image with its detected boxes."""
         held_out = source.text.startswith(HELD_OUT)
         pixels = source.read.pixels if held_out else read_image(Path(source.text), 3)
         named = [(found.box, f"{found.label} {found.probability:.0%}") for found in result.objects]
@@ -163,12 +162,12 @@ class DetectionPredictor(Predictor):
         return Trace(line.strip(), source, (images,), sequences, numbers, written, answer, expected)
 
     def _answer(self, source: Any) -> str:
-        """The classes of all that was found, in their own order."""
+        """Return the classes of all detections, in the classes' order."""
         numbers = [one.number for one in self._found(source) if one.probability >= SURE]
         return ", ".join(self.names(sorted(numbers)))
 
     def _expected(self, line: str) -> str | None:
-        """What should be said, written the same way."""
+        """Return the right answer in the form of an answer."""
         expected = expected_of(self.task, line)
         if not expected:
             return expected
@@ -177,7 +176,7 @@ class DetectionPredictor(Predictor):
         return ", ".join(sorted(names, key=lambda name: order.get(name, len(order))))
 
     def names(self, numbers: Iterable[int]) -> list[str]:
-        """The names of classes, and of nothing."""
+        """The names of classes, and of "nothing"."""
         classes = [*self.task.classes, NOTHING]
         return [classes[number] for number in numbers]
 
@@ -195,5 +194,5 @@ class DetectionPredictor(Predictor):
 
 
 def _boxes(outputs: Detected) -> list[list[float]]:
-    """Left, top, right and bottom of each query's box, as shares of the image."""
+    """Return left, top, right and bottom of each query's box, in shares of the image."""
     return to_xyxy(outputs.boxes[-1][0].double()).clamp(0, 1).tolist()

@@ -1,4 +1,4 @@
-"""A model as the task that measures it sees it."""
+"""A model in the form that its task measures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ModelLearner:
         return to_device(held, device_of(self.model))
 
     def most_attended(self, source: list[int], written: Sequence[int]) -> list[int]:
-        """By the last attention to the source, on the mean of its heads. Of one sequence it is the beginning."""
+        """Return the source token with the largest weight, by the mean head of the last attention to the source."""
         last = sites_to_source(self.model)[-1]
         weights_HQK = attention_to_source(self.model, self.task, source, written, last)
         return weights_HQK.mean(0).argmax(-1).tolist()
@@ -50,7 +50,7 @@ class ModelLearner:
 def write(
     model: Any, task: Any, sources: Tokens, decoding: Decoding = GREEDY, n_best: int = 1
 ) -> list[list[Hypothesis]]:
-    """What the model writes for each of a batch of sources of the task, the best answer first."""
+    """Return the model's answers to a batch of sources, best first."""
     limit = task.longest["target"]
     there = to_device(sources, device_of(model))
     places = task.answer_places(there)
@@ -60,7 +60,7 @@ def write(
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """The model is in evaluation mode inside the block, and as it was afterwards."""
+    """Set the model to evaluation mode inside the block, and restore it afterwards."""
     training = model.training
     model.eval()
     try:

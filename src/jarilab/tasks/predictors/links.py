@@ -1,4 +1,4 @@
-"""Which token of the source each token of an answer goes with, as a map has it."""
+"""Alignment of the tokens of an answer with tokens of the source, read from a map."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ AUTO = "auto"
 def attention_to_source(
     model: Any, task: Any, source: Sequence[int], written: Sequence[int], site: str
 ) -> Float[Tensor, "H Q K"]:
-    """The maps of a site while these tokens are written: a row for each, a column for each token that was read. Of one
-    sequence that is its beginning."""
+    """Return the maps of a site while these tokens are written: a row for each, a column for each source token."""
     inputs = to_device(task.answered(list(source), written), device_of(model))
     with record(model) as tape:
         model(*inputs)
@@ -35,7 +34,7 @@ def attention_to_source(
 
 
 def sites_to_source(model: Any) -> list[str]:
-    """Where answers look at their source: between two sequences, or in the only one."""
+    """Return the sites with attention to the source: between two sequences, or within the only one."""
     sites = list(attentions_of(model))
     between = [site for site in sites if site.endswith("cross")]
     return between or sites
@@ -43,16 +42,19 @@ def sites_to_source(model: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class Linking:
-    """Where links are read. head: None for the mean of all."""
+    """Where links are read. head: None for the mean of all heads."""
 
     site: str
     head: int | None
 
     @staticmethod
     def of(model: Any, where: str) -> Linking:
-        """`decoder.1.cross` (the mean of its heads) or `decoder.1.cross:2`; `auto`: all heads of the last but one,
-        where Garg et al. found the best links of such maps (2019, *Jointly Learning to Align and Translate with
-        Transformer Models*), or of the only one. Raises UserError for a site or a head that there is not."""
+        """Parse `decoder.1.cross` (the mean of its heads), `decoder.1.cross:2`, or `auto`.
+
+        `auto` is the mean of the last layer but one, where Garg et al. (2019, *Jointly Learning to Align and Translate
+        with Transformer Models*) found the best links, or of the only layer. Raises UserError for an unknown site or
+        head.
+        """
         sites = sites_to_source(model)
         if not sites:
             raise UserError(
@@ -61,9 +63,9 @@ class Linking:
             )
         if where == AUTO:
             return Linking(sites[-2] if len(sites) > 1 else sites[-1], None)
-        found = re.fullmatch(r"(.*?)(?::([0-9]{1,4}))?", where)
-        assert found is not None
-        site, head = found.group(1), found.group(2)
+        match = re.fullmatch(r"(.*?)(?::([0-9]{1,4}))?", where)
+        assert match is not None
+        site, head = match.group(1), match.group(2)
         if site not in sites:
             raise unknown("alignments", site, [AUTO, *sites])
         owner: Any = attentions_of(model)[site].owner
@@ -75,12 +77,14 @@ class Linking:
     def links(
         self, model: Any, task: Any, source: Sequence[int], written: Sequence[int]
     ) -> list[tuple[int, int]]:
-        """Each token that was written with the token of the source that it looked at most, as (source, target), counted
-        from 0; end tokens have none."""
-        said = len(written) - (END in written[-1:])
-        if not said or not source:
+        """Return pairs (source, target), counted from 0: each written token with the source token of largest weight.
+
+        End tokens have none.
+        """
+        length = len(written) - (END in written[-1:])
+        if not length or not source:
             return []
         weights_HQK = attention_to_source(model, task, source, written, self.site)
         weights_QK = weights_HQK.mean(0) if self.head is None else weights_HQK[self.head]
-        links = alignment(weights_QK[:said, : len(source)])
+        links = alignment(weights_QK[:length, : len(source)])
         return [(key, query) for query, key in links]

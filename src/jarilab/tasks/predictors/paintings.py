@@ -1,4 +1,4 @@
-"""Images that are painted for captions, and images turned into codes and back."""
+"""Images generated for captions, and images encoded and decoded by the image tokenizer."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ from jarilab.tasks.predictors.classes import grid_names
 from jarilab.tasks.predictors.pngs import check_png
 
 _FILE = re.compile(r"\.[A-Za-z]{3,4}$")
-"""The end of an image file's name."""
+"""Suffixes of image files."""
 MOST_SHOWN = 100
-"""Images beside their codes in one grid."""
+"""Maximal images beside their reconstructions in one grid."""
 BETWEEN = ("<picture>", "<no caption>")
-"""What stands between words and codes in the one vocabulary: the mark, and the token for a caption that is left out."""
+"""Names of the tokens between words and codes in the common vocabulary: the mark, and the omitted caption."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaintingOptions:
-    """How images are painted.
+    """Options of image generation.
 
-    count: how many, of one caption. out: a PNG file to write; the grid of them fills while they are painted. For images
-    that are turned into codes: each beside what its codes stand for. guidance: 1 for none; above, away from what is
-    painted without a caption; the run's by default. temperature: scores are divided by it; the run's by default.
-    top_k: draw from so many of the likeliest codes only. top_p: draw from the likeliest codes that together hold this
-    probability only. rerank: paint so many times as many, and keep those that a second model thinks fit best. seed:
-    decides what is drawn; each image follows from seed and number, so the first is the same however many there are.
+    count: images for one caption. out: a PNG file to write; the grid fills while images are drawn. For image files:
+    each beside its reconstruction from codes. guidance: 1 for none, above 1 away from images without a caption; the
+    run's by default. temperature: divides the scores; the run's by default. top_k: draw from this many most likely
+    codes. top_p: draw from the most likely codes with this total probability. rerank: generate this many times as many
+    images, and keep those that a second model scores best. seed: of the random numbers; an image depends on seed and
+    number only.
     """
 
     count: Annotated[int, Ge(1), Le(10_000)] = 8
@@ -68,7 +68,7 @@ class PaintingOptions:
 @final
 @dataclass(frozen=True, eq=False)
 class Painting(Prediction):
-    """The images painted for a caption. images: None where the caption could not be read."""
+    """The images generated for a caption. images: None if the caption could not be read."""
 
     input: str
     images: UInt8[torch.Tensor, "n 3 H W"] | None = None
@@ -87,7 +87,7 @@ class Painting(Prediction):
 @final
 @dataclass(frozen=True, eq=False)
 class Reconstruction(Prediction):
-    """An image beside what its codes stand for, or why it could not be read. decibels: how alike they are (PSNR)."""
+    """An image beside its reconstruction from codes, or the error. decibels: their PSNR."""
 
     input: str
     images: UInt8[torch.Tensor, "2 3 H W"] | None = None
@@ -105,8 +105,9 @@ class Reconstruction(Prediction):
 @registry.register("paintings")
 @final
 class PaintingPredictor(Predictor):
-    """Of the task `captions`: a caption is painted; an image file, or a held-out image such as `#5`, is turned into
-    codes and back."""
+    """Predictor of the task `captions`: generates images for captions, and reconstructs images such as files or
+    `#5`.
+    """
 
     needs = Paints
     options = PaintingOptions
@@ -129,19 +130,19 @@ class PaintingPredictor(Predictor):
         *,
         at_once: int = AT_ONCE,
     ) -> Iterator[Painting | Reconstruction]:
-        given = list(sources)
-        images = [str(source) for source in given if is_image(source)]
+        captions = list(sources)
+        images = [str(source) for source in captions if is_image(source)]
         if images:
-            if len(images) < len(given):
+            if len(images) < len(captions):
                 raise UserError("expected a caption or images, got both; give one or the other")
             yield from self._reconstructed(images, options)
             return
         if options.out is not None:
             check_png(options.out)
-            if len(given) != 1:
-                got = f"{len(given)} captions" if given else "nothing"
+            if len(captions) != 1:
+                got = f"{len(captions)} captions" if captions else "nothing"
                 raise UserError(f"one file is painted for one caption; got {got}")
-        for caption in given:
+        for caption in captions:
             yield self._painting(caption, options)
 
     def names_image(self, source: str) -> bool:
@@ -165,7 +166,7 @@ class PaintingPredictor(Predictor):
     def steps(
         self, caption: str, options: PaintingOptions
     ) -> Iterator[UInt8[torch.Tensor, "n 3 H W"]]:
-        """The images, again after each row of codes that is drawn; the last are whole. Raises UserError."""
+        """Yield the images after each row of codes; the last ones are complete. Raises UserError."""
         task = self.task
         sampling = {
             "guidance": task.guidance if options.guidance is None else options.guidance,
@@ -185,14 +186,14 @@ class PaintingPredictor(Predictor):
                 raise UserError(
                     f"expected at most {MOST_SHOWN} images in a grid, got {len(names):,}; name fewer"
                 )
-        found = [self._reconstruction(name) for name in names]
-        whole = [one for one in found if one.images is not None]
+        reconstructions = [self._reconstruction(name) for name in names]
+        whole = [one for one in reconstructions if one.images is not None]
         if whole and options.out is not None:
             _write_beside(whole, options.out)
-        yield from found
+        yield from reconstructions
 
     def _reconstruction(self, name: str) -> Reconstruction:
-        """What the image tokenizer makes of an image: a file, of which the middle is taken, or a held-out one."""
+        """Return the reconstruction of an image: the middle square of a file, or a held-out image."""
         try:
             image = self.task.image(name)
         except UserError as error:
@@ -203,13 +204,15 @@ class PaintingPredictor(Predictor):
 
     @property
     def traced_model(self) -> torch.nn.Module:
-        """The painter as a model of words and codes alike."""
+        """The model of words and codes in one sequence."""
         return self.model.one_sequence()
 
     @torch.no_grad()
     def trace(self, line: str, most: int) -> Trace:
-        """A caption and the first image that is painted for it, as one sequence. Of a guided painter, the half that has
-        heard the caption is traced. After the last code comes nothing."""
+        """Trace a caption and the first image generated for it, as one sequence.
+
+        With guidance, the half with the caption is traced. Nothing follows the last code.
+        """
         source = self.task.read(line)
         rows, columns = self.task.grid
         length = len(source) + len(BETWEEN) + rows * columns
@@ -230,7 +233,7 @@ class PaintingPredictor(Predictor):
         return Trace(line.strip(), source, (tokens,), sequences, ids[1:], written, answer, expected)
 
     def _codes(self, source: list[int]) -> Int[Tensor, "1 N"]:
-        """Those of the first image that `predict` paints: with the run's guidance and temperature."""
+        """Return the codes of the first image that `predict` generates, with the run's guidance and temperature."""
         task = self.task
         sampling = {
             "guidance": task.guidance,
@@ -240,7 +243,7 @@ class PaintingPredictor(Predictor):
         return torch.stack(list(self.model.steps(task.sources([source]), **sampling)), 1)
 
     def _image(self, ids: Sequence[int]) -> UInt8[Tensor, "3 H W"]:
-        """What the codes at the end of a sequence stand for."""
+        """Return the image of the codes at the end of a sequence."""
         rows, columns = self.task.grid
         codes = torch.tensor(ids[-rows * columns :]) - len(self.task.words) - len(BETWEEN)
         return self.task.codes.decode(codes.view(1, rows, columns))[0]
@@ -260,7 +263,7 @@ class PaintingPredictor(Predictor):
 
 
 def is_image(source: str | UserError) -> bool:
-    """Whether a source is an image rather than a caption: a held-out one, or a file."""
+    """Whether a source is an image, held out or a file, and not a caption."""
     if isinstance(source, UserError):
         return False
     text = source.strip()
@@ -272,12 +275,12 @@ def is_image(source: str | UserError) -> bool:
         return False
 
 
-def _write_beside(found: Sequence[Reconstruction], out: str) -> None:
-    """A grid of each image, and to its right what its codes stand for."""
+def _write_beside(reconstructions: Sequence[Reconstruction], out: str) -> None:
+    """Write a grid of images, each with its reconstruction to the right."""
     cells: list[Tensor] = []
     labels: list[str] = []
-    for one in found:
+    for one in reconstructions:
         cells += list(one.images)  # type: ignore[arg-type]
         labels += [Path(one.input).name, f"{one.decibels:.1f} dB"]
-    columns = 2 * math.ceil(math.sqrt(len(found)))
+    columns = 2 * math.ceil(math.sqrt(len(reconstructions)))
     write_bytes(Path(out), drawing.png(drawing.grid(cells, columns, labels)))

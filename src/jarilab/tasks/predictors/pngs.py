@@ -1,4 +1,4 @@
-"""Where images are written to."""
+"""Checks of PNG files to write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jarilab.core.errors import UserError
 
 
 def check_png(out: str | Path, read: Iterable[Path] = ()) -> None:
-    """Raises UserError for a file that is no PNG, or one of those that are read."""
+    """Raises UserError for a file name that is not a PNG's, and for an input file."""
     if Path(out).suffix.lower() != ".png":
         raise UserError(
             f"{out}: expected a name that ends in .png, since PNG is what is written; choose such a name"

@@ -1,4 +1,4 @@
-"""Answers that a language model writes behind their sources, in one sequence."""
+"""Answers of a language model after their sources, in one sequence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jarilab.tasks.predictors.sequences import SequencePredictor
 @registry.register("prompted")
 @final
 class PromptedPredictor(SequencePredictor):
-    """Of tasks that answer a text with another, whose model reads both as one sequence: see `Task.join`."""
+    """Predictor of tasks that answer a text with a text, for models that read both as one sequence: see `Task.join`."""
 
     source_frame = "target"
 
@@ -40,5 +40,5 @@ class PromptedPredictor(SequencePredictor):
             )
 
     def text_of_page(self) -> dict[str, Any] | None:
-        """None yet: a page writes answers of two sequences, or goes on with one."""
+        """Return None: pages support answers of two sequences, and continuations."""
         return None

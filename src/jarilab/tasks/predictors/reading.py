@@ -1,4 +1,4 @@
-"""Reading what a person asks about, some sources at a time."""
+"""Reading of sources in batches."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from jarilab.core.errors import UserError
 
 SHOWN = 80
-"""Characters of a source that could not be read."""
+"""Maximal characters shown of an unreadable source."""
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """One source: its number from 1 on, its text, and what the task read of it, or why it could not."""
+    """One source: its number from 1, its text, and the task's reading of it or the error."""
 
     number: int
     text: str
@@ -24,14 +24,14 @@ class Source:
 
 
 def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """The items in lists of `size`, the last perhaps shorter."""
+    """Yield the items in lists of `size`; the last may be shorter."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
 
 
 def read_each(sources: Iterable[str | UserError], read: Callable[[str], Any]) -> Iterator[Source]:
-    """Each source as `read` understands it, or with its error."""
+    """Yield each source as read by `read`, or with its error."""
     for number, source in enumerate(sources, 1):
         if isinstance(source, UserError):  # a line that could not even be decoded
             yield Source(number, "", error=str(source))

@@ -1,4 +1,4 @@
-"""Answers of tokens to sources of tokens."""
+"""Sequences of tokens that answer sequences of tokens."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ from jarilab.tasks.predictors.reading import SHOWN, Source, chunks, read_each
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceOptions(Decoding):
-    """n_best: how many answers to each source, the best first, with their scores; a beam must be as wide. alignments:
-    tell which token of the source each token of the answer looked at most, as `answer ||| 0-0 1-2` (source-target,
-    counted from 0): auto for the mean of all heads of the last layer but one, or a site and a head such as
-    decoder.1.cross:2.
+    """n_best: answers to each source, best first, with their scores; at most the beam's size. alignments: append the
+    source token that each token of the answer attends to most, as `answer ||| 0-0 1-2` (source-target, from 0): auto
+    for the mean head of the last layer but one, or a site and a head such as decoder.1.cross:2.
     """
 
     n_best: int = 1
@@ -47,12 +46,11 @@ class SequenceOptions(Decoding):
 @final
 @dataclass(frozen=True)
 class Answer(Prediction):
-    """An answer to one line, or why there is none.
+    """An answer to one line, or the error.
 
-    rank: 1 for the best of the answers to this line. tokens: what was written, the end included, with probabilities.
-    score: log_probability over the length to the power of the length penalty. ranked: it is one of several. source: the
-    tokens that were read, and alignment: which of them (source, target) each token of the answer goes with; None where
-    nobody asked.
+    rank: 1 for the best answer. tokens: the written tokens, with the end, and their probabilities. score:
+    log_probability / length ** length_penalty. ranked: whether there are several answers. source: the source tokens.
+    alignment: pairs (source, target), or None if not requested.
     """
 
     line: int
@@ -100,7 +98,7 @@ class Answer(Prediction):
 
 @registry.register("sequences")
 class SequencePredictor(Predictor):
-    """Of tasks that answer a text, a number and the like with another: a `TokenTask`."""
+    """Predictor of tasks that answer a text or a number with another, a `TokenTask`."""
 
     needs = Generates
     options = SequenceOptions
@@ -114,7 +112,7 @@ class SequencePredictor(Predictor):
         "longest": 4096,
     }
     source_frame: ClassVar[str] = "source"
-    """The frame of what is read before the answer is written."""
+    """The frame of the source."""
 
     def predict(
         self,
@@ -139,8 +137,8 @@ class SequencePredictor(Predictor):
         answers: dict[int, list[Answer]] = {}
         for some in chunks(by_length, max(1, AT_ONCE // max(1, options.beam_size))):
             batch = self.task.sources([source.read for source in some])
-            found = write(self.model, self.task, batch, options, options.n_best)
-            for source, hypotheses in zip(some, found, strict=True):
+            written = write(self.model, self.task, batch, options, options.n_best)
+            for source, hypotheses in zip(some, written, strict=True):
                 ranked = self._ranked(source, hypotheses, options.n_best > 1)
                 answers[source.number] = [
                     self._linked(answer, source, hypothesis, linking)
@@ -159,7 +157,7 @@ class SequencePredictor(Predictor):
     def _linked(
         self, answer: Answer, source: Source, hypothesis: Hypothesis, linking: Linking | None
     ) -> Answer:
-        """With its links to the source, where they are asked for."""
+        """Return the answer with its links to the source, if requested."""
         if linking is None:
             return answer
         links = linking.links(self.model, self.task, source.read, hypothesis.ids.tolist())
@@ -194,7 +192,7 @@ class SequencePredictor(Predictor):
     def _followed(
         self, inputs: tuple[Tokens, ...], answer: list[int]
     ) -> tuple[dict[str, TracedSequence], list[int], Int[Tensor, "1 L"]]:
-        """The sequences, the labels and what is written, as a trace has them."""
+        """Return sequences, labels and written tokens for a trace."""
         source, target = (tokens.ids[0].tolist() for tokens in inputs)
         sequences = {
             "source": TracedSequence(self.task.show_source(source)),
@@ -239,7 +237,7 @@ class SequencePredictor(Predictor):
             return self.task.answer(learner, trace.line, trace.read, ids)
 
     def _check_dealt(self, how: str) -> None:
-        """Raises UserError for places that would be dealt out before they are known."""
+        """Raises UserError for positions that are needed before they are known."""
         if how == "shuffle" and not self.task.policy.plain:
             raise UserError(
                 "the places of an answer are known as it is written, and are no 0, 1, 2, ... that could be dealt out "
@@ -254,12 +252,12 @@ def check_tokens(count: int, most: int) -> None:
 
 
 def token_vocabulary(task: Any) -> str:
-    """The tokens of a task as one text, and how many each side has."""
+    """Return the tokens of a task as one text, and the number on each side."""
     sizes = task.model_options
     sides = [f"{name}={size}:{task.show_target(range(size))}" for name, size in sizes.items()]
     return "".join(sides)
 
 
 def unread(source: Source) -> Answer:
-    """The answer to what could not be read."""
+    """Return the answer to an unreadable source."""
     return Answer(source.number, source.text[:SHOWN], error=source.error)
