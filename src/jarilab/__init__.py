@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from jarilab.runs.verifying import verify as verify
     from jarilab.tasks.base import Task as Task
     from jarilab.tasks.metrics import Metric as Metric
-    from jarilab.tasks.policies.base import Policy as Policy
+    from jarilab.tasks.policies.base import PositionPolicy as PositionPolicy
     from jarilab.tasks.policies.base import Sequences as Sequences
     from jarilab.tasks.predictors.base import Prediction as Prediction
     from jarilab.tasks.predictors.base import Predictor as Predictor
@@ -111,7 +111,7 @@ _HOME = {
     "load": "jarilab.runs.loaded",
     "Metric": "jarilab.tasks.metrics",
     "trust_code": "jarilab.core.registry",
-    "Policy": "jarilab.tasks.policies.base",
+    "PositionPolicy": "jarilab.tasks.policies.base",
     "Sequences": "jarilab.tasks.policies.base",
     "Positions": "jarilab.positions.coordinates",
     "Tokens": "jarilab.positions.coordinates",

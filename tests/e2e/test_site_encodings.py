@@ -80,7 +80,7 @@ def test_the_reference_tells_the_hooks_and_what_an_encoding_says_of_itself() -> 
     claims = [name for name in vars(Encoding)["__annotations__"] if not name.startswith("_")]
     assert [name for name in (*asked, *claims) if f"| `{name}` |" not in encoding] == []
     assert [hook for hook in HOOKS if f"\n{hook}(" not in encoding] == []
-    assert "| `random_in_training` |" in told.split("\n## Policy\n")[1].split("\n## ")[0]
+    assert "| `random_in_training` |" in told.split("\n## PositionPolicy\n")[1].split("\n## ")[0]
 
 
 def formulas(page: str) -> list[str]:

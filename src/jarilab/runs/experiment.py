@@ -211,7 +211,7 @@ class Resolved:
         task = self.task_class(**self.task_options)
         if not accepts(self.model_class, self.task_class.model_arguments):
             task.join()
-        task.place_by(policies.build(self.experiment.options.positions))
+        task.set_position_policy(policies.build(self.experiment.options.positions))
         if run is not None:
             task.restore(run)
             return task

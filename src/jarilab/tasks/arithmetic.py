@@ -20,6 +20,7 @@ from jarilab.data.text import FIRST, PADDING
 from jarilab.data.text.spelling import CHARACTERS, STRIPPED, Reading, Spelling, Writing
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner, registry
+from jarilab.tasks.breakdown import parts_of
 from jarilab.tasks.ceiling import bag_ceiling
 from jarilab.tasks.expressions import (
     DIGITS,
@@ -37,7 +38,6 @@ from jarilab.tasks.expressions import (
     source_tokens,
     target_tokens,
 )
-from jarilab.tasks.parts import parts_of
 from jarilab.tasks.policies.base import Numbers
 from jarilab.tasks.rows import evenly, right_padded, without_padding
 from jarilab.tasks.token_task import TokenTask

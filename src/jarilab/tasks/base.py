@@ -16,7 +16,7 @@ from jarilab.core.registry import Registry
 from jarilab.core.shapes import Float, Int
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.metrics import METRICS, Metric
-from jarilab.tasks.policies.base import Policy
+from jarilab.tasks.policies.base import PositionPolicy
 from jarilab.tasks.policies.sequential import Sequential
 
 registry = Registry("task", "jarilab.tasks")
@@ -77,7 +77,7 @@ class Task(ABC):
     metric: Metric = METRICS["exact_match"]
     asks_policy: ClassVar[bool] = False
     """Whether a position policy says where its tokens are: they are all made by `TokenTask.tokens`."""
-    policy: Policy = Sequential()
+    policy: PositionPolicy = Sequential()
     """Where tokens are told to be."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -92,7 +92,7 @@ class Task(ABC):
         return {}
 
     @final
-    def place_by(self, policy: Policy) -> None:
+    def set_position_policy(self, policy: PositionPolicy) -> None:
         """Let a policy say where tokens are. Raises UserError where the task says that itself."""
         if not policy.plain and not self.asks_policy:
             raise UserError(
@@ -193,7 +193,7 @@ class Task(ABC):
         """Metrics on held-out data, or on `examples` of them evenly taken; one of them is `metric`.
 
         `examples` is also the number measured on. On all of the data a task may add `parts`: its metric by what an
-        example is like, as `jarilab.tasks.parts` has it, and `group_examples`, how many examples each group has: a
+        example is like, as `jarilab.tasks.breakdown` has it, and `group_examples`, how many examples each group has: a
         report draws them with intervals.
         """
 

@@ -32,9 +32,9 @@ from jarilab.tasks.detection_data import (
 )
 from jarilab.tasks.detection_loss import Objects, loss, loss_counts
 from jarilab.tasks.detection_metrics import ImageBoxes, average_precision, boxes_found, true_boxes
-from jarilab.tasks.kept_facts import OF_DETECTION, read_facts
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.rows import evenly
+from jarilab.tasks.saved_metadata import OF_DETECTION, read_facts
 
 SCENES = "scenes"
 CANVAS, LONGEST = 48, 160

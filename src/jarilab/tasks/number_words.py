@@ -270,8 +270,8 @@ def _padded_rows(rows: Sequence[Sequence[int]]) -> np.ndarray:
 
 def _packed(*parts: np.ndarray) -> np.ndarray:
     """The parts side by side, what is left blank moved behind: `(N, NAME)`."""
-    room = np.full((len(parts[0]), NAME), PADDING)
-    joined = np.concatenate((*parts, room), axis=1).astype(np.uint8)
+    padding = np.full((len(parts[0]), NAME), PADDING)
+    joined = np.concatenate((*parts, padding), axis=1).astype(np.uint8)
     real_first = np.argsort(joined == PADDING, axis=1, kind="stable")
     return np.take_along_axis(joined, real_first, 1)[:, :NAME]
 

@@ -17,7 +17,7 @@ from jarilab.core.shapes import Int
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner
-from jarilab.tasks.parts import parts_of
+from jarilab.tasks.breakdown import parts_of
 from jarilab.tasks.rows import evenly, right_padded
 from jarilab.tasks.token_task import TokenTask
 

@@ -137,8 +137,8 @@ class TokenTask(Task):
         documents: Int[Tensor, "B L"] | None = None,
     ) -> Sequences:
         # A source is read whole; all else may be written token by token.
-        room = None if frame == "source" else self.tokens_read("target")
-        return Sequences(ids, frame, keep, documents, room, self.numbers(frame))
+        max_new_tokens = None if frame == "source" else self.tokens_read("target")
+        return Sequences(ids, frame, keep, documents, max_new_tokens, self.numbers(frame))
 
     @abstractmethod
     def read(self, line: str) -> list[int]:

@@ -15,7 +15,7 @@ from jarilab.tasks.translation import Translation
 def joined(kind=Copy, positions="sequential", **options):
     task = kind(symbols=10, lines=20, held_out=5, lengths="1..4", **options)
     task.join()
-    task.place_by(build(positions))
+    task.set_position_policy(build(positions))
     task.prepare()
     return task
 

@@ -162,14 +162,14 @@ def test_a_training_batch_of_a_policy_without_chance_draws_as_it_ever_did(tmp_pa
     task.prepare()
     numbers = torch.arange(task.training_size)
     plain = task.training_batch(numbers, torch.Generator().manual_seed(1))
-    task.place_by(build("offset"))
+    task.set_position_policy(build("offset"))
     moved = task.training_batch(numbers, torch.Generator().manual_seed(1))
     assert torch.equal(plain.labels, moved.labels)
     (read,), (read_moved,) = plain.inputs, moved.inputs
     apart = read_moved.positions.index() - read.positions.index()
     assert (apart == apart[:, :1]).all()
     assert len(set(apart[:, 0].tolist())) > 3
-    task.place_by(build("abacus:largest=0"))
+    task.set_position_policy(build("abacus:largest=0"))
     (digits,) = task.training_batch(numbers, torch.Generator().manual_seed(1)).inputs
     names = task.show_source(digits.ids.flatten().tolist())
     places = digits.positions.index().flatten().tolist()

@@ -10,12 +10,12 @@ from typing import Annotated, final
 from annotated_types import Ge, Le
 
 from jarilab.core.shapes import Tensor
-from jarilab.tasks.policies.base import Policy, Sequences, drawn_offsets, registry
+from jarilab.tasks.policies.base import PositionPolicy, Sequences, drawn_offsets, registry
 
 
 @final
 @registry.register("abacus")
-class Abacus(Policy):
+class Abacus(PositionPolicy):
     """Numbers the digits of each number from 1 in the order they are written. Other tokens are at 0 (McLeish et al.
     2024).
 

@@ -40,19 +40,19 @@ class Numbers:
 @final
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """A batch of sequences whose tokens want places.
+    """A batch of sequences that need positions.
 
-    ids: `(B, L)`, all tokens so far. frame: whose they are, `source`, `target`, `sequence`. keep: `(B, L)`, False on
-    padding, or None where there is none. documents: `(B, L)`, the number of the document each token is of, or None
-    where each row is a single one. room: how many tokens at most a sequence has that is written token by token; None
-    where it is read whole. numbers: how numbers are written in it; None where nobody knows.
+    ids: `(B, L)`, all tokens so far. frame: `source`, `target` or `sequence`. keep: `(B, L)`, False on padding, or
+    None. documents: `(B, L)`, the document number of each token, or None for one document a row. max_new_tokens:
+    maximal length of a sequence that is written token by token; None for one that is read as a whole. numbers: how
+    numbers are written; None if unknown.
     """
 
     ids: Int[Tensor, "B L"]
     frame: str = "sequence"
     keep: Bool[Tensor, "B L"] | None = None
     documents: Int[Tensor, "B L"] | None = None
-    room: int | None = None
+    max_new_tokens: int | None = None
     numbers: Numbers | None = None
 
     @cached_property
@@ -129,11 +129,11 @@ def _first_of_run(true_BL: Bool[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
 
 
 @registry.base
-class Policy(ABC):
-    """A way to tell tokens where they are. Subclasses take keyword-only options: their spec.
+class PositionPolicy(ABC):
+    """Assigns position IDs to tokens. Subclasses take keyword-only options, which are their spec.
 
-    In training a place may be a matter of chance. Outside training it never is, and a token's place never depends on
-    what is written after it: the places of an answer that is read again are those that it was written at.
+    Positions may be random in training, never outside it. A token's position does not depend on later tokens, so an
+    answer that is read again has the positions that it was written with.
     """
 
     random_in_training: bool = False
@@ -195,7 +195,7 @@ def canonical(text: str) -> str:
     return str(registry.spec(text))
 
 
-def build(text: str) -> Policy:
+def build(text: str) -> PositionPolicy:
     """Return the policy of a spec. Raises UserError."""
     return registry.spec(text).build()
 

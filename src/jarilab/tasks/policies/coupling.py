@@ -8,12 +8,12 @@ from annotated_types import Ge, Le
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
-from jarilab.tasks.policies.base import Policy, Sequences, drawn_offsets, registry
+from jarilab.tasks.policies.base import PositionPolicy, Sequences, drawn_offsets, registry
 
 
 @final
 @registry.register("coupling")
-class Coupling(Policy):
+class Coupling(PositionPolicy):
     """Gives digits of equal significance one position, in operands and answer: 1 for ones, 2 for tens, ... (Cho et al.
     2024).
 
@@ -46,7 +46,7 @@ def _significance(sequences: Sequences) -> Int[Tensor, "B L"]:
     if numbers.width is not None:
         # A model may write more digits than there are.
         return (numbers.width - 1 - index_BL).clamp_min(0)
-    if sequences.room is None:
+    if sequences.max_new_tokens is None:
         return _digits_behind(sequences)
     raise UserError(
         "coupling gives digits of equal significance one place, and of an answer that is written from its first digit "

@@ -7,12 +7,12 @@ from typing import Annotated, final
 from annotated_types import Ge, Le
 
 from jarilab.core.shapes import Tensor
-from jarilab.tasks.policies.base import Policy, Sequences, drawn_offsets, registry
+from jarilab.tasks.policies.base import PositionPolicy, Sequences, drawn_offsets, registry
 
 
 @final
 @registry.register("offset", "shape")
-class Offset(Policy):
+class Offset(PositionPolicy):
     """Shifts all positions of an example by a random amount in training, and by 0 outside it (SHAPE, Kiyono et al.
     2021).
 

@@ -13,12 +13,12 @@ from annotated_types import Ge, Le
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.nn.init import generator_for
-from jarilab.tasks.policies.base import Policy, Sequences, registry
+from jarilab.tasks.policies.base import PositionPolicy, Sequences, registry
 
 
 @final
 @registry.register("randomized")
-class Randomized(Policy):
+class Randomized(PositionPolicy):
     """Draws sorted positions from 0 ... `longest` - 1 in training, so longer texts bring no new position (Ruoss et al.
     2023).
 
@@ -44,10 +44,10 @@ class Randomized(Policy):
 
     def _spread(self, sequences: Sequences, counts_P: Int[Tensor, " P"]) -> Tensor:
         """Return the middles of equal parts of the range, one for each token."""
-        if sequences.room is None:
+        if sequences.max_new_tokens is None:
             count_BL = counts_P[sequences.document]
         else:
-            count_BL = torch.full_like(sequences.ids, sequences.room)
+            count_BL = torch.full_like(sequences.ids, sequences.max_new_tokens)
         middle_BL = (2 * sequences.index + 1) * self.longest // (2 * count_BL.clamp_min(1))
         # Padding behind a text is a token more than was counted.
         return middle_BL.clamp_max(self.longest - 1)

@@ -7,12 +7,12 @@ from typing import final
 import torch
 
 from jarilab.core.shapes import Tensor
-from jarilab.tasks.policies.base import Policy, Sequences, registry
+from jarilab.tasks.policies.base import PositionPolicy, Sequences, registry
 
 
 @final
 @registry.register("sequential")
-class Sequential(Policy):
+class Sequential(PositionPolicy):
     """Positions 0, 1, 2, ..., without counting padding before a text; each document of a row starts at 0.
 
     restart: whether documents start at 0; otherwise positions continue through the row, as in GPT-2's training.

@@ -21,7 +21,7 @@ LONGEST = 6
 
 def task_by(policy):
     task = Arithmetic(maximum=99, answers="reversed")
-    task.place_by(build(policy))
+    task.set_position_policy(build(policy))
     return task
 
 
@@ -29,7 +29,7 @@ def joined_by(policy):
     """Source and target as one sequence of a language model."""
     task = Arithmetic(maximum=99, answers="reversed")
     task.join()
-    task.place_by(build(policy))
+    task.set_position_policy(build(policy))
     return task
 
 

@@ -69,7 +69,7 @@ def test_randomized_places_are_drawn_in_order_without_repetition_from_all_of_the
 def test_randomized_places_are_evenly_spread_outside_training():
     assert placed("randomized:longest=8", sequences("1234", "12__")) == [[1, 3, 5, 7], [2, 6, 7, 7]]
     # What is being written is spread over the most that it may come to have, so that a place once given stays.
-    assert placed("randomized:longest=8", sequences("12", room=4)) == [[1, 3]]
+    assert placed("randomized:longest=8", sequences("12", max_new_tokens=4)) == [[1, 3]]
 
 
 def test_randomized_without_room_says_how_much_is_needed():
@@ -92,16 +92,16 @@ def test_abacus_counts_the_digits_of_each_number():
 def test_coupling_gives_digits_of_equal_significance_one_place():
     assert placed("coupling", sequences("21+345=", "1-98765")) == [[2, 1, 0, 3, 2, 1, 0], [1, 0, 5, 4, 3, 2, 1]]
     ones_first = Numbers(tuple(range(10)), ones_first=True)
-    assert placed("coupling", sequences("=663-", numbers=ones_first, room=9)) == [[0, 1, 2, 3, 0]]
+    assert placed("coupling", sequences("=663-", numbers=ones_first, max_new_tokens=9)) == [[0, 1, 2, 3, 0]]
     padded = Numbers(tuple(range(10)), width=4)
-    assert placed("coupling", sequences("=-0366", numbers=padded, room=9)) == [[0, 0, 4, 3, 2, 1]]
+    assert placed("coupling", sequences("=-0366", numbers=padded, max_new_tokens=9)) == [[0, 0, 4, 3, 2, 1]]
     # An untrained model may write on.
-    assert placed("coupling", sequences("=036671", numbers=padded, room=9)) == [[0, 4, 3, 2, 1, 1, 1]]
+    assert placed("coupling", sequences("=036671", numbers=padded, max_new_tokens=9)) == [[0, 4, 3, 2, 1, 1, 1]]
 
 
 def test_coupling_moves_source_and_target_of_an_example_alike():
     source, ones_first = sequences(*["21+345"] * 20), Numbers(tuple(range(10)), ones_first=True)
-    target = Sequences(ids_of(*["=663"] * 20), "target", numbers=ones_first, room=9)
+    target = Sequences(ids_of(*["=663"] * 20), "target", numbers=ones_first, max_new_tokens=9)
     read, written = (torch.tensor(placed("coupling", one, seed=2)) for one in (source, target))
     assert (read[:, 2] == written[:, 0]).all()
     assert len(set(read[:, 2].tolist())) > 5
@@ -109,7 +109,7 @@ def test_coupling_moves_source_and_target_of_an_example_alike():
 
 def test_coupling_refuses_numbers_whose_length_is_not_known_yet():
     with pytest.raises(UserError, match=r"nobody knows yet how many follow: .* use --answers reversed or"):
-        placed("coupling", sequences("=366", room=9))
+        placed("coupling", sequences("=366", max_new_tokens=9))
 
 
 @pytest.mark.parametrize("spec", ["abacus", "coupling"])
@@ -140,10 +140,10 @@ def test_places_are_a_matter_of_the_seed_alone_and_only_in_training(spec):
 @pytest.mark.parametrize("spec", SPECS)
 def test_what_is_written_later_moves_nothing(spec):
     ones_first = Numbers(tuple(range(10)), ones_first=True)
-    whole = Sequences(ids_of("=213+45", "=2+3456"), "target", numbers=ones_first, room=12)
+    whole = Sequences(ids_of("=213+45", "=2+3456"), "target", numbers=ones_first, max_new_tokens=12)
     every = build(spec).positions(whole)
     for length in range(1, 8):
-        so_far = Sequences(whole.ids[:, :length], "target", numbers=ones_first, room=12)
+        so_far = Sequences(whole.ids[:, :length], "target", numbers=ones_first, max_new_tokens=12)
         new = build(spec).positions(so_far, start=length - 1)
         assert new.index().tolist() == every.slice(length - 1, length).index().tolist()
         assert new.order.tolist() == [length - 1]
@@ -153,10 +153,10 @@ def test_a_policy_of_ones_own_gives_every_token_a_place(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "import jarilab\n"
-        "class Halves(jarilab.Policy):\n"
+        "class Halves(jarilab.PositionPolicy):\n"
         "    def places(self, sequences, seed):\n"
         "        return sequences.index / 2\n"
-        "class Short(jarilab.Policy):\n"
+        "class Short(jarilab.PositionPolicy):\n"
         "    def places(self, sequences, seed):\n"
         "        return sequences.index[:1]\n"
         "class No:\n"
