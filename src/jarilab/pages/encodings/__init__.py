@@ -1,4 +1,4 @@
-"""Drawings of encodings, from their hooks alone, and of the softmax: a page, SVG files, numbers."""
+"""Drawings of encodings, made from their hooks, and of the softmax: a page, SVG files, numbers."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def draw_softmax(*rows: Sequence[Number], divide: Sequence[Number] = ()) -> Draw
     return drawn(softmax_of(rows, divide))
 
 
-def drawn(found: Sequence[Softmax]) -> Drawings:
-    """Draw softmaxes that were computed."""
-    columns = [softmax.column_of(one) for one in found]
+def drawn(softmaxes: Sequence[Softmax]) -> Drawings:
+    """Drawings of softmaxes that were computed."""
+    columns = [softmax.column_of(one) for one in softmaxes]
     settings = ("The softmax and its derivative.", "소프트맥스와 그 도함수.")
     return Drawings("softmax", settings, {}, columns)

@@ -1,4 +1,4 @@
-"""Drawings of what is added to vectors, at the input or to queries and keys."""
+"""Drawings of vectors that are added to the input, or to queries and keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAVES = 5
 
 
 def drawings(subject: Subject, hook: str) -> list[Drawing]:
-    """The matrix, some of its columns, and how alike its rows are."""
+    """The matrix, some of its columns, and the dot products of its rows."""
     positions = subject.line(2 * subject.length)
     added_LD = array(subject.added(hook, positions))
     ended = end_of(subject) if positions.length < 2 * subject.length else NOTHING
@@ -86,7 +86,7 @@ def _products(subject: Subject, hook: str, added_LD: np.ndarray, ended: Words) -
 
 
 def _along(subject: Subject) -> tuple[tuple[Number, Number], list[tuple[Number, Words]]]:
-    """The axis of positions, and the marks on it."""
+    """The range of the position axis, and its marks."""
     length, known = subject.length, subject.encoding.max_positions
     marks: list[tuple[Number, Words]] = [(float(length), ("L", "L"))]
     if known is not None and known < 2 * length:

@@ -1,24 +1,25 @@
-"""Colours for numbers, and images of them."""
+"""Colour scales of numbers, and images that use them."""
 
 from __future__ import annotations
 
-import base64
 import struct
 import zlib
 
 import numpy as np
 
+from jarilab.pages.kit.images import SIGNATURE, chunk, data_url
+
 SIGNED = "08306b1f66ac5a9bcea9cce4f5f5f2f6c99aeb9449c75f0f7a3203"
 PLAIN = "440154481769472a7a433d843d4e8a355e8d2e6d8e297b8e23898e1f978b21a5852eb37c46c06f65cb5e89d548b0dd2fd8e219fde725"
-"""The stops of `pages/kit/static/draw.js`: blue to orange with 0 in the middle, and dark to light."""
+"""The stops of `pages/kit/static/draw.js`: blue to orange around 0, and dark to light."""
 
 HIDDEN = 0
 ZERO = 128
-"""Of the 256 colours of an image: transparent, and that of the number 0."""
+"""Indices of the 256 colours of an image: transparent, and the colour of 0."""
 
 
 def gradient(stops: str, count: int) -> np.ndarray:
-    """`count` colours between the stops, `(count, 3)` of 0 to 255."""
+    """`count` colours between the stops, `(count, 3)`, from 0 to 255."""
     parts = [stops[start : start + 6] for start in range(0, len(stops), 6)]
     colours = np.array([list(bytes.fromhex(part)) for part in parts], dtype=np.float64)
     place = np.linspace(0, len(parts) - 1, count)
@@ -27,35 +28,35 @@ def gradient(stops: str, count: int) -> np.ndarray:
 
 
 def css(colour: np.ndarray) -> str:
-    """`#rrggbb`."""
+    """A colour as `#rrggbb`."""
     return f"#{bytes(colour).hex()}"
 
 
 def is_dark(colour: np.ndarray) -> bool:
-    """Whether white words can be read on it better than black ones."""
+    """Whether white text is easier to read on it than black text."""
     return float(colour @ np.array([0.299, 0.587, 0.114])) < 140
 
 
 def ranked(rank: int, count: int) -> np.ndarray:
-    """The colour of one of `count` things in an order."""
+    """The colour of an entry in an ordered list of `count`."""
     return gradient(PLAIN, max(count, 2))[rank]
 
 
 def signed_index(values: np.ndarray, limit: float) -> np.ndarray:
-    """The colour of each number between -limit and limit, 1 to 255; 0 is in the middle, what is no number is hidden."""
+    """The colour index of each number from -limit to limit, 1 to 255; NaN is transparent."""
     share = np.clip(values / limit, -1, 1) if limit > 0 else np.zeros_like(values)
     index = np.round(ZERO + 127 * np.nan_to_num(share))
     return np.where(np.isnan(values), HIDDEN, index).astype(np.uint8)
 
 
 def signed_colour(value: float, limit: float) -> np.ndarray:
-    """The colour of one number."""
+    """The colour of a number."""
     index = signed_index(np.array([[value]]), limit)[0, 0]
     return gradient(SIGNED, 255)[index - 1]
 
 
 def image(index: np.ndarray) -> str:
-    """Rows and columns of colours, as `signed_index` gives them, as the address of a PNG: one pixel each."""
+    """A PNG data URL with one pixel for each colour index."""
     rows, columns = index.shape
     palette = bytes(3) + gradient(SIGNED, 255).tobytes()
     lines = np.hstack((np.zeros((rows, 1), np.uint8), index.astype(np.uint8)))
@@ -67,9 +68,5 @@ def image(index: np.ndarray) -> str:
         b"IDAT": zlib.compress(lines.tobytes(), 9),
         b"IEND": b"",
     }
-    held = b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, held) for kind, held in chunks.items())
-    return "data:image/png;base64," + base64.b64encode(held).decode()
-
-
-def _chunk(kind: bytes, held: bytes) -> bytes:
-    return struct.pack(">I", len(held)) + kind + held + struct.pack(">I", zlib.crc32(kind + held))
+    png = SIGNATURE + b"".join(chunk(kind, data) for kind, data in chunks.items())
+    return data_url(png)

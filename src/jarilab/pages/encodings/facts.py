@@ -1,4 +1,4 @@
-"""What an encoding claims and has, in sentences."""
+"""Sentences about an encoding: what it does, its limits and its options."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ AXES: dict[int, Words] = {
 
 
 def facts(subject: Subject) -> list[Words]:
-    """A line each."""
+    """The sentences of an encoding."""
     encoding = subject.encoding
-    found = [ACTS[hook] for hook in subject.hooks] or [NOTHING]
-    found.append(_axes(encoding.axes))
+    lines = [ACTS[hook] for hook in subject.hooks] or [NOTHING]
+    lines.append(_axes(encoding.axes))
     if subject.hooks:
-        found.append(_shift(encoding.shift_invariant))
-        found += _ends(encoding.max_positions, encoding.max_distance)
+        lines.append(_shift(encoding.shift_invariant))
+        lines += _ends(encoding.max_positions, encoding.max_distance)
     if subject.site.causal:
-        found.append(
+        lines.append(
             ("drawn where queries never see later keys", "뒤의 키를 볼 수 없는 곳에서 그렸습니다")
         )
     if encoding.causal_only:
-        found.append(("works only in a causal decoder", "인과적 디코더에서만 쓸 수 있습니다"))
-    found.append(_parameters(subject))
+        lines.append(("works only in a causal decoder", "인과적 디코더에서만 쓸 수 있습니다"))
+    lines.append(_parameters(subject))
     options = ", ".join(subject.options)
     if options:
-        found.append((f"options: {options}", f"옵션: {options}"))
-    return found
+        lines.append((f"options: {options}", f"옵션: {options}"))
+    return lines
 
 
 def _axes(axes: tuple[int, ...]) -> Words:
@@ -69,22 +69,22 @@ def _shift(invariant: bool) -> Words:
 
 
 def _ends(known: int | None, farthest: int | None) -> list[Words]:
-    found: list[Words] = []
+    lines: list[Words] = []
     if known is not None:
-        found.append(
+        lines.append(
             (
                 f"knows positions 0 to {known - 1}, and says so beyond",
                 f"위치 0부터 {known - 1}까지 알고, 그 너머는 거절합니다",
             )
         )
     if farthest is not None:
-        found.append(
+        lines.append(
             (
                 f"compares tokens up to {farthest} apart, and says so beyond",
                 f"거리 {farthest}까지 비교하고, 그 너머는 거절합니다",
             )
         )
-    return found or [("no longest position", "가장 먼 위치가 따로 없습니다")]
+    return lines or [("no longest position", "가장 먼 위치가 따로 없습니다")]
 
 
 def _parameters(subject: Subject) -> Words:
@@ -92,8 +92,8 @@ def _parameters(subject: Subject) -> Words:
     if not count:
         return ("no parameters", "파라미터 없음")
     shared = ("one set for all layers", "모든 층이 함께 쓰는 한 벌")
-    own = ("a set for each layer", "층마다 한 벌")
-    english, korean = shared if subject.shared else own
+    separate = ("a set for each layer", "층마다 한 벌")
+    english, korean = shared if subject.shared else separate
     seed = subject.seed
     return (
         f"{count:,} parameters, {english}; drawn with their initial values of seed {seed}, untrained",

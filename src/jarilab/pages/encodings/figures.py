@@ -1,4 +1,4 @@
-"""Which drawings an encoding has: those of its hooks, and nothing else decides."""
+"""The drawings of an encoding, one set for each of its hooks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BY_AXES = {1: ON_A_LINE, 2: IN_A_PLANE}
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """What is shown of one thing: its name, what it is in words, and its drawings."""
+    """The name, sentences, facts and drawings of one encoding or softmax."""
 
     name: str
     sentences: list[str]
@@ -51,10 +51,10 @@ class Column:
 
 
 def column_of(subject: Subject) -> Column:
-    """All drawings of an encoding. Raises UserError where a hook of it fails."""
-    found: dict[str, Drawing] = {}
+    """All drawings of an encoding. Raises UserError if one of its hooks fails."""
+    drawings_by_name: dict[str, Drawing] = {}
     for axes in subject.axes:
         for hook in subject.hooks:
             for drawing in BY_AXES[axes][hook](subject, hook):
-                found.setdefault(drawing.name, drawing)
-    return Column(subject.spec, subject.sentences, facts(subject), list(found.values()))
+                drawings_by_name.setdefault(drawing.name, drawing)
+    return Column(subject.spec, subject.sentences, facts(subject), list(drawings_by_name.values()))

@@ -1,4 +1,4 @@
-"""A chart of lines: numbers against positions or distances."""
+"""Line charts of numbers against positions or distances."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BOTTOM = TOP + PLOT
 TONES, DASHES = 6, 3
 MOST_LINES = TONES * DASHES
 PER_ROW = 5
-"""Entries of the legend beside each other."""
+"""Entries in a row of the legend."""
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """label: what the legend calls it. x, y: the points, x rising. low, high: the band around it, or None."""
+    """A line. label: in the legend. x, y: its points, with rising x. low, high: the band around it, or None."""
 
     label: Words
     x: np.ndarray
@@ -41,7 +41,7 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """span: the ends of the axis of x. marks: places on it with what they are called."""
+    """Lines with axes. span: the range of x. marks: labelled positions on the x axis."""
 
     lines: Sequence[Line]
     across: Words
@@ -62,7 +62,7 @@ class Chart:
         return -(-len(self.lines) // PER_ROW) if len(self.lines) > 1 else 0
 
     def inside(self) -> str:
-        """The elements."""
+        """The SVG elements."""
         low, high = self._heights()
         x_of = scale(*self.span, LEFT, RIGHT)
         y_of = scale(low, high, BOTTOM - 6, TOP + 6)
@@ -84,7 +84,7 @@ class Chart:
         return "".join(parts)
 
     def _heights(self) -> tuple[Number, Number]:
-        """The lowest and the highest number, with 0 among them."""
+        """The lowest and the highest number, with 0 between them."""
         values = [one.y for one in self.lines]
         values += [edge for one in self.lines for edge in (one.low, one.high) if edge is not None]
         every = np.concatenate([*values, np.zeros(1)])
@@ -101,7 +101,7 @@ class Chart:
 
 
 def scale(low: Number, high: Number, start: Number, end: Number) -> Callable[[Number], Number]:
-    """The map of low ... high to start ... end; to the middle where there is one number only."""
+    """The linear map of low ... high to start ... end; to the middle if low is high."""
     if high <= low:
         return lambda _: (start + end) / 2
     stretch = (end - start) / (high - low)
@@ -109,7 +109,7 @@ def scale(low: Number, high: Number, start: Number, end: Number) -> Callable[[Nu
 
 
 def tick(value: Number, x: Number, bottom: Number) -> str:
-    """A number under an axis."""
+    """A number below an axis."""
     stroke = line((x, bottom), (x, bottom + 4), "zero")
     return stroke + text(x, bottom + 16, figure(value), "middle")
 
@@ -119,7 +119,7 @@ def _box(x: Number, y: Number, width: Number, height: Number) -> dict[str, Any]:
 
 
 def _kind(number: int) -> str:
-    """Lines are told apart by six tones, then by dashes."""
+    """The CSS class of a line: one of six tones, then dashes."""
     dash = number // TONES
     return f"t{number % TONES}" + (f" d{dash}" if dash else "")
 
@@ -127,7 +127,7 @@ def _kind(number: int) -> str:
 def _drawn(
     one: Line, number: int, x_of: Callable[[Number], Number], y_of: Callable[[Number], Number]
 ) -> str:
-    """A line with its band, or a dot where there is one point alone."""
+    """A line with its band, or a dot for a single point."""
     kind = _kind(number)
     places = _places(one.x, one.y, x_of, y_of)
     if len(places) == 1:

@@ -1,4 +1,4 @@
-"""Maps of numbers: a heat map with its axes, several small ones beside each other, and tables of a few cells."""
+"""Heat maps with axes, groups of small maps, and tables of a few cells."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ BETWEEN, LABEL = 10, 16
 """Between small maps, and above each for its words."""
 LEGEND = 34
 PRINTED = 8
-"""Up to so many columns a table has its numbers printed."""
+"""Columns up to which a table prints its numbers."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeatMap:
-    """rows x columns of numbers, 0 in the middle of the colours; what is no number is left open.
+    """A matrix as colours around 0; NaN is transparent.
 
-    down, across: what rows and columns are. rows, columns: the first number of each axis, and one beyond its last.
+    down, across: labels of rows and columns. rows, columns: the first number of each axis, and one beyond its last.
     """
 
     values: np.ndarray
@@ -60,11 +60,11 @@ class HeatMap:
 
     @property
     def _right(self) -> Number:
-        """A square map is as wide as it is high."""
+        """The right edge; a square map is as wide as it is high."""
         return LEFT + self._bottom - TOP if self.square else RIGHT
 
     def inside(self) -> str:
-        """The elements."""
+        """The SVG elements."""
         limit = limit_of(self.values)
         parts = [picture(self.values, limit, LEFT, TOP, self._right - LEFT, self._bottom - TOP)]
         x_of = _cell(self.columns, LEFT, self._right)
@@ -87,7 +87,7 @@ class HeatMap:
 
 @dataclass(frozen=True, eq=False)
 class SmallMaps:
-    """Maps of one shape beside each other, with one scale of colours. place: a cell of each to frame, or None."""
+    """Maps of equal shape with one colour scale. place: a cell to frame in each, or None."""
 
     maps: Sequence[tuple[Words, np.ndarray]]
     place: tuple[int, int] | None = None
@@ -112,7 +112,7 @@ class SmallMaps:
         return rows * (self._size[1] + LABEL + BETWEEN) + LEGEND
 
     def inside(self) -> str:
-        """The elements."""
+        """The SVG elements."""
         limit = max(limit_of(values) for _, values in self.maps)
         wide, tall = self._size
         parts = []
@@ -138,7 +138,7 @@ class SmallMaps:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows and columns of a few numbers as cells; those of up to PRINTED columns are printed. limit: of the colours."""
+    """A small matrix as cells, with numbers up to PRINTED columns. limit: of the colour scale."""
 
     values: np.ndarray
     down: Words
@@ -163,7 +163,7 @@ class Table:
         return self._bottom + 40 + LEGEND
 
     def inside(self) -> str:
-        """The elements."""
+        """The SVG elements."""
         rows, columns = self.values.shape
         wide, tall = self._cell
         parts = []
@@ -193,7 +193,7 @@ class Table:
 
 
 def limit_of(values: np.ndarray) -> Number:
-    """The largest size of a number."""
+    """The largest absolute number."""
     known = np.abs(values[~np.isnan(values)])
     return float(known.max()) if known.size else 0.0
 
@@ -201,7 +201,7 @@ def limit_of(values: np.ndarray) -> Number:
 def picture(
     values: np.ndarray, limit: Number, x: Number, y: Number, width: Number, height: Number
 ) -> str:
-    """Numbers as an image in a frame."""
+    """A matrix as a framed image."""
     at = {"x": x, "y": y, "width": width, "height": height}
     address = image(signed_index(values, limit))
     place = " ".join(f'{side}="{number(value)}"' for side, value in at.items())
@@ -211,7 +211,7 @@ def picture(
 
 
 def legend(limit: Number, y: Number) -> str:
-    """The colours from -limit to limit."""
+    """The colour scale from -limit to limit."""
     wide = 200
     left = (WIDTH - wide) / 2
     steps = np.linspace(-1, 1, 255)[None]
@@ -226,12 +226,12 @@ def legend(limit: Number, y: Number) -> str:
 
 
 def _cell(ends: tuple[Number, Number], start: Number, end: Number):
-    """Where the middle of the cell of a number is."""
+    """The map from a number to the middle of its cell."""
     of = scale(*ends, start, end)
     return lambda value: of(value + 0.5)
 
 
 def _ticks(ends: tuple[Number, Number]) -> list[Number]:
-    """Whole numbers alone: between cells there is nothing."""
-    found = [value for value in round_numbers(ends[0], ends[1] - 1) if value == int(value)]
-    return found or [ends[0]]
+    """The whole numbers of an axis of cells."""
+    ticks = [value for value in round_numbers(ends[0], ends[1] - 1) if value == int(value)]
+    return ticks or [ends[0]]

@@ -1,4 +1,4 @@
-"""A page of drawings, side by side: one HTML file that needs no network."""
+"""A page of drawings side by side, as one HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PAGE_STYLES = (STYLES[0], "kit/base.css", STYLES[1], "show.css")
 
 @dataclass(frozen=True, eq=False)
 class Drawings:
-    """Drawings in columns. In a notebook they show themselves.
+    """Columns of drawings. A notebook displays them.
 
-    title: of the page. settings: what they were made with, for people. record: the same for `--json`.
+    title: of the page. settings: how they were made, in words. record: the same for `--json`.
     """
 
     title: str
@@ -43,7 +43,7 @@ class Drawings:
         return document(PACKAGE, body, PAGE_STYLES, f"jari: {self.title}", script=script)
 
     def save(self, path: str | Path) -> Path:
-        """Write the page; gives its path. Raises UserError for a folder, or where it cannot be written."""
+        """Write the page and return its path. Raises UserError for a folder and for a file that cannot be written."""
         path = Path(path)
         if path.is_dir():
             raise UserError(
@@ -55,8 +55,10 @@ class Drawings:
         return path
 
     def save_svgs(self, folder: str | Path) -> list[Path]:
-        """Write each drawing as an SVG file, named by what it is of and what it shows; gives their paths. Raises
-        UserError where `folder` is a file."""
+        """Write each drawing as an SVG file, named by its encoding and content, and return the paths.
+
+        Raises UserError if `folder` is a file.
+        """
         folder = Path(folder)
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file; expected a folder to write SVG files into")
@@ -68,17 +70,17 @@ class Drawings:
         return paths
 
     def files(self) -> dict[str, Drawing]:
-        """Every drawing by the name of its file."""
-        found: dict[str, Drawing] = {}
+        """Every drawing by its file name."""
+        drawings: dict[str, Drawing] = {}
         for column in self.columns:
             start = re.sub(r"\W+", "-", column.name).strip("-")
             for drawing in column.drawings:
                 name, number = f"{start}-{drawing.name}.svg", 1
-                while name in found:
+                while name in drawings:
                     number += 1
                     name = f"{start}-{drawing.name}-{number}.svg"
-                found[name] = drawing
-        return found
+                drawings[name] = drawing
+        return drawings
 
     def as_dict(self) -> dict[str, Any]:
         return {**self.record, "columns": [column.as_dict() for column in self.columns]}
@@ -106,12 +108,12 @@ def _figure(drawing: Drawing) -> str:
 
 
 def _breakable(name: str) -> str:
-    """A spec, which may be long, and may go on in the next line behind a colon or comma."""
+    """A spec that may wrap after a colon or comma."""
     return re.sub("([:,])", r"\1<wbr>", escape_text(name))
 
 
 def _spoken(words: Words) -> str:
-    """Both languages, of which the page shows one."""
+    """Text in both languages, of which the page shows one."""
     both = zip(("en", "ko"), words, strict=True)
     return "".join(
         f'<span class="{lang}" lang="{lang}">{_marked(one)}</span>' for lang, one in both
@@ -119,7 +121,7 @@ def _spoken(words: Words) -> str:
 
 
 def _marked(sentence: str) -> str:
-    """What stands between backticks is code."""
+    """A sentence whose parts in backticks are code."""
     parts = sentence.split("`")
     return "".join(
         f"<code>{escape_text(part)}</code>" if number % 2 else escape_text(part)

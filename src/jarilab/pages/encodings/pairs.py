@@ -1,4 +1,4 @@
-"""Which components a rotation turns together, and by how much: found by turning unit vectors."""
+"""The pairs of components that a rotation turns, and their angles, found by rotating unit vectors."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from jarilab.pages.encodings.subject import Subject
 from jarilab.positions.coordinates import Positions
 
 NOTHING = 1e-9
-"""Below this a component has no part in another."""
+"""Tolerance below which a component counts as zero."""
 
 
 @dataclass(frozen=True, eq=False)
 class Turning:
-    """What `rotate` does at some positions.
+    """The effect of `rotate` at some positions.
 
-    groups: components that are mixed with each other, by their first one; those that stay as they are, are in none.
-    angles: of each group of two, how far it is turned at each place in each head, in radians from -pi to pi.
+    groups: components that are mixed with each other, ordered by the first. Unchanged components are in no group.
+    angles: the angle of each group of two at each position in each head, in radians from -pi to pi.
     """
 
     groups: Sequence[tuple[int, ...]]
@@ -33,7 +33,7 @@ class Turning:
 
 
 def turning(subject: Subject, positions: Positions) -> Turning:
-    """Turn the unit vector of every component at all positions."""
+    """Rotates the unit vector of every component at all positions."""
     width = subject.site.d_head
     mixed_EE = torch.zeros(width, width, dtype=torch.bool)
     changed_E = torch.zeros(width, dtype=torch.bool)
@@ -54,7 +54,7 @@ def _angle(subject: Subject, positions: Positions, first: int, second: int) -> T
 
 
 def _groups(mixed_EE: Bool[Tensor, "E E"]) -> list[tuple[int, ...]]:
-    """Components that are connected, each with those it is mixed with."""
+    """The connected components of a graph."""
     left = set(range(len(mixed_EE)))
     groups = []
     while left:

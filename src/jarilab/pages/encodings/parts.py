@@ -1,4 +1,4 @@
-"""What the drawings of several hooks share: lines of heads, charts and maps with their words."""
+"""Building blocks of the drawings: lines of heads, charts and maps with captions."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ ALL_HEADS: Words = ("all heads", "모든 헤드")
 MOST_MAPS = 8
 NOTHING: Words = ("", "")
 NEAR = 32
-"""The farthest distance of a closer look."""
+"""The largest distance of a close-up."""
 LARGEST_MAP = 256
 """Positions of a map of all pairs."""
 
 
 def array(x: Tensor) -> np.ndarray:
-    """A tensor as numbers."""
+    """A tensor as a float64 array."""
     return x.detach().double().cpu().numpy()
 
 
 def rounded(values: np.ndarray) -> Any:
-    """For JSON: six digits, and null where nothing is known."""
+    """JSON numbers of six digits; null for NaN."""
     written = [
         None if value != value else float(f"{value:.6g}") for value in values.ravel().tolist()
     ]
@@ -41,22 +41,22 @@ def rounded(values: np.ndarray) -> Any:
 
 
 def both(*words: Words) -> Words:
-    """Sentences one behind the other."""
+    """Sentences joined in both languages."""
     return " ".join(w[0] for w in words if w[0]), " ".join(w[1] for w in words if w[1])
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """At most so many of `count` things, at even distances."""
+    """At most `most` of `count` numbers, evenly spaced."""
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))})
 
 
 def head_of(number: int) -> Words:
-    """What a head is called."""
+    """The name of a head."""
     return f"head {number}", f"헤드 {number}"
 
 
 def heads(values: np.ndarray, most: int) -> list[tuple[Words, int]]:
-    """The heads to be drawn, of numbers `(H, ...)`: one where all are the same, and at most so many."""
+    """The heads to draw, of numbers `(H, ...)`: one if all are equal, and at most `most`."""
     if np.allclose(values, values[:1], equal_nan=True):
         return [(ALL_HEADS if len(values) > 1 else head_of(0), 0)]
     return [(head_of(number), number) for number in evenly(len(values), most)]
@@ -71,10 +71,10 @@ def of_heads(values_HK: np.ndarray, x_K: np.ndarray) -> list[Line]:
 def chart(
     name: str, title: Words, caption: Words, drawn: Chart, data: dict[str, Any] | None = None
 ) -> Drawing:
-    """Lines with their words."""
+    """A line chart with its caption."""
     lines = [_line_data(one) for one in drawn.lines]
-    given = {"across": drawn.across[0], "lines": lines} | (data or {})
-    return Drawing(name, title, caption, drawn.width, drawn.height, drawn.inside(), given)
+    numbers = {"across": drawn.across[0], "lines": lines} | (data or {})
+    return Drawing(name, title, caption, drawn.width, drawn.height, drawn.inside(), numbers)
 
 
 def _line_data(one: Line) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _line_data(one: Line) -> dict[str, Any]:
 
 
 def heat_map(name: str, title: Words, caption: Words, drawn: HeatMap) -> Drawing:
-    """A heat map with its words."""
+    """A heat map with its caption."""
     data = {
         "rows": drawn.down[0],
         "columns": drawn.across[0],
@@ -102,18 +102,20 @@ def small_maps(
     maps: Sequence[tuple[Words, np.ndarray]],
     place: tuple[int, int] | None,
 ) -> Drawing:
-    """Maps of the plane with their words."""
+    """Maps of the plane with their caption."""
     drawn = SmallMaps(maps, place)
-    given = [{"label": words[0], "values": rounded(values)} for words, values in maps]
-    data = {"from": place, "maps": given}
+    labelled = [{"label": words[0], "values": rounded(values)} for words, values in maps]
+    data = {"from": place, "maps": labelled}
     return Drawing(name, title, caption, drawn.width, drawn.height, drawn.inside(), data)
 
 
 def relative(
     subject: Subject, name: str, title: Words, caption: Words, up: Words, values_HK: Tensor
 ) -> list[Drawing]:
-    """Numbers of each head against the distance from a query to its keys, across twice the length; and once more near
-    the query where most of what happens is there."""
+    """Numbers of each head against the distance from query to key, up to twice the length.
+
+    A close-up is added if the numbers change only near the query.
+    """
     positions, query = subject.around()
     x_K = np.arange(positions.length, dtype=np.float64) - query
     length, causal = subject.length, subject.site.causal
@@ -131,17 +133,17 @@ def relative(
     drawings = [chart(name, title, both(caption, dashed, ended), drawn)]
     happening = eventful(values, x_K)
     if happening < float("inf"):
-        kept = np.abs(x_K) <= min(happening, NEAR, length)
-        drawings.append(_near(name, title, values[:, kept], x_K[kept]))
+        is_near = np.abs(x_K) <= min(happening, NEAR, length)
+        drawings.append(_near(name, title, values[:, is_near], x_K[is_near]))
     return drawings
 
 
 def _near(name: str, title: Words, values_HK: np.ndarray, x_K: np.ndarray) -> Drawing:
-    """A row for each head: where steps lie close together, lines would hide each other."""
+    """A map with a row for each head, whose lines would hide each other."""
     shown = [number for _, number in heads(values_HK, MOST_LINES)]
     title = f"{title[0]}, near by", f"{title[1]}, 가까이"
     caption = (
-        "The middle of the drawing above, with a row for each head. Distances of one colour are not told apart.",
+        "The middle of the drawing above, with a row for each head. Distances of one colour have equal numbers.",
         "위 그림의 가운데 부분으로, 한 행이 한 헤드입니다. 색이 같은 거리는 구별하지 않습니다.",
     )
     down = ("head", "헤드")
@@ -151,7 +153,7 @@ def _near(name: str, title: Words, values_HK: np.ndarray, x_K: np.ndarray) -> Dr
 
 
 def eventful(values_RK: np.ndarray, x_K: np.ndarray) -> float:
-    """How far from the query something happens, where most neighbouring distances have one number; else infinity."""
+    """The distance up to which numbers change, if they are mostly constant; else infinity."""
     changes = np.abs(np.diff(values_RK, axis=1)).max(0) > 1e-9
     if not changes.any() or changes.mean() > 0.5:
         return float("inf")
@@ -160,7 +162,7 @@ def eventful(values_RK: np.ndarray, x_K: np.ndarray) -> float:
 
 
 def end_of(subject: Subject) -> Words:
-    """Why a drawing stops."""
+    """Why a drawing ends, for encodings with a limit."""
     known, farthest = subject.encoding.max_positions, subject.encoding.max_distance
     english, korean = [], []
     if known is not None:
@@ -177,7 +179,7 @@ def end_of(subject: Subject) -> Words:
 def pair_map(
     subject: Subject, name: str, title: Words, caption: Words, values_HQK: np.ndarray
 ) -> Drawing:
-    """Numbers of all pairs of positions, in one head; later keys are left open where queries never see them."""
+    """Numbers of all pairs of positions in one head; hidden keys are transparent."""
     which, number = heads(values_HQK, 1)[0]
     values_QK = values_HQK[number].copy()
     size = len(values_QK)

@@ -1,4 +1,4 @@
-"""Drawings of encodings of rows and columns: from the patch in the middle to all others, as small maps."""
+"""Drawings of two-dimensional encodings: maps from the middle patch to all others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jarilab.positions.coordinates import Positions
 
 
 class Plane:
-    """A square image, and the patch in its middle."""
+    """The positions of a square image and its middle patch."""
 
     def __init__(self, subject: Subject):
         self.positions, self.side = subject.plane()
@@ -40,7 +40,7 @@ class Plane:
         *,
         framed: bool = True,
     ) -> Drawing:
-        """Small maps of the plane. framed: they are seen from the patch in the middle."""
+        """Small maps of the plane. framed: mark the middle patch."""
         size = (
             f"{title[0]}, {self.side} × {self.side} patches",
             f"{title[1]}, {self.side} × {self.side} 패치",
@@ -49,7 +49,7 @@ class Plane:
 
 
 def adding(subject: Subject, hook: str) -> list[Drawing]:
-    """Some dimensions of what is added, and its dot product with that of the patch in the middle."""
+    """Some dimensions of the added vectors, and their dot products with the middle patch's."""
     plane = Plane(subject)
     added_LD = array(subject.added(hook, plane.positions))
     width = added_LD.shape[1]
@@ -75,9 +75,9 @@ def adding(subject: Subject, hook: str) -> list[Drawing]:
 
 
 def rotating(subject: Subject, hook: str) -> list[Drawing]:
-    """The pairs, how far each is turned at every patch, and what becomes of q.k."""
+    """The pairs, their angles at every patch, and the dot product of rotated vectors."""
     plane = Plane(subject)
-    found = turning(subject, plane.positions)
+    turned_pairs = turning(subject, plane.positions)
     summands = subject.summands(hook, plane.patch, plane.positions, ones=True)
     product_HK = array(summands.product[0, :, 0]) / subject.site.d_head
     title = ("q·k with the patch in the middle, after the rotation", "회전 뒤 가운데 패치와의 q·k")
@@ -85,9 +85,15 @@ def rotating(subject: Subject, hook: str) -> list[Drawing]:
         "For a query and a key of ones, divided by their product at the same place.",
         "성분이 모두 1인 쿼리와 키에 대해, 같은 위치에서의 곱으로 나눈 값입니다.",
     )
-    drawn = [pairs(subject, found)]
-    if found.pairs:
-        drawn.append(_turned(plane, found.pairs, [array(found.angles[p]) for p in found.pairs]))
+    drawn = [pairs(subject, turned_pairs)]
+    if turned_pairs.pairs:
+        drawn.append(
+            _turned(
+                plane,
+                turned_pairs.pairs,
+                [array(turned_pairs.angles[p]) for p in turned_pairs.pairs],
+            )
+        )
     products = _of_heads(plane, product_HK)
     return [*drawn, plane.draw(f"{hook}-plane-products", title, caption, products)]
 
@@ -109,7 +115,7 @@ def _turned(
 
 
 def scoring(subject: Subject, hook: str) -> list[Drawing]:
-    """What is added to the score of a query in the middle with every key, in each head."""
+    """The numbers added to the scores of a query in the middle, in each head."""
     plane = Plane(subject)
     of_heads = array(added(subject, hook, plane.patch, plane.positions)[:, 0])
     title = ("Added to the score of the patch in the middle", "가운데 패치의 점수에 더해지는 값")
@@ -128,7 +134,7 @@ def scoring(subject: Subject, hook: str) -> list[Drawing]:
 
 
 def values(subject: Subject, hook: str) -> list[Drawing]:
-    """Some components of what is added to the output for a key at every patch."""
+    """Some components of the vectors added to the output, for a key at every patch."""
     plane = Plane(subject)
     added_HKE = array(subject.values(plane.patch, plane.positions))
     which, head = heads(added_HKE, 1)[0]

@@ -1,4 +1,4 @@
-"""Drawings of a rotation: which components form pairs, how fast each pair turns, and what becomes of q.k."""
+"""Drawings of a rotation: its pairs, their angles, and the dot product of rotated vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jarilab.pages.encodings.subject import Subject
 from jarilab.pages.encodings.svg import Drawing, Number, Words, element, figure, line, text
 
 CELLS = 16
-"""Components beside each other."""
+"""Components in a row."""
 CELL = (WIDTH - 40) / CELLS
 FANS, FANS_IN_ROW, HANDS = 8, 4, 8
 """Pairs that are drawn as a fan, those of them in a row, and positions in each."""
@@ -30,18 +30,18 @@ RADIUS = 38
 
 
 def drawings(subject: Subject, hook: str) -> list[Drawing]:
-    """Pairs, fans, angles and products."""
+    """The pairs, fans, angles and dot products."""
     positions = subject.line(subject.length)
-    found = turning(subject, positions)
-    drawn = [pairs(subject, found)]
-    if found.pairs:
-        drawn += [_fans(found), _angles(found)]
+    turning_pairs = turning(subject, positions)
+    drawn = [pairs(subject, turning_pairs)]
+    if turning_pairs.pairs:
+        drawn += [_fans(turning_pairs), _angles(turning_pairs)]
     return [*drawn, *_products(subject, hook)]
 
 
-def pairs(subject: Subject, found: Turning) -> Drawing:
-    """A cell for each component of a head, with the number of the pair it belongs to."""
-    width, groups = subject.site.d_head, found.groups
+def pairs(subject: Subject, turning_pairs: Turning) -> Drawing:
+    """A cell for each component of a head, with the number of its pair."""
+    width, groups = subject.site.d_head, turning_pairs.groups
     group_of = {}
     for number, group in enumerate(groups):
         group_of |= dict.fromkeys(group, number)
@@ -75,12 +75,12 @@ def _cell(x: Number, y: Number, group: int | None, groups: int) -> str:
     return element("rect", {**box, "fill": css(colour)}) + number
 
 
-def _fans(found: Turning) -> Drawing:
-    chosen = evenly(len(found.pairs), FANS)
-    parts, told = [], []
+def _fans(turning_pairs: Turning) -> Drawing:
+    chosen = evenly(len(turning_pairs.pairs), FANS)
+    parts, fans = [], []
     for place, number in enumerate(chosen):
-        pair = found.pairs[number]
-        angles_L = found.angles[pair][0, :HANDS].tolist()
+        pair = turning_pairs.pairs[number]
+        angles_L = turning_pairs.angles[pair][0, :HANDS].tolist()
         row, column = divmod(place, FANS_IN_ROW)
         x = 52 + column * 105
         y = 60 + row * 118
@@ -88,8 +88,8 @@ def _fans(found: Turning) -> Drawing:
         parts.append(_fan(x, y, angles_L))
         parts.append(text(x, y - RADIUS - 8, name, "middle"))
         parts.append(text(x, y + RADIUS + 15, _turn_of(pair, angles_L), "middle small"))
-        told.append({"pair": list(pair), "angles": rounded(np.array(angles_L))})
-    positions = found.angles[found.pairs[0]].shape[-1]
+        fans.append({"pair": list(pair), "angles": rounded(np.array(angles_L))})
+    positions = turning_pairs.angles[turning_pairs.pairs[0]].shape[-1]
     count = min(HANDS, positions)
     title = (
         f"How pairs turn from position 0 to {count - 1}",
@@ -102,11 +102,11 @@ def _fans(found: Turning) -> Drawing:
     )
     rows = math.ceil(len(chosen) / FANS_IN_ROW)
     height = 118 * rows + 4
-    return Drawing("rotate-fans", title, caption, WIDTH, height, "".join(parts), {"fans": told})
+    return Drawing("rotate-fans", title, caption, WIDTH, height, "".join(parts), {"fans": fans})
 
 
 def _turn_of(pair: tuple[int, ...], angles_L: list[float]) -> str:
-    """The components of a pair, and the degrees from position 0 to 1, to three digits."""
+    """The components of a pair, and its angle from position 0 to 1 in degrees."""
     degrees = math.degrees(angles_L[1] - angles_L[0]) if len(angles_L) > 1 else 0.0
     short = float(f"{degrees:.3g}")
     first, second = pair
@@ -126,8 +126,8 @@ def _fan(x: Number, y: Number, angles: list[Number]) -> str:
     return "".join(parts)
 
 
-def _angles(found: Turning) -> Drawing:
-    all_HFL = np.stack([array(found.angles[pair]) for pair in found.pairs], 1)
+def _angles(turning_pairs: Turning) -> Drawing:
+    all_HFL = np.stack([array(turning_pairs.angles[pair]) for pair in turning_pairs.pairs], 1)
     which, number = heads(all_HFL, 1)[0]
     shown = np.cos(all_HFL[number])
     title = (f"Cosine of each pair's angle, {which[0]}", f"각 쌍의 각도의 코사인, {which[1]}")

@@ -1,4 +1,4 @@
-"""Drawings of what is added to the score, by place alone or by content too, and to the output."""
+"""Drawings of what an encoding adds to scores and to outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UP: Words = ("added to the score", "점수에 더해지는 값")
 
 
 def biases(subject: Subject, hook: str) -> list[Drawing]:
-    """A number for each distance, in each head, and for each pair of positions."""
+    """The bias of each distance in each head, and of each pair of positions."""
     title = ("Bias against distance", "거리에 따른 편향")
     caption = (
         "What is added to the score of a key at this distance, in each head.",
@@ -37,11 +37,11 @@ def biases(subject: Subject, hook: str) -> list[Drawing]:
 
 
 def terms(subject: Subject, hook: str) -> list[Drawing]:
-    """The same of a part of the score that depends on the query: for one query, drawn at random."""
+    """The content-dependent term of the score, for one random query."""
     title = ("Added to the score against distance", "거리에 따라 점수에 더해지는 값")
     caption = (
         "What is added, divided by √d like q·k, for one query drawn at random, the same at all positions. It "
-        "depends on the query; flat ends are distances that are not told apart.",
+        "depends on the query; flat ends are distances that it does not distinguish.",
         "무작위로 뽑은 하나의 쿼리(모든 위치에서 같음)에 대해 q·k처럼 √d로 나눈 값입니다. 쿼리에 따라 "
         "달라지며, 평평한 끝은 구별하지 않는 거리입니다.",
     )
@@ -51,7 +51,7 @@ def terms(subject: Subject, hook: str) -> list[Drawing]:
 
 
 def values(subject: Subject, hook: str) -> list[Drawing]:
-    """The vector that is added to the output for a key at each distance."""
+    """The vector added to the output, for a key at each distance."""
     positions, query = subject.around()
     one = positions.slice(query, query + 1)
     added_HKE = array(subject.values(one, positions))
@@ -70,16 +70,16 @@ def values(subject: Subject, hook: str) -> list[Drawing]:
 
 
 def _happening(values_EK: np.ndarray, query: int) -> tuple[np.ndarray, tuple[int, int]]:
-    """The keys near the query where nothing changes farther off, and the axis of their distances."""
+    """The keys up to the distance beyond which nothing changes, and the range of distances."""
     distances = np.arange(values_EK.shape[1]) - query
-    kept = np.abs(distances) <= eventful(values_EK, distances)
-    return values_EK[:, kept], (int(distances[kept][0]), int(distances[kept][-1]) + 1)
+    is_near = np.abs(distances) <= eventful(values_EK, distances)
+    return values_EK[:, is_near], (int(distances[is_near][0]), int(distances[is_near][-1]) + 1)
 
 
 def added(
     subject: Subject, hook: str, q_pos: Positions, k_pos: Positions
 ) -> Float[Tensor, "H Q K"]:
-    """What a hook adds to the score after scaling."""
+    """The number that a hook adds to the scaled score."""
     summands = subject.summands(hook, q_pos, k_pos)
     part = summands.bias
     if hook == "terms":
@@ -94,7 +94,7 @@ def _both_ways(
     positions, query = subject.around()
     one = positions.slice(query, query + 1)
     of_one_HK = added(subject, hook, one, positions)[:, 0]
-    few = subject.line(_room(subject))
+    few = subject.line(_map_length(subject))
     all_HQK = array(added(subject, hook, few, few))
     scale = (
         "A row is a query, a column a key.",
@@ -106,7 +106,7 @@ def _both_ways(
     ]
 
 
-def _room(subject: Subject) -> int:
+def _map_length(subject: Subject) -> int:
     """Positions of the map of all pairs."""
     farthest = subject.encoding.max_distance
     most = min(subject.length, LARGEST_MAP)

@@ -1,4 +1,4 @@
-"""Drawings of a softmax of one's own numbers, and of its derivative."""
+"""Drawings of a softmax and its derivative."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from jarilab.pages.encodings.svg import Drawing, Words, element, figure, line, t
 
 TOP, TALL = 22, 150
 LARGEST = 0.25
-"""The largest size of a derivative: p (1 - p) of a half."""
+"""The largest absolute derivative: p (1 - p) at one half."""
 
 
 def column_of(softmax: Softmax) -> Column:
-    """The weights of some numbers, and the derivative at them."""
-    told: list[Words] = [
+    """The weights of a row of scores, and their derivative."""
+    facts: list[Words] = [
         (f"1 − Σp² = {softmax.trace:.4f}", f"1 − Σp² = {softmax.trace:.4f}"),
         (
             f"entropy {softmax.entropy:.4f} of at most {softmax.max_entropy:.4f}",
             f"엔트로피 {softmax.entropy:.4f} (최대 {softmax.max_entropy:.4f})",
         ),
     ]
-    return Column(softmax.name, [], told, [_weights(softmax), _derivative(softmax)])
+    return Column(softmax.name, [], facts, [_weights(softmax), _derivative(softmax)])
 
 
 def _weights(softmax: Softmax) -> Drawing:

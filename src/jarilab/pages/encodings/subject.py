@@ -1,4 +1,4 @@
-"""An encoding that is drawn: built as a model would build it, and asked through its hooks alone."""
+"""An encoding to draw, built as in a model and queried through its hooks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DRAWN_AXES = (1, 2)
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The encoding with its initial values of `seed`, in float64, and the length it is drawn for."""
+    """An encoding with the initial values of `seed` in float64, and the length of its drawings."""
 
     spec: str
     encoding: Encoding
@@ -38,12 +38,12 @@ class Subject:
 
     @property
     def hooks(self) -> list[str]:
-        """The hooks that do something, in the order in which a model comes to them."""
+        """The hooks that it implements, in the order in which a model calls them."""
         return [hook for hook in HOOKS if hook in self.encoding.hooks]
 
     @property
     def axes(self) -> list[int]:
-        """The numbers of axes it can be drawn with."""
+        """The numbers of axes that can be drawn."""
         return [axes for axes in DRAWN_AXES if axes in self.encoding.axes]
 
     @property
@@ -52,25 +52,25 @@ class Subject:
 
     @property
     def shared(self) -> bool:
-        """Whether one set of parameters serves all layers."""
+        """Whether all layers share one set of parameters."""
         return all(getattr(module, "shared", True) for module in self.encoding.modules())
 
     @property
     def sentences(self) -> list[str]:
-        """What each part of it says of itself."""
+        """The first docstring sentence of each part."""
         parts = [part_spec(part)[0] for part in split_sum(self.spec)]
         return [sentence for part in parts if (sentence := first_sentence(part.target))]
 
     @property
     def options(self) -> list[str]:
-        """The options of its parts, with the words that they may be."""
+        """The options of its parts, with their choices."""
         parts = [part_spec(part)[0] for part in split_sum(self.spec)]
         every = [option for part in parts for option in options_of(part.target).values()]
         return list(dict.fromkeys(map(_option, every)))
 
     @contextmanager
-    def asking(self, hook: str) -> Iterator[None]:
-        """What one of its hooks raises becomes a UserError, since it may be anybody's."""
+    def guarded(self, hook: str) -> Iterator[None]:
+        """Converts any error of a hook, which may be a user's, to a UserError."""
         try:
             with torch.no_grad():
                 yield
@@ -86,13 +86,15 @@ class Subject:
     # Positions -------------------------------------------------------------------------------------------------------
 
     def line(self, length: int) -> Positions:
-        """Positions 0, 1, ... in a row, as many of `length` as it knows."""
+        """Positions 0, 1, ..., at most `length`, within the encoding's limit."""
         known = self.encoding.max_positions
         return Positions.sequence(length if known is None else min(length, known))
 
     def around(self) -> tuple[Positions, int]:
-        """Positions in a row, and which of them the query is at: with keys as far to both sides as twice the length,
-        or as it knows; to one side alone where queries never see later keys."""
+        """Positions in a row, and the index of the query among them.
+
+        Keys reach twice the length to both sides, within the encoding's limits; only backwards if attention is causal.
+        """
         reach = 2 * self.length
         if self.encoding.max_distance is not None:
             reach = min(reach, self.encoding.max_distance)
@@ -102,7 +104,7 @@ class Subject:
         return positions, last if self.site.causal else last // 2
 
     def plane(self) -> tuple[Positions, int]:
-        """A square image, and its number of rows: so many that all offsets of one with `length` patches occur."""
+        """A square image that has all offsets of an image with `length` patches, and its number of rows."""
         side = 2 * max(round(self.length**0.5), 2) - 1
         known, farthest = self.encoding.max_positions, self.encoding.max_distance
         if known is not None:
@@ -114,14 +116,14 @@ class Subject:
     # What it answers -------------------------------------------------------------------------------------------------
 
     def added(self, hook: str, positions: Positions) -> Float[Tensor, "L D"]:
-        """What `embed` or `inject` adds to vectors of zeros."""
+        """What `embed` or `inject` adds to zero vectors."""
         x_BLD = torch.zeros(1, positions.length, self.site.d_model, dtype=torch.float64)
-        with self.asking(hook):
+        with self.guarded(hook):
             return getattr(self.encoding, hook)(x_BLD, positions)[0]
 
     def turned(self, positions: Positions, component: int) -> Float[Tensor, "H L E"]:
-        """What `rotate` makes of the unit vector of one component."""
-        with self.asking("rotate"):
+        """The rotated unit vector of one component."""
+        with self.guarded("rotate"):
             rotation = self.encoding.rotation_for(positions, "query", positions)
             shape = 1, self.site.n_heads, positions.length, self.site.d_head
             x_BHLE = torch.zeros(shape, dtype=torch.float64)
@@ -131,13 +133,15 @@ class Subject:
     def summands(
         self, hook: str, q_pos: Positions, k_pos: Positions, *, ones: bool = False
     ) -> Summands:
-        """The parts of the score, by the definition, for the same query and the same key at every place: ones, or drawn
-        at random for each head."""
+        """The terms of the score by the definition, for one query and one key at all positions.
+
+        ones: vectors of ones; by default random vectors for each head.
+        """
         site = self.site
         q_H1E, k_H1E = self._vectors(ones)
         q_BHQE = q_H1E.expand(1, -1, q_pos.length, -1)
         k_BHKE = k_H1E.expand(1, -1, k_pos.length, -1)
-        with self.asking(hook):
+        with self.guarded(hook):
             geometry = geometry_of(self.encoding, q_pos, k_pos)
             if "rotate" in self.hooks:
                 q_BHQE = self.encoding.rotate(q_BHQE, geometry.q_rotation)
@@ -148,10 +152,10 @@ class Subject:
             return definition.summands(call)
 
     def values(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "H K E"]:
-        """What `values` adds to the output of one query that gives all its weight to one key, for each key."""
+        """What `values` adds to the output of a query that gives all its weight to one key, for each key."""
         keys, heads = k_pos.length, self.site.n_heads
         one_key = torch.eye(keys, dtype=torch.float64)
-        with self.asking("values"):
+        with self.guarded("values"):
             relation = self.encoding.relation(q_pos, k_pos)
             weights_BHQK = one_key[:, None, None, :].expand(-1, heads, -1, -1)
             added_BHQE = self.encoding.values(weights_BHQK, relation)
@@ -165,7 +169,7 @@ class Subject:
         return self._random("query", shape), self._random("key", shape)
 
     def _content(self, keys: int) -> Float[Tensor, "1 K D"]:
-        """What the keys are made of, where an encoding remembers of it: the same random vector at every place."""
+        """The input of the keys for encodings that read it: one random vector at all positions."""
         x_D = self._random("content", (self.site.d_model,))
         return x_D.expand(1, keys, -1)
 
@@ -180,7 +184,7 @@ def _option(option: Option) -> str:
 
 
 def subject_of(spec: str, site: Site, length: int, seed: int) -> Subject:
-    """The encoding that a person typed; a file that it names is executed. Raises UserError."""
+    """The encoding of a spec; a file in it is executed. Raises UserError."""
     for path in files_of(spec):
         trust_code(path)
     spec = canonical(spec)
@@ -191,10 +195,10 @@ def subject_of(spec: str, site: Site, length: int, seed: int) -> Subject:
     causal = site.causal or any(
         getattr(registry.spec(part).target, "causal_only", False) for part in split_sum(spec)
     )
-    own = Site(site.d_model, site.n_heads, site.d_head, site.d_value, causal=causal)
+    drawn_site = Site(site.d_model, site.n_heads, site.d_head, site.d_value, causal=causal)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        encoding = build(spec, own)
+        encoding = build(spec, drawn_site)
     initialise(encoding, seed)
     subject = Subject(spec, encoding.double(), length, seed)
     if not subject.axes:

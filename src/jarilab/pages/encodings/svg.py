@@ -1,4 +1,4 @@
-"""Drawings as SVG text, each of which stands for itself as a file or goes into a page."""
+"""Drawings as SVG text, for a file or a page."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Number = int | float
 PACKAGE = "jarilab.pages.encodings"
 STYLES = ("kit/theme.css", "figure.css")
 TICKS = 5
-"""About so many numbers stand at an axis."""
+"""About so many numbers at an axis."""
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A drawing, what stands beside it, and the numbers it is made of.
+    """A drawing with its title, its caption and its numbers.
 
-    name: of its file. title: what is drawn. caption: how to read it. inside: SVG elements. data: for `--json`.
+    name: of its file. title: what it shows. caption: how to read it. inside: SVG elements. data: for `--json`.
     """
 
     name: str
@@ -35,14 +35,14 @@ class Drawing:
     data: Mapping[str, Any]
 
     def markup(self) -> str:
-        """An element for a page that has the style."""
+        """An SVG element for a page that has the style."""
         return self._svg("", "")
 
     def file(self) -> str:
-        """A file that has its style in it, by day and by night as whoever looks prefers."""
+        """An SVG file with its style, for the light and the dark scheme."""
         style = "".join(slim(read(PACKAGE, name)) for name in STYLES)
-        own = f"<style>{style}.ko{{display:none}}svg{{background:var(--paper)}}</style>"
-        return self._svg(' xmlns="http://www.w3.org/2000/svg"', own) + "\n"
+        embedded = f"<style>{style}.ko{{display:none}}svg{{background:var(--paper)}}</style>"
+        return self._svg(' xmlns="http://www.w3.org/2000/svg"', embedded) + "\n"
 
     def _svg(self, namespace: str, before: str) -> str:
         english, korean = map(escape_text, self.title)
@@ -61,7 +61,7 @@ class Drawing:
 
 
 def element(tag: str, attributes: Mapping[str, Any], inside: str = "") -> str:
-    """`<tag attributes>inside</tag>`; numbers are written short, `kind` is the class."""
+    """`<tag attributes>inside</tag>`. `kind` is the class; numbers are rounded."""
     written = "".join(
         f' {"class" if key == "kind" else key.replace("_", "-")}="{_value(value)}"'
         for key, value in attributes.items()
@@ -70,7 +70,7 @@ def element(tag: str, attributes: Mapping[str, Any], inside: str = "") -> str:
 
 
 def text(x: Number, y: Number, words: Words | str, kind: str = "") -> str:
-    """Words at a place, in both languages: the page hides one. kind: `middle` or `end` says what stands at x."""
+    """Text in both languages, of which the page hides one. kind: `middle` or `end` aligns it at x."""
     if isinstance(words, str):
         words = words, words
     if words[0] == words[1]:
@@ -89,18 +89,18 @@ def line(start: tuple[Number, Number], end: tuple[Number, Number], kind: str) ->
 
 
 def path(points: Sequence[tuple[Number, Number]]) -> str:
-    """The points of a polyline or a polygon."""
+    """The points of a polyline or polygon."""
     return " ".join(f"{number(x)},{number(y)}" for x, y in points)
 
 
 def number(value: Number) -> str:
-    """A coordinate, to a hundredth."""
+    """A coordinate, rounded to hundredths."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 
 def figure(value: Number) -> str:
-    """A number for people: `1,024`, `0.25`, `−3`."""
+    """A number for readers: `1,024`, `0.25`, `−3`."""
     return f"{value:,.6g}".replace("-", "−")
 
 
@@ -109,7 +109,7 @@ def _value(value: Any) -> str:
 
 
 def round_numbers(low: Number, high: Number) -> list[Number]:
-    """A few round numbers between two: multiples of 1, 2 or 5 times a power of ten."""
+    """Round numbers between two: multiples of 1, 2 or 5 times a power of ten."""
     if high <= low:
         return [low]
     rough = (high - low) / TICKS

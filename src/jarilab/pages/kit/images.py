@@ -1,4 +1,4 @@
-"""An image as a page draws it: its pixels, and where the patches lie on them."""
+"""Images of a page: pixels with the grid of their patches, and PNG files (W3C, third edition)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST = 320
 
 
 def picture_of(image: PatchedImage) -> dict[str, Any]:
-    """Its pixels row by row, as `pages/kit/static/patches.js` draws them, and where the patches lie on them."""
+    """The payload of an image: its pixels row by row, and the grid of its patches."""
     pixels_CHW = _small(image.pixels)
     return {
         "pixels": block(pixels_CHW.permute(1, 2, 0), "uint8"),
@@ -34,7 +34,7 @@ def picture_of(image: PatchedImage) -> dict[str, Any]:
 
 
 def _small(pixels: UInt8[Tensor, "C H W"]) -> UInt8[Tensor, "C _ _"]:
-    """At most `LARGEST` pixels along a side."""
+    """The image scaled down to at most `LARGEST` pixels along a side."""
     sides = pixels.shape[1:]
     factor = max(sides) / LARGEST
     if factor <= 1:
@@ -51,20 +51,21 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """pixels: `(H, W, 3)` bytes, red, green and blue."""
+    """A PNG file. pixels: `(H, W, 3)` bytes, red, green and blue."""
     height, width, _ = pixels.shape
     head = struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)  # 8 bits, three colours
     unfiltered = np.zeros((height, 1), np.uint8)  # the byte before each row
     rows = np.hstack([unfiltered, pixels.astype(np.uint8).reshape(height, -1)])
     data = zlib.compress(rows.tobytes(), 9)
-    return SIGNATURE + _chunk(b"IHDR", head) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
+    return SIGNATURE + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
-def _chunk(kind: bytes, data: bytes) -> bytes:
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """A chunk of a PNG file with its checksum."""
     checked = kind + data
     return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
 
 
 def data_url(image: bytes) -> str:
-    """A PNG as an address that holds it."""
+    """A PNG file as a data URL."""
     return "data:image/png;base64," + base64.b64encode(image).decode("ascii")

@@ -1,11 +1,10 @@
-"""One HTML file that needs no network: markup with style, data and script put in place.
+"""Builds one HTML file from markup, styles, a script and data, which needs no network.
 
-The data travel as JSON that the script turns into text nodes and drawings, so a token or a run name is never read as
-markup. A content security policy names the hashes of the one style and the one script: a browser runs nothing else and
-fetches nothing.
+The script turns JSON data into text nodes and drawings, so that a token or a run name is never parsed as markup. A
+content security policy holds the hashes of the style and the script. A browser runs and loads nothing else.
 
-A page is written as ES modules, style sheets and markup in the `static` folder of its package. What all pages share
-lies in `kit/static`, the kit; a name that begins with `kit/` is one of the kit's files.
+A package has its ES modules, styles and markup in a folder `static`. `kit/static` has those that pages share; a name
+that begins with `kit/` is a file of the kit.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ def assemble(
     description: str = "",
     image: str = "",
 ) -> str:
-    """The page as one document. body, styles, script: files of `package` or of the kit.
+    """The HTML document of a page. body, styles, script: files of `package` or of the kit.
 
-    script: the module to begin with; those it imports are put before it, each once. live: it may ask the server it came
-    from for more. beside: and run scripts from there, see `policy`. noscript: markup
-    to look at where scripts are forbidden. description, image: what a link to it is shown with, see `document`.
+    script: the first module; the modules that it imports come before it. live: the page may send requests to its
+    server. beside: it may also run scripts of its server, see `policy`. noscript: markup for browsers without scripts.
+    description, image: the preview of a link to the page, see `document`.
     """
     code = bundle(package, script)
     filled = Template(read(package, f"{KIT}page.html")).substitute(
@@ -86,9 +85,9 @@ def document(
     description: str = "",
     image: str = "",
 ) -> str:
-    """Markup as one HTML document, whose policy allows the styles and the one script that stands in it.
+    """Markup as an HTML document whose policy allows its styles and its script.
 
-    description: one sentence, for those who are shown a link to the page. image: a small one for them, as a data URL.
+    description: one sentence for the preview of a link to the page. image: a small image for it, as a data URL.
     """
     style = "\n".join(slim_style(read(package, name)) for name in styles)
     return Template(read(package, f"{KIT}document.html")).substitute(
@@ -101,55 +100,55 @@ def document(
 
 
 def _preview(title: str, description: str, image: str) -> str:
-    """What a link to the page is shown with, by those who show more than its address."""
+    """The meta elements for the preview of a link to the page."""
     if not description:
         return ""
     rows = [f'<meta name="description" content="{escape_text(description)}">']
-    told = {
+    properties = {
         "og:type": "article",
         "og:title": title,
         "og:description": description,
         "og:image": image,
     }
-    for name, value in told.items():
+    for name, value in properties.items():
         if value:
             rows.append(f'<meta property="{name}" content="{escape_text(value)}">')
     return "".join(f"{row}\n" for row in rows)
 
 
 def policy(script: str, style: str, *, live: bool, beside: bool = False) -> str:
-    """What a browser may do with the page. beside: also run what lies in files beside it, WebAssembly among it."""
+    """The content security policy. beside: also allow files next to the page and WebAssembly."""
     connect = "'self'" if live or beside else "'none'"
     code = f"'{_source_hash(script)}'" + (" 'self' 'wasm-unsafe-eval'" if beside else "")
     return POLICY.format(script=code, style=_source_hash(style), connect=connect)
 
 
 def read(package: str, name: str) -> str:
-    """A file of a page; line ends become LF, as an HTML parser makes them before it checks a hash."""
+    """A static file, with LF as line end: an HTML parser converts line ends before it checks a hash."""
     if name.startswith(KIT):
         package, name = "jarilab.pages.kit", name.removeprefix(KIT)
     return (files(package) / "static" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
 def bundle(package: str, name: str) -> str:
-    """A module and all that it imports, as one script.
+    """A module and all modules that it imports, as one script.
 
-    Each module becomes a function that is called once and gives back what it exports, so its names are its own.
-    Raises ValueError for modules that import each other, and for a name that a module imports and none exports.
+    Each module becomes a function that is called once and returns its exports, so that its names are local. Raises
+    ValueError for modules that import each other, and for a missing export.
     """
     modules = _in_order(package, name)
     exports = {module: _EXPORT.findall(text) for module, text in modules.items()}
     for module, text in modules.items():
         _check_imports(module, text, exports)
-    whole = "\n".join(_scoped(module, text, exports[module]) for module, text in modules.items())
-    return "\n".join(_tight(line) for line in whole.split("\n"))
+    script = "\n".join(_scoped(module, text, exports[module]) for module, text in modules.items())
+    return "\n".join(_tight(line) for line in script.split("\n"))
 
 
 def _tight(line: str) -> str:
     """A line of a script without the spaces around its signs.
 
-    Text stays as it is. So do lines that need a parser to tell what is text: those with a slash, which may begin a
-    regular expression, and those with a template literal inside another.
+    Strings stay as they are. Lines with a slash or a nested template literal stay too: only a parser can tell their
+    strings.
     """
     if _NESTED.search(line) or "/" in _LITERAL.sub("", line):
         return line
@@ -159,24 +158,24 @@ def _tight(line: str) -> str:
 
 
 def _in_order(package: str, name: str) -> dict[str, str]:
-    """The texts of a module and of all that it imports, each after what it imports itself."""
-    found: dict[str, str] = {}
+    """The texts of a module and of its imports, each after its own imports."""
+    modules: dict[str, str] = {}
 
     def add(module: str, importers: tuple[str, ...]) -> None:
         if module in importers:
             circle = " -> ".join([*importers, module])
             raise ValueError(
-                f"expected modules in an order, got a circle: {circle}; move what both need to a third"
+                f"expected modules in an order, got a circle: {circle}; move their shared code to a third module"
             )
-        if module in found:
+        if module in modules:
             return
         text = slim(read(package, module))
         for _, path in _IMPORT.findall(text):
             add(resolve(module, path), (*importers, module))
-        found[module] = text
+        modules[module] = text
 
     add(name, ())
-    return found
+    return modules
 
 
 def _check_imports(module: str, text: str, exports: dict[str, list[str]]) -> None:
@@ -190,42 +189,40 @@ def _check_imports(module: str, text: str, exports: dict[str, list[str]]) -> Non
 
 
 def resolve(importer: str, path: str) -> str:
-    """The file that a module means: beside it where the path begins with a dot, otherwise in the kit."""
+    """The file of an import: relative if the path begins with a dot, otherwise of the kit."""
     if not path.startswith("."):
         return path
     return posixpath.normpath(posixpath.join(posixpath.dirname(importer), path))
 
 
 def _scoped(name: str, text: str, exported: Sequence[str]) -> str:
-    """A module as a function called once. It has the module's name, which is what an error's stack shows."""
+    """A module as a function that is called once, named after the module for stack traces."""
 
-    def taken(found: re.Match[str]) -> str:
-        names, path = found.groups()
+    def destructured(match: re.Match[str]) -> str:
+        names, path = match.groups()
         return f"const {{{names.replace(' as ', ': ')}}} = {_scope(resolve(name, path))};"
 
-    body = _EXPORT.sub("", _IMPORT.sub(taken, text))
-    given = f"return {{ {', '.join(exported)} }};"
-    return (
-        f"// {name}\nconst {_scope(name)} = (function {_scope(name)}() {{\n{body}\n{given}\n}})();"
-    )
+    body = _EXPORT.sub("", _IMPORT.sub(destructured, text))
+    returned = f"return {{ {', '.join(exported)} }};"
+    return f"// {name}\nconst {_scope(name)} = (function {_scope(name)}() {{\n{body}\n{returned}\n}})();"
 
 
 def _scope(name: str) -> str:
-    """`kit/draw.js` -> `kit_draw$`: no module has such a name of its own."""
+    """The JavaScript name of a module: `kit/draw.js` -> `kit_draw$`."""
     return re.sub(r"\W", "_", name.removesuffix(".js")) + "$"
 
 
 def slim(text: str) -> str:
-    """A script or a style without what only its source needs: comments on lines of their own, indentation, empty lines.
+    """A script or style without comment lines, indentation and empty lines.
 
-    Lines stay lines, so a script means the same. It must have no template literal of several lines.
+    A script must not have a template literal of several lines.
     """
     lines = (line.strip() for line in _COMMENT.sub("", text).split("\n"))
     return "\n".join(line for line in lines if line)
 
 
 def frame(document: str) -> str:
-    """A page inside a page, such as a notebook: as high as its content, also when that changes."""
+    """A page in an iframe, such as in a notebook, as high as its content."""
     fit = (
         "const f = this, d = f.contentDocument; new ResizeObserver(() => "
         "{ f.style.height = d.body.getBoundingClientRect().bottom + 40 + 'px'; }).observe(d.body)"
@@ -235,32 +232,32 @@ def frame(document: str) -> str:
 
 
 def slim_style(text: str) -> str:
-    """A style without comments, and without the space around what divides it."""
+    """A style without comments and needless spaces."""
     return _DIVIDER.sub(r"\1", slim(text))
 
 
 def escape_text(text: str) -> str:
-    """Escape text for HTML, beyond ASCII as numbers: even half a surrogate pair can then be written as UTF-8."""
+    """Escape text for HTML, as ASCII: unpaired surrogates become numbers, too."""
     return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def escape_json(value: Any) -> str:
-    """Encode JSON that cannot end the script element around it."""
+    """Encode JSON that cannot end its script element."""
     return to_json(value).replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 
 def to_json(value: Any) -> str:
-    """JSON in ASCII; numbers that it has no word for become null."""
+    """ASCII JSON; NaN and infinities become null."""
     return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
 
 
 def _source_hash(text: str) -> str:
-    """Return the hash by which a content security policy allows an inline script or style."""
+    """The hash of an inline script or style in a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _finite(value: Any) -> Any:
-    """Replace numbers that JSON has no word for (a diverged loss) by null."""
+    """Replace NaN and infinities by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The graph that `torch.export` makes of a forward, as plain JSON: what `program.py` puts into a program."""
+"""Converts an exported graph to plain JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jarilab.core.shapes import Tensor
 from jarilab.pages.kit.blocks import block
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool")
-"""Types of numbers that the page computes with."""
+"""Number types that the page computes with."""
 
 # The operators that `pages/kit/static/program/` computes; a test compares the two lists.
 _NAMES = """
@@ -58,15 +58,14 @@ where.self zeros.default zeros_like.default
 OPERATORS = frozenset(_NAMES.split())
 """Operators that the page has. For another one, add a function there and its name here."""
 
-# What PyTorch is told of where numbers are kept; types are said of every node.
+# Arguments on storage, which a page does not need; the type is part of each node.
 _WHERE = {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"}
 
 
 class Graph:
-    """A graph whose values are numbered: the inputs, then constants, then the nodes that the outputs need.
+    """A graph with numbered values: inputs, then constants, then the nodes that the outputs need.
 
-    outputs: `{"value": n}` of each.
-    Raises UserError for an operator or a type of numbers that the page lacks, by its name.
+    outputs: `{"value": n}` of each. Raises UserError for an operator or a number type that the page lacks.
     """
 
     def __init__(self, exported: ExportedProgram, stored: Mapping[str, str]):
@@ -75,17 +74,17 @@ class Graph:
         needed = _needed(graph)
         placeholders = graph.find_nodes(op="placeholder")
         specs = dict(zip(placeholders, exported.graph_signature.input_specs, strict=True))
-        given = [node for node in placeholders if specs[node].kind is InputKind.USER_INPUT]
-        held = [node for node in placeholders if node not in given and node in needed]
+        inputs = [node for node in placeholders if specs[node].kind is InputKind.USER_INPUT]
+        constants = [node for node in placeholders if node not in inputs and node in needed]
         calls = [node for node in graph.nodes if node.op == "call_function"]
-        kept = [node for node in calls if node in needed]
+        nodes = [node for node in calls if node in needed]
         self._number: dict[fx.Node, int] = {}
-        for node in (*given, *held, *kept):
+        for node in (*inputs, *constants, *nodes):
             self._number[node] = len(self._number)
-        self.constants = [_constant(exported, specs[node], stored) for node in held]
-        self.nodes = [self._node(node) for node in kept]
+        self.constants = [_constant(exported, specs[node], stored) for node in constants]
+        self.nodes = [self._node(node) for node in nodes]
         (ends,) = graph.find_nodes(op="output")
-        self.outputs = [self._argument(one) for one in ends.args[0]]
+        self.outputs = [self._argument(output) for output in ends.args[0]]
 
     def _node(self, node: fx.Node) -> list[Any]:
         name = _operator(node)
@@ -93,15 +92,15 @@ class Graph:
             raise UserError(
                 f"the model uses {name}, which a page cannot compute; look into this model live, with jarilab explore"
             )
-        given = [self._argument(one) for one in _arguments(node)]
-        return [name, given, _dtype(node.meta.get("val"))]
+        arguments = [self._argument(argument) for argument in _arguments(node)]
+        return [name, arguments, _dtype(node.meta.get("val"))]
 
     def _argument(self, argument: Any) -> Any:
-        """One argument as JSON."""
+        """An argument as JSON."""
         if isinstance(argument, fx.Node):
             return {"value": self._number[argument]}
         if isinstance(argument, list | tuple):
-            return [self._argument(one) for one in argument]
+            return [self._argument(entry) for entry in argument]
         if isinstance(argument, float) and not math.isfinite(argument):
             return {"number": str(argument).replace("inf", "Infinity").replace("nan", "NaN")}
         if argument is None or isinstance(argument, bool | int | float | str):
@@ -110,14 +109,14 @@ class Graph:
 
 
 def values_of(exported: ExportedProgram) -> list[Tensor]:
-    """What stands for each tensor that the graph is called with: its shape, in symbols, and its type."""
+    """The fake tensor of each graph input: its symbolic shape and its type."""
     placeholders = exported.graph.find_nodes(op="placeholder")
     specs = zip(placeholders, exported.graph_signature.input_specs, strict=True)
     return [node.meta["val"] for node, spec in specs if spec.kind is InputKind.USER_INPUT]
 
 
 def sizes_of(value: Tensor) -> list[int | str]:
-    """A shape whose sizes are numbers or the names of symbols. Raises UserError for sizes that follow from others."""
+    """A shape of numbers and symbol names. Raises UserError for sizes that depend on others."""
     sizes: list[int | str] = []
     for size in value.shape:
         if isinstance(size, int):
@@ -132,45 +131,45 @@ def sizes_of(value: Tensor) -> list[int | str]:
 
 
 def _lowered(exported: ExportedProgram) -> fx.Graph:
-    """The graph in core ATen, without writing in place; its inputs are those of the exported one, in order.
+    """The graph in core ATen without in-place operations, with the same inputs in order.
 
-    `exported.run_decompositions()` says the same and takes 13 s instead of 3 for a model of four layers: it follows
-    symbolic sizes through the graph twice, and keeps a program that PyTorch can run, which nobody needs here.
+    `exported.run_decompositions()` gives the same graph in 13 s instead of 3 for a model of four layers.
     """
+    # run_decompositions() traces symbolic sizes twice, and builds a program that PyTorch can run.
     placeholders = exported.graph.find_nodes(op="placeholder")
     values = [node.meta["val"] for node in placeholders]
-    written = torch.func.functionalize(lambda *given: exported.graph_module(*given))
+    written = torch.func.functionalize(lambda *inputs: exported.graph_module(*inputs))
     table: Any = core_aten_decompositions()
     traced = make_fx(written, decomposition_table=table)
     mode: Any = detect_fake_mode(values)
-    # As PyTorch's own lowering does it: without these two, sizes would become numbers.
+    # As in PyTorch's own decomposition: otherwise symbolic sizes would become numbers.
     with mode, enable_python_dispatcher():
         return traced(*values).graph
 
 
 def _needed(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes that the outputs follow from: no checks of shapes, and no kernel whose output was replaced."""
+    """The nodes that the outputs depend on, without shape checks and replaced kernels."""
     (ends,) = graph.find_nodes(op="output")
-    found, open_nodes = set(), [ends]
+    needed, open_nodes = set(), [ends]
     while open_nodes:
         node = open_nodes.pop()
-        if node not in found:
-            found.add(node)
+        if node not in needed:
+            needed.add(node)
             open_nodes += node.all_input_nodes
-    return found
+    return needed
 
 
 def _constant(exported: ExportedProgram, spec: Any, stored: Mapping[str, str]) -> dict[str, Any]:
-    """A parameter with 16 bits; everything else as it is."""
+    """A parameter with 16 bits; other constants as they are."""
     name = spec.target
-    held = {**exported.state_dict, **exported.constants}[name]
+    value = {**exported.state_dict, **exported.constants}[name]
     if spec.kind is InputKind.PARAMETER:
-        return block(held, stored[name.removeprefix("model.")])
-    return block(held, _checked(held.dtype))
+        return block(value, stored[name.removeprefix("model.")])
+    return block(value, _checked(value.dtype))
 
 
 def _operator(node: fx.Node) -> str:
-    """`add.Tensor` of core ATen; `operator.add` and `torch.sym_max` of sizes."""
+    """The name of an operator: `add.Tensor` of core ATen, `operator.add` or `torch.sym_max` of sizes."""
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
         return str(target).removeprefix("aten.")
@@ -179,22 +178,22 @@ def _operator(node: fx.Node) -> str:
 
 
 def _arguments(node: fx.Node) -> list[Any]:
-    """All of them by their place, those that were left out too."""
+    """All arguments in order, with defaults."""
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return list(node.args)
     arguments = target._schema.arguments
-    given = list(node.args)
-    for argument in arguments[len(given) :]:
-        given.append(node.kwargs.get(argument.name, argument.default_value))
-    named = zip(arguments, given, strict=True)
+    values = list(node.args)
+    for argument in arguments[len(values) :]:
+        values.append(node.kwargs.get(argument.name, argument.default_value))
+    named = zip(arguments, values, strict=True)
     return [value for argument, value in named if argument.name not in _WHERE]
 
 
 def _dtype(value: Any) -> Any:
-    """The type of a result; a list of them where there are several, None for a size."""
+    """The type of a result, a list for several results, None for a size."""
     if isinstance(value, list | tuple):
-        return [_dtype(one) for one in value]
+        return [_dtype(entry) for entry in value]
     return _checked(value.dtype) if isinstance(value, torch.Tensor) else None
 
 

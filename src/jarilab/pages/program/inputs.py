@@ -1,4 +1,4 @@
-"""What a program reads: the inputs of a model as tensors alone, and back."""
+"""Converts the inputs of a model to plain tensors and back."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.positions.patches import Images
 
 Inputs = Sequence[Tokens | Images]
-"""What a model is called with."""
+"""The arguments of a model."""
 
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """One of the inputs, and the tensors that stand for it in the graph: ids and places, ids alone, or pixels."""
+    """An input and its tensors in the graph: IDs and positions, IDs alone, or pixels."""
 
     name: str
-    given: Tokens | Images
+    value: Tokens | Images
 
     @cached_property
     def counted(self) -> bool:
-        """Whether these are tokens at 0, 1, 2, ..., of which there may be any number."""
-        if isinstance(self.given, Images):
+        """Whether these are tokens at positions 0, 1, 2, ..., of any number."""
+        if isinstance(self.value, Images):
             return False
-        there = self.given.positions
-        plain = Positions.sequence(there.length, frame=there.frame)
-        alike = [
-            there.axes == plain.axes,
-            there.unplaced is None and there.relations is None and there.extent is None,
-            torch.equal(there.coordinates, plain.coordinates),
-            torch.equal(there.order, plain.order),
+        positions = self.value.positions
+        plain = Positions.sequence(positions.length, frame=positions.frame)
+        checks = [
+            positions.axes == plain.axes,
+            positions.unplaced is None and positions.relations is None and positions.extent is None,
+            torch.equal(positions.coordinates, plain.coordinates),
+            torch.equal(positions.order, plain.order),
         ]
-        return all(alike)
+        return all(checks)
 
     def tensors(self) -> list[Tensor]:
-        if isinstance(self.given, Images):
-            return [self.given.pixels]
+        if isinstance(self.value, Images):
+            return [self.value.pixels]
         if self.counted:
-            return [self.given.ids, self.given.positions.index()]
-        return [self.given.ids]
+            return [self.value.ids, self.value.positions.index()]
+        return [self.value.ids]
 
     def again(self, tensors: Iterator[Tensor]) -> Tokens | Images:
-        """The input that the next of these tensors stand for."""
-        if isinstance(self.given, Images):
+        """The input made of the next of these tensors."""
+        if isinstance(self.value, Images):
             return Images(next(tensors))
-        ids_1L, positions = next(tensors), self.given.positions
+        ids_1L, positions = next(tensors), self.value.positions
         if self.counted:
             index_L = next(tensors)
             order_L = torch.arange(ids_1L.shape[1])
@@ -58,29 +58,29 @@ class Read:
         return Tokens(ids_1L, positions)
 
     def longer(self, least: int) -> Read:
-        """With two tokens at least, and more: `torch.export` takes sizes of 0 and 1, and sizes that are alike, for
-        granted."""
-        if not self.counted or not isinstance(self.given, Tokens):
+        """The input repeated to at least `2 + least` tokens."""
+        if not self.counted or not isinstance(self.value, Tokens):
             return self
-        ids_1L = self.given.ids
+        ids_1L = self.value.ids
+        # torch.export specializes on sizes 0 and 1, and on equal sizes.
         missing = max(0, 2 + least - ids_1L.shape[1])
         more_1L = ids_1L[:, -1:].expand(1, missing)
         ids_1L = torch.cat((ids_1L, more_1L), 1)
-        places = Positions.sequence(ids_1L.shape[1], frame=self.given.positions.frame)
+        places = Positions.sequence(ids_1L.shape[1], frame=self.value.positions.frame)
         return Read(self.name, Tokens(ids_1L, places))
 
 
 def read_of(inputs: Inputs) -> list[Read]:
-    """The inputs by name. Raises UserError for more than one row, and for padding."""
+    """The inputs by name. Raises UserError for a batch of several rows and for padding."""
     read = []
-    for place, given in enumerate(inputs):
-        last = place == len(inputs) - 1
-        if isinstance(given, Images):
-            _check_one(len(given.pixels), given.keep)
-            read.append(Read("image", Images(given.pixels)))
+    for number, value in enumerate(inputs):
+        is_last = number == len(inputs) - 1
+        if isinstance(value, Images):
+            _check_one(len(value.pixels), value.keep)
+            read.append(Read("image", Images(value.pixels)))
             continue
-        _check_one(len(given.ids), given.keep)
-        read.append(Read("target" if last else "source", Tokens(given.ids, given.positions)))
+        _check_one(len(value.ids), value.keep)
+        read.append(Read("target" if is_last else "source", Tokens(value.ids, value.positions)))
     return read
 
 

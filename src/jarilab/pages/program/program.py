@@ -1,18 +1,17 @@
-"""A model as a program in plain JSON, which a page runs by itself: `pages/kit/static/program.js`.
+"""Exports a model as a program in JSON, which `pages/kit/static/program.js` runs in a page.
 
-What differs between models and encodings is Python, and a page that knew architectures would need each of them twice.
-So the page gets what `torch.export` makes of the forward: some hundred nodes of core ATen operators and the weights.
-Three things are inputs of that graph: the tokens (or pixels), their places, and who may look at whom at each site, so
-that a head is switched off, a link erased and a token moved without touching the graph.
+`torch.export` turns the forward into a graph of core ATen operators, so that the page needs no code for architectures.
+The inputs of the graph are the token IDs (or pixels), their positions, and a mask for each attention site. So a page
+can switch a head off, erase a link and move a token without changing the graph.
 
     {"format", "inputs", "lengths", "constants", "nodes", "outputs", "parameters", "rounding", "sample"}
 
-inputs: `{name, kind, of, dtype, shape}`. kind `ids` and `pixels` are what is read; `places` of a side, `(L,)`; `links`
-of a site, `(H, Q, K)`, 1 where a query may look at a key. A size is a number or the name of a symbol, said by the ids.
-lengths: of each side the least and the most tokens; null for no end. constants: blocks, parameters with 16 bits.
-nodes: `[operator, arguments, dtype]`, in order; `{"value": n}` is a value: inputs are counted first, then constants,
-then nodes. `{"number": "Infinity"}` is a number that JSON has no word for. outputs: of the scores and the weights.
-rounding: what 16 bits do to the example. sample: the example as PyTorch computes it with the rounded parameters.
+inputs: `{name, kind, of, dtype, shape}`. Kinds are `ids`, `pixels`, `places` of a side, `(L,)`, and `links` of a site,
+`(H, Q, K)`, which are 1 if a query may attend to a key. A size is a number or the name of a symbol. lengths: the least
+and the most tokens of each side; null without a limit. constants: blocks; parameters have 16 bits. nodes: `[operator,
+arguments, dtype]`, in order. `{"value": n}` is a value: inputs are counted first, then constants, then nodes.
+`{"number": "Infinity"}` is a number that JSON lacks. outputs: scores and weights. rounding: the error of 16 bits on the
+example. sample: the outputs of PyTorch on the example, with rounded parameters.
 """
 
 from __future__ import annotations
@@ -36,18 +35,17 @@ from jarilab.positions.patches import Images
 
 FORMAT = "jari program 1"
 LARGEST = 3_000_000
-"""Parameters of a model that a page carries: 8 MB as text, and a second for an answer in JavaScript."""
+"""Parameters of a model in a page: 8 MB of text, and about a second for an answer."""
 
 
 @torch.no_grad()
 def program_of(model: nn.Module, inputs: Inputs) -> dict[str, Any]:
-    """The program of a model, on an example of what it reads.
+    """The program of a model, exported on an example.
 
-    inputs: what the model is called with, a batch of one: Tokens (the last of them is the target) or Images. Tokens at
-    0, 1, 2, ... may be of any number afterwards; those with places of their own keep these, and so their number.
+    inputs: the model's arguments, a batch of one: Tokens (the last is the target) or Images. Tokens at positions 0, 1,
+    2, ... may have any length afterwards. Tokens at other positions keep their positions and length.
 
-    Raises UserError, in words for the person who saves a page, where the model is too large, cannot be followed, or
-    uses an operator that the page lacks.
+    Raises UserError for a model that is too large, cannot be exported, or uses an operator that the page lacks.
     """
     _check_size(model)
     rounded = copy.deepcopy(model).float().eval()
@@ -68,18 +66,18 @@ def program_of(model: nn.Module, inputs: Inputs) -> dict[str, Any]:
 
 
 class Followed:
-    """A forward as a graph of tensors, and what is said of it whoever computes it.
+    """An exported forward and its description, which does not depend on the format.
 
-    sites: of attention, whose links the graph reads and whose weights it gives. sample: what the model says of the
-    inputs. described: `inputs`, `lengths`, `parameters` and `sample` of a program.
+    sites: attention sites, whose masks the graph reads and whose weights it returns. sample: the outputs on the
+    example. described: `inputs`, `lengths`, `parameters` and `sample` of a program.
     """
 
     def __init__(self, model: nn.Module, inputs: Inputs):
-        """model: in evaluation mode, and changed by this. Raises UserError where it cannot be followed."""
+        """model: in evaluation mode; it is modified. Raises UserError if it cannot be exported."""
         read = read_of(inputs)
         self.sample = ran(model, inputs)
         longer = [one.longer(place) for place, one in enumerate(read)]
-        links = links_of(model, [one.given for one in longer])
+        links = links_of(model, [entry.value for entry in longer])
         self.sites = list(links)
         count, ends = _count(model), getattr(model, "max_positions", dict)()
         self.exported = exported(model, longer, links)
@@ -110,10 +108,10 @@ def _check_size(model: nn.Module) -> None:
 
 
 def _names(read: Sequence[Read]) -> list[tuple[str, str]]:
-    """Kind and whose, of each tensor that stands for what is read."""
+    """The kind and the side of each input tensor."""
     names = []
     for one in read:
-        image = isinstance(one.given, Images)
+        image = isinstance(one.value, Images)
         names.append(("pixels" if image else "ids", one.name))
         if one.counted:
             names.append(("places", one.name))
@@ -132,35 +130,34 @@ def _lengths(
     names: Sequence[tuple[str, str]],
     shapes: Sequence[list[int | str]],
 ) -> dict[str, list[int | None]]:
-    """The least and the most tokens of each side: what the model knows (`ends`), and what was taken for granted
-    on the way."""
-    found = {}
+    """The least and the most tokens of each side, by the model's limits (`ends`) and the exported constraints."""
+    lengths = {}
     for (kind, of), shape in zip(names, shapes, strict=True):
         if kind != "ids":
             continue
         size = shape[1]
         if isinstance(size, int):
-            found[of] = [size, size]
+            lengths[of] = [size, size]
             continue
         least, most = _range(followed, size)
-        known = [end for end in (most, ends.get(of)) if end is not None]
-        found[of] = [least, min(known, default=None)]
-    return found
+        limits = [end for end in (most, ends.get(of)) if end is not None]
+        lengths[of] = [least, min(limits, default=None)]
+    return lengths
 
 
 def _range(followed: ExportedProgram, symbol: str) -> tuple[int, int | None]:
-    """What a symbol may be; None for no end."""
+    """The range of a symbol; None without an upper limit."""
     ranges = {str(name): each for name, each in followed.range_constraints.items()}
     if symbol not in ranges:
         return 1, None
     lower, upper = int(ranges[symbol].lower), ranges[symbol].upper
-    # `torch.export` says 2 of every size, since it takes 0 and 1 apart; what it does with 2 is right for 1.
+    # torch.export gives 2 as the least size, since it specializes on 0 and 1. Its graph is right for 1, too.
     least = 1 if lower <= 2 else lower
     return least, int(upper) if upper.is_Integer and int(upper) < 2**31 else None
 
 
 def _rounding(before: Ran, after: Ran) -> dict[str, float]:
-    """The largest differences that 16 bits make to scores and weights of the example."""
+    """The largest errors of scores and weights from 16-bit parameters."""
     pairs = [(before.weights[site], each) for site, each in after.weights.items()]
     return {
         "scores": _largest(before.scores, after.scores),
@@ -173,16 +170,16 @@ def _largest(x: Tensor, y: Tensor) -> float:
 
 
 def _sample(read: Sequence[Read], ran: Ran) -> dict[str, Any]:
-    """Inputs and outputs of one forward."""
+    """The inputs and outputs of one forward."""
     return {
-        "inputs": {one.name: _written(one.given) for one in read},
+        "inputs": {one.name: _written(one.value) for one in read},
         "scores": block(ran.scores, "float32"),
         "weights": {site: block(each, "uint16") for site, each in ran.weights.items()},
     }
 
 
-def _written(given: Tokens | Images) -> list[int] | dict[str, Any]:
-    return given.ids[0].tolist() if isinstance(given, Tokens) else block(given.pixels, "float32")
+def _written(value: Tokens | Images) -> list[int] | dict[str, Any]:
+    return value.ids[0].tolist() if isinstance(value, Tokens) else block(value.pixels, "float32")
 
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -190,8 +187,10 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @torch.no_grad()
 def halved(model: nn.Module) -> dict[str, str]:
-    """Round the parameters of a model, in place, to 16 bits, and say by name to which: float16 or bfloat16, whichever
-    is nearer. They stay float32."""
+    """Round the parameters of a model in place to float16 or bfloat16, whichever is nearer.
+
+    Returns the type of each parameter by name. The parameters stay float32.
+    """
     stored = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         rounded = [parameter.to(dtype).float() for dtype in HALVES]

@@ -1,4 +1,4 @@
-"""A forward as `torch.export` follows it: tensors in and out, with the links of each site among them."""
+"""Exports a forward with `torch.export`, with the mask of each attention site as an input."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from jarilab.pages.program.inputs import Inputs, Read
 
 @dataclass(frozen=True, eq=False)
 class Ran:
-    """scores: what was said at each place. weights: of each site."""
+    """The outputs of a forward. scores: at each position. weights: of each site."""
 
     scores: Float[Tensor, "L V"]
     weights: dict[str, Float[Tensor, "H Q K"]]
 
 
 def ran(model: nn.Module, inputs: Inputs) -> Ran:
-    """Raises UserError where a site ran several times, as in a recurrent decoder that goes step by step."""
+    """Runs a model. Raises UserError if a site runs several times, as in a recurrent decoder."""
     with record(model) as tape:
         outputs = model(*inputs)
     repeated = [site for site, calls in tape.calls.items() if len(calls) > 1]
@@ -48,20 +48,20 @@ def ran(model: nn.Module, inputs: Inputs) -> Ran:
 
 
 def links_of(model: nn.Module, inputs: Inputs) -> dict[str, Bool[Tensor, "H Q K"]]:
-    """For each site, that every query may look at every key."""
-    found = ran(model, inputs).weights
-    return {site: torch.ones_like(each, dtype=torch.bool) for site, each in found.items()}
+    """For each site a mask that allows all links."""
+    weights = ran(model, inputs).weights
+    return {site: torch.ones_like(each, dtype=torch.bool) for site, each in weights.items()}
 
 
 class _Site:
-    """Of one site: what is given and found while the forward goes by. No part of a module, which must not change."""
+    """The mask and the weights of one site during a forward. Not part of a module, whose state must not change."""
 
     links: Tensor
     weights: Tensor
 
 
 class _Linked(nn.Module):
-    """In the place of `AttentionKernel`: the definition, under links that are an input of the graph."""
+    """Replaces `AttentionKernel`: attention by its definition, with a mask that is an input of the graph."""
 
     kernel = "definition"
 
@@ -72,7 +72,7 @@ class _Linked(nn.Module):
     def forward(self, call: AttentionCall) -> Tensor:
         allowed = allowed_links(call) & self.site.links
         empty_BHQ1 = ~allowed.any(-1, keepdim=True)
-        # As a ScoreTable has it: a row without any key is opened for the softmax, and 0 throughout.
+        # As in ScoreTable: a query without keys attends everywhere in the softmax, then gets zeros.
         hidden = ~allowed & ~empty_BHQ1
         scores_BHQK = definition.scores(call).masked_fill(hidden, float("-inf"))
         weights_BHQK = scores_BHQK.softmax(-1).masked_fill(empty_BHQ1, 0.0)
@@ -81,7 +81,7 @@ class _Linked(nn.Module):
 
 
 class Forward(nn.Module):
-    """The model with tensors alone as inputs and outputs: what `torch.export` can follow."""
+    """A model whose inputs and outputs are tensors, as `torch.export` requires."""
 
     def __init__(self, model: nn.Module, read: Sequence[Read], names: Collection[str]):
         super().__init__()
@@ -93,7 +93,9 @@ class Forward(nn.Module):
         self.model = model
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
-        """Those of what is read, then the links of each site; the scores, then the weights of each site."""
+        """Inputs: the tensors of all inputs, then the mask of each site. Outputs: the scores, then the weights of each
+        site.
+        """
         rest = iter(tensors)
         inputs = [one.again(rest) for one in self.read]
         for site in self.sites:
@@ -105,33 +107,35 @@ class Forward(nn.Module):
 def exported(
     model: nn.Module, read: Sequence[Read], links: Mapping[str, Tensor]
 ) -> ExportedProgram:
-    """Raises UserError where the forward cannot be followed."""
+    """The exported forward. Raises UserError if it cannot be exported."""
     forward = Forward(model, read, links)
     tensors = [tensor for one in read for tensor in one.tensors()]
     sizes = [_free(tensor, one.counted) for one in read for tensor in one.tensors()]
     counted = any(one.counted for one in read)
     sizes += [{1: Dim.AUTO, 2: Dim.AUTO} if counted else {} for _ in links]
     shapes = {"tensors": tuple(sizes)}
-    given = *tensors, *links.values()
-    return followed(forward, given, shapes, type(model).__name__)
+    arguments = *tensors, *links.values()
+    return followed(forward, arguments, shapes, type(model).__name__)
 
 
 def followed(
-    module: nn.Module, given: tuple[Tensor, ...], sizes: dict[str, Any], name: str
+    module: nn.Module, arguments: tuple[Tensor, ...], sizes: dict[str, Any], name: str
 ) -> ExportedProgram:
-    """What `torch.export` makes of a module. sizes: which axes are free, of each argument of its forward. Raises
-    UserError where it cannot be followed, calling it by its name."""
+    """Export a module. sizes: the dynamic axes of each argument. name: of the module in errors.
+
+    Raises UserError if it cannot be exported.
+    """
     try:
         with quiet():
-            return torch.export.export(module, given, dynamic_shapes=sizes, strict=False)
-    except Exception as error:  # of many classes, by what a forward does that cannot be followed
+            return torch.export.export(module, arguments, dynamic_shapes=sizes, strict=False)
+    except Exception as error:  # of many classes
         why = str(error).strip().partition("\n")[0]
         raise UserError(f"torch.export cannot follow {name}: {why}") from error
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """PyTorch says what it will do without, and prints the whole graph where it cannot go on."""
+    """Suppresses warnings and logs of PyTorch, which prints the whole graph when it fails."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -143,5 +147,5 @@ def quiet() -> Iterator[None]:
 
 
 def _free(tensor: Tensor, counted: bool) -> dict[int, Any]:
-    """Which axis is as long as there are tokens: the last, of ids `(1, L)` and places `(L,)`."""
+    """The dynamic axis of a tensor: the last one of IDs `(1, L)` and positions `(L,)`."""
     return {tensor.ndim - 1: Dim.AUTO} if counted else {}
