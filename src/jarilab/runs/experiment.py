@@ -1,4 +1,4 @@
-"""An experiment: everything that decides what a run computes, as plain data. Its hash names the run."""
+"""Experiments: everything that decides what a run computes, as plain data, and the classes that it names."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import torch
 from annotated_types import Ge, Lt
 
+from jarilab._version import __version__
 from jarilab.core.devices import CPU
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.options import check_fields, options_of, read_options
@@ -40,7 +41,10 @@ from jarilab.tasks.policies import base as policies
 
 @dataclass(frozen=True)
 class Experiment:
-    """Names, and all options with their defaults written out, so that a later default does not change an old run."""
+    """Task, model and training of a run, with all options; their defaults are written out.
+
+    So a later default does not change an old run. precision: in which the model computes.
+    """
 
     task: str
     task_options: dict[str, Any]
@@ -103,33 +107,35 @@ class Experiment:
 
     @staticmethod
     def read(record: Mapping[str, Any], where: str) -> Experiment:
-        """The experiment in the record of a run. Nothing in it is executed. Raises UserError for a record that is not
-        one of ours, naming the field."""
+        """The experiment in a record of the file `where`. Nothing that it names is executed.
+
+        Raises UserError that names the first wrong, missing or unknown field.
+        """
         fields = get_type_hints(Experiment, include_extras=True)
         check_fields(f"{where}: experiment", fields, record)
-        named = {name: record[name] for name in fields}
-        experiment = Experiment(**named)
-        own = experiment.model_options
-        encodings: dict[str, Any] = {name: str | None for name in own if name.endswith("encoding")}
-        if spec_file(record["model"]) is None:  # a model of one's own may go without
-            encodings["encoding"] = str
-        check_fields(f"{where}: experiment: model_options", encodings, own)
-        _checked(f"{where}: experiment: training", Training, experiment.training)
+        experiment = Experiment(**{name: record[name] for name in fields})
+        options = experiment.model_options
+        hints: dict[str, Any] = {name: str | None for name in options if name.endswith("encoding")}
+        # A model of another file need not have this option.
+        if spec_file(record["model"]) is None:
+            hints["encoding"] = str
+        check_fields(f"{where}: experiment: model_options", hints, options)
+        _check_recorded(f"{where}: experiment: training", Training, experiment.training)
         for section, registry in (("task", tasks), ("model", models)):
             name = record[section]
+            # To read the options of a class in another file is to execute it; `resolved` checks them.
             if spec_file(name):
-                continue  # its options are checked when it is built: to look at them is to execute the file
+                continue
             if name not in registry.names():
                 raise unknown(f"{section} in {where}", name, registry.names())
-            options = f"{section}_options"
+            key = f"{section}_options"
             target = registry.spec(name).target
-            _checked(f"{where}: experiment: {options}", target, record[options])
+            _check_recorded(f"{where}: experiment: {key}", target, record[key])
         return experiment
 
-    def trust(self, where: str, told: bool) -> Experiment:
-        """Itself. told: whether to let the Python files that it names be executed; raises UserError where it names one
-        and was not told. (A registry refuses the file in any case.)"""
-        trust_recorded_code(self.files, where, told)
+    def trust(self, where: str, allowed: bool) -> Experiment:
+        """This experiment, with its Python files trusted if `allowed`. Raises UserError if it names one otherwise."""
+        trust_recorded_code(self.files, where, allowed)
         return self
 
     @cached_property
@@ -146,21 +152,21 @@ class Experiment:
 
     @property
     def encoding(self) -> str:
-        """The encodings that the model is built with, as tables show them."""
+        """The label of the model's encodings, as tables show it."""
         return resolved_encodings.label(self.model, self.model_options)
 
     @property
     def files(self) -> list[Path]:
         """The Python files that it names."""
-        named = map(spec_file, (self.task, self.model))
-        files = [path for path in named if path is not None]
+        spec_files = map(spec_file, (self.task, self.model))
+        files = [path for path in spec_files if path is not None]
         for spec in encodings_in(self.model_options).values():
             files += compose.files_of(spec)
         return files + policies.files_of(self.options.positions)
 
     @property
     def folder(self) -> str:
-        """Where a run of it goes by default."""
+        """The default folder of its run."""
         task = as_file_name(self.task)
         encoding = as_file_name(self.encoding)
         return f"runs/{task}-{encoding}-{self.seed}"
@@ -182,15 +188,12 @@ class Experiment:
 
     def difference(self, other: Experiment) -> list[str]:
         """What differs, a line each: `model.d_model: 64 here, 128 there`."""
-        mine = _flat(self.as_dict())
-        theirs = _flat(other.as_dict())
-        lines = []
-        for key in sorted(mine.keys() | theirs.keys()):
-            if mine.get(key) != theirs.get(key):
-                here = mine.get(key, "nothing")
-                there = theirs.get(key, "nothing")
-                lines.append(f"{key}: {here} here, {there} there")
-        return lines
+        here, there = _flat(self.as_dict()), _flat(other.as_dict())
+        return [
+            f"{key}: {here.get(key, 'nothing')} here, {there.get(key, 'nothing')} there"
+            for key in sorted(here.keys() | there.keys())
+            if here.get(key) != there.get(key)
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,6 +250,17 @@ class Resolved:
 
 def _checked(owner: str, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     return read_options(owner, options_of(target), options)
+
+
+def _check_recorded(owner: str, target: Any, options: Mapping[str, Any]) -> None:
+    """Raises UserError if recorded options of a class are wrong, unknown or not complete."""
+    _checked(owner, target, options)
+    missing = [name for name in options_of(target) if name not in options]
+    if missing:
+        raise UserError(
+            f"{owner}: expected the option {missing[0]!r} of jarilab {__version__}, got a record without it, which "
+            "another version wrote; train again into another folder"
+        )
 
 
 def as_file_name(spec: str) -> str:

@@ -111,7 +111,7 @@ class Trainer:
         """Take all steps that are left, unless patience ends; raises Interrupted after a signal."""
         steps, first, saved = self.batches.steps, self.state.progress.step, time.monotonic()
         evaluated = evenly_spread(steps, self.experiment.options.evaluations)
-        kept = evenly_spread(steps, snapshots)
+        snapshotted = evenly_spread(steps, snapshots)
         log_every = max(1, steps // CURVE_POINTS)
         for step in range(first, steps):
             if self._patience_ended(run):
@@ -133,7 +133,7 @@ class Trainer:
             # 3 Save.
             # Read once: a later signal stops the next step, which is saved, too.
             signal, is_late = self._stop_requested(stop, saved)
-            if done in kept:
+            if done in snapshotted:
                 self._save_snapshot(run)
             if evaluates or signal or is_late:
                 self.steps.sync_losses(run, done)

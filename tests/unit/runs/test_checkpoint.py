@@ -697,6 +697,23 @@ def test_a_run_of_another_format_is_refused(unfinished, format):
     assert contents(unfinished) == before
 
 
+@pytest.mark.parametrize(("section", "names"), [("training", ("lr", "rate")), ("model_options", ("d_model", "width"))])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_run_with_the_options_of_another_version_is_refused(unfinished, section, names, renamed):
+    name, other = names
+    record = held(unfinished / "run.json")
+    options = record["experiment"][section]
+    value = options.pop(name)
+    if renamed:
+        options[other] = value
+    record["hash"] = Experiment(**record["experiment"]).hash
+    seal(unfinished / "run.json", record)
+    expected = f"has no option '{other}'" if renamed else f"expected the option '{name}' of jarilab"
+    for use in (train, api.load):
+        with pytest.raises(UserError, match=expected):
+            use(unfinished)
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"format": "jari run 1", "experiment": 3}', "[" * 100_000, "\0" * 50]
 )
