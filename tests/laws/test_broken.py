@@ -151,7 +151,7 @@ def test_the_law_of_queries_without_a_key_notices_a_kernel_that_gives_nan(monkey
     def of_one_sequence(mask: Mask | None, q_pos: Positions, k_pos: Positions) -> Any:
         return (None if mask is None else mask.dense(q_pos, k_pos)), None
 
-    monkeypatch.setattr(geometry, "_written_out", of_one_sequence)
+    monkeypatch.setattr(geometry, "_materialize_mask", of_one_sequence)
     outcome = outcome_of("a query without a key gives zeros", "rotary")
     assert outcome.verdict == "broken", outcome
     assert re.search("NaN or Inf in the output of .*, causal, from a sequence", outcome.detail)

@@ -1,4 +1,4 @@
-"""Keys and values of earlier tokens, *with their positions*, for decoding one token at a time."""
+"""Keys and values of earlier tokens, with their positions, for decoding token by token."""
 
 from __future__ import annotations
 
@@ -12,77 +12,83 @@ from jarilab.positions.coordinates import Positions
 
 
 class LayerCache:
-    """Keys, values, and what an encoding remembers of each key, of one attention. Room is doubled when it runs out, so
-    appending is cheap. Keys are rotated already, unless their rotation depends on how many there will be."""
+    """Keys, values and encoding states of one attention.
+
+    Keys are stored rotated, unless their rotation depends on the number of keys. The capacity doubles when needed, so
+    that appending is cheap.
+    """
 
     def __init__(self) -> None:
         self.length = 0
-        self._held: list[Tensor] = []
+        self._buffers: list[Tensor] = []
 
     @property
     def rows(self) -> int | None:
-        """How many sequences it holds, None as long as nothing was appended."""
-        return self._held[0].shape[0] if self._held else None
+        """The number of sequences; None if the cache is empty."""
+        return self._buffers[0].shape[0] if self._buffers else None
 
     def append(
         self, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L W"], *states: Tensor
     ) -> tuple[Tensor, ...]:
-        """Add the new ones and give all so far, `(B, H, K, E)`, `(B, H, K, E')` and those of each state."""
+        """Append and return all keys `(B, H, K, E)`, values `(B, H, K, W)` and states so far."""
         start, end = self.length, self.length + k.shape[2]
         new = (k, v, *states)
-        if not self._held or self._held[0].shape[2] < end:
-            held = self._held or [None] * len(new)
-            self._held = [_room(old, own, start, end) for old, own in zip(held, new, strict=True)]
-        for tensor, own in zip(self._held, new, strict=True):
-            tensor[:, :, start:end] = own
+        if not self._buffers or self._buffers[0].shape[2] < end:
+            old = self._buffers or [None] * len(new)
+            pairs = zip(old, new, strict=True)
+            self._buffers = [_enlarged(buffer, added, start, end) for buffer, added in pairs]
+        for buffer, added in zip(self._buffers, new, strict=True):
+            buffer[:, :, start:end] = added
         self.length = end
         return self.filled()
 
     def filled(self) -> tuple[Tensor, ...]:
         """All keys, values and states so far."""
-        assert self._held, "nothing was appended yet"
-        return tuple([tensor.narrow(2, 0, self.length) for tensor in self._held])
+        assert self._buffers, "nothing was appended yet"
+        return tuple([buffer.narrow(2, 0, self.length) for buffer in self._buffers])
 
     def since(self, first: int) -> LayerCache:
-        """A cache without the keys before `first`."""
+        """A new cache without the keys before `first`."""
         shorter = LayerCache()
         k_BHKE, v_BHKE, *states = (tensor[:, :, first:] for tensor in self.filled())
         shorter.append(k_BHKE, v_BHKE, *states)
         return shorter
 
     def select(self, rows: Int[Tensor, " R"]) -> None:
-        """Keep these rows, in this order; the tensors handed out before stay as they are."""
-        self._held = [tensor.index_select(0, rows) for tensor in self._held]
+        """Keep these rows, in this order. Tensors returned earlier do not change."""
+        self._buffers = [buffer.index_select(0, rows) for buffer in self._buffers]
 
 
-def _room(held: Tensor | None, new: Tensor, length: int, end: int) -> Tensor:
-    """A tensor with the same beginning as `held`, if any, that `end` keys fit into."""
+def _enlarged(buffer: Tensor | None, new: Tensor, length: int, end: int) -> Tensor:
+    """A buffer for at least `end` keys, starting with the `length` keys of the old one."""
     batch, heads, _, width = new.shape
-    # An ordinary tensor wherever it is made, since what is made under `inference_mode` is never written to outside it.
+    # A tensor created under `inference_mode` could not be written to outside it.
     with torch.inference_mode(False):
         larger = new.new_empty(batch, heads, max(end, 2 * length), width)
-    if held is not None:
-        larger[:, :, :length] = held[:, :, :length]
+    if buffer is not None:
+        larger[:, :, :length] = buffer[:, :, :length]
     return larger
 
 
 class OfOneSource:
-    """A cache that holds for one source alone."""
+    """A cache that is valid for one source only."""
 
     _origin: object = None
 
     def belong_to(self, origin: object) -> None:
-        """Remember which source it is for. Raises UserError for another, whose keys or states it does not hold."""
+        """Bind the cache to a source. Raises UserError if it belongs to another one."""
         if self._origin is not None and self._origin is not origin:
-            raise UserError("this cache is of another source; make a new one for each source")
+            raise UserError(
+                "expected the source that this cache was used with, got another one; make a new cache for each source"
+            )
         self._origin = origin
 
 
 class KVCache(OfOneSource):
-    """The caches of a stack: `own[i]` for layer i's self-attention, `source[i]` for its cross-attention, filled once.
+    """The caches of a stack: `own[i]` for self-attention of layer i, `source[i]` for its cross-attention.
 
-    positions: where the keys in `own` are, None as long as there are none. writes: the stack that it was used by, and
-    how that reads one token more (`models/one_token.py`).
+    positions: of the keys in `own`; None if there are none. writes: the stack that used the cache, and its fast path
+    for one more token (`models/one_token.py`).
     """
 
     def __init__(self, n_layers: int):
@@ -92,48 +98,50 @@ class KVCache(OfOneSource):
         self.source = [LayerCache() for _ in range(n_layers)]
 
     def check_sources(self, sources: int) -> None:
-        """Raises UserError where a state of so many sources is not what was selected here."""
-        held = self.source[0].rows if self.source else None
-        if held not in (None, sources):
+        """Raises UserError if the cache holds keys of another number of sources."""
+        rows = self.source[0].rows if self.source else None
+        if rows not in (None, sources):
             raise UserError(
-                f"this cache holds the keys of {held} sources, but the state has {sources}: "
-                "select the same ones in both, state.select(sources) and cache.select(rows, sources)"
+                f"expected a cache with the keys of {sources} sources, as the state has, got {rows}; select the same "
+                "ones in both, state.select(sources) and cache.select(rows, sources)"
             )
 
     def extend(self, new: Positions) -> Positions:
-        """Add the positions of the tokens about to be read, and give those of all keys."""
+        """Append the positions of the next tokens and return those of all keys."""
         self.positions = new if self.positions is None else self.positions.concat(new)
         return self.positions
 
     def select(self, rows: Int[Tensor, " R"], sources: Int[Tensor, " S"] | None = None) -> None:
-        """Keep these rows of hypotheses, in this order, as often as they are named, and these sources (all if None)."""
+        """Keep these rows of hypotheses and these sources, in this order; repeats are allowed.
+
+        sources: None keeps all.
+        """
         for cache in self.own:
             cache.select(rows)
         if sources is not None:
             for cache in self.source:
                 cache.select(sources)
         if self.positions is not None:
-            self.positions = positions_of(self.positions, rows)
+            self.positions = select_positions(self.positions, rows)
 
 
-def positions_of(positions: Positions, rows: Int[Tensor, " R"]) -> Positions:
-    """The places of these rows of a batch, in this order; places that the rows share stay as they are."""
-
+def select_positions(positions: Positions, rows: Int[Tensor, " R"]) -> Positions:
+    """Positions of these rows of a batch, in this order; shared positions stay as they are."""
     shared = positions.coordinates.ndim == 2 and positions.unplaced is None
     if shared and positions.extent is None and positions.relations is None:
         return positions
 
-    def picked(held: Tensor, axes: int) -> Tensor:
-        shared = held.ndim < axes or held.shape[0] == 1
-        return held if shared else held.index_select(0, rows)
+    def select(x: Tensor, axes: int) -> Tensor:
+        shared = x.ndim < axes or x.shape[0] == 1
+        return x if shared else x.index_select(0, rows)
 
-    def picked_if_any(held: Tensor | None, axes: int) -> Tensor | None:
-        return None if held is None else picked(held, axes)
+    def select_optional(x: Tensor | None, axes: int) -> Tensor | None:
+        return None if x is None else select(x, axes)
 
     return replace(
         positions,
-        coordinates=picked(positions.coordinates, 3),
-        unplaced=picked_if_any(positions.unplaced, 2),
-        extent=picked_if_any(positions.extent, 2),
-        relations=picked_if_any(positions.relations, 3),
+        coordinates=select(positions.coordinates, 3),
+        unplaced=select_optional(positions.unplaced, 2),
+        extent=select_optional(positions.extent, 2),
+        relations=select_optional(positions.relations, 3),
     )

@@ -1,4 +1,4 @@
-"""One attention, as data, and what it means: the definition that every kernel has to equal."""
+"""An attention as data, and its definition, which every kernel must equal."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jarilab.core.shapes import Float, Tensor
 
 @dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """Queries, keys and values of all heads, after rotation, and where they are.
+    """Queries, keys and values of all heads, after rotation, with their geometry.
 
-    q: `(B, H, Q, E)`; k: `(B, H, K, E)`; v: `(B, H, K, E')`, whose width may differ.
-    scale: what q.k is multiplied by, 1 / sqrt(E) as a rule, times the encoding's factor. dropout: the share of weights
-        dropped, 0 in evaluation.
-    score: compares every query with every key, `(B, H, Q, E), (B, H, K, E) -> (B, H, Q, K)`; None is q.k. A module, so
-        that a tape can tell whether its parameters have changed since.
-    states: what the encoding remembers of each key beside it, each `(B, _, K, _)`.
+    q: `(B, H, Q, E)`. k: `(B, H, K, E)`. v: `(B, H, K, W)`.
+    scale: factor of q.k, usually 1 / sqrt(E) times the encoding's factor.
+    dropout: rate for the attention weights, 0 in evaluation.
+    score: compares queries and keys, `(B, H, Q, E), (B, H, K, E) -> (B, H, Q, K)`; None for q.k. A module, so that a
+        tape can check whether its parameters have changed.
+    states: the encoding's states of the keys, each `(B, _, K, _)`.
     """
 
     q: Float[Tensor, "B H Q E"]
@@ -35,7 +35,7 @@ class AttentionCall:
 
     @property
     def materialized(self) -> AttentionCall:
-        """The same with bias and mask written out."""
+        """The call with a materialized bias and mask."""
         if self.geometry.blockwise is None:
             return self
         return replace(self, geometry=self.geometry.materialized)
@@ -43,23 +43,26 @@ class AttentionCall:
     def terms(
         self, product: Callable[[], Float[Tensor, "B H Q K"]]
     ) -> Float[Tensor, "B H Q K"] | None:
-        """What the encoding adds to q.k by content and place, before scaling. product: asked for q.k where the encoding
-        asks for that."""
+        """What the encoding's hook `terms` adds to q.k, before the scale.
+
+        product: computes q.k, if the hook needs it.
+        """
         encoding, geometry = self.geometry.encoding, self.geometry
         if "terms" not in encoding.hooks:
             return None
-        around = {"allowed": geometry.allowed, "scale": self.scale, "state": self.states}
+        context = {"allowed": geometry.allowed, "scale": self.scale, "state": self.states}
         if "product" in encoding.extra_arguments("terms"):
-            around["product"] = product()
-        return encoding.terms_for(self.q, self.k, geometry.relation, around)
+            context["product"] = product()
+        return encoding.terms_for(self.q, self.k, geometry.relation, context)
 
 
 @dataclass(frozen=True, eq=False)
 class Summands:
-    """A score as the sum it is, `scale * (product + terms) + bias`, before the mask.
+    """The summands of scores, `scale * (product + terms) + bias`, before the mask.
 
-    product: q.k, or the call's score in its place. terms, bias: what the encoding adds, by content and place and by
-    place alone; None for nothing. Of all heads `(B, H, Q, K)`, of one `(Q, K)`.
+    Each is `(B, H, Q, K)` for all heads, or `(Q, K)` for one head.
+
+    product: q.k, or the call's score instead. terms, bias: of the encoding's hooks, or None.
     """
 
     product: Float[Tensor, "... Q K"]
@@ -79,11 +82,11 @@ class Summands:
 
     @property
     def scores(self) -> Float[Tensor, "... Q K"]:
-        """All of it."""
+        """`scale * (product + terms) + bias`."""
         return self.scaled if self.bias is None else self.scaled + self.bias
 
     def of_head(self, head: int) -> Summands:
-        """Those of one head of the first row of a batch."""
+        """The summands of one head in the first row of the batch."""
         product_QK = self.product[0, head]
         terms_QK = None if self.terms is None else self.terms[0, head]
         bias_QK = None
@@ -94,20 +97,20 @@ class Summands:
 
     @staticmethod
     def joined(steps: Sequence[Summands]) -> Summands:
-        """Those of a head whose queries were asked one after the other."""
+        """Concatenate the summands of successive queries of one head."""
 
-        def below(parts: list[Tensor | None]) -> Tensor | None:
+        def concatenate(parts: list[Tensor | None]) -> Tensor | None:
             rows = [part for part in parts if part is not None]
             return torch.cat(rows) if rows else None
 
         product = torch.cat([step.product for step in steps])
-        terms = below([step.terms for step in steps])
-        bias = below([step.bias for step in steps])
+        terms = concatenate([step.terms for step in steps])
+        bias = concatenate([step.bias for step in steps])
         return Summands(product, terms, bias, steps[0].scale)
 
 
 def summands(call: AttentionCall) -> Summands:
-    """What the scores are the sum of, in float32 or better."""
+    """The summands of the scores, in float32 or better."""
     states = tuple(_precise(state) for state in call.states)
     precise = replace(call, q=_precise(call.q), k=_precise(call.k), states=states)
     compare = _product if call.score is None else call.score
@@ -117,14 +120,17 @@ def summands(call: AttentionCall) -> Summands:
 
 
 def scores(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
-    """`scale * (q.k + terms) + bias`, in float32 or better, before the mask; the call's score in place of q.k."""
+    """`scale * (q.k + terms) + bias` before the mask, in float32 or better.
+
+    The call's score replaces q.k if it has one.
+    """
     return summands(call).scores
 
 
 def weights(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
-    """The attention weights: `softmax(scores)` over the allowed keys, before dropout; this is the definition.
+    """The attention weights: softmax of the scores over the allowed keys, before dropout. This is the definition.
 
-    Rows sum to 1; hidden keys have exactly 0; the row of a query without any key is 0 throughout.
+    Rows sum to 1. Hidden keys have a weight of exactly 0. Queries without any key have a row of zeros.
     """
     geometry = call.geometry
     scores_BHQK = scores(call)
@@ -135,19 +141,19 @@ def weights(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
 
 
 def output(call: AttentionCall) -> Float[Tensor, "B H Q W"]:
-    """The weighted sum of the values: `weights . v`, and what the encoding adds to it."""
+    """The output: `weights . v`, plus the encoding's hook `values`."""
     return weighted(call, weights(call))
 
 
 def weighted(
     call: AttentionCall, weights_BHQK: Float[Tensor, "B H Q K"]
 ) -> Float[Tensor, "B H Q W"]:
-    """The output for these weights, whether they are the attention's own or others."""
+    """The output for given attention weights."""
     geometry = call.geometry
     v_BHKE = _precise(call.v)
     output_BHQE = torch.einsum("bhqk,bhke->bhqe", weights_BHQK, v_BHKE)
-    added_BHQE = geometry.encoding.values(weights_BHQK, geometry.relation)
-    return output_BHQE if added_BHQE is None else output_BHQE + added_BHQE
+    values_BHQE = geometry.encoding.values(weights_BHQK, geometry.relation)
+    return output_BHQE if values_BHQE is None else output_BHQE + values_BHQE
 
 
 def _product(

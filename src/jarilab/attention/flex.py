@@ -1,8 +1,7 @@
-"""Attention by PyTorch's FlexAttention, block by block: what an encoding adds and a mask hides is worked out inside the
-kernel, so that nothing writes Q x K numbers out, and blocks that a mask hides are not computed.
+"""Attention by PyTorch's FlexAttention, which computes biases and masks inside the kernel.
 
-It is for GPUs, where an added bias takes PyTorch's other kernel off its fast path. What it can do is lowered here to
-functions of the numbers of a query and a key; the rest stays with the other kernels.
+For GPUs, where a materialized bias excludes PyTorch's flash kernel. No Q x K tensor is written, and hidden blocks are
+skipped. Here biases and masks become functions of the indices of a query and a key; other kernels do the rest.
 """
 
 from __future__ import annotations
@@ -22,15 +21,14 @@ from jarilab.encodings.base import Encoding
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
-UNABLE = frozenset({"terms", "values"})
-"""Hooks that FlexAttention has no place for."""
+UNSUPPORTED_HOOKS = frozenset({"terms", "values"})
 
 
 @dataclass(frozen=True, eq=False)
 class DistanceBias:
-    """What is added to the scores, by distance alone: `bias(h, q, k) = values[h, k_at[k] - q_at[q] - first]`.
+    """A bias by distance: `bias(h, q, k) = values[h, k_at[k] - q_at[q] - first]`.
 
-    values: `(H, R)` in the order of distance, from `first` on. q_at, k_at: the places, `(B or 1, Q)` and `(B or 1, K)`.
+    values: `(H, R)`, by distance from `first` on. q_at, k_at: positions, `(B or 1, Q)` and `(B or 1, K)`.
     """
 
     values: Float[Tensor, "H R"]
@@ -38,7 +36,7 @@ class DistanceBias:
     k_at: Int[Tensor, "#B K"]
     first: int
 
-    def added(self, score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    def score_mod(self, score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         """FlexAttention's `score_mod`."""
         q_at = self.q_at[_row(self.q_at, b), q]
         k_at = self.k_at[_row(self.k_at, b), k]
@@ -47,88 +45,87 @@ class DistanceBias:
 
 @dataclass(frozen=True, eq=False)
 class Blockwise:
-    """What stands between queries and keys in place of tensors `(B, H, Q, K)`; None for nothing. On a CPU the kernel
-    makes its own blocks of a mask."""
+    """Bias and mask without `(B, H, Q, K)` tensors; None for none. On a CPU `blocks` is None."""
 
     bias: DistanceBias | None
     blocks: BlockMask | None
 
     def detached(self) -> Blockwise:
-        """Without a graph."""
+        """The same without gradients."""
         bias = self.bias
         return (
             self if bias is None else replace(self, bias=replace(bias, values=bias.values.detach()))
         )
 
 
-def _row(of_rows: Tensor, b: Tensor) -> Tensor:
-    """The row that a batch's row b reads: its own, or the one that all share."""
-    return b if of_rows.shape[0] > 1 else torch.zeros_like(b)
+def _row(rows: Tensor, b: Tensor) -> Tensor:
+    """Index of row b of the batch in `rows`, whose first axis may be 1."""
+    return b if rows.shape[0] > 1 else torch.zeros_like(b)
 
 
 def check(encodings: Sequence[Encoding], compares_by_product: bool, dropout: float) -> None:
-    """Raises UserError for what FlexAttention cannot do."""
+    """Raises UserError for scores, dropout and encodings that FlexAttention does not support."""
     if not compares_by_product:
         raise UserError(
             "kernel=flex compares queries and keys by their product alone; use kernel=auto"
         )
     if dropout:
         raise UserError(
-            f"kernel=flex drops no weights, got dropout {dropout:g}; use kernel=auto, or dropout 0"
+            f"kernel=flex has no dropout, got dropout={dropout:g}; use kernel=auto, or dropout=0"
         )
-    if not all(_able(encoding) for encoding in encodings):
+    if not all(_is_supported(encoding) for encoding in encodings):
         raise UserError(
-            "kernel=flex adds to a score what depends on the distance alone, and this encoding adds what depends on "
-            "the content, on the weights or on both places; use kernel=auto"
+            "kernel=flex expected an encoding whose bias depends on the distance alone, and this one depends on the "
+            "content, on the weights or on both positions; use kernel=auto"
         )
 
 
 def supports(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> bool:
-    """Whether what an encoding adds between these places is a function of the distance alone, or nothing."""
-    bare = "bias" not in encoding.hooks
-    return _able(encoding) and (bare or has_distance_bias(encoding, q_pos, k_pos))
+    """Whether an encoding adds nothing, or a bias by distance alone, between these positions."""
+    unbiased = "bias" not in encoding.hooks
+    return _is_supported(encoding) and (unbiased or has_distance_bias(encoding, q_pos, k_pos))
 
 
 def has_distance_bias(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> bool:
-    """Whether it has a bias, which between these places depends on the distance alone."""
-    by_distance = "bias" in encoding.hooks and _by_distance(encoding)
-    return by_distance and _is_line(q_pos) and _is_line(k_pos)
+    """Whether an encoding has a bias that depends on the distance alone between these positions."""
+    by_distance = "bias" in encoding.hooks and _is_by_distance(encoding)
+    return by_distance and _are_integers_on_one_axis(q_pos) and _are_integers_on_one_axis(k_pos)
 
 
-def _able(encoding: Encoding) -> bool:
-    if encoding.hooks & UNABLE:
+def _is_supported(encoding: Encoding) -> bool:
+    if encoding.hooks & UNSUPPORTED_HOOKS:
         return False
-    return "bias" not in encoding.hooks or _by_distance(encoding)
+    return "bias" not in encoding.hooks or _is_by_distance(encoding)
 
 
-def _by_distance(encoding: Encoding) -> bool:
+def _is_by_distance(encoding: Encoding) -> bool:
     varies = encoding.random_in_training or encoding.depends_on_length
     return encoding.shift_invariant and not varies and 1 in encoding.axes
 
 
-def _is_line(pos: Positions) -> bool:
-    """Whole places on one axis, each token with its own."""
-    bare = pos.unplaced is None and pos.relations is None
-    return bare and len(pos.axes) == 1 and not pos.coordinates.is_floating_point()
+def _are_integers_on_one_axis(pos: Positions) -> bool:
+    """Whether all tokens have an integer position on one axis."""
+    all_placed = pos.unplaced is None and pos.relations is None
+    return all_placed and len(pos.axes) == 1 and not pos.coordinates.is_floating_point()
 
 
 def blockwise_of(
     encoding: Encoding, q_pos: Positions, k_pos: Positions, mask: Mask | None
 ) -> Blockwise | None:
-    """What takes the place of bias and mask; None where the kernel cannot do it."""
+    """Bias and mask for FlexAttention; None if it does not support them."""
     if not supports(encoding, q_pos, k_pos):
         return None
     return Blockwise(distance_bias_of(encoding, q_pos, k_pos), mask_of(mask, q_pos, k_pos))
 
 
 def mask_of(mask: Mask | None, q_pos: Positions, k_pos: Positions) -> BlockMask | None:
-    """Which blocks of 128 queries and keys are looked at, wholly or in part; None where nothing is hidden."""
-    allows = None if mask is None else mask.rule(q_pos, k_pos)
-    if mask is None or allows is None:
+    """Which blocks of 128 queries and keys are visible, fully or partly; None if nothing is hidden."""
+    rule = None if mask is None else mask.rule(q_pos, k_pos)
+    if mask is None or rule is None:
         return None
     device = q_pos.order.device
     return create_block_mask(
-        lambda row, head, query, key: allows(row, query, key),
+        lambda row, head, query, key: rule(row, query, key),
         mask.rows,
         None,
         q_pos.length,
@@ -138,18 +135,18 @@ def mask_of(mask: Mask | None, q_pos: Positions, k_pos: Positions) -> BlockMask 
 
 
 def distance_bias_of(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> DistanceBias | None:
-    """What the encoding adds at each distance there can be; None where it adds nothing by place alone."""
+    """The bias at each distance that occurs; None if the encoding has no bias."""
     if "bias" not in encoding.hooks:
         return None
     (q_least, q_most), (k_least, k_most) = q_pos.bounds(), k_pos.bounds()
     first, last = k_least - q_most, k_most - q_least
     device = q_pos.coordinates.device
-    # One query at 0 sees all distances, as keys.
-    at_0 = replace(Positions.sequence(1, device=device), frame=q_pos.frame)
-    away = Positions.sequence(last - first + 1, first, frame=k_pos.frame, device=device)
-    bias_H1R = encoding.bias(at_0, away)
+    # One query at position 0, and a key at each distance.
+    query = replace(Positions.sequence(1, device=device), frame=q_pos.frame)
+    keys = Positions.sequence(last - first + 1, first, frame=k_pos.frame, device=device)
+    bias_H1R = encoding.bias(query, keys)
     assert bias_H1R is not None
-    values_HR = bias_H1R.reshape(-1, away.length)
+    values_HR = bias_H1R.reshape(-1, keys.length)
     return DistanceBias(
         values_HR, torch.atleast_2d(q_pos.index()), torch.atleast_2d(k_pos.index()), first
     )
@@ -162,11 +159,11 @@ def attend(
     blockwise: Blockwise,
     scale: float,
 ) -> Float[Tensor, "B H Q W"]:
-    """The output; exactly 0 for queries without any key. Raises UserError where PyTorch has no such kernel."""
-    added = None if blockwise.bias is None else blockwise.bias.added
+    """The output; exactly 0 for queries without any key. Raises UserError if PyTorch has no such kernel."""
+    score_mod = None if blockwise.bias is None else blockwise.bias.score_mod
     try:
         return _kernel(q.device.type)(
-            q, k, v, score_mod=added, block_mask=blockwise.blocks, scale=scale
+            q, k, v, score_mod=score_mod, block_mask=blockwise.blocks, scale=scale
         )
     except NotImplementedError as error:
         raise UserError(f"kernel=flex: {error}; use kernel=auto") from None
@@ -174,5 +171,5 @@ def attend(
 
 @cache
 def _kernel(device: str) -> Callable[..., Any]:
-    """Compiled where it is meant to be fast; elsewhere PyTorch's own explicit form of it."""
+    """FlexAttention, compiled except on a CPU, where PyTorch computes it explicitly."""
     return flex_attention if device == "cpu" else torch.compile(flex_attention)

@@ -1,4 +1,4 @@
-"""What an attention needs to know of places: worked out once per forward and shared by the layers."""
+"""What attention computes from positions and masks: once per forward, shared by the layers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from jarilab.positions.masks import Mask
 class Geometry:
     """An encoding applied to the queries' and the keys' positions, and the mask between them.
 
-    allowed: `(B or 1, 1, Q or 1, K)`, True where a query may attend to a key; None where all may. In the row of a query
-        without any key everything is True, so that no kernel divides by zero; `has_key` then removes its output.
-    has_key: `(B or 1, 1, Q or 1, 1)`, False for queries without any key; None where there is none such.
-    causal: the mask is the plain causal one of a sequence with itself, which a kernel may know a shorter way to do.
-    q_rotation, k_rotation: what `rotate` takes; the keys' covers the new keys only, cached ones being rotated already,
-        unless `rotates_anew`.
-    bias: `(B or 1, H, Q, K)` float32, or None. relation: what `terms` and `values` take.
-    additive: bias and mask in one, minus infinity where hidden; None where there is neither.
-    mask: the rules that `allowed` writes out.
-    blockwise: where it is computed block by block, by FlexAttention or on a CPU: what takes the place of `allowed`,
-        `has_key`, `bias`, `relation` and `additive`, which are None then; `materialized` has them.
+    allowed: `(B or 1, 1, Q or 1, K)`, True where a query may attend to a key; None if all may. The row of a query
+        without any key is True, so that no kernel divides by zero; `has_key` removes its output.
+    has_key: `(B or 1, 1, Q or 1, 1)`, False for queries without any key; None if there are no such queries.
+    causal: the mask is plain causal attention of a sequence to itself, for which kernels have a flag.
+    q_rotation, k_rotation: arguments of `rotate`. That of the keys covers new keys only, since cached keys are rotated
+        already, unless `rotates_cached_keys`.
+    bias: `(B or 1, H, Q, K)` float32, or None. relation: argument of `terms` and `values`.
+    additive: sum of bias and mask, minus infinity where hidden; None if there is neither.
+    mask: the rules behind `allowed`.
+    blockwise: for kernels that compute block by block. It replaces `allowed`, `has_key`, `bias`, `relation` and
+        `additive`, which are then None; `materialized` has them.
     """
 
     encoding: Encoding
@@ -50,23 +50,23 @@ class Geometry:
 
     @cached_property
     def materialized(self) -> Geometry:
-        """The same with everything written out."""
+        """The geometry with all tensors of pairs."""
         if self.blockwise is None:
             return self
-        allowed, has_key = _written_out(self.mask, self.q_pos, self.k_pos)
+        allowed, has_key = _materialize_mask(self.mask, self.q_pos, self.k_pos)
         relation = _relation(self.encoding, self.q_pos, self.k_pos)
-        whole = replace(self, allowed=allowed, has_key=has_key, relation=relation, blockwise=None)
-        return replace(whole, **_added(whole))
+        dense = replace(self, allowed=allowed, has_key=has_key, relation=relation, blockwise=None)
+        return replace(dense, **_bias_fields(dense))
 
     @property  # torch.compile does not trace the lock of a cached one
     def bare(self) -> bool:
-        """All that an attention between these places does is q.k: nothing is turned, added, hidden or remembered."""
-        nothing = self.allowed is None and self.blockwise is None and not self.causal
-        return nothing and not self.encoding.hooks - {"embed"}
+        """Whether scores are plain q.k: no mask, and no hook of the encoding inside attention."""
+        unmasked = self.allowed is None and self.blockwise is None and not self.causal
+        return unmasked and not self.encoding.hooks - {"embed"}
 
     @property
-    def rotates_anew(self) -> bool:
-        """The rotation depends on all keys, so that a cache keeps them unrotated."""
+    def rotates_cached_keys(self) -> bool:
+        """Whether the rotation depends on all keys, so that a cache keeps them unrotated."""
         return "keys" in self.encoding.extra_arguments("rotation")
 
 
@@ -81,22 +81,22 @@ def geometry_of(
 ) -> Geometry:
     """Apply `encoding` to queries at `q_pos` and keys at `k_pos`.
 
-    new_k_pos: the keys that are not in the cache yet; by default all of them.
+    new_k_pos: positions of the keys that are not in the cache yet; all keys by default.
     blockwise: materialize no Q x K tensor if the attention can be computed block by block.
-    Raises UserError for distances between frames that no one asked for.
+    Raises UserError if the positions belong to different frames and the encoding is not for cross-attention.
     """
     _check_frames(encoding, q_pos, k_pos)
     causal = mask is not None and mask.plain_causal and q_pos is k_pos
-    allowed = has_key = replaced = None
+    allowed = has_key = block_form = None
     if blockwise and _supports_blockwise(encoding, q_pos, k_pos):
         blocks = None if _on_cpu(q_pos) else flex.mask_of(mask, q_pos, k_pos)
-        replaced = flex.Blockwise(None, blocks)
+        block_form = flex.Blockwise(None, blocks)
     else:
-        allowed, has_key = _written_out(mask, q_pos, k_pos)
+        allowed, has_key = _materialize_mask(mask, q_pos, k_pos)
     geometry = Geometry(
-        encoding, q_pos, k_pos, allowed, has_key, causal, mask=mask, blockwise=replaced
+        encoding, q_pos, k_pos, allowed, has_key, causal, mask=mask, blockwise=block_form
     )
-    return _encoded(geometry, k_pos if new_k_pos is None else new_k_pos)
+    return _apply_encoding(geometry, k_pos if new_k_pos is None else new_k_pos)
 
 
 def geometry_of_layers(
@@ -108,23 +108,24 @@ def geometry_of_layers(
     new_k_pos: Positions | None = None,
     blockwise: bool = False,
 ) -> list[Geometry]:
-    """One Geometry for each layer of a stack: the same object where the layers share their encoding."""
+    """The Geometry of each layer of a stack; layers with the same encoding share one object."""
     first = geometry_of(
         encodings.by_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos, blockwise=blockwise
     )
     new_k_pos = k_pos if new_k_pos is None else new_k_pos
-    found = {first.encoding: first}
+    geometries = {first.encoding: first}
     for encoding in encodings.by_layer:
-        if encoding not in found:
+        if encoding not in geometries:
             _check_frames(encoding, q_pos, k_pos)
-            able = first.blockwise is None or _supports_blockwise(encoding, q_pos, k_pos)
-            like = first if able else first.materialized
-            found[encoding] = _encoded(replace(like, encoding=encoding), new_k_pos)
-    return [found[encoding] for encoding in encodings.by_layer]
+            same_form = first.blockwise is None or _supports_blockwise(encoding, q_pos, k_pos)
+            geometry = replace(first if same_form else first.materialized, encoding=encoding)
+            geometries[encoding] = _apply_encoding(geometry, new_k_pos)
+    return [geometries[encoding] for encoding in encodings.by_layer]
 
 
 def _supports_blockwise(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> bool:
-    """Whether it can be computed block by block. On a CPU an encoding is asked twice, and has to say the same."""
+    """Whether attention with this encoding can be computed block by block."""
+    # On a CPU the backward pass computes the encoding again, which must give the same.
     if _on_cpu(q_pos):
         return not encoding.random_in_training
     return flex.supports(encoding, q_pos, k_pos)
@@ -139,16 +140,16 @@ def _relation(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> Any:
 
 
 def _check_frames(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> None:
-    """Raises UserError where an encoding would compare positions of two frames that no one asked it to compare."""
+    """Raises UserError if an encoding without cross=True would compare positions of two frames."""
     compares = bool(encoding.hooks - {"embed", "inject"})
     if compares and q_pos.frame != k_pos.frame and not encoding.site.cross:
         raise UserError(
-            f"positions in the frame {q_pos.frame!r} cannot be compared with those in {k_pos.frame!r}: "
-            "build the attention with cross=True if distances between them mean something"
+            f"expected queries and keys in one frame of positions, got {q_pos.frame!r} and {k_pos.frame!r}; build the "
+            "attention with cross=True if distances between the frames are meaningful"
         )
 
 
-def _written_out(
+def _materialize_mask(
     mask: Mask | None, q_pos: Positions, k_pos: Positions
 ) -> tuple[Tensor | None, Tensor | None]:
     """`allowed` and `has_key` of a Geometry."""
@@ -158,11 +159,10 @@ def _written_out(
     allowed = None if mask is None else mask.dense(q_pos, k_pos)
     if mask is None or allowed is None:
         return None, None
-    if mask.plain_causal and q_pos is k_pos:  # each sees itself at least
+    if mask.plain_causal and q_pos is k_pos:  # each query sees at least itself
         return allowed, None
-    # Rows without any key are rare. Ask whether there are any and save the work if not, where the answer costs nothing:
-    # an accelerator would have to finish first.
-    # A batch without padding, as one query sees it.
+    # Rows without any key are rare. On a CPU, check for them and save the work; an accelerator would have to be
+    # synchronized. The first check is for a batch without padding.
     if eager and allowed.shape[-2] == 1 and bool(allowed.all()):
         return None, None
     has_key = allowed.any(-1, keepdim=True)
@@ -171,28 +171,31 @@ def _written_out(
     return allowed | ~has_key, has_key
 
 
-def _encoded(geometry: Geometry, new_k_pos: Positions) -> Geometry:
-    """Fill in what the encoding makes of the positions."""
+def _apply_encoding(geometry: Geometry, new_k_pos: Positions) -> Geometry:
+    """Fill in the fields that the encoding computes from the positions."""
     encoding, q_pos, k_pos = geometry.encoding, geometry.q_pos, geometry.k_pos
     hooks = encoding.hooks
     q_rotation = k_rotation = None
     if "rotate" in hooks:
-        turned_k_pos = k_pos if geometry.rotates_anew else new_k_pos
+        rotated_k_pos = k_pos if geometry.rotates_cached_keys else new_k_pos
         q_rotation = encoding.rotation_for(q_pos, "query", k_pos)
         k_rotation = q_rotation
-        if turned_k_pos is not q_pos or "side" in encoding.extra_arguments("rotation"):
-            k_rotation = encoding.rotation_for(turned_k_pos, "key", k_pos)
+        if rotated_k_pos is not q_pos or "side" in encoding.extra_arguments("rotation"):
+            k_rotation = encoding.rotation_for(rotated_k_pos, "key", k_pos)
     relation = None if geometry.blockwise is not None else _relation(encoding, q_pos, k_pos)
     if geometry.bare:
         return geometry
-    added = _added(geometry)
     return replace(
-        geometry, q_rotation=q_rotation, k_rotation=k_rotation, relation=relation, **added
+        geometry,
+        q_rotation=q_rotation,
+        k_rotation=k_rotation,
+        relation=relation,
+        **_bias_fields(geometry),
     )
 
 
-def _added(geometry: Geometry) -> dict[str, Any]:
-    """The fields that hold what the encoding adds to the scores."""
+def _bias_fields(geometry: Geometry) -> dict[str, Any]:
+    """The fields for what the encoding and the mask add to the scores."""
     encoding, q_pos, k_pos = geometry.encoding, geometry.q_pos, geometry.k_pos
     if geometry.blockwise is not None:
         bias = None
@@ -212,5 +215,5 @@ def _additive(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:
         return bias
     zeros = torch.zeros(allowed.shape, device=allowed.device)
     hidden = zeros.masked_fill(~allowed, float("-inf"))
-    # A sum, since the gradient of a sum is cheaper than that of a choice: half the time for a learned bias at 512 keys.
+    # The gradient of a sum takes half the time of that of `where`, for a learned bias at 512 keys.
     return hidden if bias is None else bias + hidden

@@ -1,4 +1,4 @@
-"""How the width of a model is cut into heads, and what a head's scores are multiplied by."""
+"""How d_model is split into heads, and the scale of scores."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from jarilab.nn.layers import Scale
 
 
 def scale_of(scale: Scale, d_head: int) -> float:
-    """What q.k is multiplied by. Raises UserError for another word than those of `Scale`."""
+    """The factor of q.k: 1 / sqrt(d_head) or 1. Raises UserError for an unknown scale."""
     if scale not in get_args(Scale):
         raise unknown("scale", scale, get_args(Scale))
     return d_head**-0.5 if scale == "sqrt" else 1.0
 
 
 def split_heads(x: Float[Tensor, "B L N"], n_heads: int, d_head: int) -> Float[Tensor, "B H L E"]:
-    """Cut the last axis into heads of this width. Where there are fewer, each stands in for as many neighbouring ones:
-    from here on, rotations, caches and kernels know of no groups."""
+    """Split the last axis into heads, and repeat each if there are fewer than `n_heads`."""
+    # Repeated here, so that rotations, caches and kernels need not know about groups.
     x_BHLE = x.unflatten(-1, (-1, d_head)).transpose(1, 2)
     copies = n_heads // x_BHLE.shape[1]
     return x_BHLE if copies == 1 else x_BHLE.repeat_interleave(copies, 1)
 
 
 def groups_of(n_heads: int, n_kv_heads: int | None) -> int:
-    """How many heads keys and values have. Raises UserError where those of queries are not as many for each."""
+    """The number of heads of keys and values. Raises UserError if it does not divide `n_heads`."""
     if n_kv_heads is None:
         return n_heads
     if not 1 <= n_kv_heads <= n_heads or n_heads % n_kv_heads:
         works = [str(each) for each in range(1, n_heads + 1) if n_heads % each == 0]
         raise UserError(
-            f"each head of keys serves as many heads of queries: expected n_kv_heads to divide the {n_heads} heads, "
-            f"got {n_kv_heads}; use {', '.join(works)}"
+            f"expected n_kv_heads to divide n_heads={n_heads}, got n_kv_heads={n_kv_heads}; use {', '.join(works)}"
         )
     return n_kv_heads
 
@@ -47,7 +46,7 @@ def site_of(
     causal: bool = False,
     cross: bool = False,
 ) -> Site:
-    """The site of an attention. Raises UserError where the heads do not divide the width and no head width is given."""
+    """The Site of an attention. Raises UserError if n_heads does not divide d_model and d_head is None."""
     if d_model < 1 or n_heads < 1:
         raise UserError(
             f"d_model and n_heads must be 1 or more, got d_model={d_model} and n_heads={n_heads}"
@@ -60,7 +59,7 @@ def site_of(
 
 
 def _indivisible(d_model: int, n_heads: int) -> str:
-    """Expected, got, and the nearest widths that work."""
+    """The message, with the nearest values of d_model that work."""
     below = d_model - d_model % n_heads
     above = below + n_heads
     near = f"{below} or {above}" if below else f"{above}"

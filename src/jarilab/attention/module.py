@@ -1,30 +1,30 @@
-"""Multi-head attention: *Attention Is All You Need*, section 3.2, and where an encoding has its say.
+"""Multi-head attention (*Attention Is All You Need*, section 3.2), with the hooks of an encoding.
 
       x_BQD          source_BKD, or x itself
         |              |        |
-      inject         inject     |           positions go into queries and keys, never into values
+      inject         inject     |           positions are added to queries and keys, not to values
         |              |        |
       query           key     value         linear maps, then split into heads
         |              |        |
-      rotate         rotate     |           each side by its own positions
+      rotate         rotate     |           by the positions of each side
         |              |        |
       q_BHQE         k_BHKE   v_BHKE        these make an AttentionCall
         '-------.------'        |
-          q.k + terms           |           terms: from content and place
+          q.k + terms           |           terms: from content and positions
                 |               |
-          * scale + bias        |           scale: 1 / sqrt(E); bias: from place alone; the mask, too, comes here
+          * scale + bias        |           scale: 1 / sqrt(E); bias: from positions alone; the mask is added here
                 |               |
              softmax            |
                 |               |
-          weights_BHQK          |           what a map shows
+          weights_BHQK          |           the attention map
                 '-------.-------'
-            weights.v + values              values: from the weights and place
+            weights.v + values              values: from weights and positions
                         |
-                     y_BHQE                 heads side by side, then one linear map
+                     y_BHQE                 heads concatenated, then a linear map
                         |
                       y_BQD
 
-inject, rotate, terms, bias and values are the hooks of an `Encoding`; a Geometry holds what they need of the positions.
+inject, rotate, terms, bias and values are hooks of an `Encoding`. A `Geometry` holds what they compute from positions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ import torch
 from torch import nn
 
 from jarilab.attention.cache import LayerCache
-from jarilab.attention.checks import check_positions, check_vectors
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry, geometry_of
 from jarilab.attention.heads import groups_of, scale_of, site_of, split_heads
@@ -50,9 +49,10 @@ from jarilab.positions.masks import Mask
 
 
 class AttentionKernel(nn.Module):
-    """Computes an AttentionCall with the kernel it was given. It has no parameters: it is there for an ordinary forward
-    hook to record its calls, without a second path through the model. site: what it is called on a tape, where the path
-    to it, of another library's modules, does not say it."""
+    """Computes an AttentionCall. A module without parameters, so that a forward hook can record its calls.
+
+    site: its name on a tape, for modules of other libraries whose path does not tell it.
+    """
 
     def __init__(self, kernel: Kernel = "auto", site: str | None = None):
         super().__init__()
@@ -67,21 +67,21 @@ class AttentionKernel(nn.Module):
 
 
 class Attention(nn.Module):
-    """Queries from one sequence, keys and values from the same or another; H heads; one output projection.
+    """Multi-head self-attention or cross-attention.
 
         attention = jarilab.Attention(64, n_heads=8, encoding="rotary")
         y_BLD = attention(x_BLD, mask=jarilab.Mask(causal=True))
 
-    d_model: D of input and output. n_heads: H. encoding: a spec such as `rotary:base=500`, or None where the stack
-    around this attention owns the encoding and passes a `Geometry`. d_head: E of queries and keys, D / H by default.
-    d_value: E of values, as d_head by default. causal: what an encoding may rely on; the mask is the caller's. cross:
-    keys may come from another frame of positions. scale: divide q.k by sqrt(E), or by nothing. dropout: on the
-    attention weights. kernel: see `jarilab.attention.kernels`. n_kv_heads: how many heads keys and values have, each
-    for as many heads of queries (*GQA*, Ainslie et al. 2023; 1 is *multi-query*, Shazeer 2019); H by default. bias: of
+    d_model: D of input and output. n_heads: H. encoding: a spec such as `rotary:base=500`, or None if the surrounding
+    stack owns the encoding and passes a `Geometry`. d_head: E of queries and keys, D / H by default. d_value: of
+    values, d_head by default. causal: whether the encoding may assume a causal mask, which the caller passes. cross:
+    keys may come from another frame of positions. scale: sqrt divides q.k by sqrt(E), none does not. dropout: of the
+    attention weights. kernel: see `jarilab.attention.kernels`. n_kv_heads: heads of keys and values, H by default;
+    fewer are shared by groups of query heads (*GQA*, Ainslie et al. 2023; 1 is *multi-query*, Shazeer 2019). bias: of
     the linear maps.
 
-    Raises UserError for a width that the heads do not divide, heads that those of keys do not divide, an encoding that
-    cannot work here, a kernel that cannot do what the encoding needs.
+    Raises UserError if n_heads does not divide d_model, n_kv_heads does not divide n_heads, or the encoding is not
+    possible inside attention or with the kernel.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class Attention(nn.Module):
         self.site = site_of(d_model, n_heads, d_head, d_value, causal=causal, cross=cross)
         self.scale = scale_of(scale, self.site.d_head)
         self.dropout = checked_rate(dropout)
-        of_keys = groups_of(n_heads, n_kv_heads)
+        kv_heads = groups_of(n_heads, n_kv_heads)
         self.query = Linear(d_model, n_heads * self.site.d_head, bias)
-        self.key = Linear(d_model, of_keys * self.site.d_head, bias)
-        self.value = Linear(d_model, of_keys * self.site.d_value, bias)
+        self.key = Linear(d_model, kv_heads * self.site.d_head, bias)
+        self.value = Linear(d_model, kv_heads * self.site.d_value, bias)
         self.out = Linear(n_heads * self.site.d_value, d_model, bias)
         self.attend = AttentionKernel(kernel)
         self.encoding = None
@@ -116,9 +116,8 @@ class Attention(nn.Module):
             check(kernel, [self.encoding], dropout=dropout)
             if "embed" in self.encoding.hooks:
                 raise UserError(
-                    f"{encoding} adds to a model's input, which an attention alone does not have: use "
-                    f"jarilab.Encoder or jarilab.EncoderDecoder, or an encoding that works inside attention "
-                    f"({', '.join(_inside())})"
+                    f"{encoding} is added to the input of a model, expected an encoding inside attention; use "
+                    f"jarilab.Encoder or jarilab.EncoderDecoder, or one of {', '.join(_encodings_inside_attention())}"
                 )
 
     def forward(
@@ -134,13 +133,14 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "B Q D"]:
         """Attend from `x` to `source`, or to `x` itself.
 
-        positions, source_positions: places of queries and keys; 0, 1, 2, ... by default. geometry: instead of those
-        and mask, worked out by the stack; it must be given together with a cache. cache: keys and values read before;
-        for cross-attention, a filled one takes the place of `source`.
+        positions, source_positions: of queries and keys, 0, 1, 2, ... by default. geometry: replaces positions and
+        mask; required with a cache. cache: earlier keys and values; for cross-attention a filled cache replaces
+        `source`.
         """
         if mask is not None and not isinstance(mask, Mask):
             raise UserError(
-                "mask must be a jarilab.Mask; wrap a boolean tensor, True = may attend: jarilab.Mask(pairs=...)"
+                f"expected mask to be a jarilab.Mask, got {type(mask).__name__}; wrap a boolean tensor, True = may "
+                "attend: jarilab.Mask(pairs=...)"
             )
         if geometry is None:
             geometry = self._geometry(x, source, positions, source_positions, mask, cache)
@@ -158,15 +158,15 @@ class Attention(nn.Module):
     def _project_self(
         self, x_BLD: Tensor, geometry: Geometry, cache: LayerCache | None
     ) -> tuple[Tensor, ...]:
-        """Queries, and keys, values and states of the keys, those in the cache too, each `(B, H, L, E)`."""
+        """Queries, keys, values and key states, cached keys included, each `(B, H, L, E)`."""
         encoding, site = geometry.encoding, self.site
         if "inject" in encoding.hooks:
-            # DETR: positions go into what queries and keys are made of, never into the values.
-            placed_BLD = encoding.inject(x_BLD, geometry.q_pos)
-            q_BLD, k_BLD = self.query(placed_BLD), self.key(placed_BLD)
+            # As in DETR: positions are added to the input of queries and keys, not of values.
+            injected_BLD = encoding.inject(x_BLD, geometry.q_pos)
+            q_BLD, k_BLD = self.query(injected_BLD), self.key(injected_BLD)
             v_BLD = self.value(x_BLD)
         else:
-            q_BLD, k_BLD, v_BLD = self._map_at_once(x_BLD)
+            q_BLD, k_BLD, v_BLD = self._project_together(x_BLD)
         q_BHLE = split_heads(q_BLD, site.n_heads, site.d_head)
         k_BHLE = split_heads(k_BLD, site.n_heads, site.d_head)
         v_BHLE = split_heads(v_BLD, site.n_heads, site.d_value)
@@ -181,25 +181,24 @@ class Attention(nn.Module):
         geometry: Geometry,
         cache: LayerCache | None,
     ) -> tuple[Tensor, ...]:
-        """Queries, keys and values of the same tokens where these are, and behind the keys in the cache; with states of
-        all keys."""
+        """Rotate queries and keys, append keys, values and states to the cache, and return all of them."""
         encoding = geometry.encoding
-        turns, anew = "rotate" in encoding.hooks, geometry.rotates_anew
-        if turns:
+        rotates, cached_too = "rotate" in encoding.hooks, geometry.rotates_cached_keys
+        if rotates:
             q_BHLE = encoding.rotate(q_BHLE, geometry.q_rotation)
-        if turns and not anew:
+        if rotates and not cached_too:
             k_BHLE = encoding.rotate(k_BHLE, geometry.k_rotation)
         states = encoding.key_states(x_BLD)
         if cache is not None:
             k_BHLE, v_BHLE, *states = cache.append(k_BHLE, v_BHLE, *states)
-        if turns and anew:
+        if rotates and cached_too:
             k_BHLE = encoding.rotate(k_BHLE, geometry.k_rotation)
         return q_BHLE, k_BHLE, v_BHLE, *states
 
-    def _map_at_once(self, x_BLD: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys and values by one product instead of three; the parameters stay apart, each with a name and
-        initial values of its own. Of few rows, as where one token is written after the other, to lay the weights side
-        by side would take longer than the product."""
+    def _project_together(self, x_BLD: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values by one product instead of three."""
+        # The parameters stay separate, each with its own name and initial values. With few rows, as in generation,
+        # concatenating the weights would take longer than the product.
         maps = (self.query, self.key, self.value)
         if few_rows(x_BLD, 256) and not torch.is_grad_enabled():
             return tuple(linear(x_BLD, each.weight, each.bias) for each in maps)
@@ -212,7 +211,7 @@ class Attention(nn.Module):
     def _project_cross(
         self, x_BQD: Tensor, source_BKD: Tensor | None, geometry: Geometry, cache: LayerCache | None
     ) -> tuple[Tensor, ...]:
-        """Queries of all heads, and keys, values and states of the keys, from the source or as the cache holds them."""
+        """Queries, and keys, values and key states from the source or the cache."""
         encoding, site = geometry.encoding, self.site
         q_BQD = self.query(encoding.inject(x_BQD, geometry.q_pos))
         q_BHQE = split_heads(q_BQD, site.n_heads, site.d_head)
@@ -221,8 +220,7 @@ class Attention(nn.Module):
             return q_BHQE, *cache.filled()
         if source_BKD is None:
             raise UserError(
-                "cross-attention reads its keys from a source; pass it as the second argument, "
-                "or a cache that holds them"
+                "cross-attention expected a source of keys, got none; pass it as the second argument, or a filled cache"
             )
         k_BKD = self.key(encoding.inject(source_BKD, geometry.k_pos))
         k_BHKE = split_heads(k_BKD, site.n_heads, site.d_head)
@@ -244,8 +242,8 @@ class Attention(nn.Module):
     ) -> Geometry:
         if self.encoding is None or cache is not None:
             raise UserError(
-                "an attention without an encoding of its own, or with a cache, does not know where its queries and "
-                "keys are; pass geometry=jarilab.geometry_of(encoding, q_pos, k_pos, mask)"
+                "an attention without an encoding, or with a cache, expected a geometry, got none; pass "
+                "geometry=jarilab.geometry_of(encoding, q_pos, k_pos, mask)"
             )
         q_pos = _checked_positions(positions, x_BQD, self.query.weight)
         k_pos = q_pos
@@ -257,20 +255,45 @@ class Attention(nn.Module):
     def is_blockwise(
         self, hooks: frozenset[str], q_pos: Positions, k_pos: Positions, mask: Mask | None
     ) -> bool:
-        """Whether its Geometry is to have nothing of Q x K written out. hooks: of the encoding."""
+        """Whether to build a Geometry without Q x K tensors. hooks: of the encoding."""
         dropout = self.dropout if self.training else 0.0
         return is_blockwise(self.attend.kernel, hooks, q_pos, k_pos, mask, dropout)
 
 
 def _checked_positions(positions: Positions | None, x_BLD: Tensor, weight: Tensor) -> Positions:
-    """The places of the tokens, 0, 1, 2, ... by default. Raises UserError as the two checks below."""
+    """`positions`, or 0, 1, 2, ... by default. Raises UserError if they or `x_BLD` have a wrong shape."""
     check_vectors(x_BLD, weight)
     positions = positions or Positions.sequence(x_BLD.shape[1], device=x_BLD.device)
     check_positions(positions, x_BLD)
     return positions
 
 
-def _inside() -> list[str]:
-    """The encodings that need no input to add to."""
+def check_vectors(x: Tensor, weight: Float[Tensor, "N D"]) -> None:
+    """Raises UserError if `x` is not `(B, L, D)` in the dtype of `weight`."""
+    width = weight.shape[1]
+    if x.ndim != 3 or x.shape[2] != width:
+        raise UserError(
+            f"expected an input (B, L, {width}), got {tuple(x.shape)}; build the module with the d_model of its input, "
+            "or map the input with torch.nn.Linear first"
+        )
+    if x.dtype is not weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise UserError(
+            f"expected an input in {weight.dtype}, as the module is, got {x.dtype}; convert with .to({weight.dtype})"
+        )
+
+
+def check_positions(positions: Positions, x: Float[Tensor, "B L D"]) -> None:
+    """Raises UserError if there is not one position for each token."""
+    batch, length = x.shape[:2]
+    rows = positions.coordinates.shape[0] if positions.coordinates.ndim == 3 else batch
+    if positions.length != length or rows not in (1, batch):
+        raise UserError(
+            f"expected positions of {batch} rows of {length} tokens, got {rows} of {positions.length}; give each token "
+            "a position"
+        )
+
+
+def _encodings_inside_attention() -> list[str]:
+    """Names of the encodings that are not added to the input."""
     classes = {name: registry.spec(name).target for name in registry.names()}
     return [name for name, cls in classes.items() if "embed" not in hooks_of(cls)]

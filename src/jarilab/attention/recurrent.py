@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from jarilab.attention.cache import positions_of
+from jarilab.attention.cache import select_positions
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
@@ -23,10 +23,10 @@ from jarilab.positions.masks import Mask
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What a decoder attends to: keys and values of the encoder's outputs, made once, and where they are.
+    """Keys and values of the encoder's outputs, computed once for all steps of the decoder.
 
-    k: `(B, 1, K, E)`, mapped and rotated; v: `(B, 1, K, D)`, the outputs themselves. keep: False on padding.
-    states: what the encoding remembers of each key.
+    k: `(B, 1, K, E)`, mapped and rotated. v: `(B, 1, K, D)`, the outputs themselves. keep: `(B, K)`, False on padding.
+    states: the encoding's states of the keys.
     """
 
     k: Float[Tensor, "B 1 K E"]
@@ -36,22 +36,22 @@ class Source:
     states: tuple[Float[Tensor, "B _ K _"], ...] = ()
 
     def select(self, rows: Int[Tensor, " R"]) -> Source:
-        """These rows, in this order, repeats allowed."""
+        """Select rows of the batch, in this order; repeats are allowed."""
         k_BHKE = self.k.index_select(0, rows)
         v_BHKD = self.v.index_select(0, rows)
-        places = positions_of(self.positions, rows)
+        positions = select_positions(self.positions, rows)
         keep_BK = None if self.keep is None else self.keep.index_select(0, rows)
         states = tuple(state.index_select(0, rows) for state in self.states)
-        return Source(k_BHKE, v_BHKD, places, keep_BK, states)
+        return Source(k_BHKE, v_BHKD, positions, keep_BK, states)
 
 
 class LuongAttention(nn.Module):
     """`w = softmax(score(h, h_1:m))`, `c = w h_1:m`, `h~ = tanh([h; c] W_concat)` (Luong et al. 2015, equations 5, 7).
 
     d_model: D of the decoder's states h and of the encoder's outputs h_1:m. score: see `jarilab.attention.scores`.
-    encoding: between decoder and source; it acts on what the score has made of states and outputs.
+    encoding: of distances between decoder and source; it acts on the queries and keys that the score has mapped.
 
-    Raises UserError for an unknown score, an encoding that cannot work with it, a kernel that cannot do what they need.
+    Raises UserError for an unknown score, or an encoding or kernel that does not support it.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class LuongAttention(nn.Module):
         check(kernel, self.encoding.by_layer, self.score.compare)
         if "rotate" in hooks and self.score.compare is not None:
             raise UserError(
-                f"{encoding} turns queries and keys, so that their product depends on their distance, and "
-                f"score={score} takes no product of them; use score=dot or score=general, or another cross_encoding"
+                f"{encoding} rotates queries and keys and expected a score that is their product, got score={score}; "
+                "use score=dot or score=general, or another cross_encoding"
             )
         self.attend = AttentionKernel(kernel)
         self.combine = nn.Linear(2 * d_model, d_model, bias=False)
@@ -77,7 +77,7 @@ class LuongAttention(nn.Module):
         positions: Positions,
         keep: Bool[Tensor, "B K"] | None = None,
     ) -> Source:
-        """The keys and values of a source, for all steps to come."""
+        """Compute the keys and values of a source, for all later steps."""
         encoding = self.encoding.by_layer[0]
         k_BKE = self.score.keys(encoding.inject(outputs, positions))
         k_BHKE = k_BKE.unsqueeze(1)
@@ -88,7 +88,7 @@ class LuongAttention(nn.Module):
     def forward(
         self, h: Float[Tensor, "B Q D"], source: Source, positions: Positions
     ) -> Float[Tensor, "B Q D"]:
-        """h~ for each state of the decoder. positions: where the states are."""
+        """h~ for each decoder state. positions: of the states."""
         mask = None if source.keep is None else Mask(keys=source.keep)
         geometry = geometry_of(self.encoding.by_layer[0], positions, source.positions, mask)
         encoding = geometry.encoding

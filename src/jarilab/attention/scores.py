@@ -1,4 +1,4 @@
-"""How a query and a key are compared, beyond the plain product.
+"""Score functions that compare queries and keys, besides the plain product.
 
 | score | formula | source |
 | --- | --- | --- |
@@ -7,9 +7,9 @@
 | concat | `v^T tanh(W_a [q; k])` | Luong et al. 2015, equation 8 |
 | additive | `v^T tanh(W q + U k)` | Bahdanau et al. 2015, appendix A.1.2 |
 
-Each is a map of the queries, a map of the keys, and a comparison of what comes out. The maps are done once for each
-query and key; `dot` and `general` then compare by the plain product, which every kernel can do. `concat` is `additive`
-with its two matrices side by side: the same functions, with other initial values, since a column of W_a sees both.
+Each maps queries and keys once and then compares the results. `dot` and `general` compare by the plain product, which
+every kernel supports. `concat` and `additive` represent the same functions. Their initial values differ, since a row of
+W_a reads both query and key.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ScoreName = Literal["dot", "general", "concat", "additive"]
 
 @final
 class TanhSum(nn.Module):
-    """`v^T tanh(q + k)` for every query and key: what an AttentionCall compares by in place of the product.
+    """`v^T tanh(q + k)` for every query and key, instead of their product.
 
-    The tanh of every pair is held, B x H x Q x K x E numbers, and kept for the backward pass.
+    Takes memory for B x H x Q x K x E numbers, which the backward pass needs as well.
     """
 
     def __init__(self, d_model: int):
@@ -42,7 +42,7 @@ class TanhSum(nn.Module):
     def forward(
         self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"]
     ) -> Float[Tensor, "B H Q K"]:
-        # In place, since nothing else needs the sums: half the memory at the peak.
+        # In place: half the peak memory.
         sums_BHQKE = q.unsqueeze(3) + k.unsqueeze(2)
         pairs_BHQKE = sums_BHQKE.tanh_()
         v_1E = self.v.to(pairs_BHQKE.dtype)
@@ -51,9 +51,9 @@ class TanhSum(nn.Module):
 
 
 class Score(nn.Module):
-    """One way to compare queries of `query_width` with keys of `key_width`.
+    """Maps of queries and keys, and their comparison.
 
-    d_model: what both are mapped to. compare: None for the plain product.
+    d_model: dimension that both are mapped to. compare: None for the plain product.
     """
 
     def __init__(self, d_model: int, compare: TanhSum | None = None):
@@ -71,18 +71,18 @@ class Score(nn.Module):
 
     @abstractmethod
     def maps(self) -> tuple[tuple[str, Tensor] | None, tuple[str, Tensor] | None]:
-        """The name and the matrix `(D, E)` that rows of queries, and of keys, are multiplied by; None for none."""
+        """Name and matrix `(D, E)` of the linear maps of queries and of keys; None for none."""
 
 
 @final
 class Dot(Score):
-    """`q . k`, without a parameter. Raises UserError where the widths differ."""
+    """`q . k`, without parameters. Raises UserError if the dimensions differ."""
 
     def __init__(self, query_width: int, key_width: int):
         if query_width != key_width:
             raise UserError(
-                "score=dot multiplies queries and keys component by component, so it expects equal widths; got queries "
-                f"of {query_width} and keys of {key_width}: use score=general, which maps one onto the other"
+                f"score=dot expected queries and keys of one dimension, got {query_width} and {key_width}; use "
+                "score=general, which maps the queries"
             )
         super().__init__(key_width)
 
@@ -116,7 +116,7 @@ class General(Score):
 
 @final
 class Concat(Score):
-    """`v^T tanh(W_a [q; k])`. W_a is cut in two, so that [q; k] is never written out for all pairs."""
+    """`v^T tanh(W_a [q; k])`, with W_a split in two to avoid a tensor of all pairs [q; k]."""
 
     def __init__(self, query_width: int, key_width: int):
         super().__init__(key_width, TanhSum(key_width))
@@ -124,19 +124,15 @@ class Concat(Score):
         self.pair = nn.Linear(query_width + key_width, key_width, bias=False)
 
     def queries(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q E"]:
-        of_queries = self.pair.weight[:, : self.query_width]
-        return functional.linear(x, of_queries)
+        return functional.linear(x, self.pair.weight[:, : self.query_width])
 
     def keys(self, x: Float[Tensor, "B K D"]) -> Float[Tensor, "B K E"]:
-        of_keys = self.pair.weight[:, self.query_width :]
-        return functional.linear(x, of_keys)
+        return functional.linear(x, self.pair.weight[:, self.query_width :])
 
     def maps(self) -> tuple[tuple[str, Tensor] | None, tuple[str, Tensor] | None]:
         rows = self.pair.weight.t()
         cut = self.query_width
-        of_queries = (f"W_a[:{cut}]", rows[:cut])
-        of_keys = (f"W_a[{cut}:]", rows[cut:])
-        return of_queries, of_keys
+        return (f"W_a[:{cut}]", rows[:cut]), (f"W_a[{cut}:]", rows[cut:])
 
 
 @final
@@ -162,7 +158,7 @@ SCORES = {"dot": Dot, "general": General, "concat": Concat, "additive": Additive
 
 
 def build_score(name: str, query_width: int, key_width: int) -> Score:
-    """The score of that name. Raises UserError for an unknown one, or one that cannot compare such widths."""
+    """The score of this name. Raises UserError for an unknown name or unsuitable dimensions."""
     if name not in SCORES:
         raise unknown("score", name, SCORES)
     return SCORES[name](query_width, key_width)

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from jarilab.attention.cache import OfOneSource
-from jarilab.attention.checks import check_positions
 from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import Kernel
+from jarilab.attention.module import check_positions
 from jarilab.attention.recurrent import LuongAttention, Source
 from jarilab.attention.scores import ScoreName
 from jarilab.core.shapes import Float, Int, Tensor

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from jarilab.attention.checks import check_positions
 from jarilab.attention.heads import site_of
+from jarilab.attention.module import check_positions
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.compose import LayerEncodings

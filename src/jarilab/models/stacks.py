@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from jarilab.attention.cache import KVCache
-from jarilab.attention.checks import check_positions, check_vectors
 from jarilab.attention.geometry import geometry_of, geometry_of_layers
+from jarilab.attention.module import check_positions, check_vectors
 from jarilab.core.errors import UserError
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Tensor

@@ -1,4 +1,4 @@
-"""The lengths from which each kernel is chosen."""
+"""Which kernel is chosen from which length on, and softmax over few keys."""
 
 import pytest
 import torch
@@ -47,3 +47,36 @@ def test_the_number_of_keys_decides_which_kernel_is_chosen(monkeypatch, kernel, 
     with jarilab.record(attention) as tape:
         attention(x)
     assert list(tape.kernels().values()) == [kernel]
+
+
+BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 8e-3}
+
+
+def scores_of(keys, dtype, queries=3):
+    generator = torch.Generator().manual_seed(keys)
+    scores = 3 * torch.randn(2, 2, queries, keys, generator=generator, dtype=torch.float64)
+    scores[0, 0, 0, 1:] = -torch.inf
+    return scores.to(dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("keys", [1, 7, 15, 16, 17, 31, 32, 47, 48, 50, 63, 64, 80])
+def test_softmax_equals_that_in_float64(keys, dtype):
+    scores = scores_of(keys, dtype)
+    direction = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    precise = scores.detach().double().requires_grad_()
+    weights, expected = kernels.softmax(scores), precise.softmax(-1)
+    weights.backward(direction)
+    expected.backward(direction.double())
+    assert weights.dtype is scores.grad.dtype is dtype
+    torch.testing.assert_close(weights.double(), expected, atol=BOUNDS[dtype], rtol=0)
+    torch.testing.assert_close(scores.grad.double(), precise.grad, atol=2 * BOUNDS[dtype], rtol=0)
+
+
+def test_softmax_uses_float32_if_a_large_remainder_is_left():
+    def function(keys, dtype=torch.bfloat16, queries=3):
+        return kernels.softmax(scores_of(keys, dtype, queries)).grad_fn.name()
+
+    in_float32 = kernels._SoftmaxInFloat32.__name__ + "Backward"
+    assert [keys for keys in range(1, 130) if function(keys) == in_float32] == [*range(16, 32), *range(48, 64)]
+    assert in_float32 not in (function(17, torch.float32), function(17, queries=1))

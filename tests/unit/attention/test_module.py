@@ -130,7 +130,7 @@ def test_positions_are_0_1_2_unless_told(spec):
 
 
 @pytest.mark.parametrize("spec", INSIDE)
-def test_each_row_of_a_batch_may_have_positions_of_its_own(spec):
+def test_each_row_of_a_batch_may_have_its_own_positions(spec):
     attention, x = Attention(WIDTH, HEADS, encoding=spec), randn(2, 4)
     index = torch.tensor([[900, 903, 901, 950], [40, 41, 42, 43]])
     together = attention(x, positions=Positions(index.unsqueeze(-1), torch.arange(4)))
@@ -139,12 +139,12 @@ def test_each_row_of_a_batch_may_have_positions_of_its_own(spec):
 
 
 @pytest.mark.parametrize("spec", INSIDE)
-def test_attending_to_oneself_as_a_source_is_self_attention(spec):
+def test_cross_attention_to_the_same_sequence_is_self_attention(spec):
     attention, x = Attention(WIDTH, HEADS, encoding=spec), randn(2, 4)
     torch.testing.assert_close(attention(x, x), attention(x))
 
 
-def test_distances_between_frames_are_refused_unless_cross_was_asked_for():
+def test_distances_between_frames_are_refused_without_cross():
     places = {
         "positions": Positions.sequence(2, frame="target"),
         "source_positions": Positions.sequence(3, frame="source"),
@@ -152,8 +152,7 @@ def test_distances_between_frames_are_refused_unless_cross_was_asked_for():
     x, source = randn(1, 2), randn(1, 3)
     with pytest.raises(
         UserError,
-        match="positions in the frame 'target' cannot be compared with those in 'source': "
-        "build the attention with cross=True if distances between them mean something",
+        match="one frame of positions, got 'target' and 'source'; build the attention with cross=True",
     ):
         Attention(WIDTH, HEADS, encoding="alibi")(x, source, **places)
     Attention(WIDTH, HEADS, encoding="alibi", cross=True)(x, source, **places)
@@ -162,7 +161,7 @@ def test_distances_between_frames_are_refused_unless_cross_was_asked_for():
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("spec", ["none", "t5", "rotary"])
-def test_a_query_without_any_key_gets_nothing_and_spoils_no_gradient(spec, kernel):
+def test_a_query_without_any_key_has_zero_output_and_finite_gradients(spec, kernel):
     attention, x = Attention(WIDTH, HEADS, encoding=spec, kernel=kernel), randn(2, 3).requires_grad_()
     keep = torch.tensor([[True, True, True], [False, True, True]])
     y = attention(x, mask=Mask(causal=True, keys=keep))
@@ -173,7 +172,7 @@ def test_a_query_without_any_key_gets_nothing_and_spoils_no_gradient(spec, kerne
     assert not x.grad[1, 0].any()
 
 
-def test_dropout_of_the_weights_is_for_training_alone():
+def test_weights_are_dropped_only_in_training():
     attention, x = Attention(WIDTH, HEADS, dropout=0.5), randn(2, 6)
     assert not torch.allclose(attention(x), attention(x))
     attention.eval()
@@ -185,9 +184,7 @@ def test_dropout_of_the_weights_is_for_training_alone():
 
 @pytest.mark.parametrize("spec", ["sinusoidal", "learned", "sinusoidal+rotary"])
 def test_an_encoding_of_the_input_is_refused_by_a_lone_attention(spec):
-    with pytest.raises(
-        UserError, match=re.escape(f"{spec} adds to a model's input, which an attention alone does not have: ")
-    ):
+    with pytest.raises(UserError, match=re.escape(f"{spec} is added to the input of a model")):
         Attention(WIDTH, HEADS, encoding=spec)
 
 
@@ -210,23 +207,22 @@ def test_an_encoding_for_causal_attention_is_refused_elsewhere(tmp_path):
 def test_the_fused_kernel_is_refused_where_the_weights_are_needed():
     with pytest.raises(
         UserError,
-        match=r"the fused kernel never holds the attention weights, .*; use kernel=explicit or auto, or switch",
+        match=r"fused kernel .* attention weights, .*; use kernel=explicit or auto, or switch",
     ):
         Attention(WIDTH, HEADS, encoding="shaw", kernel="fused")
     Attention(WIDTH, HEADS, encoding="shaw:values=false", kernel="fused")
 
 
 def test_a_cache_without_geometry_is_refused():
-    told = r"does not know where its queries and keys are; pass geometry=jarilab.geometry_of\(encoding, q_pos, k_pos, "
-    with pytest.raises(UserError, match=told):
+    message = r"expected a geometry, got none; pass geometry=jarilab.geometry_of\(encoding, q_pos, k_pos, "
+    with pytest.raises(UserError, match=message):
         Attention(WIDTH, HEADS)(randn(1, 2), cache=LayerCache())
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         Attention(WIDTH, HEADS, encoding=None)(randn(1, 2))
 
 
 def test_cross_attention_without_a_source_is_refused():
-    told = "^cross-attention reads its keys from a source; pass it as the second argument, or a cache that holds them$"
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match="a source of keys, got none; pass it as the second argument"):
         Attention(WIDTH, HEADS, cross=True)(randn(1, 2))
 
 
@@ -237,15 +233,15 @@ def test_inject_reaches_queries_and_keys_but_not_values():
     attention, x, positions = Attention(WIDTH, HEADS, encoding=WAVE), randn(2, 5), Positions.sequence(5, 300)
     with record(attention) as tape:
         attention(x, positions=positions)
-    call, placed = tape.recorded("attention").call, attention.encoding.inject(x, positions)
+    call, injected = tape.recorded("attention").call, attention.encoding.inject(x, positions)
 
     def heads_of(y):
         return y.unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
-    torch.testing.assert_close(call.q, heads_of(attention.query(placed)))
-    torch.testing.assert_close(call.k, heads_of(attention.key(placed)))
+    torch.testing.assert_close(call.q, heads_of(attention.query(injected)))
+    torch.testing.assert_close(call.k, heads_of(attention.key(injected)))
     torch.testing.assert_close(call.v, heads_of(attention.value(x)))
-    assert not torch.allclose(placed, x)
+    assert not torch.allclose(injected, x)
 
 
 def test_inject_in_cross_attention_places_each_side_by_its_own_positions():
@@ -360,7 +356,7 @@ def test_nothing_in_gives_nothing_out(encoding, shape):
 @pytest.mark.parametrize("length", [1, 7])
 def test_each_token_needs_its_position(length):
     encoder = Encoder(16, n_heads=2, n_layers=1, encoding="rotary")
-    expected = f"expected positions for 2 rows of 10 tokens, got 2 of {length}"
+    expected = f"positions of 2 rows of 10 tokens, got 2 of {length}"
     with pytest.raises(UserError, match=expected):
         encoder(torch.zeros(2, 10, 16), positions=Positions.sequence(length))
 
@@ -379,22 +375,20 @@ def test_a_plain_tensor_is_no_mask(unchecked):
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 8), (3, 16), (1, 1, 3, 16)])
-def test_vectors_of_another_width_are_told(shape, unchecked):
+def test_inputs_of_another_shape_are_refused(shape, unchecked):
     wrong, right = torch.zeros(shape), torch.zeros(1, 3, 16)
     attention, encoder, decoder = Attention(16, 2, cross=True), Encoder(16, 2), Decoder(16, 2)
-    told = r"^the input is \(B, L, 16\), a vector of width 16 for each token; got " + re.escape(str(shape))
+    message = r"expected an input \(B, L, 16\), got " + re.escape(str(shape))
     calls = [(attention, wrong), (attention, right, wrong), (encoder, wrong), (decoder, wrong, right)]
     for module, *inputs in [*calls, (decoder, right, wrong)]:
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             module(*inputs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
-def test_vectors_of_another_dtype_are_told_but_for_autocast(dtype, unchecked):
+def test_inputs_of_another_dtype_are_refused_without_autocast(dtype, unchecked):
     x = torch.zeros(1, 3, 16)
-    with pytest.raises(
-        UserError, match=rf"^the module is in torch\.float32, its input in {dtype}; convert with \.to\("
-    ):
+    with pytest.raises(UserError, match=rf"torch\.float32.*, got {dtype}; convert with \.to\("):
         Encoder(16, 2)(x.to(dtype))
     with torch.autocast("cpu", torch.bfloat16):
         assert Encoder(16, 2)(x.bfloat16()).shape == (1, 3, 16)
@@ -405,7 +399,7 @@ def test_vectors_of_another_dtype_are_told_but_for_autocast(dtype, unchecked):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("spec", INSIDE)
-def test_undivided_scores_are_those_times_the_root_of_the_head_width(spec, kernel):
+def test_unscaled_scores_are_larger_by_the_root_of_the_head_width(spec, kernel):
     if kernel == "fused" and spec.startswith("shaw"):
         spec += ",values=false"
     divided = started(Attention(WIDTH, HEADS, encoding=spec, kernel=kernel))
@@ -447,12 +441,12 @@ def test_the_option_reaches_every_attention_and_norm_of_a_model(make):
 
 
 @pytest.mark.parametrize("rows", [1, 257])
-def test_queries_keys_and_values_are_the_same_by_three_products_and_by_one(rows):
-    """Without a gradient few rows are multiplied by each weight as it lies there."""
+def test_queries_keys_and_values_are_equal_by_three_products_and_by_one(rows):
+    """Without gradients, few rows are multiplied by each weight separately."""
     attention, x = started(Attention(WIDTH, HEADS)), randn(rows, 1)
     with torch.no_grad():
-        apart = attention._map_at_once(x)
-    for one, other in zip(apart, attention._map_at_once(x), strict=True):
+        separate = attention._project_together(x)
+    for one, other in zip(separate, attention._project_together(x), strict=True):
         assert (one.untyped_storage().nbytes() > one.nbytes) is (rows == 257)
         torch.testing.assert_close(one, other)
 

@@ -143,7 +143,7 @@ def test_bias_by_distance_equals_the_bias_of_pairs(spec):
         towards = torch.randn(bias.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         gradients = torch.autograd.grad((bias * towards).sum(), list(encoding.parameters()))
         results.append([bias.detach(), *gradients])
-    torch.testing.assert_close(results[0], found[1])
+    torch.testing.assert_close(results[0], results[1])
 
 
 def test_bias_is_evaluated_once_per_distance():

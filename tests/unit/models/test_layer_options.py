@@ -90,7 +90,7 @@ def test_a_head_of_keys_serves_its_neighbours() -> None:
 
 @pytest.mark.parametrize("number", [0, 3, 5])
 def test_heads_of_keys_that_do_not_divide_are_refused(number: int) -> None:
-    with pytest.raises(jarilab.UserError, match=f"divide the 4 heads, got {number}; use 1, 2, 4"):
+    with pytest.raises(jarilab.UserError, match=f"n_heads=4, got n_kv_heads={number}; use 1, 2, 4"):
         jarilab.Attention(16, n_heads=4, n_kv_heads=number)
 
 

@@ -1,9 +1,8 @@
-"""Attention on a CPU, some queries at a time: nothing of Q x K is ever held for all heads, forward or backward.
+"""Attention on a CPU, a block of queries at a time: no Q x K tensor of all heads, forward or backward.
 
-A block is some queries that follow each other and the keys that any of them may look at. Its scores are written into
-memory that all blocks share, small enough to stay near the processor. The backward pass works them out again: one
-product more than keeping them, and yet faster from some hundred keys on, since memory is slower than products. What an
-encoding adds is asked for block by block too (`added.py`).
+A block is some consecutive queries and the keys that any of them sees. Its scores are written into buffers that all
+blocks share and that fit into the cache. The backward pass recomputes them. What an encoding adds is computed block by
+block as well (`score_terms.py`).
 """
 
 from __future__ import annotations
@@ -19,115 +18,168 @@ from torch import Tensor
 from torch.amp import custom_bwd, custom_fwd
 from torch.autograd.function import once_differentiable
 
-from jarilab.attention.added_by import added_by
-from jarilab.attention.cpu.added import Added, Block, Group, Met, Opened
+from jarilab.attention.cpu.distance_terms import AffineBiasTerm, VectorTerm, accumulation_dtype
+from jarilab.attention.cpu.hook_terms import HookTerm
+from jarilab.attention.cpu.score_terms import (
+    Block,
+    BlockScores,
+    BlockTerm,
+    DistanceBiasTerm,
+    HeadGroup,
+    ScoreTerm,
+    ScratchBuffers,
+    TermSum,
+)
 from jarilab.attention.definition import AttentionCall
-from jarilab.attention.room import Room
+from jarilab.attention.geometry import Geometry
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float
 from jarilab.encodings.base import Encoding
+from jarilab.encodings.skew import first_distance
 from jarilab.nn.dropout import dropout_mask
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
-ROWS = {torch.bfloat16: 256}
-"""Queries of a block: products in bfloat16 are slow with fewer. `benchmarks/long.py` measures it."""
-ROWS_ELSE = 128
+# Queries of a block. Products in bfloat16 are slow with fewer rows (`benchmarks/long.py`).
+MAX_ROWS = {torch.bfloat16: 256}
+DEFAULT_MAX_ROWS = 128
+# Bytes of the scores of a group of heads.
 GROUP_BYTES = 2**20
-"""Of the scores that are worked out at once, of as many heads as there is room for."""
-
+# Bytes of the scores of all heads, for encodings whose hooks compute them at once. Blocks then have fewer queries.
 HOOKS_BYTES = 2**23
-"""Of the scores of all heads, where an encoding's hooks make something for them: blocks have fewer queries then."""
-LEAST_ROWS = 64
+MIN_ROWS = 64
 
 
 def check(encodings: Sequence[Encoding], compares_by_product: bool) -> None:
-    """Raises UserError for what cannot be worked out block by block, or not again."""
+    """Raises UserError for scores that are no products and encodings that draw random numbers."""
     if not compares_by_product:
         raise UserError(
             "kernel=blocks compares queries and keys by their product alone; use kernel=auto"
         )
     if any(encoding.random_in_training for encoding in encodings):
         raise UserError(
-            "kernel=blocks asks an encoding again in the backward pass, and this one draws random numbers, others each "
-            "time; use kernel=auto"
+            "kernel=blocks expected an encoding that can be computed again in the backward pass, and this one draws "
+            "random numbers; use kernel=auto"
         )
 
 
 def attend(call: AttentionCall) -> Float[Tensor, "B H Q W"]:
     """The output, in the dtype of the values; exactly 0 for queries without any key."""
-    dtype, geometry, added = call.v.dtype, call.geometry, added_by(call)
+    dtype, geometry, term = call.v.dtype, call.geometry, score_term_for(call)
     if geometry.q_pos.order.device.type != "cpu":
-        raise UserError("kernel=blocks is for a CPU; use kernel=auto")
+        raise UserError("kernel=blocks runs on a CPU only; use kernel=auto")
     seed = int(torch.randint(2**62, ())) if call.dropout else 0
-    hidden = _Hidden(geometry.mask, geometry.q_pos, geometry.k_pos)
-    work = _Work(
-        added, hidden, call.scale, call.dropout, seed, dtype, call.q.shape, call.k.shape[2]
+    mask = _BlockMask(geometry.mask, geometry.q_pos, geometry.k_pos)
+    attention = _BlockAttention(
+        term, mask, call.scale, call.dropout, seed, dtype, call.q.shape, call.k.shape[2]
     )
-    return _Blocks.apply(work, call.q.to(dtype), call.k.to(dtype), call.v, *added.leaves)
+    return _Blocks.apply(attention, call.q.to(dtype), call.k.to(dtype), call.v, *term.leaves)
+
+
+def score_term_for(call: AttentionCall) -> ScoreTerm:
+    """What the encoding of a call adds, in the cheapest form that the encoding offers."""
+    geometry, terms = call.geometry, list[ScoreTerm]()
+    encoding = geometry.encoding
+    hooks = encoding.hooks & {"bias", "terms", "values"}
+    ahead = first_distance(geometry.q_pos, geometry.k_pos) if hooks else None
+    if ahead is not None:
+        bias = None if geometry.blockwise is None else geometry.blockwise.bias
+        max_distance = _max_visible_distance(geometry, ahead)
+        if bias is not None:
+            terms.append(DistanceBiasTerm(bias, ahead))
+            hooks -= {"bias"}
+        elif "bias" in hooks and encoding.affine_bias(geometry.q_pos.slice(0, 1), ahead, ahead):
+            terms.append(AffineBiasTerm(call, ahead, max_distance))
+            hooks -= {"bias"}
+        if hooks & {"terms", "values"}:
+            last = ahead + call.k.shape[2] - 1
+            last = last if max_distance is None else min(last, max_distance + 1)
+            vectors = encoding.distance_vectors(ahead - call.q.shape[2] + 1, last)
+            if vectors is not None:
+                terms.append(VectorTerm(vectors, call, ahead, max_distance))
+                hooks -= {"terms", "values"}
+    if hooks:
+        terms.append(HookTerm(call, hooks))
+    return terms[0] if len(terms) == 1 else TermSum(terms)
+
+
+def _max_visible_distance(geometry: Geometry, ahead: int) -> int | None:
+    """The largest distance that a causal mask leaves visible, if the order follows the positions; else None."""
+    if geometry.mask is None or not geometry.mask.causal:
+        return None
+    q_order, k_order = geometry.q_pos.order, geometry.k_pos.order
+    if not all(bool((order.diff() == 1).all()) for order in (q_order, k_order)):
+        return None
+    return ahead - int(k_order[0] - q_order[0])
 
 
 class _Blocks(torch.autograd.Function):
     @staticmethod
     @custom_fwd(device_type="cpu")
-    def forward(ctx: Any, work: _Work, q: Tensor, k: Tensor, v: Tensor, *leaves: Tensor) -> Tensor:  # type: ignore[override]
-        ctx.work = work
+    def forward(  # type: ignore[override]
+        ctx: Any, attention: _BlockAttention, q: Tensor, k: Tensor, v: Tensor, *leaves: Tensor
+    ) -> Tensor:
+        ctx.attention = attention
         ctx.save_for_backward(q, k, v, *leaves)
-        return work.output(q, k, v)
+        return attention.output(q, k, v)
 
     @staticmethod
     @custom_bwd(device_type="cpu")
     @once_differentiable
     def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        # Reading them is also how PyTorch notices that someone has changed a parameter since.
+        # Reading the saved leaves lets PyTorch notice parameters that were changed in place.
         q_BHQE, k_BHKE, v_BHKW, *_ = ctx.saved_tensors
-        return None, *ctx.work.gradients(q_BHQE, k_BHKE, v_BHKW, d_y)
+        return None, *ctx.attention.gradients(q_BHQE, k_BHKE, v_BHKW, d_y)
 
 
 @dataclass(eq=False)
-class _Hidden:
-    """Which keys a mask hides, block by block."""
+class _BlockMask:
+    """A mask, block by block."""
 
     mask: Mask | None
     q_pos: Positions
     k_pos: Positions
 
     def blocks(self, size: int) -> list[Block]:
-        """All that have any key."""
-        found = []
+        """All blocks of up to `size` queries that see any key."""
+        blocks = []
         queries, keys = self.q_pos.length, self.k_pos.length
         for first in range(0, queries, size):
             rows = slice(first, min(first + size, queries))
             allowed = self.allowed(rows, slice(0, keys))
             if allowed is None:
-                found.append(Block(rows, slice(0, keys), slice(0, 0)))
+                blocks.append(Block(rows, slice(0, keys), slice(0, 0)))
                 continue
-            # As numbers: over another axis than the last, `any` and `all` take fifteen times as long as these.
-            number_RK = allowed.flatten(0, 2).view(torch.uint8)
-            by_any_K, by_all_K = number_RK.amax(0), number_RK.amin(0)
-            seen = _range(by_any_K)
-            if seen.stop:
-                part = _range(1 - by_all_K[seen])
-                found.append(Block(rows, seen, part))
-        return found
+            # `any` and `all` over another axis than the last take 15 times as long as amax and amin of bytes.
+            allowed_RK = allowed.flatten(0, 2).view(torch.uint8)
+            any_K, all_K = allowed_RK.amax(0), allowed_RK.amin(0)
+            visible = _nonzero_range(any_K)
+            if visible.stop:
+                blocks.append(Block(rows, visible, _nonzero_range(1 - all_K[visible])))
+        return blocks
 
     def allowed(self, rows: slice, keys: slice) -> Bool[Tensor, "#B 1 #Q K"] | None:
-        """True where a query may look at a key; None where all may."""
+        """True where a query sees a key; None if all see all."""
         return None if self.mask is None else self.mask.part(self.q_pos, self.k_pos, rows, keys)
 
-    def of(
+    def additive(
         self, block: Block, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "#B 1 #Q K"] | None, Float[Tensor, "#B 1 #Q 1"] | None]:
-        """What is added to the scores of `block.part`, minus infinity where hidden; and 0 for queries without any key,
-        whose row is opened, where there are such."""
-        if block.part.stop == block.part.start:
+        """What to add to the scores of `block.masked`, and the factor of the output.
+
+        The first is minus infinity where a key is hidden. The second is 0 for queries without any key, whose scores
+        stay finite. Either is None if not needed.
+        """
+        if block.masked.stop == block.masked.start:
             return None, None
         start = block.keys.start
-        keys = slice(start + block.part.start, start + block.part.stop)
+        keys = slice(start + block.masked.start, start + block.masked.stop)
         allowed = self.allowed(block.rows, keys)
         assert allowed is not None
         has_key = None
-        if block.part.stop - block.part.start == block.size[1]:  # else there are keys that all see
+        if (
+            block.masked.stop - block.masked.start == block.size[1]
+        ):  # else some keys are seen by all
             has_key = allowed.any(-1, keepdim=True)
             allowed = allowed | ~has_key
             has_key = None if bool(has_key.all()) else has_key.to(dtype)
@@ -135,18 +187,18 @@ class _Hidden:
         return hidden, has_key
 
 
-def _range(number_K: Tensor) -> slice:
-    """From the first that is not 0 to the last."""
-    at = number_K.nonzero()
-    return slice(int(at[0]), int(at[-1]) + 1) if len(at) else slice(0, 0)
+def _nonzero_range(values_K: Tensor) -> slice:
+    """From the first nonzero entry to the last."""
+    indices = values_K.nonzero()
+    return slice(int(indices[0]), int(indices[-1]) + 1) if len(indices) else slice(0, 0)
 
 
 @dataclass(eq=False)
-class _Work:
-    """One attention, forward and, with the same blocks and the same drops, backward."""
+class _BlockAttention:
+    """One attention, forward and backward with the same blocks and the same dropout."""
 
-    added: Added
-    hidden: _Hidden
+    term: ScoreTerm
+    mask: _BlockMask
     scale: float
     dropout: float
     seed: int
@@ -156,114 +208,120 @@ class _Work:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        most = ROWS.get(self.dtype, ROWS_ELSE)
-        if self.added.by_hooks:
+        rows = MAX_ROWS.get(self.dtype, DEFAULT_MAX_ROWS)
+        if self.term.uses_hooks:
             batch, heads = self.size[:2]
-            row = batch * heads * self.keys * self.dtype.itemsize
-            room = HOOKS_BYTES // max(1, row)
-            most = min(most, max(LEAST_ROWS, room))
-        return self.hidden.blocks(most)
+            row_bytes = batch * heads * self.keys * self.dtype.itemsize
+            rows = min(rows, max(MIN_ROWS, HOOKS_BYTES // max(1, row_bytes)))
+        return self.mask.blocks(rows)
 
     def output(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "B H Q W"]:
         batch, heads, queries, _ = self.size
-        added = self.added
-        q_NQE, k_NKE = _flat(added.to_queries(q) * self.scale), _flat(k)
-        v_NKW = _flat(added.to_values(v))
+        term = self.term
+        q_NQE, k_NKE = _flatten_heads(term.shift_queries(q) * self.scale), _flatten_heads(k)
+        v_NKW = _flatten_heads(term.shift_values(v))
         y_NQW = v.new_zeros(batch * heads, queries, v.shape[3])
-        room, draws = Room(self.dtype), self._draws()
+        buffers, generator = ScratchBuffers(self.dtype), self._generator()
         for block in self.blocks:
-            opened = added.open(block, q, k, room, graph=False)
-            hidden, has_key = self.hidden.of(block, self.dtype)
+            block_term = term.block_term(block, q, k, buffers, needs_grad=False)
+            hidden, has_key = self.mask.additive(block, self.dtype)
             for group in self._groups(block):
-                n = group.numbers
-                met = Met(group, q_NQE[n, block.rows], k_NKE[n, block.keys])
-                weights_NQK = self._weights(block, met, opened, hidden, room)
-                weights_NQK, _ = self._dropped(weights_NQK, draws)
+                n = group.indices
+                part = BlockScores(group, q_NQE[n, block.rows], k_NKE[n, block.keys])
+                weights_NQK = self._weights(block, part, block_term, hidden, buffers)
+                weights_NQK, _ = self._dropped(weights_NQK, generator)
                 sum_NQW = torch.bmm(weights_NQK, v_NKW[n, block.keys])
-                more = opened.output(group, weights_NQK)
-                if more is not None:
-                    sum_NQW += more
+                added_NQW = block_term.output(group, weights_NQK)
+                if added_NQW is not None:
+                    sum_NQW += added_NQW
                 if has_key is not None:
-                    sum_NQW = (group.split(sum_NQW) * group.of(has_key)).flatten(0, 1)
+                    sum_NQW = (group.split(sum_NQW) * group.select(has_key)).flatten(0, 1)
                 y_NQW[n, block.rows] = sum_NQW
         return y_NQW.view(batch, heads, queries, v.shape[3])
 
     def gradients(self, q: Tensor, k: Tensor, v: Tensor, d_y: Tensor) -> list[Tensor | None]:
-        """Of q, k, v and what the encoding adds is made of."""
-        added = self.added
-        q_NQE, k_NKE = _flat(added.to_queries(q) * self.scale), _flat(k)
-        v_NKW, d_y_NQW = _flat(added.to_values(v)), _flat(d_y)
-        d_q, d_k, d_v = (_zeros(like) for like in (q_NQE, k_NKE, v_NKW))
-        room, draws = Room(self.dtype), self._draws()
-        added.begin()
+        """Gradients of q, k, v and the leaves of the score term."""
+        term = self.term
+        q_NQE, k_NKE = _flatten_heads(term.shift_queries(q) * self.scale), _flatten_heads(k)
+        v_NKW, d_y_NQW = _flatten_heads(term.shift_values(v)), _flatten_heads(d_y)
+        d_q, d_k, d_v = (_zeros_like(tensor) for tensor in (q_NQE, k_NKE, v_NKW))
+        buffers, generator = ScratchBuffers(self.dtype), self._generator()
+        term.begin_backward()
         for block in self.blocks:
-            opened = added.open(block, q, k, room, graph=True)
-            hidden, has_key = self.hidden.of(block, self.dtype)
+            block_term = term.block_term(block, q, k, buffers, needs_grad=True)
+            hidden, has_key = self.mask.additive(block, self.dtype)
             for group in self._groups(block):
-                n, rows, keys = group.numbers, block.rows, block.keys
-                met = Met(group, q_NQE[n, rows], k_NKE[n, keys])
-                weights_NQK = self._weights(block, met, opened, hidden, room)
-                dropped, mask = self._dropped(weights_NQK, draws)
+                n, rows, keys = group.indices, block.rows, block.keys
+                part = BlockScores(group, q_NQE[n, rows], k_NKE[n, keys])
+                weights_NQK = self._weights(block, part, block_term, hidden, buffers)
+                dropped, mask = self._dropped(weights_NQK, generator)
                 d_sum = d_y_NQW[n, rows]
                 if has_key is not None:
-                    d_sum = (group.split(d_sum) * group.of(has_key)).flatten(0, 1)
-                d_v[n, keys] += room.product("of keys", dropped.transpose(1, 2), d_sum)
-                d_weights = room.product("scores", d_sum, v_NKW[n, keys].transpose(1, 2))
-                opened.take_output(group, dropped, d_sum, d_weights)
+                    d_sum = (group.split(d_sum) * group.select(has_key)).flatten(0, 1)
+                d_v[n, keys] += buffers.product("keys", dropped.transpose(1, 2), d_sum)
+                d_weights = buffers.product("scores", d_sum, v_NKW[n, keys].transpose(1, 2))
+                block_term.output_backward(group, dropped, d_sum, d_weights)
                 if mask is not None:
                     d_weights *= mask
-                # In place, which the formula allows: each row is read as a whole before it is written.
+                # In place: each row is read as a whole before it is written.
                 d_scores = torch.ops.aten._softmax_backward_data.out(
                     d_weights, weights_NQK, -1, self.dtype, grad_input=d_weights
                 )
-                d_q_NQE = self.scale * torch.bmm(d_scores, met.k)
-                opened.take(met, d_scores, d_q_NQE, d_k[n, keys])
+                d_q_NQE = self.scale * torch.bmm(d_scores, part.k)
+                block_term.scores_backward(part, d_scores, d_q_NQE, d_k[n, keys])
                 d_q[n, rows] += d_q_NQE
-                d_k[n, keys] += room.product("of keys", d_scores.transpose(1, 2), met.q)
-            opened.close(d_q.view(q.shape), d_k.view(k.shape))
-        found = [d.view(like.shape).to(self.dtype) for d, like in ((d_q, q), (d_k, k), (d_v, v))]
-        return [*found, *added.gradients(d_v.view(v.shape))]
+                d_k[n, keys] += buffers.product("keys", d_scores.transpose(1, 2), part.q)
+            block_term.finish_backward(d_q.view(q.shape), d_k.view(k.shape))
+        pairs = ((d_q, q), (d_k, k), (d_v, v))
+        gradients = [gradient.view(tensor.shape).to(self.dtype) for gradient, tensor in pairs]
+        return [*gradients, *term.gradients(d_v.view(v.shape))]
 
     def _weights(
-        self, block: Block, met: Met, opened: Opened, hidden: Tensor | None, room: Room
+        self,
+        block: Block,
+        part: BlockScores,
+        block_term: BlockTerm,
+        hidden: Tensor | None,
+        buffers: ScratchBuffers,
     ) -> Float[Tensor, "N Q K"]:
-        k_NEK = met.k.transpose(1, 2)
-        scores_NQK = room.product("scores", met.q, k_NEK, opened.scores(met.group))
-        opened.add(met, scores_NQK)
+        """Attention weights of a group of heads, in a shared buffer."""
+        group, k_NEK = part.group, part.k.transpose(1, 2)
+        scores_NQK = buffers.product("scores", part.q, k_NEK, block_term.initial_scores(group))
+        block_term.add_to_scores(part, scores_NQK)
         if hidden is not None:
-            met.group.split(scores_NQK)[..., block.part].add_(met.group.of(hidden))
-        return torch.softmax(scores_NQK, -1, out=room.of("weights", scores_NQK.shape))
+            group.split(scores_NQK)[..., block.masked].add_(group.select(hidden))
+        return torch.softmax(scores_NQK, -1, out=buffers.buffer("weights", scores_NQK.shape))
 
-    def _groups(self, block: Block) -> Iterator[Group]:
-        """All heads of all rows of the batch, as many at once as there is room for."""
+    def _groups(self, block: Block) -> Iterator[HeadGroup]:
+        """Groups of heads whose scores fit into GROUP_BYTES."""
         batch, heads = self.size[:2]
         rows, keys = block.size
         count = max(1, GROUP_BYTES // (rows * keys * self.dtype.itemsize))
-        if self.added.whole:
+        if self.term.needs_all_weights:
             count = batch * heads
-        of_batch, of_heads = max(1, count // heads), min(count, heads)
-        for b in range(0, batch, of_batch):
-            for h in range(0, heads, of_heads):
-                some = slice(b, min(b + of_batch, batch)), slice(h, min(h + of_heads, heads))
-                yield Group(*some, heads)
+        group_batch, group_heads = max(1, count // heads), min(count, heads)
+        for b in range(0, batch, group_batch):
+            for h in range(0, heads, group_heads):
+                batch_rows = slice(b, min(b + group_batch, batch))
+                yield HeadGroup(batch_rows, slice(h, min(h + group_heads, heads)), heads)
 
-    def _draws(self) -> torch.Generator:
+    def _generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed)
 
-    def _dropped(self, weights_NQK: Tensor, draws: Any) -> tuple[Tensor, Tensor | None]:
-        """The weights after dropout, and what they were multiplied by: the same in the backward pass as before."""
+    def _dropped(self, weights_NQK: Tensor, generator: Any) -> tuple[Tensor, Tensor | None]:
+        """Weights after dropout, and their factors; the same in forward and backward."""
         if not self.dropout:
             return weights_NQK, None
-        mask, scale = dropout_mask(weights_NQK, self.dropout, draws)
+        mask, scale = dropout_mask(weights_NQK, self.dropout, generator)
         mask *= scale
         return weights_NQK * mask, mask
 
 
-def _flat(x_BHLE: Tensor) -> Float[Tensor, "N L E"]:
-    """One number for batch and head."""
+def _flatten_heads(x_BHLE: Tensor) -> Float[Tensor, "N L E"]:
+    """Batch and heads as one axis."""
     return x_BHLE.flatten(0, 1).contiguous()
 
 
-def _zeros(like: Tensor) -> Tensor:
-    """For a sum of many parts, which bfloat16 would lose."""
-    return torch.zeros(like.shape, dtype=torch.promote_types(like.dtype, torch.float32))
+def _zeros_like(tensor: Tensor) -> Tensor:
+    """Zeros to accumulate a gradient in."""
+    return torch.zeros(tensor.shape, dtype=accumulation_dtype(tensor.dtype))

@@ -1,8 +1,7 @@
-"""Attention over many short sequences on a CPU, with the batch innermost.
+"""Attention over many short sequences on a CPU, with the batch as the innermost axis.
 
-Of matrices as small as those of seven tokens and a head of 8, PyTorch's batched product takes one number after the
-other. Here the same number of every matrix lies side by side, so that a product is a few operations over long vectors
-and the softmax goes over vectors, too.
+PyTorch's batched product handles tiny matrices, such as 7 tokens by a head of 8, one number after another. Here the
+same entry of all matrices is contiguous, so that products and softmax are a few operations over long vectors.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.core.shapes import Float
 from jarilab.nn.dropout import dropout
 
-SMALL = 400
-"""Multiplications of a pair of matrices from which on PyTorch hands them to a library, which is faster again."""
-MANY = 256
-"""Matrices: with fewer, to start the operations takes longer than they do."""
+# From this many multiplications a matrix product on, PyTorch calls a library that is faster.
+MAX_PRODUCTS = 400
+# With fewer matrices, starting the operations takes longer than computing them.
+MIN_MATRICES = 256
 
 
-def fits(call: AttentionCall) -> bool:
-    """Whether this is the fastest way to train on a call."""
+def is_fastest(call: AttentionCall) -> bool:
+    """Whether this is the fastest kernel to train on a call."""
     if not call.q.requires_grad or call.score is not None or torch.compiler.is_compiling():
         return False
     batch, heads, queries, width = call.q.shape
-    small = queries * call.k.shape[2] * max(width, call.v.shape[3]) < SMALL
-    many = queries > 1 and batch * heads >= MANY
+    small = queries * call.k.shape[2] * max(width, call.v.shape[3]) < MAX_PRODUCTS
+    many = queries > 1 and batch * heads >= MIN_MATRICES
     plain = not call.geometry.encoding.hooks & {"terms", "values"}
     return small and many and plain and call.q.device.type == "cpu"
 
@@ -36,11 +35,11 @@ def fits(call: AttentionCall) -> bool:
 def attend(call: AttentionCall) -> Float[Tensor, "B H Q W"]:
     """The output, in the dtype of the values; computed in float32 or better. N = H * B."""
     geometry, (batch, heads) = call.geometry, call.q.shape[:2]
-    q_QEN, k_KEN, v_KWN = (_batch_last(each) for each in (call.q, call.k, call.v))
+    q_QEN, k_KEN, v_KWN = (_batch_last(tensor) for tensor in (call.q, call.k, call.v))
     scores_QKN = _Product.apply(q_QEN * call.scale, k_KEN)
     if geometry.additive is not None:
-        added_QKHB = geometry.additive.permute(2, 3, 1, 0)
-        scores_QKHB = scores_QKN.unflatten(2, (heads, batch)) + added_QKHB
+        additive_QKHB = geometry.additive.permute(2, 3, 1, 0)
+        scores_QKHB = scores_QKN.unflatten(2, (heads, batch)) + additive_QKHB
         scores_QKN = scores_QKHB.flatten(2)
     weights_QKN = dropout(scores_QKN.softmax(1), call.dropout)
     y_QWN = _Product.apply(weights_QKN, v_KWN.transpose(0, 1))
@@ -70,8 +69,9 @@ class _Product(torch.autograd.Function):
 
 
 def _batch_last(x_BHLE: Tensor) -> Float[Tensor, "L E N"]:
+    """Heads and batch as the last, contiguous axis, in float32 or better."""
     dtype = torch.float64 if x_BHLE.dtype is torch.float64 else torch.float32
-    # Laid out anew and made precise by one copy. Without `copy`, a float32 of one head or row would stay as it lies.
+    # One copy changes layout and dtype. Without `copy`, a float32 tensor of one head or row would keep its strides.
     x_LEHB = x_BHLE.permute(2, 3, 1, 0)
     x_LEHB = x_LEHB.to(dtype, memory_format=torch.contiguous_format, copy=True)
     return x_LEHB.flatten(2)

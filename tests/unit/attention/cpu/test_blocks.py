@@ -1,10 +1,10 @@
-"""Attention block by block equals the definition: output and all gradients, whatever is added, hidden or dropped."""
+"""Attention block by block equals the definition in output and gradients, with any encoding, mask and dropout."""
 
 import pytest
 import torch
 
 import jarilab
-from jarilab.attention import added_by, kernels
+from jarilab.attention import kernels
 from jarilab.attention.cpu import blocks
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
@@ -61,8 +61,8 @@ WITHOUT_PAIRS = [
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Several blocks, and several groups of heads in some of them."""
-    monkeypatch.setattr(blocks, "ROWS_ELSE", 4)
+    """Blocks so small that there are several, with several groups of heads."""
+    monkeypatch.setattr(blocks, "DEFAULT_MAX_ROWS", 4)
     monkeypatch.setattr(blocks, "GROUP_BYTES", 2 * 4 * 8 * 8)
     monkeypatch.setattr(skew, "MIN_SKEWED_KEYS", 6)
 
@@ -77,7 +77,7 @@ def compared(spec, q_pos, k_pos, mask, dtype=torch.float64):
     q, k, v = (torch.randn(BATCH, HEADS, size, WIDTH, dtype=dtype, requires_grad=True) for size in sizes)
     x = torch.randn(BATCH, k_pos.length, HEADS * WIDTH, dtype=dtype)
     direction = torch.randn_like(q)
-    found = []
+    results = []
     for kernel in ("definition", "blocks"):
         geometry = geometry_of(encoding, q_pos, k_pos, mask, blockwise=kernel == "blocks")
         assert (geometry.blockwise is not None) == (kernel == "blocks")
@@ -85,46 +85,46 @@ def compared(spec, q_pos, k_pos, mask, dtype=torch.float64):
         output = kernels.attend(AttentionCall(q, k, v, geometry, 0.3, states=states), kernel)
         inputs = [q, k, v, *encoding.parameters()]
         gradients = torch.autograd.grad((output * direction).sum(), inputs, allow_unused=True, materialize_grads=True)
-        found.append([output, *gradients])
-    return zip(*found, strict=True)
+        results.append([output, *gradients])
+    return zip(*results, strict=True)
 
 
 @pytest.mark.parametrize("spec", ["none", *BY_DISTANCE, *BY_HOOKS])
-def test_it_has_the_definitions_output_and_gradients(spec):
+def test_output_and_gradients_equal_the_definitions(spec):
     cases = [("far", "causal"), ("left-padded", "a row without keys"), ("more keys", "causal")]
     for where, mask in cases:
-        for expected, found in compared(spec, *PLACES[where], MASKS[mask]):
-            torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+        for expected, actual in compared(spec, *PLACES[where], MASKS[mask]):
+            torch.testing.assert_close(actual, expected, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("mask", ["nothing", "a query without keys", "keys that end early", "documents"])
 @pytest.mark.parametrize("spec", WITHOUT_PAIRS)
-def test_what_is_said_by_distance_needs_no_pairs(spec, mask, monkeypatch):
-    monkeypatch.setattr(added_by, "ByHooks", None)
+def test_closed_forms_by_distance_need_no_hooks(spec, mask, monkeypatch):
+    monkeypatch.setattr(blocks, "HookTerm", None)
     if "fire" in spec and mask == "nothing":
         mask = "causal"
-    for expected, found in compared(spec, *PLACES["far"], MASKS[mask]):
-        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+    for expected, actual in compared(spec, *PLACES["far"], MASKS[mask]):
+        torch.testing.assert_close(actual, expected, atol=1e-10, rtol=1e-10)
 
 
-def test_every_encoding_for_sequences_can_be_computed_so():
+def test_every_encoding_of_sequences_is_supported():
     tried = set()
     for name in registry.names():
         cls = registry.spec(name).target
         if 1 not in cls.axes or not hooks_of(cls) & {"bias", "terms", "values", "rotate"}:
             continue
-        for expected, found in compared(name, *PLACES["far"], MASKS["causal"]):
+        for expected, actual in compared(name, *PLACES["far"], MASKS["causal"]):
             torch.testing.assert_close(
-                found, expected, atol=1e-6, rtol=1e-6, msg=lambda told, name=name: f"{name}: {told}"
+                actual, expected, atol=1e-6, rtol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
             )
         tried.add(name)
     assert len(tried) > 15
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_it_hides_what_a_mask_hides(mask):
-    for expected, found in compared("t5", *PLACES["far"], MASKS[mask]):
-        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+def test_every_mask_equals_the_definitions(mask):
+    for expected, actual in compared("t5", *PLACES["far"], MASKS[mask]):
+        torch.testing.assert_close(actual, expected, atol=1e-10, rtol=1e-10)
 
 
 def attended(kernel, *, dropout=0.0, dtype=torch.float64, spec="t5", blockwise=True):
@@ -135,40 +135,40 @@ def attended(kernel, *, dropout=0.0, dtype=torch.float64, spec="t5", blockwise=T
     return kernels.attend(AttentionCall(q, k, v, geometry, 0.3, dropout), kernel), (q, k, v)
 
 
-def test_the_backward_pass_drops_what_the_forward_pass_dropped():
+def test_the_backward_pass_repeats_the_dropout_of_the_forward_pass():
     output, (*_, v) = attended("blocks", dropout=0.5)
-    # The output is linear in the values, so that its gradient says which weights there were.
+    # The output is linear in the values, so its gradient depends on the dropped weights.
     direction = torch.randn_like(output)
     (d_v,) = torch.autograd.grad((output * direction).sum(), v)
     torch.testing.assert_close((d_v * v).sum(), (output * direction).sum())
-    whole, _ = attended("blocks")
-    assert (output - whole).abs().max() > 0.1
+    undropped, _ = attended("blocks")
+    assert (output - undropped).abs().max() > 0.1
     torch.manual_seed(3)
     assert torch.equal(attended("blocks", dropout=0.5)[0], output)
 
 
 @pytest.mark.parametrize("spec", ["t5", "shaw:clip=2", "deberta:clip=2"])
-def test_gradients_with_dropout_are_the_outputs_slopes(spec):
+def test_gradients_with_dropout_equal_finite_differences(spec):
     output, inputs = attended("blocks", dropout=0.5, spec=spec)
     gradients = torch.autograd.grad(output.square().sum(), inputs)
 
-    def height(step):
+    def loss(step):
         torch.manual_seed(3)
         encoding = compose.build(spec, site_of(HEADS * WIDTH, HEADS)).double()
-        moved = [torch.randn(BATCH, HEADS, LENGTH, WIDTH, dtype=torch.float64) + step for _ in range(3)]
+        inputs = [torch.randn(BATCH, HEADS, LENGTH, WIDTH, dtype=torch.float64) + step for _ in range(3)]
         geometry = geometry_of(encoding, *PLACES["far"], blockwise=True)
-        return kernels.attend(AttentionCall(*moved, geometry, 0.3, 0.5), "blocks").square().sum()
+        return kernels.attend(AttentionCall(*inputs, geometry, 0.3, 0.5), "blocks").square().sum()
 
-    slope = (height(1e-5) - height(-1e-5)) / 2e-5
+    slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
     torch.testing.assert_close(sum(d.sum() for d in gradients), slope, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("spec", ["none", "t5", "shaw", "transformer_xl", "deberta:clip=3"])
-def test_in_bfloat16_it_is_as_near_as_the_explicit_kernel(spec):
+def test_in_bfloat16_it_is_as_precise_as_the_explicit_kernel(spec):
     precise = attended("definition", spec=spec)[0].float()
-    found = attended("blocks", spec=spec, dtype=torch.bfloat16)[0].float()
+    output = attended("blocks", spec=spec, dtype=torch.bfloat16)[0].float()
     explicit = attended("explicit", spec=spec, dtype=torch.bfloat16)[0].float()
-    assert (found - precise).abs().max() <= 1.5 * (explicit - precise).abs().max()
+    assert (output - precise).abs().max() <= 1.5 * (explicit - precise).abs().max()
 
 
 @pytest.mark.parametrize(
@@ -178,12 +178,12 @@ def test_in_bfloat16_it_is_as_near_as_the_explicit_kernel(spec):
         ({"terms", "values"}, None, 512, 0.0, True),
         ({"rotate"}, Mask(causal=True, window=9), 512, 0.0, True),
         ({"rotate"}, Mask(causal=True), 512, 0.1, True),
-        ({"rotate"}, Mask(causal=True), 512, 0.0, False),  # PyTorch's kernel knows these two
+        ({"rotate"}, Mask(causal=True), 512, 0.0, False),  # PyTorch's kernel supports these two
         ({"rotate"}, Mask(keys=torch.ones(1, 512, dtype=torch.bool)), 512, 0.0, False),
         ({"bias"}, Mask(causal=True), 511, 0.1, False),
     ],
 )
-def test_it_is_chosen_where_something_is_added_hidden_or_dropped(hooks, mask, length, dropout, expected):
+def test_it_is_chosen_for_biases_masks_and_dropout(hooks, mask, length, dropout, expected):
     pos = Positions.sequence(length)
     assert kernels.is_blockwise("auto", frozenset(hooks), pos, pos, mask, dropout) is expected
     last = Positions.sequence(1, length - 1)
@@ -192,7 +192,7 @@ def test_it_is_chosen_where_something_is_added_hidden_or_dropped(hooks, mask, le
         assert not kernels.is_blockwise("auto", frozenset(hooks), pos, pos, mask, dropout)
 
 
-def test_in_bfloat16_it_is_chosen_from_1024_keys_on_even_where_nothing_is_added():
+def test_in_bfloat16_it_is_chosen_from_1024_keys_on_without_bias():
     def chosen(length, dtype, mask=None):
         pos = Positions.sequence(length)
         geometry = geometry_of(compose.build("rotary", site_of(2, 1)), pos, pos, mask)
@@ -203,43 +203,43 @@ def test_in_bfloat16_it_is_chosen_from_1024_keys_on_even_where_nothing_is_added(
     assert (chosen(1023, torch.bfloat16), chosen(1024, torch.float32)) == ("explicit", "fused")
 
 
-def test_an_attention_chooses_it_and_its_maps_stay(monkeypatch):
+def test_an_attention_chooses_it_without_other_maps(monkeypatch):
     x = torch.randn(BATCH, LENGTH, HEADS * WIDTH)
     attention = jarilab.Attention(HEADS * WIDTH, HEADS, encoding="t5+shaw")
     monkeypatch.setitem(kernels.MIN_BLOCKS_KEYS, torch.float32, LENGTH)
     with jarilab.record(attention) as tape:
         output = attention(x, mask=MASKS["padding"])
     monkeypatch.setitem(kernels.MIN_BLOCKS_KEYS, torch.float32, LENGTH + 1)
-    with jarilab.record(attention) as whole:
+    with jarilab.record(attention) as explicit:
         torch.testing.assert_close(attention(x, mask=MASKS["padding"]), output)
     (name,) = tape.kernels()
-    assert (tape.kernels()[name], whole.kernels()[name]) == ("blocks", "explicit")
-    assert torch.equal(tape.weights(name), whole.weights(name))
+    assert (tape.kernels()[name], explicit.kernels()[name]) == ("blocks", "explicit")
+    assert torch.equal(tape.weights(name), explicit.weights(name))
 
 
-def test_what_cannot_be_worked_out_again_is_refused_when_it_is_built():
+def test_random_encodings_are_refused_when_a_model_is_built():
     encoding = compose.build("t5", site_of(HEADS * WIDTH, HEADS))
     encoding.random_in_training = True
-    with pytest.raises(UserError, match="this one draws random numbers"):
+    with pytest.raises(UserError, match="draws random numbers; use kernel=auto"):
         kernels.check("blocks", [encoding])
     assert geometry_of(encoding, *PLACES["far"], blockwise=True).blockwise is None
     with pytest.raises(UserError, match="by their product alone"):
         LuongAttention(8, "additive", kernel="blocks")
 
 
-def test_fire_sums_its_units_by_distance_and_those_that_begin_among_the_queries_by_pair():
+def test_the_affine_bias_of_fire_equals_its_hook():
     encoding = compose.build("fire:length=4,hidden=8", site_of(HEADS * WIDTH, HEADS, causal=True)).double()
-    with torch.no_grad():  # each unit begins at another share of the way
+    with torch.no_grad():  # each unit starts at another distance
         encoding.inner.weight.copy_(torch.tensor([1.0, -1.0]).repeat(4).unsqueeze(1))
         encoding.inner.bias.copy_(torch.linspace(-0.9, 0.9, 8).abs() * -encoding.inner.weight[:, 0])
     keys = Positions.sequence(30)
     queries = keys.slice(20, 26)
     bias = encoding.bias(queries, keys)
     assert bias is not None
-    lines = encoding.affine_bias(queries, -25, 9)
-    assert isinstance(lines, AffineBias)
-    lines = lines.detached()
-    assert len(lines.extra_terms) > 2
-    written = torch.empty(HEADS, 6, 35, dtype=torch.float64)
-    lines.write(slice(0, HEADS), written)
-    torch.testing.assert_close(skew.skew(written, 30), bias.detach(), atol=1e-10, rtol=1e-10)
+    affine_bias = encoding.affine_bias(queries, -25, 9)
+    assert isinstance(affine_bias, AffineBias)
+    affine_bias = affine_bias.detached()
+    assert len(affine_bias.extra_terms) > 2
+    bias_HQR = torch.empty(HEADS, 6, 35, dtype=torch.float64)
+    affine_bias.write(slice(0, HEADS), bias_HQR)
+    torch.testing.assert_close(skew.skew(bias_HQR, 30), bias.detach(), atol=1e-10, rtol=1e-10)

@@ -26,7 +26,7 @@ PLACES = {"itself": (LENGTH, LENGTH), "fewer queries": (4, LENGTH)}
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
-    monkeypatch.setattr(short_sequences, "MANY", 2)
+    monkeypatch.setattr(short_sequences, "MIN_MATRICES", 2)
 
 
 def call_of(spec="none", mask=None, sizes=(LENGTH, LENGTH), dtype=torch.float64, dropout=0.0, scale=0.3):
@@ -56,14 +56,14 @@ def computed(call, kernel):
 @pytest.mark.parametrize("places", PLACES)
 def test_it_has_the_definitions_output_and_gradients(spec, mask, places):
     call = call_of(spec, MASKS[mask], PLACES[places])
-    assert short_sequences.fits(call)
+    assert short_sequences.is_fastest(call)
     for found, expected in zip(computed(call, "explicit"), computed(call, "definition"), strict=True):
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
 
 
 def test_in_bfloat16_it_is_as_near_as_bfloat16():
     call = call_of("t5", MASKS["causal"], dtype=torch.bfloat16)
-    assert short_sequences.fits(call)
+    assert short_sequences.is_fastest(call)
     found, expected = computed(call, "explicit"), computed(call, "definition")
     for mine, right in zip(found, expected, strict=True):
         assert mine.dtype is right.dtype
@@ -103,9 +103,9 @@ def test_dropout_drops_weights_and_keeps_their_mean():
     ids=["terms", "one query", "longer", "no gradient"],
 )
 def test_others_are_computed_as_before(wanted):
-    assert not short_sequences.fits(wanted)
+    assert not short_sequences.is_fastest(wanted)
 
 
 def test_few_are_computed_as_before(monkeypatch):
-    monkeypatch.setattr(short_sequences, "MANY", BATCH * HEADS + 1)
-    assert not short_sequences.fits(call_of())
+    monkeypatch.setattr(short_sequences, "MIN_MATRICES", BATCH * HEADS + 1)
+    assert not short_sequences.is_fastest(call_of())

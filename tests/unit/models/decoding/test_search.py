@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helpers.decoding import Read, Rows
-from jarilab.attention.cache import KVCache, positions_of
+from jarilab.attention.cache import KVCache, select_positions
 from jarilab.core.errors import UserError
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.models.decoding import beam, greedy
@@ -149,12 +149,12 @@ def test_a_cache_is_for_one_source():
     first, second = (model.start(source_of(torch.randint(3, 9, (2, 4)))) for _ in range(2))
     cache, ids = model.new_cache(), torch.full((2, 1), FIRST)
     model.step(first, ids, Positions.sequence(1, frame="target"), cache)
-    with pytest.raises(UserError, match="this cache is of another source; make a new one"):
+    with pytest.raises(UserError, match="got another one; make a new cache for each source"):
         model.step(second, ids, Positions.sequence(1, 1, frame="target"), cache)
     row, later = torch.tensor([1]), Positions.sequence(1, 1, frame="target")
     cache.select(row, row)
     model.step(first.select(row), ids[:1], later, cache)
-    with pytest.raises(UserError, match="this cache is of another source"):
+    with pytest.raises(UserError, match="got another one; make a new cache"):
         model.step(second.select(row), ids[:1], Positions.sequence(1, 2, frame="target"), cache)
 
 
@@ -186,7 +186,7 @@ def test_selected_rows_go_on_as_if_they_had_been_read_alone(batched):
     state, cache = model.start(source), model.new_cache()
     model.step(state, ids[:, :2], pos.slice(0, 2), cache)
     cache.select(rows, sources)
-    pos = positions_of(pos, rows)
+    pos = select_positions(pos, rows)
     found = model.step(state.select(sources), ids[rows, 2:], pos.slice(2, 4), cache)
     wanted = model.step(model.start(source).select(torch.tensor([2, 2, 0, 0])), ids[rows], pos, None)[:, 2:]
     torch.testing.assert_close(found, wanted)
@@ -197,7 +197,7 @@ def test_a_cache_and_a_state_of_different_rows_are_refused():
     state, cache, ids = model.start(padded_source(3)), model.new_cache(), torch.full((3, 1), FIRST)
     model.step(state, ids, Positions.sequence(1, frame="target"), cache)
     fewer, later = state.select(torch.tensor([0, 2])), Positions.sequence(1, 1, frame="target")
-    with pytest.raises(UserError, match=r"holds the keys of 3 sources, but the state has 2: select the same ones in"):
+    with pytest.raises(UserError, match=r"keys of 2 sources, .* got 3; select the same ones in"):
         model.step(fewer, ids[:2], later, cache)
     with pytest.raises(UserError, match=r"expected a multiple of 2 rows of targets, got 3; select the same sources"):
         model.step(fewer, ids, later, None)
