@@ -26,16 +26,18 @@ from jarilab import Mask, Positions, Tokens
 class Block(nn.Module):
     """Attention to the own sequence, to a source where there is one, and a feed-forward layer, side by side."""
 
-    def __init__(self, width: int, heads: int, encoding: str, *, causal: bool, reads_source: bool):
+    def __init__(
+        self, d_model: int, n_heads: int, encoding: str, *, causal: bool, reads_source: bool
+    ):
         super().__init__()
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(d_model)
         own = {"encoding": encoding, "causal": causal}
-        self.self_attention = jarilab.Attention(width, heads, **own)
+        self.self_attention = jarilab.Attention(d_model, n_heads, **own)
         self.cross_attention = None
         if reads_source:
-            self.cross_attention = jarilab.Attention(width, heads, cross=True)
-        self.hidden = nn.Linear(width, 4 * width)
-        self.out = nn.Linear(4 * width, width)
+            self.cross_attention = jarilab.Attention(d_model, n_heads, cross=True)
+        self.hidden = nn.Linear(d_model, 4 * d_model)
+        self.out = nn.Linear(4 * d_model, d_model)
 
     def forward(
         self, x_BLD: Tensor, positions: Positions, mask: Mask, source: Source | None
@@ -86,8 +88,8 @@ class ReadSoFar:
 class Parallel(nn.Module):
     """For tasks of a source and a target: `arithmetic`, `translation`, `reverse`, ...
 
-    width: of the vectors. heads: of each attention. layers: of the encoder and of the decoder. encoding: of
-    self-attention in both, one that works inside attention.
+    d_model: model dimension. n_heads: heads of each attention. n_layers: of the encoder and of the decoder.
+    encoding: of self-attention in both, one that works inside attention.
     """
 
     def __init__(
@@ -95,22 +97,22 @@ class Parallel(nn.Module):
         source_vocab_size: int,
         target_vocab_size: int,
         *,
-        width: int = 64,
-        heads: int = 4,
-        layers: int = 2,
+        d_model: int = 64,
+        n_heads: int = 4,
+        n_layers: int = 2,
         encoding: str = "rotary",
     ):
         super().__init__()
-        self.source = nn.Embedding(source_vocab_size, width)
-        self.target = nn.Embedding(target_vocab_size, width)
-        block = (width, heads, encoding)
+        self.source = nn.Embedding(source_vocab_size, d_model)
+        self.target = nn.Embedding(target_vocab_size, d_model)
+        block = (d_model, n_heads, encoding)
         self.encoder = nn.ModuleList(
-            Block(*block, causal=False, reads_source=False) for _ in range(layers)
+            Block(*block, causal=False, reads_source=False) for _ in range(n_layers)
         )
         self.decoder = nn.ModuleList(
-            Block(*block, causal=True, reads_source=True) for _ in range(layers)
+            Block(*block, causal=True, reads_source=True) for _ in range(n_layers)
         )
-        self.scores = nn.Linear(width, target_vocab_size)
+        self.scores = nn.Linear(d_model, target_vocab_size)
 
     def forward(self, source: Tokens, target: Tokens) -> Tensor:
         """Scores `(B, L, V)` of what comes after each token of the target."""
@@ -144,24 +146,26 @@ class Parallel(nn.Module):
 class ParallelLM(nn.Module):
     """For text that goes on: the task `text`. Its options are those of `Parallel`.
 
-    width: of the vectors. heads: of each attention. layers: how many. encoding: one that works inside attention.
+    d_model: model dimension. n_heads: heads of each attention. n_layers: number of layers.
+    encoding: one that works inside attention.
     """
 
     def __init__(
         self,
-        vocabulary: int,
+        vocab_size: int,
         *,
-        width: int = 64,
-        heads: int = 4,
-        layers: int = 2,
+        d_model: int = 64,
+        n_heads: int = 4,
+        n_layers: int = 2,
         encoding: str = "rotary",
     ):
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
+        self.embedding = nn.Embedding(vocab_size, d_model)
         self.decoder = nn.ModuleList(
-            Block(width, heads, encoding, causal=True, reads_source=False) for _ in range(layers)
+            Block(d_model, n_heads, encoding, causal=True, reads_source=False)
+            for _ in range(n_layers)
         )
-        self.scores = nn.Linear(width, vocabulary)
+        self.scores = nn.Linear(d_model, vocab_size)
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Scores `(B, L, V)` of what comes after each token. Packed documents do not see each other."""

@@ -74,7 +74,7 @@ def test_a_page_goes_on_with_what_the_code_knows(
 
 def test_the_reference_tells_the_hooks_and_what_an_encoding_says_of_itself() -> None:
     told = reference.python()
-    assert told.count("| hook | when | source of the idea |") == 1
+    assert told.count("| hook | called | from |") == 1
     encoding = told.split("\n## Encoding\n")[1].split("\n## ")[0]
     asked = [name for names in EXTRA_ARGUMENTS.values() for name in names]
     claims = [name for name in vars(Encoding)["__annotations__"] if not name.startswith("_")]

@@ -79,7 +79,7 @@ def _heads(model: Model) -> Iterator[tuple[Site, int]]:
 def _says(site: Site, head: int) -> tuple[float, float]:
     """How much there is to say of a head: its effect on the answer, and its distance from chance."""
     effect = float("-inf") if site["effects"] is None else site["effects"][head]
-    return effect, site["above_chance"][head]
+    return effect, site["salience"][head]
 
 
 def _cell(site: Site, head: int) -> tuple[int, int]:

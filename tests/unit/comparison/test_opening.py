@@ -14,7 +14,7 @@ def a_site(name: str, effects: list[float] | None, weights: Any = None, equal: f
     made = numpy.full((heads, 2, 3), 0.2) if weights is None else numpy.array(weights)
     data = base64.b64encode(numpy.rint(made * 65535).astype("<u2").tobytes()).decode()
     held = {"query": ["a", "b"], "key": ["x", "y", "z"], "heads": heads, "weights": data, "equal_rows": [equal] * heads}
-    return held | {"name": name, "kind": "encoder self-attention", "effects": effects, "above_chance": [0.1, 0.4]}
+    return held | {"name": name, "kind": "encoder self-attention", "effects": effects, "salience": [0.1, 0.4]}
 
 
 def a_model(encoding: str, correct: bool | None, sites: list[dict[str, Any]] | None = None) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def make_site(
         "equal_rows": equal if kind.startswith("encoder") else None,
         "equal_columns": None,
         "effects": [source.uniform(0, 0.5) for _ in range(heads)],
-        "above_chance": [source.random() for _ in range(heads)],
+        "salience": [source.random() for _ in range(heads)],
         "trust": {"row_sum_error": 1.19e-7, "masked_weight": 0.0, "rebuild_error": 3.1e-7},
     }
 
@@ -276,7 +276,7 @@ def make_small_map(kind: str = "encoder self-attention") -> Payload:
     for model, scale in zip(payload["examples"][0]["models"], (1.0, 0.5), strict=True):
         weights = [[scale * weight for weight in row] for row in ([0.05, 0.25, 0.8], [0.4, 0.6, 0.0])]
         site = {"name": "encoder.0", "kind": kind, "query": ["a", "b"], "key": ["x", "y", "z"], "heads": 1}
-        known = {"equal_rows": None, "equal_columns": None, "effects": None, "above_chance": [0.5], "trust": {}}
+        known = {"equal_rows": None, "equal_columns": None, "effects": None, "salience": [0.5], "trust": {}}
         model["sites"] = [site | known | {"weights": encode_weights([weights])}]
     return opened(payload)
 
@@ -982,7 +982,7 @@ def test_large_models_stay_usable(open_report: Any) -> None:
     payload = make_payload({name: 0.5 + 0.05 * index for index, name in enumerate(names)}, layers=1, heads=1, texts=1)
     for model in payload["examples"][0]["models"]:
         site = {"kind": "encoder self-attention", "query": tokens, "key": tokens, "heads": 12, "weights": weights}
-        unmeasured = {"equal_columns": None, "effects": None, "above_chance": [0.5] * 12}
+        unmeasured = {"equal_columns": None, "effects": None, "salience": [0.5] * 12}
         model["sites"] = [
             site | {"name": f"encoder.{layer}", "equal_rows": [0.5] * 12, "trust": {}, **unmeasured}
             for layer in range(12)
