@@ -1,4 +1,4 @@
-"""What a person does with jari, as functions: the command line is a thin cover over these."""
+"""The verbs of jarilab as functions. The command line is a thin layer over them."""
 
 from __future__ import annotations
 
@@ -32,25 +32,29 @@ from jarilab.training.determinism import deterministic
 from jarilab.training.execution import Execution
 from jarilab.training.loop import Report
 
-MOST_THREADS = 8
-"""For each core."""
-LONGEST_INPUT = 2048
-"""Tokens of an input that is walked through: a map has their square."""
+MAX_THREADS_PER_CORE = 8
+MAX_WALK_TOKENS = 2048
+"""Tokens of an input of `walk`, whose maps grow with the square."""
 
 
 def write_examples(task: str, out: str | Path, settings: Mapping[str, Any] | None = None) -> int:
-    """Write a task's examples to a file, one a line, in generation order; gives their number."""
+    """Write the examples of a task to a file, one per line; returns their number.
+
+    Raises UserError for a task that reads its data from files.
+    """
     instance = Experiment.of(task, None, settings).resolved.build_task()
     lines = getattr(instance, "lines", None)
     if lines is None:
-        raise UserError(f"{task} has no data to write: it reads the files it is given")
+        raise UserError(
+            f"expected a task that generates its data, got {task}, which reads files; use a task such as arithmetic"
+        )
     count = 0
 
     def counted() -> Iterator[str]:
         nonlocal count
-        for some in chunks(lines(), 65536):
-            count += len(some)
-            yield "".join(f"{line}\n" for line in some)
+        for chunk in chunks(lines(), 65536):
+            count += len(chunk)
+            yield "".join(f"{line}\n" for line in chunk)
 
     write_text(Path(out), counted())
     return count
@@ -77,21 +81,28 @@ def train(
     snapshots: Annotated[int, Ge(0), Le(100_000)] = 0,
     report: Report | None = None,
 ) -> dict[str, Any]:
-    """Train a model of `task` into the folder `out`, going on where it was left off; gives the final metrics.
+    """Train a model on `task` into the folder `out`, or continue; returns the final metrics.
 
-    out: `runs/TASK-ENCODING-SEED` by default. model: its kind, such as `recurrent`, or a file and class of one's own;
-    the task's usual one by default. seed: decides initial values, data order and dropout. precision: bfloat16 where the
-    machine really has it and the model gains by it, or the one that is named. threads: of PyTorch, all cores by
-    default; bits depend on it. device: auto (an accelerator where there is one), cpu, cuda, cuda:1 or mps. accumulate:
-    passes that make up a step, each over a part of its batch, where memory does not hold all of it. recompute: compute
-    each layer again for its gradient: less memory, more time. compile: let torch.compile fuse the model's operations.
-    shard: under torchrun, cut the model into parts, one for each process (FSDP2); else each has a copy (DDP).
-    tensorboard: write the curve, and maps and measures of some heads at each evaluation, for TensorBoard, into the
-    folder `tensorboard` of the run. tensorboard_heads: those heads, such as `decoder.1.cross:2,encoder.0:0`; the first
-    ones of each site by default.
-    checkpoint_minutes: write a checkpoint as often as that, beside those at each evaluation. snapshots: at how many
-    steps to keep the weights for good, to look at how the model came about. settings: `{"model.d_model": 128,
-    "training.examples": 400000, ...}`.
+    out: folder of the run (default: runs/TASK-ENCODING-SEED).
+    encoding: positional encoding, such as rotary, alibi or sinusoidal+t5; `jarilab encodings` lists all (default: that
+        of the model).
+    model: kind of model, such as decoder or recurrent, or your own as FILE.py:CLASS (default: that of the task).
+    seed: seed of initial values, data order and dropout.
+    settings: `{"model.d_model": 128, "training.examples": 400000, ...}`.
+    precision: float32 or bfloat16; auto takes the faster one for this processor and model.
+    threads: CPU threads of PyTorch; the last bits of results depend on it (default: all cores).
+    device: cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one.
+    accumulate: parts of a batch that are computed one after the other, to save memory.
+    recompute: compute each layer again in the backward pass, which saves memory and takes time.
+    compile: compile the model with torch.compile.
+    shard: under torchrun, divide the model over the processes (FSDP2) instead of copying it (DDP).
+    tensorboard: write curves, attention maps and measures for TensorBoard, to the folder `tensorboard` of the run.
+    tensorboard_heads: heads for TensorBoard, such as decoder.1.cross:2,encoder.0:0 (default: the first heads of each
+        attention layer).
+    checkpoint_minutes: write checkpoints this often, in addition to those at evaluations (default: at evaluations
+        only).
+    snapshots: number of steps, spread over the training, whose weights are kept for the explorer.
+    report: callback after each step, with its metrics.
     """
     execution = Execution(
         device=parse_device(device),
@@ -121,19 +132,22 @@ def evaluate(
     trust_code: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """The metrics of a run's newest or best checkpoint on all held-out data, by free generation, with the ceiling.
+    """Metrics of a run on its held-out data, measured on freely generated answers, with the ceiling.
 
-    data: files to measure on instead of the task's own held-out data. checkpoint: the newest, `last`, or the `best` on
-    the way. threads: of PyTorch, all cores by default; bits depend on it. device: auto (an accelerator where there is
-    one), cpu, cuda, cuda:1 or mps. trust_code: execute the Python files that the run names. options: how answers are
-    written, such as `beam_size=5`, for runs that write answers. `notices` among the metrics says what of the data was
-    left out.
+    data: files to measure on (default: the held-out data of the task).
+    checkpoint: the last checkpoint, or the best one by the metric of the task.
+    threads: CPU threads of PyTorch; the last bits of results depend on it (default: all cores).
+    device: cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one.
+    trust_code: execute the Python files that the run names.
+    options: how answers are generated, such as `beam_size=5`, for runs that generate.
+
+    The metrics include `notices`, which say what part of the data was left out.
     """
     use_threads(threads)
     opened = open_run(run, checkpoint=checkpoint, trust_code=trust_code, device=device)
     task, predictor = opened.task, opened.predictor
     if data:
-        task = copy(task)  # the run, which may be open for more, keeps its own held-out data
+        task = copy(task)  # an open run keeps its held-out data
         task.hold_out(data)
         predictor = predictor_for(opened.model, task)
     else:
@@ -141,9 +155,16 @@ def evaluate(
     scoring = _options("evaluate", predictor.scoring, options)
     metrics = predictor.evaluate(options=scoring)
     experiment = opened.experiment
-    who = {"run": str(opened.folder), "encoding": experiment.encoding, "seed": experiment.seed}
-    told = {"ceiling": task.ceiling(), "notices": task.held_out_notices()}
-    return {**who, "step": opened.step, "metric": task.metric.name, **metrics, **told}
+    return {
+        "run": str(opened.folder),
+        "encoding": experiment.encoding,
+        "seed": experiment.seed,
+        "step": opened.step,
+        "metric": task.metric.name,
+        **metrics,
+        "ceiling": task.ceiling(),
+        "notices": task.held_out_notices(),
+    }
 
 
 def predict(
@@ -156,14 +177,17 @@ def predict(
     trust_code: bool = False,
     **options: Any,
 ) -> Iterator[Prediction]:
-    """What a run says of each source: an answer, text that goes on, classes, things with their boxes, painted images.
+    """Predictions of a run for each source: answers, continued texts, classes, boxes or painted images.
 
-    sources: lines of text, prompts, captions, names of image files, or held-out images such as `#5`. at_once: how many
-    to answer together. checkpoint: the newest, `last`, or the `best` on the way. device: auto (an accelerator where
-    there is one), cpu, cuda, cuda:1 or mps. trust_code: execute the Python files
-    that the run names. options: those of the run's kind of answer, such as `beam_size=5`, `temperature=0.8`,
-    `threshold=0.7`, `count=4`; `jarilab predict RUN --help` lists them. A source that cannot be read gets its error
-    and stops nothing. Raises UserError for options that this run has not.
+    sources: lines of text, prompts, captions, names of image files, or held-out images such as `#5`.
+    at_once: sources per batch.
+    checkpoint: the last checkpoint, or the best one by the metric of the task.
+    device: cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one.
+    trust_code: execute the Python files that the run names.
+    options: of the run's predictor, such as `beam_size=5`, `temperature=0.8`, `threshold=0.7` or `count=4`;
+        `jarilab predict RUN --help` lists them.
+
+    A source that cannot be read has a prediction with an error. Raises UserError for unknown options.
     """
     opened = open_run(run, checkpoint=checkpoint, trust_code=trust_code, device=device)
     predictor = opened.predictor
@@ -189,58 +213,60 @@ def compare(
     cluster: ClusterKind | None = None,
     resources: Resources | None = None,
 ) -> dict[str, Any]:
-    """Train the same model under each encoding and seed, side by side, and compare: gives the table.
+    """Train the same model with each encoding and seed, and compare; returns the table.
 
-    Writes table.json and report.html into `out`. Trials run at the same time with one thread each; a study that was
-    cut off goes on with the trials that are not finished, and one that fails stops nothing else. encodings: such as
-    none,sinusoidal,rotary. seeds: how many for each, paired; 1 by default. model, settings, precision, snapshots: as
-    for `train`. jobs: trials at once; as many as keep all cores, or GPUs, busy by default. rates: learning rates, of
-    which each encoding gets the one that it is best with at seed 0, which is not compared; all are tried for all.
+    Writes table.json and report.html to `out`. Trials run in parallel with one thread each. An interrupted study
+    continues with its unfinished trials. A failed trial does not stop the others.
 
-    task: or the folder of a study, to go on with it: `compare("runs/why", encodings=["+t5"], seeds=8)` adds an encoding
-    and seeds, and trains only these. train: whether to train at all, of a study that is there; else the table is that
-    of the trials which are finished. trust_code: execute the Python files that the study names.
-
-    cluster: `slurm` runs the trials as jobs that go on when this process ends and are found again, `local` does the
-    same on this machine, `script` writes a script for sbatch and stops: `script` and `commands` are then given. By
-    default trials end with this process. resources: what each trial asks of the cluster.
+    task: a task, or the folder of a study. `compare("runs/why", encodings=["+t5"], seeds=8)` adds an encoding and
+        seeds to a study and trains only these.
+    encodings: encodings to compare, such as none,sinusoidal,rotary.
+    seeds: seeds of each encoding, the same for all (default: 1).
+    model, settings, precision, snapshots: as for `train`.
+    jobs: trials that run at the same time (default: one for each core, or each GPU).
+    rates: learning rates to try at seed 0, which is not compared; each encoding is compared at its best one.
+    train: False returns the table of the trials that are finished.
+    trust_code: execute the Python files that the study names.
+    cluster: slurm submits the trials as SLURM jobs, local starts them as background processes, script writes a script
+        for sbatch and stops (default: trials end with this process).
+    resources: of each trial on a cluster.
     """
     place = Place(jobs, cores(), cluster, resources)
     if study.is_study(task):
         if out is not None or settings or model is not None or rates:
             raise UserError(
-                f"{task} holds a study, which has its settings; give encodings and seeds alone"
+                f"{task} is a study, whose settings are fixed; pass only encodings and seeds"
             )
         folder = Path(task)
-        held = study.Study.read(folder).trusted(folder, trust_code)
+        existing = study.Study.read(folder).trusted(folder, trust_code)
         if not train:
-            return comparing.report(held, folder)
-        return comparing.run(held.extended(encodings, seeds), folder, place)
+            return comparing.report(existing, folder)
+        return comparing.run(existing.extended(encodings, seeds), folder, place)
     if out is None or not encodings:
         raise UserError(
-            f"{task} is compared under encodings, into a folder; give encodings and out"
+            f"compare expects encodings and a folder for {task}; pass encodings and out"
         )
     seeds = 1 if seeds is None else seeds
-    asked = study.Study.of(
+    new = study.Study.of(
         str(task), encodings, seeds, settings or {}, precision, model, snapshots, rates
     )
-    return comparing.run(asked, checked_folder(out), place)
+    return comparing.run(new, checked_folder(out), place)
 
 
 def report(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Write a page with the curves of runs, finished or not, which opens without a network; gives its path.
+    """Write a page with the training curves of runs; returns its path.
 
-    out: `report.html` in the folder of the one run, or beside several, by default. Raises UserError for a folder that
-    is no run, or has no curve yet.
+    out: page to write (default: report.html in the folder of one run, or beside several). Raises UserError for a folder
+    that is not a run or has no curve yet.
     """
     return curves.write(runs, out)
 
 
 @dataclass(frozen=True, eq=False)
 class WalkResult:
-    """An input, the run's answer to it, and the walk through one head on the way.
+    """An input, the answer of the run, and the walk through one head.
 
-    answer: of a run that paints, what is read in the image, as a caption; None where nobody reads it.
+    answer: for a run that paints, the caption that its judge reads in the image; None without a judge.
     """
 
     input: str
@@ -257,22 +283,24 @@ def walk(
     step: int | None = None,
     trust_code: bool = False,
 ) -> WalkResult:
-    """Follow one head of one attention, matrix by matrix, from the embedding to its output, in float64.
+    """Follow one attention head in float64, matrix by matrix, from the embedding to its output.
 
-    input: an example of the task by default. site: such as encoder.0, decoder.1.self, decoder.1.cross; the first one of
-    the model by default. head: counted from 0. step: of a recurrent decoder, the first by default. trust_code: execute
-    the Python files that the run names.
+    input: input of the model (default: an example of the task).
+    site: attention layer, such as encoder.0, decoder.1.self or decoder.1.cross (default: the first).
+    head: number of the head, from 0.
+    step: step of a recurrent decoder (default: the first).
+    trust_code: execute the Python files that the run names.
     """
     opened = open_run(run, trust_code=trust_code)
     predictor = opened.predictor
-    trace = predictor.trace(opened.example() if input is None else input, LONGEST_INPUT)
-    # The answer is what `predict` gives; the numbers on the way to it are followed in float64.
+    trace = predictor.trace(opened.example() if input is None else input, MAX_WALK_TOKENS)
+    # The answer is that of `predict`. Only the walk is computed in float64.
     tape = look_inside(predictor.traced_model.double(), to_float64(trace.inputs))
     site = tape.sites[0] if site is None else site
     where = tape.site(site)
     names = {"queries": trace.names(where.queries), "keys": trace.names(where.keys)}
     vocabulary = None
-    if goes_step_by_step(tape, site):  # whose walk ends at the tokens that may come next
+    if goes_step_by_step(tape, site):  # such a walk ends at the scores of the next token
         size = next(reversed(opened.task.model_options.values()))
         vocabulary = predictor.names(range(size))
     walked = walk_of(tape, site, head, **names, step=step, vocabulary=vocabulary)
@@ -286,8 +314,10 @@ def open_run(
     trust_code: bool = False,
     device: str = "cpu",
 ) -> OpenRun:
-    """A run that is open already, with the weights it was opened with and where it is, or one to open. Raises
-    UserError where the best checkpoint is asked for of a run that was opened with its last one."""
+    """Open a run, or return one that is open.
+
+    Raises UserError for the best checkpoint of a run that is open with its last one.
+    """
     if isinstance(run, OpenRun):
         if checkpoint == "best" != run.checkpoint:
             raise UserError(
@@ -299,40 +329,40 @@ def open_run(
 
 
 def use_threads(threads: int | None) -> None:
-    """Compute with so many threads, all cores by default, and so that results depend on nothing else."""
+    """Set the number of threads, and use deterministic algorithms. None: all cores."""
     deterministic(checked_threads(threads))
 
 
 def checked_threads(threads: int | None) -> int:
-    """Raises UserError for more threads than help anyone: some thousands end a process."""
-    most = MOST_THREADS * cores()
-    if threads is not None and not 1 <= threads <= most:
-        raise UserError(f"threads: expected 1 to {most}, for {cores()} cores; got {threads:,}")
+    """The number of threads; None becomes all cores. Raises UserError for too many."""
+    # Some thousands of threads end the process.
+    limit = MAX_THREADS_PER_CORE * cores()
+    if threads is not None and not 1 <= threads <= limit:
+        raise UserError(f"threads: expected 1 to {limit}, for {cores()} cores; got {threads:,}")
     return threads or cores()
 
 
 def cores() -> int:
-    """The processors this process may use."""
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _options(verb: str, target: type, given: Mapping[str, Any]) -> Any:
-    """The options of a kind of answer. Raises UserError for one that it has not, naming those that it has."""
-    return target(**read_options(f"{verb} of this run", options_of(target), given))
+def _options(verb: str, target: type, values: Mapping[str, Any]) -> Any:
+    """The options of a predictor. Raises UserError for an unknown one, with a list of all."""
+    return target(**read_options(f"{verb} of this run", options_of(target), values))
 
 
 def _check_held_out(opened: OpenRun) -> None:
-    """Raises UserError where held-out data were a part of files that have changed since."""
-    named = opened.task.held_out_of
-    if not named:
+    """Raises UserError if the files that the held-out data are part of have changed since training."""
+    files = opened.task.held_out_of
+    if not files:
         return
-    there = str(read_run(opened.folder).get("data"))
-    here = opened.task.fingerprint()
-    if here != there:
+    before = str(read_run(opened.folder).get("data"))
+    now = opened.task.fingerprint()
+    if now != before:
         raise UserError(
-            f"{opened.folder} held out a part of {' and '.join(named)} as it was when training began; now it is "
-            f"another text, of which the model may have seen any part: {there!r} then, {here!r} now; put the old one "
-            "back, or name what to measure on with --data"
+            f"{opened.folder}: expected {' and '.join(files)} as they were at training, {before!r}, got {now!r}. The "
+            "model may have been trained on any part of them; restore the files, or measure on others with --data"
         )

@@ -156,8 +156,8 @@ HARD_LINES = [
     (b"12+x\n", "no token for 'x'; the model knows the characters 0123456789+-"),
     (b"\n", "the line is empty; write an expression such as 21+211"),
     (b"1" * 10_000 + b"\n", "10,000 characters are too many; expressions of this run have at most 5"),
-    (b"1+\xff2\n", "byte 3 is no UTF-8; save the file as UTF-8"),
-    (b"7" * 3_000_000 + b"\n", "3,000,001 bytes are too many for a line; at most 1,048,576"),
+    (b"1+\xff2\n", "byte 3 is not UTF-8; save the file as UTF-8"),
+    (b"7" * 3_000_000 + b"\n", "expected a line of 1,048,576 bytes at most, got 3,000,001"),
     (b"30-4\r\n", None),
     ("１+２\n".encode(), "no token for '１', '２'; the model knows the characters 0123456789+-"),
     (b"\0\n", "no token for '\\x00'; the model knows the characters 0123456789+-"),
@@ -282,7 +282,7 @@ def test_a_terminal_without_input_says_that_it_waits(run):
     )
     os.close(terminal)
     os.close(controller)
-    assert without_waits(done.stderr) == "jarilab: waiting for a line to answer; Ctrl-D on an empty line ends\n"
+    assert without_waits(done.stderr) == "jarilab: type a line to answer; Ctrl-D on an empty line ends\n"
     assert (done.returncode, done.stdout.count("\n")) == (0, 1)
 
 
@@ -337,7 +337,7 @@ def test_tasks_and_encodings_are_listed():
     assert found["none"]["hooks"] == []
     assert [option["name"] for option in found["rotary"]["options"]] == ["base", "fraction", "pairing"]
     _, out, _ = table
-    assert re.search(r"^rotary +1 +rotate +anywhere +yes +0 +Su et al. 2021\n    Turns pair i", out, re.MULTILINE)
+    assert re.search(r"^rotary +1 +rotate +anywhere +yes +0 +Su et al. 2021\n    Rotates pair i", out, re.MULTILINE)
     assert "arithmetic    encoder_decoder, decoder, recurrent  All expressions" in both[1]
 
 
@@ -351,7 +351,7 @@ def test_a_report_of_runs_is_written(run, tmp_path):
         ["train", TASK, "--encoding", "rotary", "--out", ours, *settings()],
     )
     code, out, err = one
-    told = "in any browser, or give --open; it needs no network"
+    told = "in any browser, or pass --open; it needs no network"
     assert (code, err) == (0, f"jarilab: open {ours / 'report.html'} {told}\n")
     assert json.loads(out) == {"report": str(ours / "report.html"), "runs": [str(ours)]}
     page = (ours / "report.html").read_text()
@@ -410,17 +410,17 @@ MISTAKES = {
     "layers": ([*TRAIN, "--n-layers", "3"], "did you mean --n-encoder-layers or --n-decoder-layers? see"),
     "setting twice": (
         [*TRAIN, "--d-model", "16", "--set", "model.d_model=32"],
-        "model.d_model is given twice, 32 and 16; give it once",
+        "one value of model.d_model, got 32 and 16",
     ),
     "setting value": ([*TRAIN, "--d-model", "wide"], "d_model: input should be a valid integer"),
     "seed": ([*TRAIN, "--seed", "one"], "--seed: input should be a valid integer"),
     "long seed": ([*TRAIN, "--seed", "9" * 30], "--seed: expected an integer of 9,223,372,036,854,775,807 at most"),
     "threads": ([*TRAIN, "--threads", "0"], "--threads: input should be greater than or equal to 1; got '0'"),
-    "no task": (["train"], "train needs a task, such as jarilab train arithmetic; or --from RUN, a run to repeat"),
+    "no task": (["train"], "train expects a task, such as jarilab train arithmetic; or a run"),
     "no encodings": (["compare", TASK], f"required: --encodings, --out; `jarilab compare {TASK} --help` shows what"),
     "alias far from all": ([*TRAIN, "--encoding", "roep"], "unknown encoding 'roep'; did you mean 'rope'? Kno"),
     "nothing near": ([*TRAIN, "--encoding", "xyzzy"], "unknown encoding 'xyzzy'; Known: alibi,"),
-    "family": ([*TRAIN, "--encoding", "relative"], "'relative' is more than one encoding (how far two tokens are"),
+    "family": ([*TRAIN, "--encoding", "relative"], "'relative' is more than one encoding ("),
     "odd head width": (
         [*TRAIN, "--encoding", "rotary", "--set", "model.d_model=60", "--set", "model.n_heads=4"],
         "rotary needs an even head width; got 15 (d_model=60, n_heads=4); use d_model=64, or fraction=0.933333",
@@ -441,7 +441,7 @@ MISTAKES = {
     "small": (["data", "arithmetic:maximum=1", "--out", "{new}"], "8 expressions are too few to hold some out"),
     "file": (["data", TASK, "--out", "{file}/x"], "{file}/x cannot be written: Not a directory"),
     "no study": (["compare", "{folder}"], "{folder} is a folder and holds no study: it has no study.json; name a task"),
-    "no encoding": (["compare", TASK, "--out", "{new}", "--encodings", ","], "--encodings names none; write"),
+    "no encoding": (["compare", TASK, "--out", "{new}", "--encodings", ","], "--encodings: expected encodings, got"),
     "no seeds": (
         ["compare", TASK, "--out", "{new}", "--encodings", "none", "--seeds", "0"],
         "a comparison needs at least one seed, got 0",
@@ -469,7 +469,7 @@ MISTAKES = {
     "report of nothing": (["report", "{runs}/one"], "{runs}/one has no curve yet: nothing of it was trained"),
     "report into a folder": (["report", "{run}", "--out", "{folder}"], "{folder} is a folder; expected the name of a"),
     "shell": (["completion", "tcsh"], "invalid choice: 'tcsh' (choose from"),
-    "words and prompt": (["predict", "{run}", "1+1", "--prompt", "1+1"], "as words or as --prompt, not both"),
+    "words and prompt": (["predict", "{run}", "1+1", "--prompt", "1+1"], "as words or as --prompt, got both"),
     "another kind": (["predict", "{run}", "--threshold", "1"], "the options of this run are --beam-size,"),
     "site": (["walk", "{run}", "--input", "1+1", "--site", "encdr.0"], "unknown site 'encdr.0'; did you mean 'enco"),
     "head": (["walk", "{run}", "--input", "1+1", "--head", "2"], "encoder.0 has the heads 0 to 1, got 2"),
@@ -533,9 +533,12 @@ def test_the_settings_of_a_task_are_listed():
     code, out, err = command("train", "arithmetic", "--help")
     assert (code, err) == (0, "")
     listed = " ".join(out.split())
-    assert re.search(r"the task arithmetic:.* --maximum INTEGER .*\(999\)", listed)
-    assert re.search(r"the model encoder_decoder:.* --d-model INTEGER .*\(64\)", listed)
-    assert "--optimizer {muon,adamw} muon (matrices by Muon, the rest by AdamW) or adamw (all) (muon)" in listed
+    assert re.search(r"the task arithmetic:.* --maximum INTEGER .*\(default: 999\)", listed)
+    assert re.search(r"the model encoder_decoder:.* --d-model INTEGER .*\(default: 64\)", listed)
+    assert (
+        "--optimizer {muon,adamw} muon (Muon for matrices, AdamW for the rest) or adamw (AdamW for all) (default: muon)"
+        in listed
+    )
 
 
 # Files of others -----------------------------------------------------------------------------------------------------
@@ -598,7 +601,7 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(tmp_path, number, code):
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (code, b"")
-    assert err.decode().endswith("jarilab: stopped; the checkpoint is written, and the same command goes on from it\n")
+    assert err.decode().endswith("run the same command again to continue\n")
     (kept,) = (folder / "checkpoints").iterdir()
     step = int(kept.name.removeprefix("step-"))
     assert step >= 50
@@ -679,7 +682,7 @@ def test_compare_writes_the_table_and_the_report(compared):
     table = json.loads(out)
     assert out.count("\n") == 1
     assert table == json.loads((folder / "table.json").read_text())
-    assert err.endswith(f"jarilab: open {folder / 'report.html'} in any browser, or give --open; it needs no network\n")
+    assert err.endswith(f"jarilab: open {folder / 'report.html'} in any browser, or pass --open; it needs no network\n")
     assert [row["encoding"] for row in table["encodings"]] == ["none", "rotary:base=500"]
     for row in table["encodings"]:
         assert {
@@ -748,7 +751,7 @@ def test_compare_stopped_by_a_signal_stops_its_trials_and_goes_on(tmp_path):
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (143, b"")
-    assert b"stopped; the checkpoint is written" in err
+    assert b"stopped after writing a checkpoint" in err
     assert list((folder / "rotary-1" / "checkpoints").iterdir()), "the trial wrote its checkpoint"
     # The lock is free, so nothing trains there any more.
     for trial in folder.glob("*-1"):

@@ -32,7 +32,7 @@ def test_an_encoding_of_ones_own(here):
     said = command("show", f"{EXAMPLES / 'my_encoding.py'}:Kerple", *SMALL, "--save", "mine.html")
     assert (said.returncode, said.stderr) == (
         0,
-        "jarilab: open mine.html in any browser, or give --open; it needs no network\n",
+        "jarilab: open mine.html in any browser, or pass --open; it needs no network\n",
     )
     assert "my_encoding.py" in (here / "mine.html").read_text()
 
@@ -71,23 +71,23 @@ def test_the_softmax_of_ones_own_numbers(here):
 
 
 MISTAKES = {
-    "nothing": ([], "nothing to draw; name encodings, such as rotary or t5,alibi, or give numbers: --softmax"),
+    "nothing": ([], "expected encodings or numbers, got neither; write such as rotary, or --softmax"),
     "name": (["rotery"], "unknown encoding 'rotery'; did you mean 'rotary'?"),
-    "empty": ([","], "SPEC names none; write such as none,sinusoidal,rotary"),
+    "empty": ([","], "SPEC: expected encodings, got ','; write such as none,sinusoidal,rotary"),
     "length": (["t5", "--length", "0"], "--length: input should be greater than or equal to 2; got '0'"),
     "heads": (["t5", "--d-model", "100"], "got d_model=100 and n_heads=8; use d_model=96"),
     "option": (["t5:bucket=4"], "t5 has no option 'bucket'; did you mean 'buckets'?"),
     "file": (["mine.py:Mine"], "no file mine.py to take the encoding from; write the path"),
     "no encoding": (["words.py"], "words.py has no class that could be the encoding; write one that derives from"),
     "folder": (["t5", "--save", "."], ". is a folder; expected the name of a file"),
-    "no folder": (["t5", "--save", "new/page.html"], "new/page.html: its folder is not there; make it first"),
+    "no folder": (["t5", "--save", "new/page.html"], "new/page.html: its folder does not exist; make it first"),
     "file for svgs": (["t5", *SMALL, "--svg", "words.py"], "words.py is a file; expected a folder to write SVG files"),
     "no numbers": (["--softmax", "0.3,abc"], "expected numbers with commas between them, got 'abc' in '0.3,abc'"),
     "one number": (["--softmax", "3"], "expected 2 to 256 finite numbers in a row, got 3.0; give such as 0.3,0.4"),
     "infinite": (["--softmax", "1,inf"], "expected 2 to 256 finite numbers in a row"),
     "divisor": (["--softmax", "1,2", "--divide", "0"], "divided by the root of a number above 0, got 0"),
-    "both": (["t5", "--softmax", "1,2"], "--softmax draws numbers alone, got t5 too; omit one of them"),
-    "divided encoding": (["t5", "--divide", "2"], "--divide is of numbers; give them with --softmax, or omit it"),
+    "both": (["t5", "--softmax", "1,2"], "--softmax expects numbers only, got t5 too; omit one of them"),
+    "divided encoding": (["t5", "--divide", "2"], "--divide needs numbers; pass them with --softmax, or omit it"),
 }  # fmt: skip
 
 

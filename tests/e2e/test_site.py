@@ -13,7 +13,7 @@ import pytest
 import jarilab
 from helpers.command import command
 from jarilab import api
-from jarilab.cli.settings import specs_of
+from jarilab.cli.settings import parse_specs
 from jarilab.encodings.base import registry
 
 ROOT = Path(__file__).parent.parent.parent
@@ -250,7 +250,7 @@ def test_a_drawing_is_made(line: str, tmp_path: Path) -> None:
 def test_figures_compare_encodings_that_there_are() -> None:
     compared = [shlex.split(line) for line in FIGURES if line.startswith("jarilab compare ")]
     for words in compared:
-        for spec in specs_of("--encodings", words[words.index("--encodings") + 1]):
+        for spec in parse_specs("--encodings", words[words.index("--encodings") + 1]):
             assert registry.spec(spec).target
 
 

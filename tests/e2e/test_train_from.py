@@ -41,7 +41,7 @@ def test_what_was_otherwise_then_is_told(runs, tmp_path):
     assert said.returncode == 0, said.stderr
     assert f"not as in {tmp_path / 'add'}: torch was 2.0, is " in said.stderr
     assert said.stderr.count("torch was 2.0") == 1
-    assert "the data, or what is kept of them, are not those of then" in said.stderr
+    assert "the data, or the files that the run keeps of them, are different" in said.stderr
 
 
 def test_other_versions_are_told_before_anything_is_trained(runs, tmp_path):
@@ -72,10 +72,10 @@ def test_what_is_given_wins_and_is_told(runs):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "train needs a task, such as jarilab train arithmetic; or --from RUN, a run to repeat"),
+        ((), "train expects a task, such as jarilab train arithmetic; or a run"),
         (("--from", "nowhere"), "nowhere"),
-        (("sort", "--from", "add"), "is a run of arithmetic with encoder_decoder, and --from repeats it"),
-        (("--from", "add", "--model", "decoder"), "is a run of arithmetic with encoder_decoder, and --from repeats it"),
+        (("sort", "--from", "add"), "is a run of arithmetic with encoder_decoder; --from cannot change"),
+        (("--from", "add", "--model", "decoder"), "is a run of arithmetic with encoder_decoder; --from cannot change"),
         (("--from", "add", "--d-modle", "3"), "did you mean --d-model?"),
     ],
 )

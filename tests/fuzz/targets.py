@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from helpers.runs import save_checkpoint
-from jarilab.cli.settings import specs_of
+from jarilab.cli.settings import parse_specs
 from jarilab.comparison.study import Study
 from jarilab.core.errors import UserError
 from jarilab.core.options import options_of, read_options
@@ -190,7 +190,7 @@ def model(data: bytes) -> object:
 
 
 def spec_list(data: bytes) -> object:
-    return specs_of("--encodings", text(data)), split_specs(text(data))
+    return parse_specs("--encodings", text(data)), split_specs(text(data))
 
 
 def settings(data: bytes) -> object:

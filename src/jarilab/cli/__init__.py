@@ -1,8 +1,8 @@
-"""The command line: a thin cover over `jarilab.api`.
+"""The command line: a thin layer over `jarilab.api`.
 
-Results go to standard output, everything else to standard error. Exit codes: 0 done, 2 the user's mistake, 1 ours,
-130 and 143 on Ctrl-C and SIGTERM. A command is a file of `commands/`; its flags are made of the definitions that Python
-goes by.
+Results go to standard output, everything else to standard error. Exit codes: 0 success, 2 a mistake of the user, 1 a
+fault of jarilab, 130 Ctrl-C, 143 SIGTERM. Each verb is a file in `commands/`. Its flags are made from the options of
+Python functions.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from collections.abc import Sequence
 
 from jarilab.cli import commands
 from jarilab.cli.arguments import parse
-from jarilab.cli.ranks import is_one_of_several, speaks
-from jarilab.cli.terminal import Unheard, say
+from jarilab.cli.terminal import SafeStderr, is_distributed, is_local_first, say
 from jarilab.core.errors import UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; gives the exit code. One of several processes that torchrun started ends here."""
-    code = _told(arguments)
-    if is_one_of_several():
-        # The threads of a backend may abort a process that ends in the ordinary way, after all is done.
+    """Run one command; returns the exit code. A process of torchrun exits here."""
+    code = _run_and_report(arguments)
+    if is_distributed():
+        # Threads of a distributed backend may abort a process that exits normally after its work is done.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 stream.flush()
@@ -32,34 +31,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _told(arguments: Sequence[str] | None) -> int:
-    """Run one command, and say what went wrong; gives the exit code."""
-    # Threads that wait for each other by spinning stand still beside a busy neighbour: a step of two threads on two
-    # cores then takes ten times as long. OpenMP reads this when torch is imported, which no command has done yet.
+def _run_and_report(arguments: Sequence[str] | None) -> int:
+    """Run one command and print what went wrong; returns the exit code."""
+    # Threads that spin while waiting stall on a busy machine: a step of two threads on two cores then takes ten times
+    # as long. OpenMP reads this when torch is imported, which no command has done yet.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     words = sys.argv[1:] if arguments is None else arguments
-    with contextlib.redirect_stderr(Unheard(sys.stderr)):
-        return _code(words)
+    with contextlib.redirect_stderr(SafeStderr(sys.stderr)):
+        return _exit_code(words)
 
 
-def _code(arguments: Sequence[str]) -> int:
+def _exit_code(arguments: Sequence[str]) -> int:
     try:
         return _run(arguments)
     except UserError as error:
-        if speaks() or error.print_on_this_rank:
+        if is_local_first() or error.print_on_this_rank:
             say(str(error))
         return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever reads our results has had enough; nothing more can be said. What was trained is in its folder.
+        # The reader of the results is gone. What was trained is in its folder.
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        # A full disk, a name that is too long, a folder that is not ours: nothing that a traceback would help with.
+        # A full disk, a name that is too long, a folder without permission: a traceback would not help.
         where = "standard output" if error.filename is None else error.filename
         say(f"{where}: {error.strerror or error}")
         return 2
@@ -67,14 +66,14 @@ def _code(arguments: Sequence[str]) -> int:
         number = getattr(error, "number", None)
         if type(error).__name__ != "Interrupted" or number is None:
             raise
-        if speaks():
-            say("stopped; the checkpoint is written, and the same command goes on from it")
+        if is_local_first():
+            say("stopped after writing a checkpoint; run the same command again to continue")
         return 128 + number
 
 
 def _run(arguments: Sequence[str]) -> int:
     name, options = parse(arguments)
     code = commands.module(name).run(options)
-    if sys.stdout is not None:  # closed by whoever called
-        sys.stdout.flush()  # here, where a reader that has gone away is no fault
+    if sys.stdout is not None:  # the caller may have closed it
+        sys.stdout.flush()  # here, where a closed pipe is handled
     return code or 0

@@ -1,14 +1,15 @@
-"""What a person may type: the words of a command, read by the flags it has."""
+"""Command-line parsers: flags are made from the options of Python functions and constructors."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jarilab._version import __version__
 from jarilab.cli import aliases, commands
-from jarilab.cli.flags import add_flag, flag_of
 from jarilab.core.errors import UserError, closest_match, unknown
 
 if TYPE_CHECKING:
@@ -16,43 +17,45 @@ if TYPE_CHECKING:
 
 Words = Sequence[str]
 SETTINGS = "settings"
-"""The group of a task's settings."""
+"""Name of the group of flags that are settings of an experiment."""
+SWITCH = {"action": "store_const", "const": True}
+"""argparse keywords of a flag without a value, whose default is no."""
 
 
-class Known(NamedTuple):
-    """An option that was made a flag: whose it is, how it is typed, what its values are."""
+class Flag(NamedTuple):
+    """A flag that was made from an option. group: attribute of the parsed options that holds its value."""
 
     group: str
-    flag: str
+    name: str
     option: Option
 
 
 class Parser(argparse.ArgumentParser):
-    """The arguments of one command. Mistakes are UserErrors, in one line.
+    """Parser of one verb. Its errors are one-line UserErrors.
 
-    help_command: what shows all that may be typed. beside: what is said beside an option that there is not. more: the
-    positional argument that takes words behind options too, since argparse ends a list of words at the first option.
-    answers: the attribute of a predictor whose options the command has, once a run is named.
+    help_command: the command that lists every flag. unknown_hint: added to the error of an unknown flag. more: the
+    positional argument that also takes words after flags, since argparse ends a list of words at the first flag.
+    answers: the attribute of a predictor that holds further options, which depend on the run.
     """
 
     def __init__(self, name: str, summary: str):
         super().__init__(prog=f"jarilab {name}".strip(), description=summary, allow_abbrev=False)
         self.help_command = f"{self.prog} --help"
-        self.beside = ""
+        self.unknown_hint = ""
         self.more: str | None = None
         self.answers: str | None = None
-        self.known: dict[str, Known] = {}
+        self.flags_by_dest: dict[str, Flag] = {}
 
     @property
     def flags(self) -> list[str]:
-        """Every flag of this command."""
+        """Every flag of this verb."""
         return [flag for flag in self._option_string_actions if flag.startswith("--")]
 
     @property
-    def words(self) -> str:
-        """What is typed without a flag before it, as the help shows it."""
+    def usage_words(self) -> str:
+        """The positional arguments, as the usage line shows them."""
         actions = self._get_positional_actions()
-        return " ".join(_word(str(action.metavar), action.nargs) for action in actions)
+        return " ".join(_usage_word(str(action.metavar), action.nargs) for action in actions)
 
     def add_options(
         self,
@@ -62,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         title: str | None = None,
         without: Sequence[str] = (),
     ) -> None:
-        """Make options flags; what is given is `options.GROUP[name]` of what `read` gives."""
+        """Add a flag for each option. Values are in `options.GROUP[name]` of what `read` returns."""
         container = self.add_argument_group(title) if title else self
         for name, option in options.items():
             if name not in without:
@@ -71,13 +74,13 @@ class Parser(argparse.ArgumentParser):
     def add_option(
         self, container: argparse._ActionsContainer, group: str, key: str, option: Option
     ) -> None:
-        """Make one option a flag, with its group before it where its name is taken."""
+        """Add a flag for one option. If its name is taken, the flag starts with the group."""
         flag = flag_of(option.name)
         if flag in self._option_string_actions:
             flag = flag_of(f"{group}_{option.name}")
-        self.add_named(container, flag, group, key, option)
+        self.add_flag(container, flag, group, key, option)
 
-    def add_named(
+    def add_flag(
         self,
         container: argparse._ActionsContainer,
         flag: str,
@@ -85,52 +88,71 @@ class Parser(argparse.ArgumentParser):
         key: str,
         option: Option,
     ) -> None:
-        """Make one option this flag."""
+        """Add one option as `flag`."""
         dest = f"{group} {key}"
-        self.known[dest] = Known(group, flag, option)
-        repeat, both = self.more is not None, group == SETTINGS
-        add_flag(container, flag, dest, option, repeat=repeat, both=both)
+        self.flags_by_dest[dest] = Flag(group, flag, option)
+        is_setting = group == SETTINGS
+        add_flag(container, flag, dest, option, repeat=self.more is not None, both=is_setting)
+
+    def show_first(self, *flags: str) -> None:
+        """List these flags at the top of the help, if the parser has them."""
+        actions = [self._option_string_actions[flag] for flag in flags if flag in self.flags]
+        others = [one for one in self._optionals._group_actions if one not in actions]
+        self._optionals._group_actions[:] = [*actions, *others]
+
+    def show_last(self, title: str) -> None:
+        """List the group of this title at the end of the help."""
+        self._action_groups.sort(key=lambda group: group.title == title)
 
     def read(self, words: Words) -> argparse.Namespace:
-        """The options of the command; those of a group in a dictionary of its name. Raises UserError."""
+        """Parse the words of a command line. Raises UserError for unknown words and invalid values.
+
+        Values of options are in a dictionary for each group.
+        """
         options, rest = self.parse_known_args(words)
         if rest and self.more and not any(word.startswith("-") for word in rest):
             setattr(options, self.more, [*getattr(options, self.more), *rest])
             rest = []
         if rest:
             raise self._unrecognized(rest)
-        for known in self.known.values():
-            setattr(options, known.group, {})
-        for dest, known in self.known.items():
+        for flag in self.flags_by_dest.values():
+            setattr(options, flag.group, {})
+        for dest, flag in self.flags_by_dest.items():
             value = vars(options).pop(dest)
             if value is not None:
-                getattr(options, known.group)[dest.partition(" ")[2]] = self._value(known, value)
+                getattr(options, flag.group)[dest.partition(" ")[2]] = _converted(flag, value)
         return options
 
-    def _value(self, known: Known, value: Any) -> Any:
-        """What was typed, as the definition wants it. Settings are read with all else of their experiment."""
-        return value if known.group == SETTINGS else known.option.read_as(known.flag, value)
-
     def _unrecognized(self, rest: Words) -> UserError:
-        suggested: list[str] = []
-        if rest[0].startswith("--"):
-            flags = {flag.removeprefix("--"): flag for flag in self.flags}
-            match = closest_match(rest[0][2:].partition("=")[0], flags)
-            suggested = aliases.suggestions(rest[0], self.flags) or (
-                [flags[match]] if match else []
-            )
-        hint = f"; did you mean {' or '.join(suggested)}?" if suggested else ""
-        if self.beside and not suggested:
-            hint = f"; {self.beside}"
+        candidates = self._candidates(rest[0]) if rest[0].startswith("--") else []
+        hint = ""
+        if candidates:
+            hint = f"; did you mean {' or '.join(candidates)}?"
+        elif self.unknown_hint:
+            hint = f"; {self.unknown_hint}"
         text = f"unrecognized arguments: {' '.join(rest)}{hint}"
-        return UserError(f"{text}{'' if suggested else ';'} see `{self.help_command}`")
+        return UserError(f"{text}{'' if candidates else ';'} see `{self.help_command}`")
+
+    def _candidates(self, word: str) -> list[str]:
+        """Flags that an unknown one may mean."""
+        candidates = aliases.suggestions(word, self.flags)
+        if candidates:
+            return candidates
+        flag_by_name = {flag.removeprefix("--"): flag for flag in self.flags}
+        match = closest_match(word[2:].partition("=")[0], flag_by_name)
+        return [flag_by_name[match]] if match else []
 
     def error(self, message: str) -> Any:
         raise UserError(f"{message}; `{self.help_command}` shows what there is")
 
 
+def _converted(flag: Flag, value: Any) -> Any:
+    # Settings are checked later, together with the rest of their experiment.
+    return value if flag.group == SETTINGS else flag.option.read_as(flag.name, value)
+
+
 def parse(arguments: Words) -> tuple[str, argparse.Namespace]:
-    """The name of a command and its options. Raises UserError for what cannot be understood."""
+    """The verb and its options. Raises UserError for a command line that is invalid."""
     if not arguments or arguments[0].startswith("-"):
         _overview().parse_args(arguments)
     name, *words = arguments
@@ -140,49 +162,107 @@ def parse(arguments: Words) -> tuple[str, argparse.Namespace]:
 
 
 def parser_of(name: str, words: Words) -> Parser:
-    """The parser of a command, for these words: which options there are depends on the task or the run."""
+    """The parser of a verb for these words. Its flags depend on the task or run that they name."""
     parser = Parser(name, commands.summary(name))
     commands.module(name).arguments(parser, words)
-    parser.usage = f"{parser.prog} [options] {parser.words}".rstrip()
+    parser.usage = f"{parser.prog} [options] {parser.usage_words}".rstrip()
     return parser
 
 
 def _overview() -> Parser:
-    """What there is: the commands, a line each."""
-    parser = Parser(
-        "", "Train attention models, choose how they know order, and see what they attend to."
-    )
+    """The parser of `jarilab` without a verb, whose help lists the verbs by group."""
+    parser = Parser("", "Train attention models with any positional encoding, and look inside.")
+    parser.usage = "jarilab [-h] [--version] COMMAND ..."
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=f"jarilab {__version__}")
-    listed = parser.add_subparsers(
-        metavar="COMMAND", required=True, dest="command", parser_class=argparse.ArgumentParser
-    )
-    for name in commands.names():
-        summary = commands.summary(name)
-        listed.add_parser(name, help=summary[0].lower() + summary[1:].removesuffix("."))
+    parser.add_argument("command", metavar="COMMAND", help="see below")
+    sections = [f"{title}:\n{_listed(verbs)}" for title, verbs in commands.groups().items()]
+    parser.epilog = "\n\n".join(sections) + "\n\n`jarilab COMMAND --help` lists its options."
     return parser
 
 
-def _word(name: str, nargs: Any) -> str:
+def _listed(verbs: Sequence[str]) -> str:
+    """One line or more for each verb: its name and summary."""
+    columns = shutil.get_terminal_size().columns - 2
+    lines = []
+    for name in verbs:
+        summary = commands.summary(name)
+        text = summary[0].lower() + summary[1:].removesuffix(".")
+        indent = f"  {name:<12}"
+        lines.append(
+            textwrap.fill(text, columns, initial_indent=indent, subsequent_indent=" " * 14)
+        )
+    return "\n".join(lines)
+
+
+def _usage_word(name: str, nargs: Any) -> str:
     return {"*": f"[{name} ...]", "+": f"{name} ...", "?": f"[{name}]"}.get(nargs, name)
 
 
-def first_word(words: Words, takes: Mapping[str, Any]) -> str | None:
-    """The first word that no option before it takes.
+def first_positional(words: Words, nargs_by_flag: Mapping[str, Any]) -> str | None:
+    """The first word that is neither a flag nor a value of one.
 
-    takes: how many words each flag takes, as argparse writes it. A flag that is not among them takes one, as most do.
+    nargs_by_flag: argparse's nargs of each flag. Unknown flags take one value, as most do.
     """
-    left = 0
+    values_left = 0
     for word in words:
-        if word.startswith("--") or word in takes:
-            nargs = 0 if "=" in word else takes.get(word)
-            left = len(words) if nargs == "+" else 1 if nargs is None else 0
-        elif left:
-            left -= 1
+        if word.startswith("--") or word in nargs_by_flag:
+            nargs = 0 if "=" in word else nargs_by_flag.get(word)
+            values_left = len(words) if nargs == "+" else 1 if nargs is None else 0
+        elif values_left:
+            values_left -= 1
         else:
             return word
     return None
 
 
-def taken(parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """How many words each flag of a parser takes."""
+def nargs_of(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """argparse's nargs of each flag of a parser."""
     return {flag: action.nargs for flag, action in parser._option_string_actions.items()}
+
+
+def flag_of(name: str) -> str:
+    """The flag of an option: `--batch-size` for `batch_size`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def add_flag(
+    container: argparse._ActionsContainer,
+    flag: str,
+    dest: str,
+    option: Option,
+    *,
+    repeat: bool = False,
+    both: bool = False,
+) -> None:
+    """Add an option as a flag, whose value is None if it is not passed.
+
+    repeat: write a list by repeating the flag, since words after it may be positional; otherwise by several words.
+    both: a boolean also has a flag for no, since its default differs between tasks.
+    """
+    keywords = _value_keywords(option, repeat, both)
+    text = option.meaning if keywords is SWITCH else f"{option.meaning}{_default(option)}"
+    container.add_argument(
+        flag, dest=dest, default=None, help=text.strip().replace("%", "%%"), **keywords
+    )
+
+
+def _value_keywords(option: Option, repeat: bool, both: bool) -> dict[str, Any]:
+    """argparse keywords for the value of an option."""
+    if option.annotation is bool:
+        return {"action": argparse.BooleanOptionalAction} if both else SWITCH
+    if option.several:
+        if repeat:
+            return {"action": "append", "metavar": "TEXT"}
+        return {"action": "extend", "nargs": "+", "metavar": "FILE"}
+    choices = ",".join(map(str, option.choices))
+    return {"metavar": f"{{{choices}}}" if choices else option.kind.upper()}
+
+
+def _default(option: Option) -> str:
+    """The default, for the help; nothing if it is computed, since the docstring then says how."""
+    if option.default in (None, (), ""):
+        return ""
+    if isinstance(option.default, bool):
+        return f" (default: {'yes' if option.default else 'no'})"
+    return f" (default: {option.default})"

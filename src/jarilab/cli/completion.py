@@ -1,4 +1,4 @@
-"""Scripts by which a shell completes what is typed: made of the parsers, so that they know what those know."""
+"""Completion scripts for shells, generated from the parsers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SHELLS = ("bash", "zsh", "fish")
 
 @dataclass(frozen=True)
 class Verb:
-    """What may be typed behind a command.
+    """Words that can follow a verb.
 
-    flags: of the command. of_task: those that a task adds, by its name. choices: what some flags may be. words: what
-    the first word may be, where that is known.
+    flags: of the verb. of_task: further flags of each task. choices: values of some flags. words: choices of the first
+    positional word, if they are known.
     """
 
     flags: Sequence[str]
@@ -29,7 +29,7 @@ class Verb:
 
 
 def verbs() -> dict[str, Verb]:
-    """Every command, as the parsers have it."""
+    """Every verb, from its parser."""
     return {name: _verb(name) for name in commands.names()}
 
 
@@ -51,7 +51,7 @@ def _verb(name: str) -> Verb:
 
 
 def _add_answers(parser: Parser, kind: str) -> None:
-    """The options of every kind of answer: which run will be named is not known."""
+    """Add the options of every predictor, since the run is not known."""
     for options in all_answer_options(kind):
         for name, option in options.items():
             if f"--{name.replace('_', '-')}" not in parser.flags:
@@ -59,26 +59,26 @@ def _add_answers(parser: Parser, kind: str) -> None:
 
 
 def _choices(parser: Parser) -> dict[str, list[str]]:
-    """What the flags of a parser may be, where that is one of a few words."""
+    """Values of the flags that have a few choices."""
     from jarilab.runs.catalog import encodings
 
-    found: dict[str, list[str]] = {}
-    for known in parser.known.values():
-        if known.option.choices:
-            found[known.flag] = [str(choice) for choice in known.option.choices]
-        if known.group == SETTINGS and known.option.name.endswith("encoding"):
-            found[known.flag] = encodings.names()
-    return found
+    choices: dict[str, list[str]] = {}
+    for flag in parser.flags_by_dest.values():
+        if flag.option.choices:
+            choices[flag.name] = [str(choice) for choice in flag.option.choices]
+        if flag.group == SETTINGS and flag.option.name.endswith("encoding"):
+            choices[flag.name] = encodings.names()
+    return choices
 
 
 def _words(parser: argparse.ArgumentParser) -> list[str]:
-    """What the first word may be, where that is one of a few."""
+    """Choices of the first positional word, if it has a few."""
     positional = parser._get_positional_actions()
     return [str(choice) for choice in positional[0].choices or ()] if positional else []
 
 
 def script(shell: str) -> str:
-    """The script for a shell."""
+    """The completion script of a shell."""
     return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](verbs())
 
 

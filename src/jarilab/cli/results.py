@@ -1,4 +1,4 @@
-"""Results as a person reads them in a terminal."""
+"""Results as text for a terminal."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from jarilab.tasks.metrics import METRICS, Metric
 
-NARROWEST = 20
-"""Characters of the column of names; of that of encodings, the length of its title."""
+MIN_TITLE_WIDTH = 20
+"""Characters."""
 
-# What was measured ---------------------------------------------------------------------------------------------------
+# Metrics of one run --------------------------------------------------------------------------------------------------
 
 
 def metrics_text(metrics: Mapping[str, Any], folder: str) -> str:
-    """What `train` and `evaluate` measured."""
+    """The result of `train` and `evaluate`."""
     rows = list(_rows(metrics))
     titles = [title for title, _ in rows]
-    width = max(NARROWEST, _longest(titles))
+    width = max(MIN_TITLE_WIDTH, _longest(titles))
     encoding = metrics["encoding"]
     examples = int(metrics["examples"])
     counted = "example" if examples == 1 else "examples"
@@ -33,8 +33,8 @@ def metrics_text(metrics: Mapping[str, Any], folder: str) -> str:
 
 
 def _rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each number that was measured: its name, and its value with the ceiling beside it."""
-    judged_by = metrics["metric"]
+    """Title and value of each metric, with the ceiling."""
+    main_metric = metrics["metric"]
     ceiling = metrics.get("ceiling") or {}
     for metric in METRICS.values():
         for key, number in metrics.items():
@@ -42,14 +42,14 @@ def _rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             if group is None:
                 continue
             value = _figure(metric, number)
-            if metric.name == judged_by and group in ceiling:
-                most = metric.text(ceiling[group])
-                value += f"   (without positions at most {most} on average)"
+            if metric.name == main_metric and group in ceiling:
+                limit = metric.text(ceiling[group])
+                value += f"   (without positions at most {limit} on average)"
             yield _title(metric, group), value
 
 
 def _group_of(key: str, metric: Metric) -> str | None:
-    """Which examples a result is of, `all` or a group of them; None where it is no result of this metric."""
+    """The group of examples of a result, `all` or one of them; None if it is of another metric."""
     if key == metric.name:
         return "all"
     prefix = f"{metric.name}_"
@@ -68,18 +68,18 @@ def _figure(metric: Metric, number: float) -> str:
 
 
 def _best(metrics: Mapping[str, Any], width: int) -> list[str]:
-    """The best on the way, where that was not the last."""
+    """The best checkpoint, if it is not the last."""
     best = metrics.get("best")
     if best is None or best["step"] == metrics["steps"]:
         return []
     metric = METRICS[metrics["metric"]]
-    title = "best on the way".ljust(width)
+    title = "best checkpoint".ljust(width)
     value = _figure(metric, best[metric.name])
     return [f"  {title} {value} at step {best['step']}"]
 
 
 def _cost(metrics: Mapping[str, Any]) -> list[str]:
-    """What training took, where there was one."""
+    """The cost of training, if the run was trained now."""
     if "cpu_seconds" not in metrics:
         return []
     seconds = metrics["cpu_seconds"]
@@ -92,23 +92,22 @@ def _cost(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def table_text(table: Mapping[str, Any], out: Path) -> str:
-    """What `compare` found."""
+    """The result of `compare`."""
     metric = METRICS[table["metric"]]
     encodings = table["encodings"]
     names = [row["encoding"] for row in encodings]
     groups = list(encodings[0]["groups"])
     width = max(len("encoding"), _longest(names))
     title = "encoding".ljust(width)
-    named = [group.rjust(_group_width(group)) for group in groups]
-    head = _columns(title, metric.title, "95 % interval", "best", named)
+    titles = [group.rjust(_group_width(group)) for group in groups]
+    head = _columns(title, metric.title, "95 % interval", "best", titles)
     lines = [table["describe"], "", f"{head}   parameters  s/step  memory"]
     for row in encodings:
         lines.append(_encoding(row, metric, groups, width))
     if table["ceiling"]:
         lines.append(_ceiling(table["ceiling"], metric, groups, width))
     lines.append("")
-    for row in table["differences"]:
-        lines.append(_difference(row, metric))
+    lines += _differences(table["differences"], metric)
     if table.get("tuning"):
         chosen = [f"{row['encoding']} {row['lr']:g}" for row in encodings]
         lines.append(f"learning rates, tuned at seed 0 with equal budgets: {', '.join(chosen)}")
@@ -122,13 +121,13 @@ def table_text(table: Mapping[str, Any], out: Path) -> str:
 
 
 def _columns(name: str, figure: str, interval: str, best: str, groups: Sequence[str]) -> str:
-    """The columns that the head of the table, an encoding and the ceiling have in common."""
+    """The columns that every line of the table has."""
     columns = f"{name}  {figure.rjust(12)}   {interval.ljust(17)}{best.rjust(9)}"
     return columns + "".join(groups)
 
 
 def _encoding(row: Mapping[str, Any], metric: Metric, groups: Sequence[str], width: int) -> str:
-    """One encoding: the mean of its trials, interval, groups, and what it costs."""
+    """One encoding: the mean of its trials, interval, groups and cost."""
     name = row["encoding"].ljust(width)
     mean = metric.text(row["mean"])
     interval = ""
@@ -147,11 +146,11 @@ def _encoding(row: Mapping[str, Any], metric: Metric, groups: Sequence[str], wid
 def _ceiling(
     ceiling: Mapping[str, float], metric: Metric, groups: Sequence[str], width: int
 ) -> str:
-    """The line of what no model without positions can pass."""
+    """The upper bound of models without positions."""
     name = "ceiling".ljust(width)
-    most = metric.text(ceiling["all"])
+    limit = metric.text(ceiling["all"])
     of_groups = _of_groups(ceiling, metric, groups)
-    columns = _columns(name, most, "", "", of_groups)
+    columns = _columns(name, limit, "", "", of_groups)
     return f"{columns}   of any model without positions, on average"
 
 
@@ -163,15 +162,30 @@ def _group_width(group: str) -> int:
     return 2 + max(7, len(group))
 
 
+def _differences(rows: Sequence[Mapping[str, Any]], metric: Metric) -> list[str]:
+    """One line for each pair of encodings. A reason that several unranked pairs share is printed once, below."""
+    unranked = [row["verdict"] for row in rows if row["better"] is None]
+    is_shared = len(unranked) > 1 and len(set(unranked)) == 1
+    lines = []
+    for row in rows:
+        line = _difference(row, metric)
+        lines.append(line if is_shared and row["better"] is None else f"{line}: {row['verdict']}")
+    if is_shared and len(unranked) < len(rows):
+        lines.append(f"the other pairs: {unranked[0]}")
+    elif is_shared:
+        lines.append(unranked[0])
+    return lines
+
+
 def _difference(row: Mapping[str, Any], metric: Metric) -> str:
-    """Two encodings against each other."""
+    """The difference of two encodings, with its interval."""
     pair = f"{row['first']} - {row['second']}"
     difference = metric.text(row["difference"], "+")
     if row["low"] is not None:
         low = metric.text(row["low"], "+")
         high = metric.text(row["high"], "+")
         difference += f" ({low} to {high})"
-    return f"{pair}: {difference}: {row['verdict']}"
+    return f"{pair}: {difference}"
 
 
 def _longest(names: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Runs as arguments, and the options that a run's kind of answer has."""
+"""Arguments that name runs, and the options that depend on what a run can answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jarilab.cli.arguments import Parser, Words, first_word, taken
+from jarilab.cli.arguments import Parser, Words, first_positional, flag_of, nargs_of
 
 if TYPE_CHECKING:
     from jarilab.core.options import Option
@@ -17,23 +17,33 @@ TRUST = "--trust-code"
 
 
 def add_run(parser: Parser) -> None:
-    """The folder of a run."""
-    parser.add_argument("run", metavar="RUN", help="the folder of a run, such as runs/add")
+    """Add the folder of a run."""
+    parser.add_argument("run", metavar="RUN", help="folder of a run, such as runs/add")
 
 
 def add_runs(parser: Parser, help: str, *, optional: bool = False) -> None:
-    """Folders of runs, one at least unless they are optional."""
+    """Add the folders of one run or more. optional: allow none."""
     parser.add_argument("runs", metavar="RUN", nargs="*" if optional else "+", help=help)
     parser.more = "runs"
 
 
-def add_open(parser: Parser, what: str) -> None:
-    """Whether to open what was written."""
-    parser.add_argument("--open", action="store_true", help=f"open {what} in a browser")
+def add_open(parser: Parser, page: str) -> None:
+    """Add `--open`, which opens the written page."""
+    parser.add_argument("--open", action="store_true", help=f"open {page} in a browser")
+
+
+def add_listening(parser: Parser) -> None:
+    """Add the address and port of a server."""
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, local only)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, help="port; 0 takes a free one (default: 8000)"
+    )
 
 
 def add_shared(parser: Parser, *names: str) -> None:
-    """Options of `evaluate` that other commands have too."""
+    """Add options of `jarilab.evaluate` that other verbs have too."""
     from jarilab import api
     from jarilab.core.options import options_of
 
@@ -42,13 +52,15 @@ def add_shared(parser: Parser, *names: str) -> None:
 
 
 def add_answer_options(parser: Parser, words: Words, kind: str, title: str) -> None:
-    """The options of the run at hand, group `answer`. kind: the attribute of a predictor that holds them, `options` or
-    `scoring`. Without a run among the words there are none."""
+    """Add the options of the run that is named, as the group `answer`; none if no run is named.
+
+    kind: attribute of a predictor that holds them, `options` or `scoring`.
+    """
     from jarilab.core.options import options_of
 
     verb = parser.prog.split()[-1]
     parser.help_command = f"jarilab {verb} RUN --help"
-    parser.epilog = f"`{parser.help_command}` lists what this run can do, too."
+    parser.epilog = f"`{parser.help_command}` also lists the options of that run."
     parser.set_defaults(answer={})
     parser.answers = kind
     run = _run_among(parser, words, kind)
@@ -59,19 +71,17 @@ def add_answer_options(parser: Parser, words: Words, kind: str, title: str) -> N
     trusted = TRUST in itertools.takewhile(lambda word: word != "--", words)
     options = options_of(getattr(predictor_of(Path(run), trust_code=trusted), kind))
     parser.add_options("answer", options, title=f"{title} {run}")
-    parser.beside = _beside(options)
-
-
-def _beside(options: Mapping[str, Option]) -> str:
-    from jarilab.cli.flags import flag_of
-
-    named = ", ".join(map(flag_of, options))
-    return f"the options of this run are {named}" if named else "this run has no such options"
+    names = ", ".join(map(flag_of, options))
+    parser.unknown_hint = (
+        f"the options of this run are {names}" if names else "this run has no such options"
+    )
 
 
 def predictor_of(run: Path, *, trust_code: bool) -> type[Predictor]:
-    """The kind of answer of a run, by its run.json. A Python file that it names is executed only where trust_code says
-    so. Raises UserError."""
+    """The predictor class of a run, from its run.json.
+
+    trust_code: whether a Python file that it names may be executed. Raises UserError.
+    """
     from jarilab.runs.folder import read_experiment, read_run
     from jarilab.tasks.base import registry
     from jarilab.tasks.predictors.base import predictor_class
@@ -82,29 +92,29 @@ def predictor_of(run: Path, *, trust_code: bool) -> type[Predictor]:
 
 
 def _run_among(parser: Parser, words: Words, kind: str) -> str | None:
-    """The run: the first word that no option before it takes."""
+    """The run on a command line: its first positional word."""
     if not words or not words[0].startswith("-"):
         return next(iter(words), None)
-    return first_word(words, _taken_by_answers(kind) | taken(parser))
+    return first_positional(words, _nargs_of_answer_options(kind) | nargs_of(parser))
 
 
-def _taken_by_answers(kind: str) -> dict[str, Any]:
-    """How many words each option takes that a kind of answer of the package has."""
+def _nargs_of_answer_options(kind: str) -> dict[str, Any]:
+    """argparse's nargs of the options of every predictor of the package."""
     parser = Parser("", "")
     parser.conflict_handler = "resolve"
     parser.more = "sources"
     for options in all_answer_options(kind):
         for name, option in options.items():
             parser.add_option(parser, name, name, option)
-    return taken(parser)
+    return nargs_of(parser)
 
 
 def all_answer_options(kind: str) -> list[Mapping[str, Option]]:
-    """The options of every kind of answer of the package."""
+    """The options of every predictor of the package."""
     from jarilab.core.options import options_of
     from jarilab.tasks.predictors.base import registry
 
     targets = [registry.spec(name).target for name in registry.names()]
-    # Several kinds of answer may have the same options.
+    # Several predictors may share one class of options.
     classes = dict.fromkeys(getattr(target, kind) for target in targets)
     return [options_of(options) for options in classes]

@@ -1,4 +1,4 @@
-"""The settings of a task, its model and its training, each a flag of its own: `--d-model 64` is `model.d_model`."""
+"""Flags for the settings of a task, its model and its training: `--d-model 64` sets `model.d_model`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jarilab.cli.arguments import SETTINGS, Parser, Words, first_word, taken
-from jarilab.cli.flags import add_flag, flag_of
+from jarilab.cli.arguments import (
+    SETTINGS,
+    Parser,
+    Words,
+    add_flag,
+    first_positional,
+    flag_of,
+    nargs_of,
+)
 from jarilab.core.errors import UserError
 from jarilab.core.registry import split_specs
 
 if TYPE_CHECKING:
+    from jarilab.core.options import Option
     from jarilab.runs.experiment import Experiment
 
 ENCODING = "model.encoding"
@@ -33,7 +41,43 @@ def add_task(
     """
     from jarilab.runs.settings import list_settings, look_up, trust_specs
 
+    _add_task_words(parser, optional)
+    if recorded is None:
+        task, model = _task_among(parser, words), _model_among(words)
+        trust_specs(task, model)
+    else:
+        task, model = recorded.task, recorded.model
+    if task is None:
+        if ENCODING not in without:
+            parser.add_flag(parser, "--encoding", SETTINGS, ENCODING, _encoding_option())
+        return
     verb = parser.prog.split()[-1]
+    parser.help_command = f"jarilab {verb} {task} --help"
+    task_spec, model_spec = look_up(task, model)
+    settings = list_settings(task_spec, model_spec)
+    titles = {
+        "task": f"the task {task}",
+        "model": f"the model {model_spec.name}",
+        "training": "training",
+    }
+    groups: dict[str, Any] = {
+        section: parser.add_argument_group(title) for section, title in titles.items()
+    }
+    names = [key.partition(".")[2] for key in settings]
+    for key, option in settings.items():
+        if key in without:
+            continue
+        section, _, name = key.partition(".")
+        short, full = _flags(key)
+        is_unique = names.count(name) == 1 and short not in parser.flags
+        container = parser if key == ENCODING else groups[section]
+        parser.add_flag(container, short if is_unique else full, SETTINGS, key, option)
+
+
+def _add_task_words(parser: Parser, optional: bool) -> None:
+    """Add the task itself, and `--set` for settings by their full names."""
+    verb = parser.prog.split()[-1]
+    parser.help_command = f"jarilab {verb} TASK --help"
     parser.add_argument(
         "task",
         metavar="TASK",
@@ -46,58 +90,42 @@ def add_task(
         default=[],
         metavar="KEY=VALUE",
         dest="pairs",
-        help="an option of the task, the model or the training by its full name, such as model.d_model=128; "
-        f"`jarilab {verb} TASK --help` lists them with their defaults",
+        help="set any option by its full name, such as model.d_model=128; "
+        f"`{parser.help_command}` lists all options of a task, its model and its training",
     )
-    parser.help_command = f"jarilab {verb} TASK --help"
-    if recorded is None:
-        task, model = _task_among(parser, words), _model_among(words)
-        trust_specs(task, model)
-    else:
-        task, model = recorded.task, recorded.model
-    if task is None:
-        return
-    parser.help_command = f"jarilab {verb} {task} --help"
-    task_spec, model_spec = look_up(task, model)
-    settings = list_settings(task_spec, model_spec)
-    names = [key.partition(".")[2] for key in settings]
-    titles = {
-        "task": f"the task {task}",
-        "model": f"the model {model_spec.name}",
-        "training": "training",
-    }
-    groups = {section: parser.add_argument_group(title) for section, title in titles.items()}
-    for key, option in settings.items():
-        if key in without:
-            continue
-        section, _, name = key.partition(".")
-        plain, full = _flags(key)
-        means_one = names.count(name) == 1 and plain not in parser.flags
-        flag = plain if means_one else full
-        parser.add_named(groups[section], flag, SETTINGS, key, option)
+
+
+def _encoding_option() -> Option:
+    """The encoding as an option, for the help without a task."""
+    from jarilab import api
+    from jarilab.core.options import options_of
+
+    return options_of(api.train)["encoding"]
 
 
 def settings_from(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings that were given, by their full names. Raises UserError for one that is given twice."""
-    settings = _pairs(options.pairs)
+    """The settings on a command line by their full names. Raises UserError if one has two values."""
+    settings = _parse_pairs(options.pairs)
     for key, value in getattr(options, SETTINGS).items():
         if settings.setdefault(key, value) != value:
-            raise UserError(f"{key} is given twice, {settings[key]} and {value}; give it once")
+            raise UserError(
+                f"expected one value of {key}, got {settings[key]} and {value}; pass it once"
+            )
     return settings
 
 
-def specs_of(what: str, text: str) -> list[str]:
-    """The encodings of a list, as `jarilab.core.registry.listed` cuts it.
-
-    what: what is said to be empty. Raises UserError.
-    """
+def parse_specs(label: str, text: str) -> list[str]:
+    """The encodings in a comma-separated list. label: for the error. Raises UserError if there is none."""
     specs = split_specs(text)
     if not specs:
-        raise UserError(f"{what} names none; write such as none,sinusoidal,rotary")
+        raise UserError(
+            f"{label}: expected encodings, got {text!r}; write such as none,sinusoidal,rotary"
+        )
     return specs
 
 
-def _pairs(pairs: Iterable[str]) -> dict[str, Any]:
+def _parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
+    """The settings of `--set`, from words like `model.d_model=128`. Raises UserError for another form."""
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -108,26 +136,27 @@ def _pairs(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def _flags(key: str) -> tuple[str, str]:
-    """How a setting is typed: by its name, or by its section too where the name alone would not say which is meant."""
+    """The short flag of a setting, and the one with its section: `--d-model`, `--model-d-model`."""
     section, _, name = key.partition(".")
     return flag_of(name), flag_of(f"{section}_{name}")
 
 
 def _task_among(parser: Parser, words: Words) -> str | None:
-    """The task: the first word that no option before it takes."""
+    """The task on a command line: its first positional word."""
     if not words or not words[0].startswith("-"):
         return next(iter(words), None)
-    # Which options there are depends on the task, which is not known yet: those of all tasks of the package.
-    return first_word(words, _taken_by_settings() | taken(parser))
+    # Flags depend on the task, which is not known yet: assume those of every task of the package.
+    return first_positional(words, _nargs_of_settings() | nargs_of(parser))
 
 
 def _model_among(words: Words) -> str | None:
+    """The value of `--model` on a command line."""
     model = next((after for flag, after in itertools.pairwise(words) if flag == "--model"), None)
     return next((word.partition("=")[2] for word in words if word.startswith("--model=")), model)
 
 
-def _taken_by_settings() -> dict[str, Any]:
-    """How many words each setting takes that a task of the package has."""
+def _nargs_of_settings() -> dict[str, Any]:
+    """argparse's nargs of the settings of every task of the package."""
     from jarilab.runs.settings import models_for, settings_of
     from jarilab.tasks.base import registry
 
@@ -137,4 +166,4 @@ def _taken_by_settings() -> dict[str, Any]:
             for key, option in settings_of(task, model).items():
                 for flag in _flags(key):
                     add_flag(parser, flag, key, option)
-    return taken(parser)
+    return nargs_of(parser)

@@ -1,4 +1,4 @@
-"""What is read from the terminal and written to it: results to standard output, all else to standard error."""
+"""Terminal input and output: results go to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import sys
 import webbrowser
 from collections.abc import Iterator
@@ -14,13 +15,15 @@ from typing import IO, Any
 
 from jarilab.core.errors import UserError
 
-LONGEST_LINE = 1 << 20
-"""Bytes of a line on standard input."""
+MAX_LINE_BYTES = 1 << 20
+"""Of a line on standard input."""
 
 
-class Unheard(io.TextIOBase):
-    """Standard error, whose reader may go away, as that of `2>&1 | head -1`: what is said then is dropped, and the work
-    goes on. stream: None where whoever called has closed it."""
+class SafeStderr(io.TextIOBase):
+    """Standard error that drops text once its reader is gone, as in `2>&1 | head -1`.
+
+    stream: the original stream, or None if the caller closed it.
+    """
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -46,45 +49,66 @@ class Unheard(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """By which a terminal is known to have the letters that bars are drawn with."""
+        """Encoding of the terminal, by which progress bars choose their characters."""
         return "utf-8" if self._stream is None else self._stream.encoding
 
 
+# Processes of torchrun, found without importing torch ----------------------------------------------------------------
+
+
+def is_distributed() -> bool:
+    """Whether torchrun started this process as one of several."""
+    return os.environ.get("WORLD_SIZE", "1") != "1"
+
+
+def is_local_first() -> bool:
+    """Whether this process prints messages for its machine."""
+    return not is_distributed() or os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def is_first() -> bool:
+    """Whether this process prints the result for all."""
+    return not is_distributed() or os.environ.get("RANK", "0") == "0"
+
+
+# Output --------------------------------------------------------------------------------------------------------------
+
+
 def say(text: str) -> None:
-    """A line to the person, beside the results."""
+    """Print one line to standard error."""
     print(f"jarilab: {text}", file=sys.stderr)
 
 
 def to_json(value: Any) -> str:
-    """One JSON object in a line."""
+    """One JSON object in one line."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def show(options: argparse.Namespace, value: Any, text: str) -> None:
-    """A result, as JSON where that is asked for."""
+    """Print a result: `value` as JSON with `--json`, `text` without."""
     print(to_json(value) if options.json else text)
 
 
-def tell_page(options: argparse.Namespace, page: Path) -> None:
-    """How to look at a page that was written; it is opened where that is asked for."""
+def open_or_point_to(options: argparse.Namespace, page: Path) -> None:
+    """Open a written page with `--open`; without it, print how to open it."""
     if options.open:
         webbrowser.open(page.resolve().as_uri())
     else:
-        say(f"open {page} in any browser, or give --open; it needs no network")
+        say(f"open {page} in any browser, or pass --open; it needs no network")
 
 
 def check_file(file: Path) -> None:
-    """Raises UserError for a page that cannot be written, before it is made."""
+    """Raises UserError if a page cannot be written to this file."""
     if not file.parent.is_dir():
-        raise UserError(f"{file}: its folder is not there; make it first")
+        raise UserError(f"{file}: its folder does not exist; make it first")
     if file.is_dir():
         raise UserError(f"{file} is a folder; expected the name of a file, such as page.html")
     if file.exists() and not file.is_file():
-        raise UserError(f"{file} is no file that could be replaced; write such as page.html")
+        raise UserError(f"{file} is not a regular file; write such as page.html")
 
 
 def table(rows: list[list[str]]) -> str:
-    """Rows of cells under each other; the last column is as long as it likes."""
+    """Rows of cells in aligned columns. The last column may have any length."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths[-1:] = [0]
     return "\n".join(_aligned(row, widths) for row in rows)
@@ -95,23 +119,26 @@ def _aligned(row: list[str], widths: list[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
+# Input ---------------------------------------------------------------------------------------------------------------
+
+
 def lines(stream: IO[bytes]) -> Iterator[str | UserError]:
-    """The lines of a stream, each at most LONGEST_LINE bytes of UTF-8; for any other a UserError in its place."""
-    encoding = "utf-8-sig"  # a byte order mark may stand before the first line
-    while line := stream.readline(LONGEST_LINE + 1):
-        if len(line) > LONGEST_LINE:
-            yield _too_long(line, stream)
+    """The lines of a stream as text. A line that is too long or not UTF-8 becomes a UserError."""
+    encoding = "utf-8-sig"  # the first line may begin with a byte order mark
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            yield _skip_long_line(line, stream)
             continue
         try:
             yield line.decode(encoding).removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
-            yield UserError(f"byte {error.start + 1} is no UTF-8; save the file as UTF-8")
+            yield UserError(f"byte {error.start + 1} is not UTF-8; save the file as UTF-8")
         encoding = "utf-8"
 
 
-def _too_long(line: bytes, stream: IO[bytes]) -> UserError:
-    """The error for a line, the rest of which is read and dropped."""
+def _skip_long_line(line: bytes, stream: IO[bytes]) -> UserError:
+    """Read and drop the rest of a line; returns the error for it."""
     length = len(line)
-    while not line.endswith(b"\n") and (line := stream.readline(LONGEST_LINE)):
+    while not line.endswith(b"\n") and (line := stream.readline(MAX_LINE_BYTES)):
         length += len(line)
-    return UserError(f"{length:,} bytes are too many for a line; at most {LONGEST_LINE:,}")
+    return UserError(f"expected a line of {MAX_LINE_BYTES:,} bytes at most, got {length:,}")

@@ -26,7 +26,7 @@ _child: subprocess.Popen[bytes] | None = None
 def tied(words: Sequence[str]) -> list[str]:
     """A command of jari that ends with the process that holds its standard input."""
     # -P: the current folder is not on the import path, so that a statistics.py lying there is not executed.
-    return [sys.executable, "-P", "-m", "jarilab.cli.tied", *words]
+    return [sys.executable, "-P", "-m", "jarilab.cli.supervised_child", *words]
 
 
 def train_as_told(words: Sequence[str], folder: str, log: str, exit_file: str) -> None:

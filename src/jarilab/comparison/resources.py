@@ -23,12 +23,16 @@ FACTORS_OF_DAYS = {1: (60,), 2: (60, 1), 3: (60, 1, 1 / 60)}
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What a trial asks of the cluster.
+    """Resources of each trial on a cluster.
 
-    partition: of SLURM; the cluster's usual one by default. time: the longest at a time, such as 2:00:00 or 1-12; a
-    trial that takes longer is queued again and goes on. gpus: for each trial. cpus: for each trial. memory: for each
-    trial, such as 8G; the cluster's usual one by default. account: that is charged. qos: quality of service.
-    constraint: features that a node must have.
+    partition: SLURM partition (default: that of the cluster).
+    time: time limit of a job, such as 2:00:00 or 1-12; a longer trial is queued again and continues.
+    gpus: GPUs of each trial.
+    cpus: CPU cores of each trial.
+    memory: memory of each trial, such as 8G (default: that of the cluster).
+    account: account that is charged (default: that of the user).
+    qos: quality of service (default: that of the user).
+    constraint: required features of a node (default: any node).
     """
 
     partition: str | None = None

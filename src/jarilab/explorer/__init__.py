@@ -109,11 +109,15 @@ def explore(
 ) -> Page:
     """The attention of these models on one input, side by side on a page.
 
-    runs: folders of runs. model, against: folders of Hugging Face transformers, shown before the runs. link: two tokens
-    of such a model; the page opens at the head that connects them most. site, head: what the page opens at; by default
-    the head that matters most. step: training step of all runs; the newest by default. align: gold links between the
-    tokens of source and answer, such as `0-0 1-2`, counted from 0. still: a page without models; by default it holds
-    those that are small enough, and runs them on other inputs and under edits.
+    runs: folders of runs.
+    model: folder of a Hugging Face model, shown before the runs.
+    against: folder of a second Hugging Face model.
+    link: two tokens of such a model; the page opens at the head that connects them most.
+    site: attention layer that the page opens at (default: that of the head that matters most).
+    head: head that the page opens at (default: the head that matters most).
+    step: training step of all runs (default: the newest).
+    align: gold links between the tokens of source and answer, such as 0-0 1-2, counted from 0 (default: none).
+    still: write a page without models; with models, it computes other inputs and edits itself.
 
     Raises UserError for a folder that is no run or has no checkpoint, and for an input that a run cannot read.
     """

@@ -219,14 +219,17 @@ class LanguageModel(nn.Module):
         model = jarilab.LanguageModel(vocab_size=65, d_model=128, n_layers=4, encoding="none")
         scores_BLV = model(ids_BL)
 
-    encoding: one spec for all layers. With `none`, two or more layers can still learn order from the causal mask.
-    window: number of tokens that each token sees in each layer, itself included; all by default. A cache then keeps
-    `window - 1` tokens and the new ones. tied: the generator shares the embedding's weights. parallel: attention and
-    feed-forward read the same input and are added to it together, as in GPT-NeoX and PaLM. embedding_norm: a norm after
-    the positions and before the first layer, as in BLOOM. embedding_scale: factor of embeddings, the square root of
-    d_model (sqrt) or 1 (none), as in GPT-2. generator_bias: add a bias to each token's score.
+    encoding: positional encoding; with `none`, two layers or more can still learn order from the causal mask.
+    window: tokens that each token attends to in a layer, including itself (default: all before it). A cache then holds
+        at most `window - 1` tokens and the new ones.
+    tied: share the weights of the output layer and the embedding.
+    parallel: attention and feed-forward network read the same input and are added together (GPT-NeoX, PaLM).
+    embedding_norm: add a norm before the first layer, after the positions (BLOOM).
+    embedding_scale: multiply embeddings by the square root of d_model (sqrt), or not (none, GPT-2).
+    generator_bias: add a bias to the score of each token.
+    n_layers: layers of the stack.
 
-    `__init__` describes the options of a layer, `d_model` to `kernel`. n_layers: layers of the stack.
+    `__init__` has the options of layers, from `d_model` to `kernel`.
     """
 
     @unpack_options(LayerOptions())

@@ -46,10 +46,10 @@ class Detector(nn.Module):
     convolutions of stride 2 or a linear map of patches; the former see across, and know the rim from its zeros.
     encoding: the spec for encoder, decoder and the attention between; DETR's is
     sinusoidal2d:where=inject,normalised=true, with which less was found. encoder_encoding, decoder_encoding,
-    cross_encoding: for one of them alone.
+    cross_encoding: for one of them alone (default: `encoding`). n_encoder_layers: layers of the encoder.
+    n_decoder_layers: layers of the decoder.
 
-    What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_encoder_layers: of the encoder.
-    n_decoder_layers: of the decoder.
+    `__init__` has the options of layers, from `d_model` to `kernel`.
     """
 
     @unpack_options(LayerOptions(d_model=96))

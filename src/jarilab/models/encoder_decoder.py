@@ -48,15 +48,21 @@ class EncoderDecoder(nn.Module):
         model = jarilab.EncoderDecoder(source_vocab_size=100, target_vocab_size=100, d_model=64, encoding="rotary")
         scores_BQV = model(source_ids_BK, target_ids_BQ)
 
-    encoding: the spec for encoder and decoder; encoder_encoding, decoder_encoding: for one of them alone.
-    cross_encoding: between decoder and source; none by default, because distances between two sequences rarely have a
-    meaning. tied: the generator shares the target embedding's weights. shared: the source embedding shares them too
-    (with `tied`, all three are one matrix). Raises UserError for vocabularies of different size then. embedding_norm: a
-    norm after the positions and before the first layer of each stack, as in BART. embedding_scale: factor of
-    embeddings, the square root of d_model (sqrt) or 1 (none). generator_bias: add a bias to each token's score.
-
-    `__init__` describes the options of a layer, `d_model` to `kernel`. n_encoder_layers: layers of the encoder.
+    encoding: positional encoding of encoder and decoder.
+    encoder_encoding: encoding of the encoder (default: `encoding`).
+    decoder_encoding: encoding of the decoder (default: `encoding`).
+    cross_encoding: encoding between decoder and source. Distances between two sequences have a meaning only if the
+        sequences were made for it.
+    tied: share the weights of the output layer and the target embedding.
+    shared: share the weights of both embeddings; the vocabularies must have the same size.
+    embedding_norm: add a norm before the first layer of each stack, after the positions (BART).
+    embedding_scale: multiply embeddings by the square root of d_model (sqrt), or not (none).
+    generator_bias: add a bias to the score of each token.
+    n_encoder_layers: layers of the encoder.
     n_decoder_layers: layers of the decoder.
+
+    `__init__` has the options of layers, from `d_model` to `kernel`. Raises UserError for `shared` with vocabularies of
+    different sizes.
     """
 
     @unpack_options(LayerOptions())

@@ -67,17 +67,24 @@ class LayerKeywords(StackKeywords, total=False):
 class LayerOptions:
     """Options of the layers of a stack.
 
-    d_model: model dimension. n_heads: heads of each attention. d_ff: feed-forward dimension; 4 d_model by
-    default. norm: before each sublayer (pre), or after it (post) as in the original Transformer. norm_kind: normalize
-    each token by its mean and variance (layer) or by its root mean square (rms, as in LLaMA and T5), or each component
-    over the batch (batch). norm_eps: added to a norm's variance. activation: of the feed-forward network. gated:
-    multiply the hidden layer with a second map of the input, as in LLaMA and T5 1.1. bias: use biases in the linear
-    maps of attention and feed-forward. d_head: dimension of a head; d_model / n_heads by default. n_kv_heads: heads of
-    keys and values, each shared by several heads of queries; n_heads by default. scale: divide q.k by the square root
-    of d_head (sqrt), or do not scale (none). dropout: share of values that training sets to 0. kernel: how attention is
-    computed; all kernels agree, and auto takes the fastest. drop_path: share of examples that skip a sublayer of the
-    last layer in training; it rises linearly from 0 in the first layer. parallel: attention and feed-forward read the
-    same input and are added to it together, as in GPT-NeoX and PaLM.
+    d_model: model dimension.
+    n_heads: attention heads.
+    d_ff: dimension inside the feed-forward network (default: 4 d_model).
+    norm: norm before each sublayer (pre) or after it (post, the original Transformer).
+    norm_kind: layer norm, RMS norm (LLaMA, T5) or batch norm.
+    norm_eps: added to the variance in norms.
+    activation: activation of the feed-forward network.
+    gated: gated feed-forward network (LLaMA, T5 1.1).
+    bias: bias in the linear maps of attention and feed-forward network.
+    d_head: dimension of each head (default: d_model / n_heads).
+    n_kv_heads: heads of keys and values, each shared by several heads of queries (default: n_heads).
+    scale: divide the scores q.k by the square root of d_head (sqrt), or not (none).
+    dropout: dropout probability.
+    kernel: attention kernel; all give the same result, and auto takes the fastest.
+
+    drop_path: probability that an example skips a sublayer of the last layer in training; it rises linearly from 0 in
+        the first layer.
+    parallel: attention and feed-forward network read the same input and are added together (GPT-NeoX, PaLM).
     """
 
     d_model: int = 64

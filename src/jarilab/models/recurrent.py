@@ -47,14 +47,17 @@ class Recurrent(nn.Module):
         model = jarilab.Recurrent(source_vocab_size=100, target_vocab_size=100, d_model=64, score="general")
         scores_BQV = model(source_ids_BK, target_ids_BQ)
 
-    n_layers: layers of the encoder, and of the decoder. score: see `jarilab.attention.scores`. input_feeding: the
-    decoder reads its last attention output at each token, so tokens are read one at a time. bidirectional: half of the
-    encoder's state reads from the end. encoding: added to the input, if any; a recurrent model knows the order without
-    one. cross_encoding: between decoder and source; a rotation needs score dot or general. dropout: on each layer's
-    input and on h~, not on attention weights. tied: the generator shares the target embedding's weights.
-
-    d_model: model dimension of tokens and states. cell: gru or lstm. kernel: how attention is computed; all kernels
-    agree, and auto takes the fastest.
+    n_layers: layers of the encoder, and of the decoder.
+    score: how a query is compared with a key, see `jarilab.attention.scores`.
+    input_feeding: the decoder also reads the last attention output, so that its steps are sequential.
+    bidirectional: half of the encoder's dimension reads the source from the end.
+    encoding: positional encoding added to the input; a recurrent model knows the order without it.
+    cross_encoding: encoding between decoder and source; one that rotates needs score dot or general.
+    dropout: dropout probability, on the input of each layer and on h~.
+    tied: share the weights of the output layer and the target embedding.
+    d_model: model dimension, of tokens and of states.
+    cell: kind of recurrent layer.
+    kernel: attention kernel; all give the same result, and auto takes the fastest.
     """
 
     def __init__(

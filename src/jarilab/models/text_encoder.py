@@ -31,7 +31,7 @@ class TextEncoder(nn.Module):
     norm after the positions and before the first layer. embedding_scale: factor of embeddings, the square root of
     d_model (sqrt) or 1 (none).
 
-    `__init__` describes the options of a layer, `d_model` to `kernel`. n_layers: layers of the stack.
+    n_layers: layers of the stack. `__init__` has the options of layers, from `d_model` to `kernel`.
     """
 
     @unpack_options(LayerOptions(norm="post", activation="gelu"))

@@ -49,11 +49,14 @@ class NextScores:
 class TextToImage(nn.Module):
     """Words and codes in, scores of the next word or code out. `steps` generates images.
 
-    vocab_size: number of words, with padding and the first token. codes: codes of the image tokenizer. caption: maximal
-    tokens of a caption, with the first token. rows, columns: of codes. encoding: one spec for all layers; a part with
-    `@text` or `@image` sees the positions of that part only. Raises UserError for an impossible combination.
+    vocab_size: words, including padding and the first token.
+    codes: codes of the image tokenizer.
+    caption: length of the longest caption in tokens, including the first token.
+    rows, columns: of codes.
+    encoding: positional encoding; a part with `@text` or `@image` sees the positions of that part only.
+    n_layers: layers of the stack.
 
-    `__init__` describes the options of a layer, `d_model` to `kernel`. n_layers: layers of the stack.
+    `__init__` has the options of layers, from `d_model` to `kernel`. Raises UserError for an encoding that cannot work.
     """
 
     @unpack_options(LayerOptions(d_model=128, n_heads=4, activation="gelu"))

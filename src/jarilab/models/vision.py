@@ -31,14 +31,18 @@ class VisionTransformer(nn.Module):
         model = jarilab.VisionTransformer((1, 28, 28), 10, patch_size=4, encoding="rotary2d")
         scores_BV = model(pixels_BCHW)
 
-    shape: channels, height and width of the training images. classes: number of classes. patch_size: pixels along a
-    side of a patch. encoding: one spec for all layers; an encoding of one axis numbers the patches row by row. pool:
-    classify from the mean of the patches, or from a class token without a position. registers: further tokens without a
-    position (Darcet et al. 2024). drop_path: the share of examples that omit a sublayer of the last layer in training.
-    resolution: for images of another size, refuse them; resize the image; rescale the positions of its patches to the
-    trained ones (a learned table is then interpolated); or extrapolate.
+    shape: channels, height and width of the training images. classes: number of classes.
+    patch_size: pixels along a side of a patch.
+    encoding: positional encoding; one for a single axis counts the patches row by row.
+    pool: classify by the mean of the patches (mean), or by a class token without a position (class).
+    registers: additional tokens without a position (Darcet et al. 2024).
+    drop_path: probability that an example skips a sublayer of the last layer in training.
+    resolution: what to do with images of another size than `shape`. refuse: raise an error. resize: resize the image.
+        rescale: scale the positions of its patches to those of training; learned tables are interpolated. extrapolate:
+        use further positions.
+    n_layers: layers of the encoder.
 
-    `__init__` describes the options of a layer, `d_model` to `kernel`. n_layers: layers of the stack.
+    `__init__` has the options of layers, from `d_model` to `kernel`.
     """
 
     @unpack_options(LayerOptions(n_heads=4, activation="gelu"))

@@ -43,7 +43,7 @@ class Training:
     average: decay of an exponential moving average of the weights, which is then evaluated and saved; 0 for none.
     evaluations: number of evaluations during training, evenly spread; a checkpoint is written at each.
     evaluation_examples: held-out examples of each of them; the last evaluation is always on all held-out data.
-    patience: stop after so many evaluations without a better one.
+    patience: stop after this many evaluations without improvement (default: never stop early).
     positions: position IDs of tokens, in training and afterwards: sequential, offset, randomized, abacus or coupling,
         with options as in randomized:longest=2048, or a policy of your own as mine.py:Mine.
     """

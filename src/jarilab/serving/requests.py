@@ -33,11 +33,14 @@ _HELD_OUT = re.compile(rf"{HELD_OUT}\d{{1,9}}")
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """What a server takes.
+    """Limits of a server.
 
-    queue: requests that wait or are answered; more are sent away. batch_size: inputs that are answered together.
-    deadline: seconds for a request, its waiting included. inputs: in one request. characters: of an input. pixels: of
-    an image, by its header.
+    queue: requests that wait or are being answered; further ones are refused.
+    batch_size: inputs per batch.
+    deadline: seconds for a request, including its waiting time.
+    inputs: inputs per request.
+    characters: characters per input.
+    pixels: pixels per image, from its header.
     """
 
     queue: Annotated[int, Ge(1)] = 64

@@ -35,8 +35,8 @@ def ended(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> Any:
             "jarilab: run.json: No space left on device\n",
         ),
         (KeyboardInterrupt(), 130, ""),
-        (Interrupted(signal.SIGINT), 130, "the same command goes on from it"),
-        (Interrupted(signal.SIGTERM), 143, "the checkpoint is written"),
+        (Interrupted(signal.SIGINT), 130, "run the same command again to continue"),
+        (Interrupted(signal.SIGTERM), 143, "after writing a checkpoint"),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -21,7 +21,7 @@ def test_what_was_measured_is_read_by_its_metric():
         "chrF 55.00",
         "perplexity 4.200",
         "sacreBLEU nrefs:1",
-        "best on the way 32.00 at step 3",
+        "best checkpoint 32.00 at step 3",
     ]
 
 

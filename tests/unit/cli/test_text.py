@@ -160,7 +160,7 @@ def test_answers_stay_beside_their_questions(asked: Any, places: dict[str, str])
     assert code == 2
     assert [re.sub(r"\d+ tokens", "N tokens", line) for line in err.splitlines()] == [
         "jarilab: line 2: the line is empty; write a text to answer",
-        "jarilab: line 4: byte 6 is no UTF-8; save the file as UTF-8",
+        "jarilab: line 4: byte 6 is not UTF-8; save the file as UTF-8",
         "jarilab: line 5: N tokens are too many; this run reads at most 20: cut the line",
     ]
     assert len(answers) == 7

@@ -162,7 +162,7 @@ def test_a_gpu_is_one_of_those_that_a_person_left(tmp_path, monkeypatch):
     told = []
 
     def popen(command, *, env, stdin, **_):
-        assert (command[3], stdin) == ("jarilab.cli.tied", processes.subprocess.PIPE), "it ends with us"
+        assert (command[3], stdin) == ("jarilab.cli.supervised_child", processes.subprocess.PIPE), "it ends with us"
         told.append(env.get("CUDA_VISIBLE_DEVICES"))
         raise InterruptedError
 

@@ -1,4 +1,4 @@
-"""Write a model card of a run, in Markdown."""
+"""Write a model card of a run in Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="the file to write, and beside it a picture of what an example looks at; printed without one",
+        help="file to write, with a picture of an attention map beside it (default: print the card)",
     )
     add_shared(parser, "trust_code")
 

@@ -1,4 +1,4 @@
-"""Print a script by which a shell completes commands and options."""
+"""Print a script that completes commands and options in a shell."""
 
 from __future__ import annotations
 

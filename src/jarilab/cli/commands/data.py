@@ -1,16 +1,16 @@
-"""Write a task's examples to a file."""
+"""Write the examples of a task to a file."""
 
 from __future__ import annotations
 
 import argparse
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.settings import add_task, settings_from
+from jarilab.cli.settings import ENCODING, add_task, settings_from
 
 
 def arguments(parser: Parser, words: Words) -> None:
-    parser.add_argument("--out", metavar="FILE", required=True, help="the file to write")
-    add_task(parser, words)
+    parser.add_argument("--out", metavar="FILE", required=True, help="file to write")
+    add_task(parser, words, without=(ENCODING,))
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""The catalogue of encodings: what each is, where it acts, what it claims, costs and is from."""
+"""List encodings: what each does, where it acts, its properties, cost and paper."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 from jarilab.cli.arguments import Parser, Words
 
 WIDE = 100
-HINT = """shift yes: moving all positions by the same amount changes nothing. where causal: only where
-queries never see later keys; self: not in cross-attention. learns: numbers in 2 layers of width 64
-with 8 heads. `jarilab encodings NAME` tells all of one; with options: rotary:base=500,fraction=0.5;
-a sum: sinusoidal+alibi."""
+HINT = """shift yes: shifting all positions by the same amount changes nothing. where causal: only if
+queries never see later keys; self: not in cross-attention. learns: parameters in 2 layers with
+d_model 64 and 8 heads. `jarilab encodings NAME` describes one encoding. Options:
+rotary:base=500,fraction=0.5; a sum: sinusoidal+alibi."""
 
 
 def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument(
-        "encodings", metavar="SPEC", nargs="*", help="tell all of these, such as kerple or fire"
+        "encodings", metavar="SPEC", nargs="*", help="describe these, such as kerple or fire"
     )
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="measure what a training step takes over one without an encoding, here: a second each",
+        help="measure the time of a training step relative to one without encoding, a second for each",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object, with what options mean"
+        "--json", action="store_true", help="print one JSON object, with the options of each"
     )
 
 
@@ -33,16 +33,16 @@ def run(options: argparse.Namespace) -> None:
     from jarilab.cli.terminal import show
     from jarilab.runs.catalog import describe_encodings, describe_typed_encodings
 
-    named = [encoding for text in options.encodings for encoding in describe_typed_encodings(text)]
-    encodings = named or describe_encodings()
+    chosen = [encoding for text in options.encodings for encoding in describe_typed_encodings(text)]
+    encodings = chosen or describe_encodings()
     if options.measure:
         _measure(encodings)
-    text = "\n\n".join(map(_in_full, named)) if named else _catalogue(encodings)
+    text = "\n\n".join(map(_in_full, chosen)) if chosen else _catalogue(encodings)
     show(options, {"encodings": encodings}, text)
 
 
 def _measure(encodings: list[dict[str, Any]]) -> None:
-    """Add what each costs; on a terminal, say how far it is."""
+    """Add the cost of each encoding, printing the progress."""
     from jarilab.cli.terminal import say
     from jarilab.laws.costs import cost
 
@@ -53,15 +53,15 @@ def _measure(encodings: list[dict[str, Any]]) -> None:
 
 
 def _catalogue(encodings: list[dict[str, Any]]) -> str:
-    """Two lines for each: the facts, and what it does."""
+    """Two lines for each: its facts, and what it does."""
     from jarilab.cli.terminal import table
 
-    measured = "cost" in encodings[0]
-    head = ["encoding", "axes", "acts in", "where", "shift", "learns", *["cost"] * measured]
+    has_cost = "cost" in encodings[0]
+    head = ["encoding", "axes", "acts in", "where", "shift", "learns", *["cost"] * has_cost]
     rows = [[*head, "paper"], *(_row(encoding) for encoding in encodings)]
     first, *lines = table(rows).splitlines()
-    told = [_what(encoding) for encoding in encodings]
-    pairs = [f"{line}\n{what}" for line, what in zip(lines, told, strict=True)]
+    summaries = [_summary(encoding) for encoding in encodings]
+    pairs = [f"{line}\n{summary}" for line, summary in zip(lines, summaries, strict=True)]
     return "\n".join([first, *pairs]) + f"\n\n{HINT}"
 
 
@@ -80,34 +80,36 @@ def _row(encoding: dict[str, Any]) -> list[str]:
     ]
 
 
-def _what(encoding: dict[str, Any]) -> str:
+def _summary(encoding: dict[str, Any]) -> str:
     return "    " + textwrap.shorten(encoding["what"], WIDE - 4, placeholder=" ...")
 
 
 def _in_full(encoding: dict[str, Any]) -> str:
-    """All that is known of one."""
+    """One encoding in full."""
     from jarilab.runs.catalog import CLAIMS, LAYERS, SITE
 
     name, about = encoding["name"], encoding["about"]
-    also = f" ({', '.join(encoding['also'])})" if encoding["also"] else ""
-    shape = f"{LAYERS} layers of width {SITE.d_model} with {SITE.n_heads} heads"
+    aliases = f" ({', '.join(encoding['also'])})" if encoding["also"] else ""
+    shape = f"{LAYERS} layers with d_model {SITE.d_model} and {SITE.n_heads} heads"
     facts = {
         **({"from": encoding["paper"]} if encoding["paper"] else {}),
         "axes": ", ".join(map(str, encoding["axes"])),
         "acts in": ", ".join(encoding["hooks"]) or "nothing",
-        "learns": f"{encoding['learns']:,} numbers in {shape}",
+        "learns": f"{encoding['learns']:,} parameters in {shape}",
     }
     if "cost" in encoding:
-        facts["costs"] = f"{encoding['cost']:.2f} of a training step without an encoding, here"
-    lines = [f"{name}{also}", "", about, ""]
+        facts["costs"] = (
+            f"{encoding['cost']:.2f} of a training step without encoding, on this machine"
+        )
+    lines = [f"{name}{aliases}", "", about, ""]
     lines += [_fact(key, value) for key, value in facts.items()]
-    lines += ["", "it claims:"]
+    lines += ["", "properties:"]
     claims = encoding["claims"]
-    said = [claim for claim in CLAIMS if claim != "keeps_norms" or "rotate" in encoding["hooks"]]
-    lines += [f"  {'yes' if claims[claim] else 'no':<3}  {CLAIMS[claim]}" for claim in said]
+    shown = [claim for claim in CLAIMS if claim != "keeps_norms" or "rotate" in encoding["hooks"]]
+    lines += [f"  {'yes' if claims[claim] else 'no':<3}  {CLAIMS[claim]}" for claim in shown]
     if encoding["options"]:
         lines += ["", "options:", *(_option(option) for option in encoding["options"])]
-    lines += ["", f"`jarilab show {name}` draws it; `jarilab laws {name}` tries it."]
+    lines += ["", f"`jarilab show {name}` draws it; `jarilab laws {name}` checks it."]
     return "\n".join(lines)
 
 

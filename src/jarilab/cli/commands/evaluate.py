@@ -1,4 +1,4 @@
-"""Measure a run on held-out data: all of its own, or files."""
+"""Measure a run on its held-out data, or on files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def arguments(parser: Parser, words: Words) -> None:
     add_run(parser)
     parser.add_options("verb", options_of(api.evaluate))
     parser.add_argument("--json", action="store_true", help="print the metrics as one JSON object")
-    add_answer_options(parser, words, "scoring", "how answers are written that are measured, of")
+    add_answer_options(parser, words, "scoring", "how answers are generated, for")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,24 +1,25 @@
-"""`jarilab explore`: a page, live or saved, of what models attend to."""
+"""Explore what models attend to, on a live page or a saved one."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jarilab.cli import pages
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import add_open, add_runs, add_shared
+from jarilab.cli.runs import add_listening, add_open, add_runs, add_shared
 from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
+    from jarilab.explorer import Explorer, Page
     from jarilab.explorer.huggingface_subject import HuggingFaceSubject
     from jarilab.inspect.measure.link import TokenLinkHead
 
 MAX_HEADS = 8
-"""Heads of a link that are listed."""
+"""Heads that `--link` lists."""
 
 
 def arguments(parser: Parser, words: Words) -> None:
@@ -28,18 +29,19 @@ def arguments(parser: Parser, words: Words) -> None:
     add_runs(parser, "folders of runs, shown side by side", optional=True)
     _add_models(parser)
     parser.add_argument(
-        "--input", help="what the models read, such as 21+211 (an example of the first run's task)"
+        "--input",
+        help="input of the models, such as 21+211 (default: an example of the first run's task)",
     )
     parser.add_argument(
         "--save",
         metavar="FILE",
-        help="write the page as one file that needs no network, and end; a name that ends in / is a folder for a "
-        "server of files, with models of any size as ONNX (of runs)",
+        help="write the page to one file that needs no network, and exit; a name that ends in / makes a folder for a "
+        "static file server, with the models of runs as ONNX files of any size",
     )
     parser.add_argument(
         "--onnx-runtime",
         metavar="FOLDER",
-        help="of a page in a folder: where onnxruntime-web lies (node_modules/onnxruntime-web/dist)",
+        help="folder of onnxruntime-web, for a page in a folder (default: node_modules/onnxruntime-web/dist)",
     )
     parser.add_argument(
         "--measure",
@@ -49,38 +51,31 @@ def arguments(parser: Parser, words: Words) -> None:
         help="a measure of your own to show too, such as mine.py:Mine; may be repeated",
     )
     add_open(parser, "the page")
-    parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="the address to listen on (127.0.0.1, this machine alone)",
-    )
-    parser.add_argument("--port", type=int, default=8000, help="0 for any that is free (8000)")
+    add_listening(parser)
     without = ("input", "trust_code", "model", "against", "link")
     parser.add_options("verb", options_of(explorer.explore), without=without)
     add_shared(parser, "threads", "trust_code")
 
 
 def _add_models(parser: Parser) -> None:
-    """Options of Hugging Face models."""
-    group = parser.add_argument_group(
-        "models of Hugging Face transformers, in place of runs or beside them"
-    )
+    """Add the options of Hugging Face models."""
+    group = parser.add_argument_group("models of Hugging Face transformers")
     group.add_argument(
         "--model",
         metavar="FOLDER",
-        help="a folder that save_pretrained wrote: safetensors alone, no code of its own, no network; --input is a "
-        "text, or the name of an image or of a .wav file",
+        help="folder that save_pretrained wrote, read offline from safetensors without running its code; --input is a "
+        "text, an image file or a .wav file",
     )
     group.add_argument(
         "--against",
         metavar="FOLDER",
-        help="another such model beside it, where both make the same tokens",
+        help="second model to compare, with the same tokens",
     )
     group.add_argument(
         "--link",
         nargs=2,
         metavar=("QUERY", "KEY"),
-        help="two tokens, such as it animal: list the heads that connect them, and open the page at the first",
+        help="two tokens, such as it animal: list the heads that connect them and open the page at the first",
     )
 
 
@@ -107,14 +102,14 @@ def run(options: argparse.Namespace) -> None:
         with working(f"looking at {line}"):
             runtime = _runtime_of(options)
             folder = explorer.save_folder(session, options.save, line, **initial, runtime=runtime)
-        pages.report_folder(folder)
+        _print_folder(folder)
     elif options.save:
         with working(f"looking at {line}"):
             page = explorer.page(session, line, **initial, still=still or bool(models))
-        pages.save(options, page)
+        _save(options, page)
     else:
         step = initial.pop("step")
-        pages.serve(options, session, line, {**initial, "steps": session.all_at(step)})
+        _serve(options, session, line, {**initial, "steps": session.all_at(step)})
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -125,23 +120,23 @@ def _check(options: argparse.Namespace) -> None:
 
     if not options.runs and options.model is None:
         raise UserError(
-            "explore looks into runs of jari, or with --model into a folder of Hugging Face; name one: "
-            "jarilab explore runs/add, or jarilab explore --model FOLDER --input TEXT"
+            "explore expects runs of jari or a Hugging Face model, such as "
+            "jarilab explore runs/add or jarilab explore --model FOLDER --input TEXT"
         )
     if options.save == "":  # which would be the current folder
         raise UserError(
-            "--save names no file; write such as --save page.html, or page/ for a folder"
+            "--save expects a file or a folder, got nothing; write such as --save page.html or --save page/"
         )
     if options.model is None:
         for name in ("against", "link"):
             if getattr(options, name) is not None:
-                raise UserError(f"--{name} goes with --model FOLDER; add it")
+                raise UserError(f"--{name} needs --model FOLDER; add it")
     else:
         _check_model(options)
     if _is_folder(options.save):
         if options.verb.get("still"):
             raise UserError(
-                "a folder is for models that run; with --still, save one file: --save page.html"
+                "--still expects one file, got a folder; write such as --save page.html"
             )
         page_folder.check(Path(options.save), _runtime_of(options))
     elif options.save:
@@ -166,15 +161,15 @@ def _check_model(options: argparse.Namespace) -> None:
     """Raises UserError for options that do not go with --model."""
     if options.input is None:
         raise UserError(
-            "--model reads what --input says; add it, such as --input \"The animal didn't cross the street because it "
+            "--model needs --input; add it, such as --input \"The animal didn't cross the street because it "
             'was too tired"'
         )
     for name in ("step", "align"):
         if name in options.verb:
-            raise UserError(f"--{name} is for runs of jari alone; omit it beside --model")
+            raise UserError(f"--{name} works with runs only, not with --model; omit it")
     if _is_folder(options.save):
         raise UserError(
-            f"a page of --model is one file; expected such as page.html, got --save {options.save}"
+            f"--model expects a page in one file, got --save {options.save}; write such as --save page.html"
         )
 
 
@@ -184,17 +179,53 @@ def _is_folder(name: str | None) -> bool:
 
 
 def _runtime_of(options: argparse.Namespace) -> Path:
-    """The folder of ONNX Runtime Web."""
+    """The folder of onnxruntime-web."""
     from jarilab.explorer import page_folder
 
     folder = options.onnx_runtime
     return page_folder.DEFAULT_RUNTIME if folder is None else Path(folder)
 
 
+def _save(options: argparse.Namespace, page: Page) -> None:
+    """Write the page to the file of `--save`."""
+    page.save(options.save)
+    size = len(page.html.encode()) / 1e6
+    print(f"{options.save}: {size:.1f} MB, opens in any browser without a network")
+    if options.open:
+        webbrowser.open(Path(options.save).resolve().as_uri())
+
+
+def _print_folder(folder: Path) -> None:
+    """Print the size of a page that was saved as a folder, and how to serve it."""
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+    print(
+        f"{folder}: {size:.1f} MB, for any static file server, such as python -m http.server -d {folder}"
+    )
+
+
+def _serve(
+    options: argparse.Namespace, explorer: Explorer, line: str, initial: dict[str, Any]
+) -> None:
+    """Serve the live page until interrupted. initial: the `site`, `head` and `steps` of its first view."""
+    from jarilab.explorer import server
+    from jarilab.serving import running
+    from jarilab.training.progress import working
+
+    with working(f"looking at {line}"):
+        # Errors appear here rather than in the browser.
+        explorer.look(line, live=True, **initial)
+    listening = running.listen(options.host, options.port)
+    address = running.address_of(listening)
+    print(f"{address}    open this address in a browser; Ctrl-C ends it", flush=True)
+    if options.open:
+        webbrowser.open(address)  # the socket listens already
+    server.serve(explorer, line, listening, **initial)
+
+
 def _print_models(
     line: str, subjects: Sequence[HuggingFaceSubject], link: tuple[str, str] | None
 ) -> None:
-    """Print the heads of a link, and what is known of each model's maps."""
+    """Print the heads of the link, and a report on each model."""
     if link is not None:
         _print_link(subjects[0].links(line, *link))
     for subject in subjects:
@@ -203,7 +234,7 @@ def _print_models(
 
 def _print_link(heads: Sequence[TokenLinkHead]) -> None:
     print(
-        "usual: what a head gives as far elsewhere, or to this key from elsewhere, whichever is more"
+        "usual: weight of the head at this distance elsewhere, or from other queries to this key; the larger one"
     )
     print("  weight    usual  head")
     for link in heads[:MAX_HEADS]:

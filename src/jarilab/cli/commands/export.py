@@ -1,4 +1,4 @@
-"""Write a run's model for another program."""
+"""Export the model of a run for another program."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def arguments(parser: Parser, words: Words) -> None:
         "--to",
         choices=PROGRAMS,
         default="ctranslate2",
-        help="onnx: graphs that ONNX Runtime runs; torch: the same as programs of torch.export; huggingface: a folder "
-        "that transformers opens; ctranslate2: a translator for CPUs (ctranslate2)",
+        help="onnx: graphs for ONNX Runtime; torch: programs of torch.export; huggingface: a folder for transformers; "
+        "ctranslate2: a translator for CPUs (default: ctranslate2)",
     )
-    parser.add_argument("--out", metavar="FOLDER", required=True, help="the folder to write")
+    parser.add_argument("--out", metavar="FOLDER", required=True, help="folder to write")
     add_shared(parser, "trust_code")
 
 
@@ -31,16 +31,16 @@ def run(options: argparse.Namespace) -> None:
 def _program(options: argparse.Namespace) -> str:
     from jarilab.export import programs
 
-    made = programs.export(options.run, options.out, to=options.to, **options.verb)
-    files = ", ".join(part["file"] for part in made["parts"])
-    return f"{options.to} model in {options.out}: {files}, {programs.DESCRIPTION}; {_close(made)}"
+    description = programs.export(options.run, options.out, to=options.to, **options.verb)
+    files = ", ".join(part["file"] for part in description["parts"])
+    return f"{options.to} model in {options.out}: {files}, {programs.DESCRIPTION}; {_difference(description)}"
 
 
 def _huggingface(options: argparse.Namespace) -> str:
     from jarilab.export import huggingface
 
-    made = huggingface.export(options.run, options.out, **options.verb)
-    return f"{made['kind']} in {options.out}; {_close(made)}; {made['reads']}"
+    description = huggingface.export(options.run, options.out, **options.verb)
+    return f"{description['kind']} in {options.out}; {_difference(description)}; {description['reads']}"
 
 
 def _ctranslate2(options: argparse.Namespace) -> str:
@@ -50,8 +50,8 @@ def _ctranslate2(options: argparse.Namespace) -> str:
     return f"ctranslate2 model in {options.out}"
 
 
-def _close(made: dict[str, Any]) -> str:
-    difference, largest = made["largest_difference"], made["largest_score"]
+def _difference(description: dict[str, Any]) -> str:
+    difference, largest = description["largest_difference"], description["largest_score"]
     return f"scores differ by {difference:.1e} from the run's, of up to {largest:.3g}"
 
 

@@ -1,4 +1,4 @@
-"""Check an encoding against the laws every encoding must keep, or a whole model against its own."""
+"""Check that an encoding, or a whole model, follows its laws (conformance tests)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ if TYPE_CHECKING:
     from jarilab.laws import Outcome
 
 VERDICTS = ("holds", "broken", "skipped")
-NO_FORMULA = (
-    "WARNING: nothing was compared with a formula, so a mistake in what it computes can pass: {}"
-)
+NO_FORMULA = "WARNING: not compared with a formula, so a wrong result of the encoding may pass: {}"
 
 
 def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument(
-        "encoding", metavar="SPEC", nargs="?", help="such as rotary or my_encoding.py:Mine"
+        "encoding",
+        metavar="SPEC",
+        nargs="?",
+        help="encoding, such as rotary or my_encoding.py:Mine",
     )
     parser.add_argument(
         "--model",
         metavar="FOLDER",
-        help="a run, or a model of Hugging Face transformers, in place of an encoding: do batches, padding, caching, "
-        "packing, a shift of places or bfloat16 change what it says?",
+        help="check a run or a model of Hugging Face transformers instead: do batches, padding, caching, packing, "
+        "shifted positions or bfloat16 change its output?",
     )
-    # Not by the options of a verb, which would import torch for a word of help.
+    # `add_shared` would import torch for a line of help.
     parser.add_argument(
         TRUST, action="store_true", help="execute the Python files that the run names"
     )
@@ -43,17 +44,21 @@ def run(options: argparse.Namespace) -> int:
 
     if (options.encoding is None) == (options.model is None):
         raise UserError(
-            "laws are of an encoding or of a model; name one: jarilab laws rotary, or jarilab laws --model FOLDER"
+            "laws expects either an encoding or a model, such as jarilab laws rotary or jarilab laws --model FOLDER"
         )
     outcomes = check_encoding(options.encoding) if options.model is None else _of_folder(options)
-    found = Counter(outcome.verdict for outcome in outcomes)
-    counts = {verdict: found[verdict] for verdict in VERDICTS}
+    counter = Counter(outcome.verdict for outcome in outcomes)
+    counts = {verdict: counter[verdict] for verdict in VERDICTS}
     lines = [_line(outcome.verdict, outcome.law, outcome.detail) for outcome in outcomes]
     lines.append(f"{counts['holds']} hold, {counts['broken']} broken, {counts['skipped']} skipped")
-    unchecked = [one.detail for one in outcomes if (one.law, one.verdict) == (FORMULA, "skipped")]
+    unchecked = [
+        outcome.detail
+        for outcome in outcomes
+        if (outcome.law, outcome.verdict) == (FORMULA, "skipped")
+    ]
     lines += [NO_FORMULA.format(reason) for reason in unchecked]
     subject = {"encoding": options.encoding} if options.model is None else {"model": options.model}
-    record = {**subject, **counts, "laws": [asdict(one) for one in outcomes]}
+    record = {**subject, **counts, "laws": [asdict(outcome) for outcome in outcomes]}
     show(options, record, "\n".join(lines))
     return 2 if counts["broken"] else 0
 
@@ -67,14 +72,10 @@ def _of_folder(options: argparse.Namespace) -> list[Outcome]:
     from jarilab.training.progress import working
 
     folder: str = options.model
-    with working(f"asking {folder}"):
-        a_run = (Path(folder) / "run.json").is_file()
-        model = (
-            load(folder, trust_code=options.trust_code).model
-            if a_run
-            else huggingface.load(folder).model
-        )
-        return check_model(model)
+    with working(f"checking {folder}"):
+        if (Path(folder) / "run.json").is_file():
+            return check_model(load(folder, trust_code=options.trust_code).model)
+        return check_model(huggingface.load(folder).model)
 
 
 def _line(verdict: str, law: str, detail: str) -> str:

@@ -1,4 +1,4 @@
-"""Answer lines or images, go on with a text, or paint one: whatever the run was trained for."""
+"""Predict with a run: answer, translate, continue a text, classify, detect or paint."""
 
 from __future__ import annotations
 
@@ -26,19 +26,14 @@ def arguments(parser: Parser, words: Words) -> None:
         "sources",
         metavar="SOURCE",
         nargs="*",
-        help="what to answer: a text, an image file, a held-out image such as '#5', a caption; "
-        "without any, lines of standard input",
+        help="a text, an image file, a held-out image such as '#5' or a caption (default: lines of standard input)",
     )
     parser.more = "sources"
-    parser.add_argument(
-        "--prompt", metavar="TEXT", help="one source, as a word of its own would be"
-    )
+    parser.add_argument("--prompt", metavar="TEXT", help="one source, instead of SOURCE")
     parser.add_options("verb", options_of(api.predict), without=("at_once",))
     add_shared(parser, "threads")
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object a line for each source"
-    )
-    add_answer_options(parser, words, "options", "what to answer, and how, of")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each source")
+    add_answer_options(parser, words, "options", "how to answer, for")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -51,19 +46,19 @@ def run(options: argparse.Namespace) -> int:
     with working(f"opening {options.run}"):
         opened = api.open_run(options.run, **options.verb)
     _check_out(options, opened.predictor.options)
-    sources, typed = _sources(options)
-    at_once = 1 if typed else api.AT_ONCE
-    failed = False
+    sources, is_interactive = _sources(options)
+    at_once = 1 if is_interactive else api.AT_ONCE
+    has_failed = False
     for prediction in api.predict(opened, sources, at_once=at_once, **options.answer):
-        failed |= prediction.error is not None
+        has_failed |= prediction.error is not None
         for message in prediction.messages:
             say(message)
         _print(prediction, options.json)
-    return 2 if failed else 0
+    return 2 if has_failed else 0
 
 
 def _print(prediction: Prediction, as_json: bool) -> None:
-    """A prediction, piece by piece as soon as each is known."""
+    """Print a prediction as JSON, or piece by piece as it is generated."""
     if as_json:
         print(json.dumps(prediction.record(), ensure_ascii=False), flush=True)
         return
@@ -72,23 +67,23 @@ def _print(prediction: Prediction, as_json: bool) -> None:
 
 
 def _sources(options: argparse.Namespace) -> tuple[Iterable[str | UserError], bool]:
-    """What is to be answered, and whether a person types it line by line and waits for each answer."""
+    """The sources to answer, and whether a person types them and waits for each answer."""
     words: list[str] = options.sources
     if options.prompt is not None:
         if words:
-            raise UserError("give what to answer as words or as --prompt, not both")
+            raise UserError("expected sources as words or as --prompt, got both; omit one")
         words = [options.prompt]
     if words:
         return words, False
-    typed = sys.stdin.isatty()
-    if typed:
-        say("waiting for a line to answer; Ctrl-D on an empty line ends")
-    return lines(sys.stdin.buffer), typed
+    is_interactive = sys.stdin.isatty()
+    if is_interactive:
+        say("type a line to answer; Ctrl-D on an empty line ends")
+    return lines(sys.stdin.buffer), is_interactive
 
 
 def _check_out(options: argparse.Namespace, target: type) -> None:
-    """Raises UserError where an answer is an image, which no terminal shows, and no file is named for it."""
+    """Raises UserError if the answer is an image and `--out` does not name a file for it."""
     from jarilab.core.options import options_of
 
     if "out" in options_of(target) and "out" not in options.answer:
-        raise UserError("what this run says is an image: say where to with --out FILE.png")
+        raise UserError("this run answers with an image; pass --out FILE.png")

@@ -1,4 +1,4 @@
-"""Write a page with the curves of runs."""
+"""Write a page with the training curves of runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from jarilab.cli.runs import add_open, add_runs
 
 
 def arguments(parser: Parser, words: Words) -> None:
-    add_runs(parser, "folders of runs, drawn over each other")
+    add_runs(parser, "folders of runs; their curves share one page")
     parser.add_argument(
-        "--out", metavar="FILE", help="the page to write (report.html in RUN, or beside several)"
+        "--out",
+        metavar="FILE",
+        help="page to write (default: report.html in RUN, or beside several)",
     )
     add_open(parser, "the page")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -19,9 +21,9 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab import api
-    from jarilab.cli.terminal import show, tell_page
+    from jarilab.cli.terminal import open_or_point_to, show
 
     page = api.report(options.runs, options.out)
     record = {"report": str(page), "runs": options.runs}
     show(options, record, str(page))
-    tell_page(options, page)
+    open_or_point_to(options, page)

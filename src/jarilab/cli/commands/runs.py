@@ -16,7 +16,11 @@ UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument(
-        "folder", metavar="FOLDER", nargs="?", default="runs", help="where to look (runs)"
+        "folder",
+        metavar="FOLDER",
+        nargs="?",
+        default="runs",
+        help="folder to search (default: runs)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -28,23 +32,23 @@ def run(options: argparse.Namespace) -> None:
     runs = runs_in(Path(options.folder))
     head = ["run", "task", "encoding", "seed", "size", "changed", "state", "measured"]
     text = table([head, *map(_row, runs)]) if runs else f"no runs in {options.folder}"
-    show(options, {"runs": [one.as_dict() for one in runs]}, text)
+    show(options, {"runs": [listed.as_dict() for listed in runs]}, text)
 
 
-def _row(one: RunSummary) -> list[str]:
-    seed = "" if one.seed is None else str(one.seed)
-    what = [one.run, one.task, one.encoding, seed]
-    return [*what, size(one.size), ago(one.age), one.progress, one.measured]
+def _row(listed: RunSummary) -> list[str]:
+    seed = "" if listed.seed is None else str(listed.seed)
+    name = [listed.run, listed.task, listed.encoding, seed]
+    return [*name, size(listed.size), ago(listed.age), listed.progress, listed.measured]
 
 
 def ago(seconds: float) -> str:
-    """A time that has passed, in the largest unit that it has one of."""
-    whole = max(1, int(seconds))
-    unit, length = next((unit, length) for unit, length in UNITS if whole >= length)
-    count = whole // length
+    """Elapsed time in its largest whole unit."""
+    rounded = max(1, int(seconds))
+    unit, length = next((unit, length) for unit, length in UNITS if rounded >= length)
+    count = rounded // length
     return f"{count} {unit}{'s' if count > 1 else ''} ago"
 
 
 def size(count: int) -> str:
-    """Bytes, in megabytes."""
+    """Bytes as megabytes."""
     return f"{count / 1e6:.1f} MB"

@@ -1,11 +1,11 @@
-"""Answer over HTTP: JSON or server-sent events, for programs."""
+"""Serve predictions of a run over HTTP, as JSON or server-sent events."""
 
 from __future__ import annotations
 
 import argparse
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import add_run, add_shared
+from jarilab.cli.runs import add_listening, add_run, add_shared
 
 
 def arguments(parser: Parser, words: Words) -> None:
@@ -14,19 +14,13 @@ def arguments(parser: Parser, words: Words) -> None:
     from jarilab.serving.requests import Serving
 
     add_run(parser)
-    parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="the address to listen on (127.0.0.1, this machine alone)",
-    )
-    parser.add_argument("--port", type=int, default=8000, help="0 for any that is free (8000)")
+    add_listening(parser)
     parser.add_argument(
         "--name",
         action="append",
         default=[],
         metavar="NAME",
-        help="what requests may call this machine beside its address and localhost, such as model.example.org; give it "
-        "again for more",
+        help="further host name that requests may use, such as model.example.org; repeat the flag for more",
     )
     parser.add_options("verb", options_of(api.predict), without=("at_once",))
     parser.add_options("limits", options_of(Serving))

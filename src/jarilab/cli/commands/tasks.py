@@ -1,4 +1,4 @@
-"""List the tasks there are."""
+"""List all tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train a model into a folder, or go on with it."""
+"""Train a model into a folder, or continue an earlier training."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from jarilab.cli.settings import add_task, settings_from
 from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from jarilab.cli.repeating import Pattern
+    from jarilab.cli.rerun import SourceRun
+
+MACHINE = "machine, checkpoints and logging"
+FIRST = ("--encoding", "--model", "--out", "--seed", "--from", "--set", "--json")
 
 
 def arguments(parser: Parser, words: Words) -> None:
     from jarilab import api
-    from jarilab.cli.repeating import Pattern
+    from jarilab.cli.rerun import SourceRun
     from jarilab.core.options import options_of
 
     parser.add_argument(
         "--from",
-        dest="pattern",
+        dest="source",
         metavar="RUN",
-        help="take task, model, seed and every setting from this run, or its run.json; what else is given wins, "
-        "such as --seed 2",
+        help="use task, model, seed and settings of this run; pass an option to change it, such as --seed 2",
     )
     parser.add_argument(
         TRUST,
@@ -33,37 +35,40 @@ def arguments(parser: Parser, words: Words) -> None:
         help="execute the Python files that the run of --from names",
     )
     parser.add_argument(
-        "--out", metavar="RUN", help="the folder of the run (runs/TASK-ENCODING-SEED)"
+        "--out", metavar="RUN", help="folder of the run (default: runs/TASK-ENCODING-SEED)"
     )
-    # The encoding is a setting of the model.
-    without = ("encoding", "settings", "report")
-    parser.add_options("verb", options_of(api.train), without=without)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    pattern = Pattern.among(words)
-    recorded = None if pattern is None else pattern.experiment
+    options = options_of(api.train)
+    for name in ("model", "seed"):
+        parser.add_option(parser, "verb", name, options[name])
+    without = ("encoding", "model", "seed", "settings", "report")
+    parser.add_options("verb", options, title=MACHINE, without=without)
+    source = SourceRun.among(words)
+    recorded = None if source is None else source.experiment
     add_task(parser, words, optional=True, recorded=recorded)
+    parser.show_first(*FIRST)
+    parser.show_last(MACHINE)
 
 
 def run(options: argparse.Namespace) -> None:
     from jarilab import api
-    from jarilab.cli.ranks import is_first
-    from jarilab.cli.repeating import Telling
+    from jarilab.cli.rerun import DifferenceReport
     from jarilab.cli.results import metrics_text
-    from jarilab.cli.terminal import say, show
+    from jarilab.cli.terminal import is_first, say, show
     from jarilab.training.progress import TrainingProgress, working
 
-    pattern = _pattern(options)
+    source = _source_run(options)
     settings = settings_from(options)
-    telling = None
-    if pattern is not None:
+    differences = None
+    if source is not None:
         if is_first():
-            telling = Telling(pattern, say)
-            telling.tell(pattern.changes(settings))
-            telling.tell(pattern.other_versions())
-        settings = pattern.settings(settings)
+            differences = DifferenceReport(source, say)
+            differences.add(source.changes(settings))
+            differences.add(source.other_versions())
+        settings = source.settings(settings)
     out = options.out
     if out is None:
-        out = _folder(options, settings)
+        out = _default_folder(options, settings)
         if is_first():
             say(f"training into {out}")
     name = Path(out).name
@@ -71,51 +76,54 @@ def run(options: argparse.Namespace) -> None:
 
         def report(row: dict[str, Any]) -> None:
             wait.end()
-            if telling is not None:
-                telling.opened(Path(out))
+            if differences is not None:
+                differences.compare_folder(Path(out))
             progress.update(name, row)
 
         result = api.train(options.task, out, settings=settings, report=report, **options.verb)
-    if telling is not None:
-        telling.opened(Path(out))  # nothing was reported of a run that was finished already
+    if differences is not None:
+        differences.compare_folder(Path(out))  # a finished run reports no step
     if is_first():
         show(options, result, metrics_text(result, out))
 
 
-def _pattern(options: argparse.Namespace) -> Pattern | None:
-    """The run of --from, from which comes what is not given. Raises UserError for another task or kind of model."""
-    from jarilab.cli.ranks import is_first
-    from jarilab.cli.repeating import Pattern
-    from jarilab.cli.terminal import say
+def _source_run(options: argparse.Namespace) -> SourceRun | None:
+    """The run of `--from`, whose task and options are copied into `options` where they are not passed.
 
-    if options.pattern is None:
+    Raises UserError for a task or kind of model that is not the run's.
+    """
+    from jarilab.cli.rerun import SourceRun
+    from jarilab.cli.terminal import is_first, say
+
+    if options.source is None:
         if options.task is None:
             raise UserError(
-                "train needs a task, such as jarilab train arithmetic; or --from RUN, a run to repeat"
+                "train expects a task, such as jarilab train arithmetic; or a run to repeat: --from RUN"
             )
         return None
-    pattern = Pattern.read(options.pattern, trust_code=options.trust_code)
-    experiment = pattern.experiment
+    source = SourceRun.read(options.source, trust_code=options.trust_code)
+    experiment = source.experiment
     model = options.verb.get("model", experiment.model)
     if options.task not in (None, experiment.task) or model != experiment.model:
         raise UserError(
-            f"{pattern.folder} is a run of {experiment.task} with {experiment.model}, and --from repeats it; for "
-            "another task or kind of model give its settings one by one"
+            f"{source.folder} is a run of {experiment.task} with {experiment.model}; --from cannot change the task or "
+            "the kind of model. Train without --from and pass the settings that you need"
         )
     options.task = experiment.task
-    own = {"seed": experiment.seed, "precision": experiment.precision, "model": model}
-    own["threads"] = pattern.record["environment"]["threads"]
+    recorded = {"seed": experiment.seed, "precision": experiment.precision, "model": model}
+    recorded["threads"] = source.record["environment"]["threads"]
     if is_first():
-        for name in own.keys() & options.verb.keys():
-            if options.verb[name] != own[name]:
-                say(f"not as in {pattern.folder}: {name} is {options.verb[name]}, was {own[name]}")
-    options.verb = {**own, **options.verb}
-    return pattern
+        for name in recorded.keys() & options.verb.keys():
+            value = options.verb[name]
+            if value != recorded[name]:
+                say(f"not as in {source.folder}: {name} is {value}, was {recorded[name]}")
+    options.verb = {**recorded, **options.verb}
+    return source
 
 
-def _folder(options: argparse.Namespace, settings: dict[str, Any]) -> str:
-    """Where the run goes by default. Raises UserError for what cannot be trained."""
+def _default_folder(options: argparse.Namespace, settings: dict[str, Any]) -> str:
+    """The folder of the run without `--out`. Raises UserError for an experiment that is invalid."""
     from jarilab.runs.experiment import Experiment
 
-    deciding = {name: options.verb[name] for name in ("seed", "model") if name in options.verb}
-    return Experiment.of(options.task, None, settings, **deciding).folder
+    named = {name: options.verb[name] for name in ("seed", "model") if name in options.verb}
+    return Experiment.of(options.task, None, settings, **named).folder

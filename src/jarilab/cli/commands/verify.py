@@ -1,4 +1,4 @@
-"""Compare every file of runs with its checksum: what is damaged, and what can still be used."""
+"""Check every file of runs against its checksum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument(
         "--repair",
         action="store_true",
-        help="put what is damaged into the folder `damaged` of the run, so that the rest is used; nothing is deleted",
+        help="move damaged files to the folder `damaged` of the run, so that the rest can be used; deletes nothing",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -27,31 +27,29 @@ def run(options: argparse.Namespace) -> int:
     from jarilab.runs.verifying import verify
 
     verified = [verify(run, repair=options.repair) for run in options.runs]
-    record = {"runs": [one.as_dict() for one in verified]}
+    record = {"runs": [run.as_dict() for run in verified]}
     show(options, record, "\n\n".join(map(_text, verified)))
-    return 0 if all(one.whole for one in verified) else 1
+    return 0 if all(run.whole for run in verified) else 1
 
 
 def _text(verified: VerifiedRun) -> str:
     from jarilab.cli.terminal import table
 
-    rows = [[f"  {one.file}", one.state, one.about] for one in verified.files]
+    rows = [[f"  {file.file}", file.state, file.about] for file in verified.files]
     lines = [verified.run, table(rows), *verified.repaired, _usable(verified)]
     return "\n".join(lines)
 
 
 def _usable(verified: VerifiedRun) -> str:
-    """What can be done with the run as it is."""
+    """What the run can still be used for."""
     if verified.answers_from is None:
-        told = (
-            "it cannot answer: run.json, what it keeps of its data and a checkpoint must be whole"
-        )
+        text = "it cannot answer: run.json, its data files and a checkpoint must be intact"
     else:
-        told = f"it answers from step {verified.answers_from:,}"
+        text = f"it answers from step {verified.answers_from:,}"
     if verified.finished:
-        told += "; it is finished"
+        text += "; it is finished"
     elif verified.goes_on_from is not None:
-        told += ", and training goes on from there"
+        text += ", and training continues from there"
     if not verified.whole:
-        told = f"damaged; once what is damaged is put aside (--repair), {told}"
-    return f"{told[0].upper()}{told[1:]}."
+        text = f"damaged; with the damaged files moved away (--repair), {text}"
+    return f"{text[0].upper()}{text[1:]}."

@@ -1,4 +1,4 @@
-"""Follow one head of an attention, matrix by matrix."""
+"""Follow one attention head, matrix by matrix."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ def arguments(parser: Parser, words: Words) -> None:
     from jarilab.core.options import options_of
 
     add_run(parser)
-    parser.add_argument("--input", help="such as 12+1 (an example of the run's task)")
+    parser.add_argument(
+        "--input", help="input, such as 12+1 (default: an example of the run's task)"
+    )
     parser.add_options("verb", options_of(api.walk))
     parser.add_argument(
         "--softmax",
         action="store_true",
-        help="what becomes of the softmax if scores are not divided by sqrt(d_k)",
+        help="compare the softmax for scores that are not divided by sqrt(d_k)",
     )
     parser.add_argument("--json", action="store_true", help="print the walk as one JSON object")
 
@@ -30,13 +32,13 @@ def run(options: argparse.Namespace) -> None:
     from jarilab.inspect.explain import text
     from jarilab.inspect.explain.softmax import softmax_lens
 
-    followed = api.walk(options.run, options.input, **options.verb)
-    walked, answer = followed.walk, followed.answer
-    record: dict[str, Any] = {"input": followed.input, "answer": answer}
-    headline = followed.input if answer is None else f"{followed.input} -> {answer}"
+    result = api.walk(options.run, options.input, **options.verb)
+    walk, answer = result.walk, result.answer
+    record: dict[str, Any] = {"input": result.input, "answer": answer}
+    headline = result.input if answer is None else f"{result.input} -> {answer}"
     if options.softmax:
-        divisors = [divisor.as_dict() for divisor in softmax_lens(walked.call, walked.head)]
-        record |= {"site": walked.site, "head": walked.head, "divisors": divisors}
-        show(options, record, text.lens_text(walked, headline))
+        divisors = [divisor.as_dict() for divisor in softmax_lens(walk.call, walk.head)]
+        record |= {"site": walk.site, "head": walk.head, "divisors": divisors}
+        show(options, record, text.lens_text(walk, headline))
     else:
-        show(options, record | walked.as_dict(), text.walk_text(walked, headline))
+        show(options, record | walk.as_dict(), text.walk_text(walk, headline))

@@ -27,9 +27,13 @@ def draw_encodings(
 ) -> Drawings:
     """Draw encodings side by side: what each adds, turns or subtracts, against positions and distances, in each head.
 
-    specs: such as `rotary:base=500`, `t5+alibi` or `my_encoding.py:Mine`, whose file is executed. length: the tokens it
-    is drawn for; distances go to twice that, and images have as many patches. d_model: of the model. n_heads: that
-    share it. causal: draw it where queries never see later keys. seed: of the initial values of what learns.
+    specs: such as `rotary:base=500`, `t5+alibi` or `my_encoding.py:Mine`, whose file is executed.
+    length: tokens in the drawing; distances reach twice as far, and images have as many patches.
+    d_model: model dimension.
+    n_heads: number of heads.
+    causal: draw the encoding for queries that never see later keys.
+    seed: seed of the initial values of learned encodings.
+
     Raises UserError for an encoding that is not there, cannot have such heads, or fails in a hook.
     """
     if not specs:

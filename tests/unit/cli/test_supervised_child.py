@@ -7,7 +7,9 @@ import subprocess
 import sys
 
 # A command that takes long, and a driver that starts it and is then idle.
-COMMAND = "import time; from jarilab.cli import tied; tied.main = lambda: time.sleep(600); tied.run()"
+COMMAND = (
+    "import time; from jarilab.cli import supervised_child as child; child.main = lambda: time.sleep(600); child.run()"
+)
 DRIVER = f"""
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", {COMMAND!r}], stdin=subprocess.PIPE, start_new_session=True)
