@@ -1,7 +1,7 @@
 """Addition and subtraction, character by character: `21+211` -> `232`.
 
-The experiment that shows why attention needs positions. Without them the encoder sees a bag of characters, and
-`21+211` is the same bag as `12+112`, `11+122` and many more with other answers: `ceiling` counts what that costs.
+This task shows why attention needs positions. Without them the encoder sees a bag of characters, and `21+211` is the
+same bag as `12+112`, `11+122` and many more with other answers. `ceiling` counts the consequence.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ SAMPLES = ("21+211", "12+1", "101-11", "911-119")
 
 @registry.register("arithmetic")
 class Arithmetic(TokenTask):
-    """All expressions i + j and i - j with minimum <= i, j <= maximum; one in fifty is held out, by a hash of it.
+    """All expressions i + j and i - j with minimum <= i, j <= maximum. A hash holds out one in fifty.
 
-    minimum: the smallest number. maximum: the largest. operators: `+`, `-` or `+-`. answers: plain (`232`),
-    reversed (`232` written from the ones up), or padded with zeros to the longest answer (`0232`, `-0099`).
-    operands: plain, or padded with zeros to the longest.
-    balanced: of all expressions, 81 in 100 have two operands of three digits and 1 in 10,000 has two of one, so a model
-    that answers 99 % of them may still not know 5+5. Balanced training (after Lee et al. 2023) repeats expressions of
-    rarer lengths, so that each length's share goes with the square root of its number. Held-out data stay as they are.
+    minimum: the smallest number. maximum: the largest number. operators: `+`, `-` or `+-`. answers: plain (`232`),
+    reversed (`232` written from the ones up), or padded with zeros to the longest answer (`0232`, `-0099`). operands:
+    plain, or padded with zeros to the longest. balanced: train more on short numbers. Of all expressions, 81 in 100
+    have two operands of three digits and 1 in 10,000 has two of one, so a model with 99 % right answers may not know
+    5+5. Balanced training (after Lee et al. 2023) repeats expressions of rare lengths, such that a length's share is
+    proportional to the square root of its number. Held-out data do not change.
     """
 
     model_arguments = ("source_vocab_size", "target_vocab_size")
@@ -167,10 +167,10 @@ class Arithmetic(TokenTask):
         return Numbers(DIGITS, self.ones_first, width)
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """Exact match of answers written freely, in all and per operator, on the held-out expressions; on all of them
-        also `parts`, by the digits of the answer and by carries.
+        """Return exact match of freely written answers, in all and by operator, on the held-out expressions.
 
-        `examples` of them are taken evenly from the hash's order, so that they are not the smallest numbers.
+        On all of them, also `parts` by digits of the answer and by carries. `examples` are taken evenly from the hash's
+        order, so they are not the smallest numbers.
         """
         numbers = self._held_out[evenly(len(self._held_out), examples)]
         right: list[bool] = []
@@ -196,7 +196,7 @@ class Arithmetic(TokenTask):
         return metrics
 
     def _kinds(self, numbers: Int[Tensor, " N"]) -> dict[str, Int[Tensor, " N"]]:
-        """What expressions are told apart by in `parts`."""
+        """Return the properties of expressions for `parts`."""
         target_NQ = self._target[numbers]
         is_digit_NQ = (target_NQ >= ZERO) & (target_NQ < PLUS)
         left, right = operands(numbers.numpy(), self.minimum, self.maximum, len(self.operators))
@@ -237,12 +237,12 @@ class Arithmetic(TokenTask):
     show_target = show_source
 
     def expected(self, line: str) -> str | None:
-        """The right answer as this run writes it, or None if the line is no expression of this task."""
+        """Return the right answer in this run's form, or None if the line is not an expression of this task."""
         text = line.strip().removesuffix("=").replace(" ", "")
         return answer_to(text, self.operators, self.answers, self.answer_digits)
 
     def sample_inputs(self) -> list[str]:
-        """Expressions in which a digit stands several times, in different places."""
+        """Return expressions in which a digit occurs several times in different places."""
         low, top = self.minimum, self.maximum
         width = self.digits if self.operands == "padded" else 0
         fitting = []
@@ -272,11 +272,11 @@ class Arithmetic(TokenTask):
         english = {"+-": "Adds and subtracts", "+": "Adds", "-": "Subtracts"}[self.operators]
         korean = {"+-": "더하고 뺍니다", "+": "더합니다", "-": "뺍니다"}[self.operators]
         first, last = f"{self.minimum:,}", f"{self.maximum:,}"
-        told = f"{english} two whole numbers from {first} to {last}."
-        return told, f"{first}에서 {last}까지의 정수 둘을 {korean}."
+        sentence = f"{english} two whole numbers from {first} to {last}."
+        return sentence, f"{first}에서 {last}까지의 정수 둘을 {korean}."
 
     def lines(self) -> Iterator[str]:
-        """Every expression with its answer, `21+211=232`, in generation order: for i, for j, `+` then `-`."""
+        """Yield every expression with its answer, `21+211=232`, in order: for i, for j, `+` then `-`."""
         tokens = np.array(["", "", "", *self.vocabulary.tokens[3:]])
         for start in range(0, len(self._source), AT_ONCE):
             some = slice(start, start + AT_ONCE)
@@ -288,7 +288,7 @@ class Arithmetic(TokenTask):
     # What no model without positions can pass ----------------------------------------------------------------------
 
     def ceiling(self) -> dict[str, float] | None:
-        """Of all expressions: held out or not makes no difference on average."""
+        """Return the ceiling over all expressions. Holding out does not change it on average."""
         if self.one_sequence:  # the causal mask tells of order, too
             return None
         source, target = self._source.numpy(), self._target.numpy()

@@ -1,4 +1,4 @@
-"""The share of right answers by what an example is like: how long its answer is, how often it carries."""
+"""The share of right answers by a property of the example, such as the length of its answer."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Literal
 from jarilab.core.shapes import Bool, Int, Tensor
 
 Parts = dict[str, dict[str, dict[str, float]]]
-"""{what an example is told by: {its number there: {"value": the share of right answers, "examples": of how many}}}"""
+"""{property: {its value: {"value": share of right answers, "examples": their number}}}"""
 
 
 def parts_of(
     right: Bool[Tensor, " N"], by: Mapping[str, Int[Tensor, " N"]]
 ) -> dict[Literal["parts"], Parts]:
-    """What `Task.evaluate` gives beside its metrics; nothing where there is nothing to tell.
+    """Return the `parts` of `Task.evaluate`; nothing if no property varies.
 
-    right: whether each answer is. by: a number of each example; where all examples have the same one, nothing is told
-    by it.
+    right: whether each answer is right. by: a number for each example and property.
     """
     found: Parts = {}
     for name, number_N in by.items():

@@ -1,4 +1,4 @@
-"""Text to image: captions, and images that show what they say."""
+"""Text to image: captions, and images that match them."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ Pixels = UInt8[Tensor, "B 3 H W"]
 class Captions(Task):
     """Captions and images: generated scenes of real handwritten digits, or a folder of images with texts.
 
-    train: `scenes`, or a folder of images with a *.txt of the same name beside each. captions: of scenes, row ("three
-    one seven") or attributes ("a small red 3 top left"). digits: a folder of MNIST's files to make scenes of, instead
-    of scikit-learn's scans. scenes: how many to train on. unseen: the share of all combinations of words that no scene
-    to train on has; it is then these that are measured on. size: of a folder's images, in pixels. codes: a run whose
-    image tokenizer is taken; by default one is trained first. quantizer: of the image tokenizer, fsq or gumbel.
-    code_steps: how long it is trained. judge_steps: how long those who judge are. caption_dropout: the share of
-    captions left out in training, which guidance needs. image_weight: of the loss of codes beside that of words.
-    guidance, temperature: how images to measure are drawn. rerank: images drawn for each, of which the scorer, who
-    is not the judge, chooses one.
+    train: `scenes`, or a folder of images, each with a *.txt of the same name. captions: of scenes, row ("three one
+    seven") or attributes ("a small red 3 top left"). digits: a folder of MNIST's files for scenes, instead of
+    scikit-learn's scans. scenes: number of training scenes. unseen: share of word combinations that no training scene
+    has; these are then measured. size: of a folder's images, in pixels. codes: a run whose image tokenizer is used; by
+    default one is trained first. quantizer: of the image tokenizer, fsq or gumbel. code_steps: training steps of the
+    image tokenizer. judge_steps: training steps of the judge and the scorer. caption_dropout: share of captions omitted
+    in training, which guidance needs. image_weight: weight of the loss of codes beside that of words. guidance,
+    temperature: for measured images. rerank: images drawn for each measured one; the scorer, who is not the judge,
+    chooses one.
     """
 
     predictor = "paintings"
@@ -197,8 +197,12 @@ class Captions(Task):
     @property
     def model_options(self) -> dict[str, Any]:
         facts = self._facts
-        own = {"vocab_size": len(self.words), "codes": len(self.codes), "caption": facts["longest"]}
-        return own | {"rows": facts["height"], "columns": facts["width"]}
+        options = {
+            "vocab_size": len(self.words),
+            "codes": len(self.codes),
+            "caption": facts["longest"],
+        }
+        return options | {"rows": facts["height"], "columns": facts["width"]}
 
     @property
     def training_size(self) -> int:
@@ -214,7 +218,7 @@ class Captions(Task):
         return _batch(self._rows[0][indices], self._rows[1][indices].long(), without)
 
     def loss(self, scores: Any, batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
-        """The mean cross-entropy of codes and that of words, weighted `image_weight` to 1, in nats."""
+        """Return the mean cross-entropy of codes and that of words, weighted `image_weight` to 1, in nats."""
         of_words, of_codes = self.loss_terms(scores, batch, smoothing)
         return of_words + of_codes
 
@@ -231,7 +235,7 @@ class Captions(Task):
         return of_words / both, of_codes * (self.image_weight / both)
 
     def loss_counts(self, batch: Batch, scores: Any) -> tuple[float, ...]:
-        """The words that are no padding, and the codes."""
+        """Return the number of words without padding, and of codes."""
         text = batch.inputs[0].shape[1]
         words, codes = batch.labels[:, :text], batch.labels[:, text:]
         return float((words != PADDING).sum()), float(codes.numel())
@@ -239,19 +243,22 @@ class Captions(Task):
     # How good it is ------------------------------------------------------------------------------------------------
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """Loss in nats per code, of all codes and of all but the empty ground's; of scenes also what images drawn for
-        captions show: exact match, digits, and each attribute, beside what the judge reads in real images."""
+        """Return the loss in nats per code, of all codes and of all but the background's.
+
+        For scenes, also the shares of images that match their captions: exactly, by digit and by attribute, beside the
+        judge's accuracy on real images.
+        """
         held_out = self._source.held_out(evenly(self._source.held_out_size, examples))
         captions, values = held_out.captions, held_out.values
-        found = self._loss(learner, captions, self.codes.encode(held_out.images).flatten(1))
-        found |= {
+        metrics = self._loss(learner, captions, self.codes.encode(held_out.images).flatten(1))
+        metrics |= {
             "psnr": self.codes.measured["psnr"],
             "codes_used": self.codes.measured["codes_used"],
         }
         if self._judges is not None and values is not None:
             drawn = self._draw(learner.model, captions, values)
-            found |= self._judges.metrics(drawn, values) | self._facts["ceiling"]
-        return {**found, "examples": len(captions)}
+            metrics |= self._judges.metrics(drawn, values) | self._facts["ceiling"]
+        return {**metrics, "examples": len(captions)}
 
     def _loss(
         self, learner: Learner, captions: Sequence[str], codes_BN: Tensor
@@ -269,8 +276,8 @@ class Captions(Task):
         }
 
     def _draw(self, model: Any, captions: Sequence[str], values: Tensor) -> Pixels:
-        """One image for each caption; captions of a style have all the same length."""
-        found = []
+        """Draw one image for each caption. Captions of a style have one length."""
+        parts = []
         for chunk, some in enumerate(torch.arange(len(captions)).split(AT_ONCE)):
             rows = [[FIRST, *self.read(captions[int(i)])] for i in some for _ in range(self.rerank)]
             steps = model.steps(
@@ -280,18 +287,18 @@ class Captions(Task):
                 seed=SEED + chunk,
             )
             images = self.codes.decode(torch.stack(list(steps), 1).unflatten(1, self.grid))
-            found.append(self._chosen(images, values[some], 1))
-        return torch.cat(found)
+            parts.append(self._chosen(images, values[some], 1))
+        return torch.cat(parts)
 
     def _chosen(self, images: Pixels, values: Tensor, count: int) -> UInt8[Tensor, "N 3 H W"]:
-        """The `count` likeliest images of each caption; all of them where no more were drawn."""
+        """Return the `count` most likely images of each caption, or all if no more were drawn."""
         if len(images) == count * len(values):
             return images
         return self.judges.best(images, values, count)
 
     @property
     def judges(self) -> Judges:
-        """Who judges images of scenes. Raises UserError where there are none."""
+        """The judge and the scorer of scenes. Raises UserError if there are none."""
         if self._judges is None:
             raise UserError("images are judged and chosen among for scenes alone; omit rerank")
         return self._judges
@@ -304,7 +311,7 @@ class Captions(Task):
     # What a person sees ---------------------------------------------------------------------------------------------
 
     def read(self, line: str) -> list[int]:
-        """A caption's words. Raises UserError for one that is empty, too long or of unknown words."""
+        """Return a caption's words. Raises UserError for an empty or too long caption, and for unknown words."""
         strange = self.words.unknown(line)
         if strange:
             known = ", ".join(self.words.names(list(range(4, min(44, len(self.words))))))
@@ -318,7 +325,7 @@ class Captions(Task):
         return ids
 
     def sources(self, lines: Sequence[list[int]]) -> Int[Tensor, "B T"]:
-        """Captions as the model reads them, padded behind."""
+        """Return captions as the model's input, padded at the end."""
         return right_padded([[FIRST, *line] for line in lines], PADDING)[0]
 
     def images(
@@ -331,8 +338,11 @@ class Captions(Task):
         seed: int = 1,
         **drawing: Any,
     ) -> Iterator[Pixels]:
-        """`count` images for one caption, again after each row of codes: what is not drawn yet is empty. Last come
-        the chosen ones of `rerank` times as many. drawing: guidance, temperature, top_k, top_p. Raises UserError."""
+        """Yield `count` images for a caption after each row of codes; missing codes are empty.
+
+        The last ones are chosen from `rerank` times as many. drawing: guidance, temperature, top_k, top_p. Raises
+        UserError.
+        """
         if count < 1 or rerank < 1 or count * rerank > MOST:
             rule = f"count and rerank are 1 or more, and {MOST:,} at most when multiplied"
             raise UserError(f"{rule}; got count {count:,} and rerank {rerank:,}")
@@ -350,11 +360,11 @@ class Captions(Task):
                 yield self._chosen(images, cast(Tensor, values), count) if done else images[:count]
 
     def judged(self, image: UInt8[Tensor, "3 H W"]) -> str | None:
-        """What the judge and rules read in an image, as a caption; None where no captions are judged by."""
+        """Describe an image as a caption, by judge and rules; None without a judge."""
         return None if self._judges is None else self._judges.caption(image)
 
     def expected(self, line: str) -> str | None:
-        """The caption itself, as `judged` would word it; None for one that is not of the style, or is not judged."""
+        """Return a caption in the words of `judged`; None if it is not of the style, or without a judge."""
         try:
             return (
                 None
@@ -368,15 +378,15 @@ class Captions(Task):
         return self._source.held_out(torch.arange(3)).captions
 
     def notices(self) -> list[str]:
-        found = self.codes.measured
-        used = f"{found['codes_used']:.0%} of {len(self.codes)} codes used, perplexity {found['perplexity']:.1f}"
+        measured = self.codes.measured
+        used = f"{measured['codes_used']:.0%} of {len(self.codes)} codes used, perplexity {measured['perplexity']:.1f}"
         return [
             *self._source.notices,
-            f"the image tokenizer's images: {found['psnr']:.1f} dB, {used}",
+            f"the image tokenizer's images: {measured['psnr']:.1f} dB, {used}",
         ]
 
     def image(self, line: str) -> UInt8[Tensor, "3 H W"]:
-        """The image in a file, at the size of the run, or a held-out one, `#5`. Raises UserError."""
+        """Return a file's image at the run's size, or a held-out one, `#5`. Raises UserError."""
         line = line.strip()
         if line.startswith(HELD_OUT):
             number = held_out_number(line, self._source.held_out_size)
@@ -405,8 +415,9 @@ class Captions(Task):
 
 
 def _batch(rows_BT: Tensor, codes_BN: Tensor, without_B: Tensor) -> Batch:
-    """labels: for each word the next, for the last none; then the codes. A caption that is left out is not to be
-    guessed."""
+    """Return a batch. labels: the next word after each, none after the last, then the codes. Omitted captions have no
+    labels.
+    """
     following = functional.pad(rows_BT[:, 1:], (0, 1), value=PADDING).masked_fill(
         without_B.unsqueeze(1), PADDING
     )

@@ -1,4 +1,4 @@
-"""What no model without positions can pass."""
+"""The upper bound of a model without positions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 
 
 def bag_ceiling(source: np.ndarray, target: np.ndarray) -> float:
-    """The share of rows whose target is the commonest one for their bag of source tokens, by enumeration.
+    """Return the share of rows whose target is the most common one of their bag of source tokens, by enumeration.
 
-    source, target: `(N, K)` and `(N, Q)` token numbers of every example there is, padded. An encoder without positions
-    gives every order of the same tokens the same rows, so whatever stands behind it gives them all one answer, and the
-    best it can do is the commonest one.
+    source, target: `(N, K)` and `(N, Q)` token ids of all examples, padded. An encoder without positions gives equal
+    outputs for every order of the same tokens. A decoder on top gives them all one answer, and the best is the most
+    common.
     """
     bag, answer = _numbered(np.sort(source, axis=1)), _numbered(target)
     answers = int(answer.max()) + 1
@@ -23,7 +23,7 @@ def bag_ceiling(source: np.ndarray, target: np.ndarray) -> float:
 
 
 def _numbered(rows: np.ndarray) -> np.ndarray:
-    """A number below 2^31 for each row, equal for equal rows."""
+    """Return a number below 2^31 for each row, equal for equal rows."""
     rows = np.ascontiguousarray(rows)
     base = int(rows.max(initial=0)) + 1
     if base ** rows.shape[1] < 2**31:  # as digits of one number, without sorting

@@ -1,4 +1,4 @@
-"""What tasks of images share, and all of what tasks of classes do."""
+"""Common parts of tasks on images, and image classification."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KEPT = "pictures.json"
 
 
 def held_out_number(line: str, count: int) -> int:
-    """Which of `count` held-out images is meant by `#5`. Raises UserError."""
+    """Return the index that `#5` means among `count` held-out images. Raises UserError."""
     number = line.removeprefix(HELD_OUT)
     digits = number.isascii() and number.isdecimal() and len(number) < 12
     if not digits or int(number) >= count:
@@ -43,7 +43,7 @@ def held_out_number(line: str, count: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class LoadedImage:
-    """pixels: `(C, H, W)` uint8, as the task's size asks. size: height and width that the file had."""
+    """pixels: `(C, H, W)` uint8 at the task's size. size: height and width in the file."""
 
     pixels: UInt8[Tensor, "C H W"]
     size: tuple[int, int]
@@ -51,9 +51,9 @@ class LoadedImage:
 
 @dataclass(frozen=True)
 class ImageLabel:
-    """A class that a model gives an image, or a thing in it.
+    """A class that a model assigns to an image, or to an object in it.
 
-    number: of the class. box: left, top, right, bottom in pixels of the file, where the model says where.
+    number: of the class. box: left, top, right, bottom in pixels of the file, for objects.
     """
 
     number: int
@@ -62,7 +62,7 @@ class ImageLabel:
 
 
 class ImageTask(Task):
-    """A task whose inputs are images and whose answers are of classes."""
+    """A task whose inputs are images and whose answers are classes."""
 
     @property
     @abstractmethod
@@ -71,27 +71,27 @@ class ImageTask(Task):
 
     @abstractmethod
     def read(self, line: str) -> LoadedImage:
-        """The image in a file, or that of a number, `#5`. Raises UserError."""
+        """Return a file's image, or a held-out one, `#5`. Raises UserError."""
 
     @abstractmethod
     def sources(self, lines: Sequence[LoadedImage]) -> Images:
-        """A batch of what `read` gave."""
+        """Return a batch of results of `read`."""
 
     @abstractmethod
     def interpret(self, outputs: Any, images: Sequence[LoadedImage]) -> list[list[ImageLabel]]:
-        """What the model's outputs say of each image, the surest first."""
+        """Return the labels of each image from the model's outputs, most probable first."""
 
     @abstractmethod
     def expected(self, line: str) -> str | None:
-        """The right answer to an input, where the task can tell."""
+        """Return the right answer to an input, if known."""
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How training images are changed at random.
+    """Random changes of training images.
 
-    shift: pixels that an image is moved by at most, each way. flip: mirror half of them. mixup, cutmix: the parameter
-    of the beta distribution that two images are mixed by, all over or in a rectangle; 0 for not at all.
+    shift: maximal shift in pixels in each direction. flip: mirror half of the images. mixup, cutmix: the parameter of
+    the beta distribution for mixing two images, everywhere or in a rectangle; 0 for none.
     """
 
     shift: int
@@ -106,7 +106,7 @@ class Augmentation:
         classes: int,
         generator: torch.Generator,
     ) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B V"]]:
-        """Changed images, and how much of each class is in them."""
+        """Return changed images, and the share of each class in them."""
         targets = functional.one_hot(labels, classes).float()
         if self.shift:
             pixels = augment.shift(pixels, self.shift, generator)
@@ -120,7 +120,7 @@ class Augmentation:
 
 
 class ClassificationTask(ImageTask):
-    """To say what is in an image. A subclass says where the images come from."""
+    """Image classification. A subclass provides the images."""
 
     predictor = "classes"
     usual_model = "vit"
@@ -136,11 +136,11 @@ class ClassificationTask(ImageTask):
 
     @abstractmethod
     def _read_data(self) -> Labelled:
-        """The training images. Raises UserError."""
+        """Read the training images. Raises UserError."""
 
     @abstractmethod
     def _read_held_out(self) -> Labelled:
-        """The held-out images. Raises UserError."""
+        """Read the held-out images. Raises UserError."""
 
     @final
     def prepare(self) -> None:
@@ -165,7 +165,7 @@ class ClassificationTask(ImageTask):
 
     @property
     def held_out(self) -> Labelled:
-        """The held-out images, read when first asked for. Raises UserError where they have other classes."""
+        """The held-out images, read on first use. Raises UserError if their classes differ."""
         if self._held_out is None:
             self._held_out = self._read_held_out()
         return self._held_out
@@ -209,7 +209,7 @@ class ClassificationTask(ImageTask):
 
     @final
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """The share of images whose class is said first, and the mean cross-entropy."""
+        """Return accuracy and mean cross-entropy."""
         held_out = self.held_out
         indices = evenly(len(held_out), examples)
         right, loss = 0, 0.0
@@ -227,7 +227,7 @@ class ClassificationTask(ImageTask):
         }
 
     def _normalised(self, pixels: UInt8[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        """Mean 0 and deviation 1 over the training images, in each channel."""
+        """Normalize each channel to mean 0 and deviation 1 over the training images."""
         mean = torch.tensor(self._facts["mean"]).view(-1, 1, 1)
         deviation = torch.tensor(self._facts["deviation"]).view(-1, 1, 1)
         return (pixels.float() / 255 - mean) / deviation
@@ -277,7 +277,7 @@ class ClassificationTask(ImageTask):
 
     @classmethod
     def _training_defaults(cls, **options: Any) -> Mapping[str, Any]:
-        """Settings that suit a Vision Transformer on small images."""
+        """Return settings that suit a Vision Transformer on small images."""
         training = {
             "batch_size": 128,
             "lr": 4e-3,

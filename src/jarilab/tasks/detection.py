@@ -1,4 +1,4 @@
-"""Detection: which things are in an image, and where."""
+"""Detection of objects in images."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from jarilab.tasks.saved_metadata import OF_DETECTION, read_facts
 
 SCENES = "scenes"
 CANVAS, LONGEST = 48, 160
-"""Pixels: the side of a scene, and the longer side of a photograph, where none is asked for."""
+"""Default sizes in pixels: the side of a scene, and the longer side of a photograph."""
 
 HELD_OUT_SCENES = 1000
 AT_ONCE = 64  # images measured together
@@ -48,17 +48,16 @@ _KEPT = "detection.json"
 @registry.register("detection")
 @final
 class Detection(ImageTask):
-    """Things and their boxes, in photographs with annotations or in scenes of real handwritten digits.
+    """Objects and their boxes, in annotated photographs or in scenes of real handwritten digits.
 
     train: `scenes`, a COCO file and its folder of images, a VOC folder, or one of its lists (ImageSets/Main/train.txt).
-    valid: the same to look at on the way; without it, scenes are made of digits never trained on, a VOC folder's own
-    list val.txt is taken, or about one image in ten is held out. digits: a folder of MNIST's idx files to make scenes
-    of, instead of scikit-learn's scans. size: the longer side of an image in pixels, that of a scene too; 160 for
-    photographs and 48 for scenes where none is given. min_digits, max_digits: digits of a scene. smallest, largest:
-    their longer side in pixels. scenes: how many different ones to train on. flip: mirror half of the training images,
-    which digits would not survive. crop: how much of width and height half of the training images lose at most, such as
-    0.4; what is left, anywhere in the image, is enlarged to its size again, and things of which less than a quarter is
-    left count as gone; 0 for not at all. nothing: the weight of "nothing" among the classes.
+    valid: held-out data of the same kind. Without it, scenes are made of held-out digits, a VOC folder's val.txt is
+    used, or about one image in ten is held out. digits: a folder of MNIST's idx files for scenes, instead of
+    scikit-learn's scans. size: longer side of an image in pixels; 160 for photographs and 48 for scenes by default.
+    min_digits, max_digits: digits of a scene. smallest, largest: their longer side in pixels. scenes: number of
+    training scenes. flip: mirror half of the training images; not for digits. crop: largest share of width and height
+    that half of the training images lose, such as 0.4; 0 for none. The rest is enlarged, and objects with less than a
+    quarter left are dropped. nothing: weight of the class "nothing".
     """
 
     predictor = "detection"
@@ -131,7 +130,7 @@ class Detection(ImageTask):
         return SceneImages(Scenes(self._world, digits, seed=2), HELD_OUT_SCENES)
 
     def _read(self, paths: Sequence[str], classes: Sequence[str] | None = None) -> BoxedImages:
-        """Held-out images. Raises UserError for scenes where photographs were trained on, and the reverse."""
+        """Read held-out images. Raises UserError for scenes after training on photographs, and the reverse."""
         if (tuple(paths) == (SCENES,)) != self._makes_scenes:
             raise UserError(
                 f"a run on {' '.join(self.train)} is measured on images of the same kind; got {' '.join(paths)}"
@@ -149,7 +148,7 @@ class Detection(ImageTask):
 
     @property
     def held_out(self) -> BoxedImages:
-        """The held-out images, read when first asked for."""
+        """The held-out images, read on first use."""
         if self._held_out is None:
             if self._makes_scenes or self.valid:
                 self._held_out = self._read(self.valid or self.train)
@@ -182,7 +181,7 @@ class Detection(ImageTask):
         return {"channels": self._facts["channels"], "classes": len(self.classes)}
 
     def check_model(self, options: Mapping[str, Any]) -> None:
-        """Says of how many images some things can never be found. Raises UserError where the scenes are such."""
+        """Note images with more objects than queries. Raises UserError for such scenes."""
         queries = options.get("queries")
         if queries is None or self._training is None:
             return
@@ -220,10 +219,10 @@ class Detection(ImageTask):
         return loss_counts(scores, batch.labels, self.nothing)
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """COCO's AP of all that the last layer says, however unsure, and the mean loss."""
+        """Return COCO's AP of all outputs of the last layer, and the mean loss."""
         held_out = self.held_out
         total = 0.0
-        found: list[ImageBoxes] = []
+        detections: list[ImageBoxes] = []
         truth: list[ImageBoxes] = []
         indices = evenly(len(held_out), examples)
         for some in indices.split(AT_ONCE):
@@ -231,16 +230,16 @@ class Detection(ImageTask):
             outputs = learner.scores(batch := Batch((images,), objects))
             total += len(some) * float(self.loss(outputs, batch))
             sizes = [held_out.size(number) for number in some.tolist()]
-            found += boxes_found(outputs, sizes)
+            detections += boxes_found(outputs, sizes)
             truth += true_boxes(objects, sizes)
-        metrics = average_precision(found, truth, len(self.classes))
+        metrics = average_precision(detections, truth, len(self.classes))
         return {**metrics, "loss": total / len(indices), "examples": float(len(indices))}
 
     def _batch(self, source: BoxedImages, indices: Int[Tensor, " B"]) -> tuple[Images, Objects]:
         return self._normalised(source.pixels(indices)), source.objects(indices)
 
     def _normalised(self, pixels: Sequence[Tensor]) -> Images:
-        """Mean 0 and deviation 1 over the training images."""
+        """Normalize to mean 0 and deviation 1 over the training images."""
         return normalised(pixels, self._facts["mean"], self._facts["deviation"])
 
     # What a person sees ---------------------------------------------------------------------------------------------
@@ -250,11 +249,11 @@ class Detection(ImageTask):
         if number is not None:
             (pixels,) = self.held_out.pixels(torch.tensor([number]))
             return LoadedImage(pixels, self.held_out.size(number))
-        found = decode(Path(line.strip()), self._facts["channels"], longest=self.size)
-        return LoadedImage(found.pixels, (found.height, found.width))
+        image = decode(Path(line.strip()), self._facts["channels"], longest=self.size)
+        return LoadedImage(image.pixels, (image.height, image.width))
 
     def _number(self, line: str) -> int | None:
-        """That of `#5`; None where a file is meant."""
+        """Return the index of `#5`, or None for a file."""
         line = line.strip()
         if not line.startswith(HELD_OUT):
             return None
@@ -264,13 +263,13 @@ class Detection(ImageTask):
         return self._normalised([image.pixels for image in lines])
 
     def interpret(self, outputs: Detected, images: Sequence[LoadedImage]) -> list[list[ImageLabel]]:
-        """What each query says, however unsure, the surest first."""
-        found = []
+        """Return the output of each query, most probable first."""
+        labels = []
         sizes = [image.size for image in images]
         for boxes in boxes_found(outputs, sizes):
-            said = [ImageLabel(label, sure, box) for label, sure, box in boxes.rows()]
-            found.append(sorted(said, key=lambda one: -one.probability))
-        return found
+            of_image = [ImageLabel(label, sure, box) for label, sure, box in boxes.rows()]
+            labels.append(sorted(of_image, key=lambda one: -one.probability))
+        return labels
 
     def expected(self, line: str) -> str | None:
         number = self._number(line)

@@ -1,4 +1,4 @@
-"""Training images of detection changed at random, with their boxes."""
+"""Random changes of training images of detection, with their boxes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from jarilab.positions.patches import Images
 from jarilab.tasks.detection_loss import Objects
 
 LEFT = 0.25
-"""The share of a box's area that must be in the window of a cropped image, else its object is no longer said to be
-there. DETR keeps every sliver; of less than a quarter nobody could say what it is, or how far it reaches."""
+"""Objects with a smaller share of their box's area in a cropped image are dropped.
+
+DETR keeps every sliver. Less than a quarter does not show what an object is, or how far it reaches.
+"""
 
 
 def flipped(images: Images, objects: Objects, generator: torch.Generator) -> tuple[Images, Objects]:
-    """Half of the images mirrored, with their boxes; padding stays where it is."""
+    """Mirror half of the images with their boxes. Padding stays."""
     mirrored_B = torch.rand(len(objects), generator=generator) < 0.5
     _, channels, height, _ = images.pixels.shape
     source_BW = _mirrored_columns(images, mirrored_B)
@@ -30,7 +32,7 @@ def flipped(images: Images, objects: Objects, generator: torch.Generator) -> tup
 
 
 def _mirrored_columns(images: Images, mirrored_B: Tensor) -> Int[Tensor, "B W"]:
-    """From which column each is taken: in a mirrored image the real ones change places."""
+    """Return the source column of each column: real columns are reversed."""
     width = images.size[1]
     columns_W = torch.arange(width)
     real_B = torch.full((len(mirrored_B),), width)
@@ -43,7 +45,7 @@ def _mirrored_columns(images: Images, mirrored_B: Tensor) -> Int[Tensor, "B W"]:
 def cropped(
     images: Images, objects: Objects, most: float, generator: torch.Generator
 ) -> tuple[Images, Objects]:
-    """Half of the images cut to a window and enlarged, with those objects of which LEFT or more is in it."""
+    """Cut half of the images to a window and enlarge it, with the objects that keep a share of at least LEFT."""
     windows = Windows.draw(len(objects), most, generator)
     boxes_BM4, left_BM = windows.boxes(objects.boxes)
     real_BM = objects.real & (left_BM >= LEFT)

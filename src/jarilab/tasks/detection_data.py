@@ -1,4 +1,4 @@
-"""Images with boxes, drawn or read, in the form that training and measuring want."""
+"""Images with boxes, drawn or read, for training and measuring."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ _HELD_OUT = 0.1  # the share of photographs that is held out where nobody says w
 
 
 class BoxedImages(ABC):
-    """Images whose objects are known. classes: their names. channels: of the pixels. notices: what a person should
-    know of the reading."""
+    """Images with known objects. classes: their names. channels: of the pixels. notices: messages about reading."""
 
     classes: Sequence[str]
     channels: int
@@ -42,32 +41,32 @@ class BoxedImages(ABC):
 
     @abstractmethod
     def pixels(self, indices: Int[Tensor, " B"]) -> Sequence[UInt8[Tensor, "C _ _"]]:
-        """Those of these images, uint8."""
+        """Return the pixels of these images, uint8."""
 
     @abstractmethod
     def objects(self, indices: Int[Tensor, " B"]) -> Objects:
-        """What is in these images."""
+        """Return the objects of these images."""
 
     @abstractmethod
     def size(self, number: int) -> tuple[int, int]:
-        """Height and width that the image has in its file."""
+        """Return the image's height and width in its file."""
 
     def crowded(self, queries: int) -> dict[str, int]:
-        """The names of images with more objects than `queries`, and how many these are."""
+        """Return the names of images with more objects than `queries`, and their numbers of objects."""
         return {}
 
     @abstractmethod
     def describe(self) -> str:
-        """In a few words."""
+        """Return a short description."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """What the data are, so that a run is not continued on others."""
+        """Return an identifier of the data, so that a run does not continue on others."""
 
 
 @final
 class SceneImages(BoxedImages):
-    """The first `count` of an endless row of scenes."""
+    """The first `count` scenes of an endless sequence."""
 
     def __init__(self, scenes: Scenes, count: int):
         self._scenes, self._count = scenes, count
@@ -105,7 +104,7 @@ class SceneImages(BoxedImages):
 
 @dataclass(frozen=True, eq=False)
 class _Photograph:
-    """One, scaled down; size: height and width in the file. boxes: shares of the image."""
+    """A scaled photograph. size: height and width in the file. boxes: in shares of the image."""
 
     name: str
     pixels: UInt8[Tensor, "C H W"]
@@ -117,7 +116,7 @@ class _Photograph:
 
 @final
 class Photographs(BoxedImages):
-    """Images with annotations, held in memory as bytes."""
+    """Annotated images in memory as uint8."""
 
     channels = 3
 
@@ -137,8 +136,9 @@ class Photographs(BoxedImages):
         *,
         part: str | None = None,
     ) -> Photographs:
-        """Those of files as `read_annotations` wants them, the longer side scaled down to `longest`. classes: those of
-        the training data, where other data are read. Raises UserError where nothing can be used, or too much is there.
+        """Read files as `read_annotations` does, the longer side scaled down to `longest`.
+
+        classes: those of the training data, for other datasets. Raises UserError if nothing is usable, or too much.
         """
         notices = Notices()
         annotations = read_annotations(option, paths, notices, part=part)
@@ -166,8 +166,10 @@ class Photographs(BoxedImages):
         return Photographs(found, names, notices.lines())
 
     def split(self, paths: Sequence[str], longest: int) -> tuple[Photographs, Photographs]:
-        """What to train on and what to hold out: as a VOC folder's lists say, or by the names of the files. paths,
-        longest: those it was read with. Raises UserError where one side would be empty."""
+        """Split into training and held-out images, by a VOC folder's lists or by file names.
+
+        paths, longest: as in `read`. Raises UserError if one side would be empty.
+        """
         if has_lists(paths):
             return self, Photographs.read("train", paths, longest, self.classes, part=SETS[1])
         training = [photograph for photograph in self._images if not photograph.held_out]
@@ -231,7 +233,7 @@ def _any_object(photographs: Sequence[_Photograph]) -> bool:
 def _photograph(
     annotated: AnnotatedImage, longest: int, numbers: Mapping[str, int], notices: Notices
 ) -> _Photograph:
-    """One, with those of its objects whose class has a number. Raises UserError where it cannot be read."""
+    """Return a photograph with the objects of known classes. Raises UserError if it cannot be read."""
     where = annotated.path.name
     image = decode(annotated.path, Photographs.channels, longest=longest)
     size = (image.height, image.width)
@@ -247,7 +249,7 @@ def _photograph(
 
 
 def padded_batch(pixels: Sequence[UInt8[Tensor, "C _ _"]]) -> Images:
-    """Images in one tensor of numbers from 0 to 255, smaller ones padded below and to the right."""
+    """Return images in one tensor with values from 0 to 255, smaller ones padded below and to the right."""
     batch, channels = len(pixels), len(pixels[0])
     height = max(one.shape[1] for one in pixels)
     width = max(one.shape[2] for one in pixels)
@@ -266,7 +268,7 @@ def padded_batch(pixels: Sequence[UInt8[Tensor, "C _ _"]]) -> Images:
 def normalised(
     pixels: Sequence[UInt8[Tensor, "C _ _"]], mean: Sequence[float], deviation: Sequence[float]
 ) -> Images:
-    """Images in one batch, by the mean and the deviation of each channel; 0 where smaller ones are padded."""
+    """Normalize a batch by the mean and deviation of each channel; padding becomes 0."""
     images = padded_batch(pixels)
     mean_C11 = torch.tensor(mean).view(-1, 1, 1)
     deviation_C11 = torch.tensor(deviation).view(-1, 1, 1)
@@ -277,7 +279,7 @@ def normalised(
 
 
 def _shares(objects: Sequence[tuple[int, Box]], height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Boxes as shares of the image, and the numbers of their classes."""
+    """Return boxes in shares of the image, and the numbers of their classes."""
     labels = torch.tensor([number for number, _ in objects], dtype=torch.int64)
     corners = torch.tensor([box for _, box in objects], dtype=torch.float64)
     sides = torch.tensor([width, height, width, height])
@@ -286,7 +288,7 @@ def _shares(objects: Sequence[tuple[int, Box]], height: int, width: int) -> tupl
 
 
 def mean_and_deviation(images: BoxedImages) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
-    """Of each channel, over some of these images, one in memory at a time."""
+    """Return mean and deviation of each channel over some images, one in memory at a time."""
     count = 0
     total, squares = torch.zeros(()), torch.zeros(())
     for number in evenly(len(images), 500):

@@ -1,5 +1,7 @@
-"""What a detector should have said: the loss of *End-to-End Object Detection with Transformers* (Carion et al. 2020,
-section 3.1), in which each object is first matched with the query that comes nearest to it."""
+"""The loss of *End-to-End Object Detection with Transformers* (Carion et al. 2020, section 3.1).
+
+Each object is first matched with one query, at the lowest total cost.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.positions.boxes import Detected, iou_and_giou, to_xyxy
 
 COST_CLASS, COST_L1, COST_GIOU = 1.0, 5.0, 2.0
-"""What a class, a box's numbers and its overlap count for, in matching and in the loss: the paper's."""
+"""The paper's weights of class, box and overlap, in matching and in the loss."""
 
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """What is in B images, at most M objects each; real: False where an image has fewer.
+    """The objects of B images, at most M each. real: False where an image has fewer.
 
-    labels: numbers of classes, 0 where not real. boxes: centre, width and height as shares of the image.
+    labels: class numbers, 0 where not real. boxes: centre, width and height in shares of the image.
     """
 
     labels: Int[Tensor, "B M"]
@@ -32,10 +34,10 @@ class Objects:
 
 @torch.no_grad()
 def matched(found: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The cheapest pairs of queries and objects, each in one pair at most, for every layer and image afresh.
+    """Match queries and objects one to one at the lowest cost, for every layer and image.
 
-    Gives the numbers of layer, image, query and object of each pair. Where there are more objects than queries, those
-    that cost most stay without one.
+    Returns layer, image, query and object of each pair. With more objects than queries, the most expensive stay
+    unmatched.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -55,7 +57,7 @@ def matched(found: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, 
 
 
 def _cost(found: Detected, objects: Objects) -> Float[Tensor, "S B N M"]:
-    """What it costs to match each query with each object."""
+    """Return the cost of matching each query with each object."""
     layers, batch, queries, _ = found.scores.shape
     most = objects.labels.shape[1]
     label_1B1M = objects.labels[None, :, None]
@@ -77,10 +79,10 @@ def _cost(found: Detected, objects: Objects) -> Float[Tensor, "S B N M"]:
 def loss(
     found: Detected, objects: Objects, nothing: float, smoothing: float = 0.0
 ) -> dict[str, Float[Tensor, ""]]:
-    """The parts of the loss, summed over the layers: classes, l1, giou, each as it counts.
+    """Return the terms of the loss, summed over the layers and weighted: classes, l1, giou.
 
-    nothing: the weight of "nothing" among the classes, since most queries should say it. Boxes are averaged over the
-    objects of the batch (over 1 where there are none).
+    nothing: the weight of "nothing", which most queries should predict. Boxes are averaged over the objects of the
+    batch (over 1 without objects).
     """
     layer, image, query, number = matched(found, objects)
     classes = found.scores.shape[-1] - 1
@@ -100,7 +102,7 @@ def loss(
 
 
 def loss_counts(found: Detected, objects: Objects, nothing: float) -> tuple[float, float, float]:
-    """What each part of the loss is the mean over: the weights of what the queries should say, and the objects."""
+    """Return what each term averages over: the weights of the queries' classes, and the objects."""
     queries = found.scores.shape[2]
     objects_B = objects.real.sum(1)
     count, matches = float(objects_B.sum()), float(objects_B.clamp(max=queries).sum())
@@ -111,7 +113,7 @@ def loss_counts(found: Detected, objects: Objects, nothing: float) -> tuple[floa
 def _of_classes(
     scores_SBNK: Tensor, labels_SBN: Tensor, nothing: float, smoothing: float
 ) -> Float[Tensor, ""]:
-    """The cross-entropy, in which "nothing", the last class, counts less; summed over the layers."""
+    """Return the cross-entropy with a smaller weight for "nothing", the last class, summed over the layers."""
     weight_K = scores_SBNK.new_ones(scores_SBNK.shape[-1])
     weight_K[-1] = nothing
     total = scores_SBNK.new_zeros(())

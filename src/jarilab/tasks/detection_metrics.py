@@ -1,4 +1,4 @@
-"""How good a detector is: COCO's average precision."""
+"""COCO's average precision of a detector."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, eq=False)
 class ImageBoxes:
-    """Boxes in one image: left, top, right, bottom in its pixels `(N, 4)`, classes `(N,)`, and how sure they are; of
-    those that are known to be there, 1."""
+    """Boxes in one image: left, top, right, bottom in pixels `(N, 4)`, classes `(N,)`, and probabilities, 1 for true
+    boxes.
+    """
 
     boxes: Float[Tensor, "N 4"]
     labels: Int[Tensor, " N"]
     probabilities: Float[Tensor, " N"]
 
     def rows(self) -> Iterator[tuple[int, float, Box]]:
-        """Class, probability and box of each."""
+        """Yield class, probability and box of each."""
         for label, probability, box in zip(
             self.labels.tolist(), self.probabilities.tolist(), self.boxes.tolist(), strict=True
         ):
@@ -37,19 +38,19 @@ class ImageBoxes:
 
 
 def boxes_found(outputs: Detected, sizes: Sequence[tuple[int, int]]) -> list[ImageBoxes]:
-    """What the last layer says of images of these heights and widths."""
+    """Return the boxes from the last layer for images of these heights and widths."""
     scores_BNK = outputs.scores[-1].float().softmax(-1)
     probabilities_BN, labels_BN = scores_BNK[..., :-1].max(-1)  # the last is "nothing"
     shares_BN4 = to_xyxy(outputs.boxes[-1].float())
-    found = []
+    detections = []
     for row, size in enumerate(sizes):
         boxes = shares_BN4[row] * _sides(size)
-        found.append(ImageBoxes(boxes, labels_BN[row], probabilities_BN[row]))
-    return found
+        detections.append(ImageBoxes(boxes, labels_BN[row], probabilities_BN[row]))
+    return detections
 
 
 def true_boxes(objects: Objects, sizes: Sequence[tuple[int, int]]) -> list[ImageBoxes]:
-    """What is in images of these heights and widths."""
+    """Return the true boxes in images of these heights and widths."""
     truth = []
     for row, size in enumerate(sizes):
         real = objects.real[row]
@@ -65,11 +66,11 @@ def _sides(size: tuple[int, int]) -> Tensor:
 
 
 def average_precision(
-    found: Sequence[ImageBoxes], truth: Sequence[ImageBoxes], classes: int
+    detections: Sequence[ImageBoxes], truth: Sequence[ImageBoxes], classes: int
 ) -> dict[str, float]:
-    """COCO's `ap`, the mean over classes and over IoU 0.50, 0.55 ... 0.95, and `ap50` and `ap75`, by pycocotools.
+    """Return COCO's `ap`, the mean over classes and IoU 0.50, 0.55 ... 0.95, with `ap50` and `ap75`, by pycocotools.
 
-    found: everything a model says, however unsure, of the same images as `truth`. 0 where there is no object at all.
+    detections: all detections of the images in `truth`. The result is 0 without any object.
     """
     coco: Any = import_optional("pycocotools.coco", "vision").COCO
     evaluator: Any = import_optional("pycocotools.cocoeval", "vision").COCOeval
@@ -81,11 +82,11 @@ def average_precision(
     datasets = {"images": images, "categories": categories}
     # It tells its progress to whoever reads standard output.
     with contextlib.redirect_stdout(io.StringIO()):
-        expected, given = coco(), coco()
-        for held, boxes in ((expected, truth), (given, found)):
-            held.dataset = {**datasets, "annotations": _as_coco(boxes)}
-            held.createIndex()
-        judged = evaluator(expected, given, "bbox")
+        expected, submitted = coco(), coco()
+        for annotations, boxes in ((expected, truth), (submitted, detections)):
+            annotations.dataset = {**datasets, "annotations": _as_coco(boxes)}
+            annotations.createIndex()
+        judged = evaluator(expected, submitted, "bbox")
         judged.evaluate()
         judged.accumulate()
         judged.summarize()

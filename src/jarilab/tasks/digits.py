@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn: 1,797 scans of 8 x 8 pixels, nothing to download."""
+"""Handwritten digits of scikit-learn: 1,797 scans of 8 x 8 pixels, without a download."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ HELD_OUT = 5  # one scan in five
 @registry.register("digits")
 @final
 class Digits(ClassificationTask):
-    """Which digit a scan shows: scikit-learn's copy of the optical digits of Alpaydin and Kaynak (1998).
+    """Classify scans of digits: scikit-learn's copy of the optical digits of Alpaydin and Kaynak (1998).
 
-    One scan in five is held out. shift: pixels that a training image is moved by at most, each way. mixup, cutmix:
-    the parameter of the beta distribution that two images are mixed by, all over or in a rectangle; 0 for not at all.
+    One scan in five is held out. shift: maximal shift of a training image in pixels, in each direction. mixup, cutmix:
+    the parameter of the beta distribution for mixing two images, everywhere or in a rectangle; 0 for none.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Digits(ClassificationTask):
 
 
 def _scans(*, held_out: bool) -> Labelled:
-    found = import_optional("sklearn.datasets", "vision").load_digits()
-    grey = torch.from_numpy(found.images)  # 0 ... 16
+    scans = import_optional("sklearn.datasets", "vision").load_digits()
+    grey = torch.from_numpy(scans.images)  # 0 ... 16
     pixels = (grey * (255 / 16)).round().to(torch.uint8).unsqueeze(1)
     number = torch.arange(len(grey))
     scans = Labelled(
         pixels,
-        torch.from_numpy(found.target).long(),
-        [str(name) for name in found.target_names],
+        torch.from_numpy(scans.target).long(),
+        [str(name) for name in scans.target_names],
         number,
     )
     return scans.only(number[(number % HELD_OUT == 0) == held_out])

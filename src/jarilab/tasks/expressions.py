@@ -18,7 +18,7 @@ DIGITS = tuple(range(ZERO, PLUS))
 
 
 def expressions(minimum: int, maximum: int, operators: str) -> tuple[Array, Array, Array]:
-    """i, j and the operator's number of every expression, in the order of the file: for i, for j, + then -."""
+    """Return i, j and the operator's index of every expression in order: for i, for j, + then -."""
     span = np.arange(minimum, maximum + 1, dtype=np.int64)
     numbers = np.array([ord(operator) for operator in operators])
     left, right, operator = np.meshgrid(span, span, numbers, indexing="ij")
@@ -26,8 +26,10 @@ def expressions(minimum: int, maximum: int, operators: str) -> tuple[Array, Arra
 
 
 def source_tokens(minimum: int, maximum: int, operators: str, width: int, *, padded: bool) -> Array:
-    """`(N, K)` tokens of the expressions, padding behind. width: digits of the largest number. padded: write as many
-    digits of every number."""
+    """Return tokens of the expressions, `(N, K)`, padded at the end.
+
+    width: digits of the largest number. padded: write that many digits of every number.
+    """
     numbers, lengths = _written(np.arange(minimum, maximum + 1), width, padded)
     span = len(numbers)
     source = np.zeros((span, span, len(operators), 2 * width + 1), dtype=np.uint8)
@@ -44,7 +46,7 @@ def source_tokens(minimum: int, maximum: int, operators: str, width: int, *, pad
 def target_tokens(
     minimum: int, maximum: int, operators: str, width: int, answers: Answers
 ) -> Array:
-    """`(N, Q)` tokens of the answers, each with its end and padding behind. width: digits of the largest answer."""
+    """Return tokens of the answers, `(N, Q)`, with the end, padded. width: digits of the largest answer."""
     span = maximum - minimum + 1
     left, right = np.arange(span)[:, None], np.arange(span)
     written, chosen = [], []
@@ -64,7 +66,7 @@ def target_tokens(
 
 
 def _answers(values: Array, width: int, answers: Answers) -> Array:
-    """`(N, width + 2)` tokens of values, each with its sign, its end and padding behind."""
+    """Return tokens of values, `(N, width + 2)`, with sign and end, padded."""
     digits, lengths = _written(np.abs(values), width, answers == "padded")
     tokens = np.zeros((len(values), width + 2), dtype=np.uint8)
     tokens[:, :width] = digits
@@ -79,7 +81,7 @@ def _answers(values: Array, width: int, answers: Answers) -> Array:
 
 
 def _written(numbers: Array, width: int, pad: bool) -> tuple[Array, Array]:
-    """`(N, width)` tokens of numbers with padding behind, and how many each has. pad: with zeros to the width."""
+    """Return tokens of numbers, `(N, width)`, padded, and the number of digits of each. pad: with zeros."""
     powers = 10 ** np.arange(width - 1, -1, -1)
     tokens = (ZERO + numbers[:, None] // powers % 10).astype(np.uint8)
     lengths = np.full(len(numbers), width) if pad else digits(numbers)
@@ -89,7 +91,7 @@ def _written(numbers: Array, width: int, pad: bool) -> tuple[Array, Array]:
 
 
 def _reversed(characters: Array, length: Array) -> Array:
-    """Position t of a reversed answer is position length - 1 - t of the plain one."""
+    """Reverse answers: position t becomes position length - 1 - t."""
     column = np.arange(characters.shape[1])
     index = length[:, None] - 1 - column
     turned = np.take_along_axis(characters, np.maximum(index, 0), 1)
@@ -97,14 +99,14 @@ def _reversed(characters: Array, length: Array) -> Array:
 
 
 def operands(numbers: Array, minimum: int, maximum: int, operators: int) -> tuple[Array, Array]:
-    """i and j of the expressions with these numbers in the order of the file, of `operators` for each pair."""
+    """Return i and j of the expressions at these indices, with `operators` expressions for each pair."""
     span = maximum - minimum + 1
     pair = numbers // operators
     return minimum + pair // span, minimum + pair % span
 
 
 def carries(left: Array, right: Array, operator: Array) -> Array:
-    """How often each expression carries, or borrows from the larger of its numbers."""
+    """Return how often each expression carries, or borrows from the larger number."""
     adds = operator == ord("+")
     larger, smaller = np.maximum(left, right), np.minimum(left, right)
     count = np.zeros(len(left), dtype=np.int64)
@@ -118,13 +120,15 @@ def carries(left: Array, right: Array, operator: Array) -> Array:
 
 
 def digits(number: Array) -> Array:
-    """How many digits each number has."""
+    """Return the number of digits of each number."""
     powers = 10 ** np.arange(1, 19)
     return 1 + np.searchsorted(powers, number, side="right")
 
 
 def root_repeats(shapes: Array) -> Array:
-    """How often to repeat each example, so that a shape's share goes with the square root of its number."""
+    """Return how often to repeat each example, such that a shape's share is proportional to the square root of its
+    number.
+    """
     _, shape, counts = np.unique(shapes, return_inverse=True, return_counts=True)
     roots = np.sqrt(counts.max() / counts)
     repeats = np.rint(roots).astype(np.int64)
@@ -132,7 +136,7 @@ def root_repeats(shapes: Array) -> Array:
 
 
 def hashes(left: Array, right: Array, operator: Array) -> Array:
-    """A 64-bit hash of each expression (splitmix64 over i, j and the operator): the same whatever the options are."""
+    """Return a 64-bit hash of each expression (splitmix64 over i, j and the operator), independent of the options."""
     golden, first, second = map(
         np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
     )
@@ -151,8 +155,7 @@ def _folded(z: Array, bits: int) -> Array:
 
 
 def answer_to(text: str, operators: str, answers: Answers, width: int) -> str | None:
-    """The right answer to an expression without spaces; None where it is none, or of another operator. width: of padded
-    answers."""
+    """Return the right answer to an expression without spaces, or None. width: of padded answers."""
     operator = next((one for one in operators if one in text), None)
     if operator is None:
         return None

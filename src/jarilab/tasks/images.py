@@ -1,4 +1,4 @@
-"""A person's own images, sorted into classes."""
+"""Classification of your own images."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from jarilab.tasks.classification import Augmentation, ClassificationTask
 @registry.register("images")
 @final
 class ImageClassification(ClassificationTask):
-    """What an image shows: a folder with a folder of images for each class, MNIST's idx files, or a CSV of path and
-    label.
+    """Classify images: a folder with a folder for each class, MNIST's idx files, or a CSV of path and label.
 
-    train: the folder or file. valid: the same, to measure on; without it a share of `train`, chosen by content; of a
-    folder of idx files, those that are not named train-*. size: height and width in pixels that images are brought
-    to; not needed where all are alike. colours: grey or colour. fit: stretch lets proportions go, crop cuts off, pad
-    adds background. held_out: the share kept for measuring where there is no `valid`. shift: pixels that a training
-    image is moved by at most, each way. flip: mirror half of the training images. mixup, cutmix: the parameter of
-    the beta distribution that two images are mixed by, all over or in a rectangle; 0 for not at all.
+    train: the folder or file. valid: held-out data of the same kind; without it a share of `train`, chosen by content,
+    or, in a folder of idx files, those not named train-*. size: height and width in pixels to resize to; not needed if
+    all images agree. colours: grey or colour. fit: stretch ignores the aspect ratio, crop cuts, pad adds background.
+    held_out: share held out without `valid`. shift: maximal shift of a training image in pixels, in each direction.
+    flip: mirror half of the training images. mixup, cutmix: the parameter of the beta distribution for mixing two
+    images, everywhere or in a rectangle; 0 for none.
     """
 
     def __init__(
@@ -78,10 +77,10 @@ class ImageClassification(ClassificationTask):
 
     def _read_held_out(self) -> Labelled:
         if self.valid:
-            found = self._read(self.valid, held_out=True)
+            held_out = self._read(self.valid, held_out=True)
             if self._whole is not None:
-                found.notices += found.shared(self._whole)
-            return found
+                held_out.notices += held_out.shared(self._whole)
+            return held_out
         whole = self._whole or self._read(self.train)
         return whole.split(self.share)[1]
 

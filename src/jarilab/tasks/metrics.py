@@ -1,4 +1,4 @@
-"""The numbers that runs are judged by, and how a person reads them."""
+"""The metrics of tasks, and how they are displayed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Metric:
-    """name: its key among results. title: for people. higher: whether larger is better.
-
-    share: it lies in 0 ... 1 and is shown in percent; digits: behind the point where it is not.
+    """name: key among results. title: displayed name. higher: whether larger is better. share: whether it lies in 0 ...
+    1 and is displayed in percent. digits: decimals otherwise.
     """
 
     name: str
@@ -23,7 +22,7 @@ class Metric:
         return one > other if self.higher else one < other
 
     def text(self, value: float, sign: str = "") -> str:
-        """As a person reads it: `99.98%`, `41.20`, `1.7321`; sign `+` shows that of a difference."""
+        """Return the displayed value: `99.98%`, `41.20`, `1.7321`; sign `+` for a difference."""
         return f"{value:{sign}.2%}" if self.share else f"{value:{sign}.{self.digits}f}"
 
 

@@ -1,4 +1,4 @@
-"""The words that names of numbers are made of, English and Korean; the tests hold them against num2words."""
+"""The words of number names in English and Korean. The tests compare them with num2words."""
 
 SMALL = [
     "zero",
@@ -28,7 +28,7 @@ PLACES = {1000: "천", 100: "백", 10: "십"}
 
 
 def english(number: int) -> str:
-    """The name of 0 ... 99, such as forty-two."""
+    """Return the name of 0 ... 99, such as forty-two."""
     if number < len(SMALL):
         return SMALL[number]
     tens, ones = divmod(number, 10)
@@ -37,7 +37,7 @@ def english(number: int) -> str:
 
 
 def korean(number: int) -> str:
-    """The name of 0 ... 9,999, such as 이백이십이: a one is written in the last place alone."""
+    """Return the name of 0 ... 9,999, such as 이백이십이. A one is written in the last place only."""
     name = ""
     for place, sign in PLACES.items():
         digit = number // place % 10

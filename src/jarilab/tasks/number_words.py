@@ -1,7 +1,7 @@
 """Numbers in words, Korean and English: 이백이십이 <-> two hundred twenty-two.
 
-The same word stands several times in a phrase and means something else each time, which is the case that the digits of
-`arithmetic` stand for: 이백이십이 holds 이 three times, as 200, 20 and 2.
+A word occurs several times in a phrase with different meanings, as digits do in `arithmetic`.
+이백이십이 contains 이 three times, as 200, 20 and 2.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ NAME = 16  # tokens of the longest name
 @registry.register("number-words")
 @final
 class NumberWords(PairsTask):
-    """The names of 0 ... maximum, from one language to the other; one number in a hundred is held out, in both
+    """Translate the names of 0 ... maximum between the languages. One number in a hundred is held out, in both
     directions.
 
-    direction: both (the source's script tells which), ko-en or en-ko. maximum: the largest number.
+    direction: both (by the source's script), ko-en or en-ko. maximum: the largest number.
     """
 
     words = None
@@ -73,7 +73,7 @@ class NumberWords(PairsTask):
         return self._sides(numbers[~_held_out(numbers)])
 
     def _sides(self, numbers: np.ndarray) -> tuple[Matrix, Matrix]:
-        """The source and the target of these numbers, direction after direction."""
+        """Return source and target of these numbers, direction after direction."""
         names = _names_of(numbers)
         ways = [direction.split("-") for direction in self.directions]
         sources = [names[source] for source, _ in ways]
@@ -86,7 +86,9 @@ class NumberWords(PairsTask):
         return list(zip(_decoded(source), _decoded(target), strict=True))
 
     def ceiling(self) -> dict[str, float] | None:
-        """Of all numbers. An encoder without positions knows which words a name holds, and how often each."""
+        """Return the ceiling over all numbers. An encoder without positions knows the words of a name and their
+        counts.
+        """
         if self.one_sequence:  # the causal mask tells of order, too
             return None
         numbers = np.arange(self.maximum + 1)
@@ -142,7 +144,7 @@ class NumberWords(PairsTask):
 
 @final
 class _Names:
-    """A token for each Korean sign and each English word; a space stands only between 만 and what follows it."""
+    """A vocabulary with a token for each Korean syllable and each English word. A space stands only after 만."""
 
     def __init__(self) -> None:
         named = [*range(20), *range(20, 100, 10)]
@@ -188,14 +190,14 @@ class _Names:
         return [self.tokens[token] for token in ids]
 
     def reading(self) -> Reading:
-        """What `NumberWords.read` and `encode` do."""
+        """Return the rules of `NumberWords.read` and `encode` as data."""
         word = r"[\p{L}\p{N}_]"
         between = rf"(?<!{word})and(?!{word})|[,{SPACE}-]+"
         rules = ((between, " "), STRIPPED)
         return Reading("[a-z]+|(?<=만) |[^ ]", "text", rules, end=END)
 
     def writing(self) -> Writing:
-        """What `decode` does."""
+        """Return the rules of `decode` as data."""
         ones = "|".join(sorted(self._ones))
         hyphened = rf"(?<=ty)\n(?=(?:{ones})(?:\n|$))"
         english = r"(?<=[!-~])\n(?=[!-~])"
@@ -212,7 +214,7 @@ def _vocabulary() -> _Names:
 
 
 def _names_of(numbers: np.ndarray) -> dict[str, np.ndarray]:
-    """`(N, L)` tokens of each language."""
+    """Return the tokens of each language, `(N, L)`."""
     return {"ko": _korean(numbers), "en": _english(numbers)}
 
 
@@ -227,7 +229,7 @@ def _decoded(rows: Matrix) -> list[str]:
 
 
 def _korean(numbers: np.ndarray) -> np.ndarray:
-    """`(N, L)` tokens: names of up to 만, then 만, then the rest."""
+    """Return tokens `(N, L)`: the names up to 만, then 만, then the rest."""
     names = _vocabulary()
     high, low = numbers // 10_000, numbers % 10_000
     rows = _padded_rows([names.encode(korean(n)) for n in range(10_000)])
@@ -240,7 +242,7 @@ def _korean(numbers: np.ndarray) -> np.ndarray:
 
 
 def _english(numbers: np.ndarray) -> np.ndarray:
-    """`(N, L)` tokens: names of up to thousand, then thousand, then the rest, without `and`."""
+    """Return tokens `(N, L)`: the names up to thousand, then thousand, then the rest, without `and`."""
     names = _vocabulary()
     table = [_hundreds(n) for n in range(10)]
     below_hundred = [english(n) for n in range(100)]
@@ -269,7 +271,7 @@ def _padded_rows(rows: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def _packed(*parts: np.ndarray) -> np.ndarray:
-    """The parts side by side, what is left blank moved behind: `(N, NAME)`."""
+    """Concatenate the parts and move blanks to the end: `(N, NAME)`."""
     padding = np.full((len(parts[0]), NAME), PADDING)
     joined = np.concatenate((*parts, padding), axis=1).astype(np.uint8)
     real_first = np.argsort(joined == PADDING, axis=1, kind="stable")
@@ -277,7 +279,7 @@ def _packed(*parts: np.ndarray) -> np.ndarray:
 
 
 def _held_out(numbers: np.ndarray) -> np.ndarray:
-    """Which numbers are held out, by a hash (Knuth's multiplicative one)."""
+    """Return which numbers are held out, by Knuth's multiplicative hash."""
     product = numbers.astype(np.uint64) * np.uint64(2654435761)
     hashed = product % np.uint64(2**32)
     return hashed % np.uint64(HELD_OUT) == 0

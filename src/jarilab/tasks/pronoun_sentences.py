@@ -1,11 +1,11 @@
-"""Sentences in which `it` has to be understood, in English and in German.
+"""Sentences with an ambiguous `it`, in English and in German.
 
     the animal did not cross the street because it was too tired
     das Tier überquerte die Straße nicht, weil es zu müde war
     the animal did not cross the street because it was too wide
     das Tier überquerte die Straße nicht, weil sie zu breit war
 
-Animals can be tired, streets cannot; German says er, sie or es by the gender of what is meant.
+Animals can be tired, streets cannot. German uses er, sie or es by the gender of the noun.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from jarilab.tasks.pronoun_words import (
 @final
 @dataclass(frozen=True, eq=False)
 class Sentences:
-    """N sentences, each field `(N,)`: numbers into the lists above.
+    """N sentences, each field `(N,)`: indices into the lists above.
 
     attribute, quality: of the animal and of the thing, 0 for none. reason: below REASONS one of animals, above it one
     of this kind of things.
@@ -68,12 +68,12 @@ class Sentences:
         return self.reason < REASONS
 
     def key(self) -> np.ndarray:
-        """A number for what has to be understood: the animal, the thing and the reason, however it is told."""
+        """A number for animal, thing and reason, independent of the wording."""
         return (self.animal * len(THINGS) + self.thing) * 2 * REASONS + self.reason
 
 
 def every_sentence() -> Sentences:
-    """All that can be said."""
+    """Return all sentences."""
     actions = [
         (number, thing)
         for number, verb in enumerate(VERBS)
@@ -93,7 +93,7 @@ def every_sentence() -> Sentences:
 
 @final
 class Words:
-    """A token for each word, and for the comma."""
+    """A vocabulary with a token for each word and for the comma."""
 
     def __init__(self, words: Sequence[str]):
         self.tokens = (*SPECIAL, *sorted(set(words) - {""}))
@@ -103,7 +103,7 @@ class Words:
         return len(self.tokens)
 
     def encode(self, text: str) -> list[int]:
-        """Raises UserError for a word that no sentence has, with the nearest one that some have."""
+        """Return the ids of a text's words. Raises UserError for an unknown word, with the nearest known one."""
         words = text.replace(",", " , ").split()
         for word in words:
             if word not in self.number or word in SPECIAL:
@@ -122,21 +122,21 @@ class Words:
         return [self.tokens[token] for token in ids]
 
     def reading(self, *rules: Rule) -> Reading:
-        """What `encode` does. rules: what comes before it, in lower case."""
+        """Return the rules of `encode` as data. rules: applied before, in lower case."""
         return Reading(PARTED, "text", (*rules, (",", " , ")), end=END)
 
     def writing(self) -> Writing:
-        """What `decode` does."""
+        """Return the rules of `decode` as data."""
         return Writing(join=" ", rules=((" ,", ","),))
 
     def table(self, words: Sequence[str]) -> np.ndarray:
-        """The numbers of words, padding for a missing one."""
+        """Return the ids of words, padding for a missing one."""
         return np.array([self.number[word] if word else PADDING for word in words])
 
 
 @final
 class Language:
-    """How sentences are told. slots: for each name in braces the words that can stand there."""
+    """The wording of sentences. slots: for each name in braces, the possible words."""
 
     def __init__(self, templates: Sequence[str], slots: Mapping[str, Sequence[str]]):
         literal = [word for template in templates for word in template.split() if word[0] != "{"]
@@ -145,8 +145,8 @@ class Language:
         self._templates = [template.split() for template in templates]
         self._tables = {name: self.vocabulary.table(words) for name, words in slots.items()}
 
-    def told(self, sentences: Sentences, chosen: Mapping[str, np.ndarray]) -> np.ndarray:
-        """`(N, LONGEST)` tokens, padding behind. chosen: for each slot the number of its word in each sentence."""
+    def tokens(self, sentences: Sentences, chosen: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return tokens `(N, LONGEST)`, padded. chosen: for each slot the index of its word in each sentence."""
         rows = np.full((len(sentences), LONGEST), PADDING, np.uint8)
         for number, template in enumerate(self._templates):
             some = np.flatnonzero(sentences.template == number)
@@ -162,7 +162,7 @@ class Language:
 
 @cache
 def english() -> Language:
-    """The sentences that are read."""
+    """Return the source language."""
     return Language(
         ENGLISH,
         {
@@ -179,7 +179,7 @@ def english() -> Language:
 
 @cache
 def german() -> Language:
-    """The sentences that are written."""
+    """Return the target language."""
     stems = [word for _, word in ATTRIBUTES]
     of_masculine = [
         f"{stem}en" for stem in stems
@@ -201,12 +201,12 @@ def german() -> Language:
 
 
 def _reasons() -> list[tuple[str, str]]:
-    """Those of animals, then those of each kind of things."""
+    """Return the reasons of animals, then those of each kind of things."""
     return [*OF_ANIMALS, *(pair for kind in OF_THINGS for pair in kind)]
 
 
 def tell(sentences: Sentences) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of the English and of the German, `(N, LONGEST)` each."""
+    """Return the tokens of the English and the German sentences, `(N, LONGEST)` each."""
     kind = sentences.thing // ONE_KIND
     chosen = {
         "animal": sentences.animal,
@@ -219,13 +219,13 @@ def tell(sentences: Sentences) -> tuple[np.ndarray, np.ndarray]:
             sentences.of_animal, sentences.reason, sentences.reason + kind * REASONS
         ),
     }
-    source = english().told(sentences, chosen)
+    source = english().tokens(sentences, chosen)
     masculine = np.array([noun.article == "der" for noun in THINGS])[sentences.thing]
     chosen["quality"] = sentences.quality + masculine * (1 + len(ATTRIBUTES))
     chosen["who"], chosen["what"] = sentences.animal, sentences.thing
     meant_thing = sentences.thing + len(ANIMALS)
     chosen["pronoun"] = np.where(sentences.of_animal, sentences.animal, meant_thing)
-    return source, german().told(sentences, chosen)
+    return source, german().tokens(sentences, chosen)
 
 
 def is_of_animal(words: Sequence[str]) -> bool:
@@ -234,14 +234,14 @@ def is_of_animal(words: Sequence[str]) -> bool:
 
 
 def articles(words: Sequence[str]) -> tuple[str, str]:
-    """Those of the animal and of the thing of an English sentence, in German."""
+    """Return the German articles of animal and thing in an English sentence."""
     animal = next(noun.article for noun in ANIMALS if noun.english in words)
     thing = next(noun.article for noun in THINGS if noun.english in words)
     return animal, thing
 
 
 def understood(words: Sequence[str]) -> Sentences | None:
-    """The one sentence that these English words are, None where they are none."""
+    """Return the sentence of these English words, or None."""
     animals = [number for number, noun in enumerate(ANIMALS) if noun.english in words]
     things = [number for number, noun in enumerate(THINGS) if noun.english in words]
     verbs = [number for number, verb in enumerate(VERBS) if {verb.english, verb.past} & set(words)]
@@ -251,14 +251,14 @@ def understood(words: Sequence[str]) -> Sentences | None:
     if VERBS[verb].things != thing // ONE_KIND:
         return None
     reasons = [*OF_ANIMALS, *OF_THINGS[thing // ONE_KIND]]
-    found = [number for number, (word, _) in enumerate(reasons) if word in words]
-    if not found:
+    matches = [number for number, (word, _) in enumerate(reasons) if word in words]
+    if not matches:
         return None
     told_last = 2 * ("although" in words) + (words[0] != "the")
     attributes = [
         _attribute_before(noun.english, words) for noun in (ANIMALS[animal], THINGS[thing])
     ]
-    fields = (told_last, animal, attributes[0], verb, thing, attributes[1], found[0])
+    fields = (told_last, animal, attributes[0], verb, thing, attributes[1], matches[0])
     sentence = Sentences(*(np.array([field]) for field in fields))
     (tokens,), _ = tell(sentence)
     vocabulary = english().vocabulary
@@ -266,7 +266,7 @@ def understood(words: Sequence[str]) -> Sentences | None:
 
 
 def _attribute_before(noun: str, words: Sequence[str]) -> int:
-    """The number of the attribute in front of a noun, 0 for none."""
+    """Return the index of the attribute before a noun, 0 for none."""
     before = words[words.index(noun) - 1]
     known = ["", *(word for word, _ in ATTRIBUTES)]
     return known.index(before) if before in known else 0

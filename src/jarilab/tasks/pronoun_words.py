@@ -1,4 +1,4 @@
-"""The words of sentences with a pronoun, English beside German, and the forms that sentences have."""
+"""The words of sentences with a pronoun, English and German, and their templates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Noun(NamedTuple):
-    """article: of the German noun, in the nominative; it tells the gender."""
+    """article: of the German noun in the nominative, which shows its gender."""
 
     english: str
     article: str
@@ -50,12 +50,12 @@ OF_THINGS = [
         "heavy schwer, bulky sperrig, wet nass, dirty schmutzig, fragile zerbrechlich, big groß"
     ),
 ]
-"""Of what is crossed, eaten and moved."""
+"""Kinds of things: crossed, eaten and moved."""
 ATTRIBUTES = _pairs("old alt, small klein, beautiful schön")
 
 
 class Verb(NamedTuple):
-    """things: which of `OF_THINGS` it is about."""
+    """things: its kind in `OF_THINGS`."""
 
     english: str
     past: str
@@ -87,5 +87,5 @@ GERMAN = (
     "{who} {attribute} {animal} {past} {what} {quality} {thing} , obwohl {pronoun} {reason} war",
     "obwohl {pronoun} {reason} war , {past} {who} {attribute} {animal} {what} {quality} {thing}",
 )
-"""The same, template by template. Attributes may be missing."""
+"""The German templates, in the same order. Attributes may be missing."""
 LONGEST = max(len(template.split()) for template in ENGLISH + GERMAN)

@@ -1,7 +1,7 @@
-"""What `it` refers to, by translation: German has to say er, sie or es.
+"""What `it` refers to, by translation: German must write er, sie or es.
 
-The example that attention is often explained with (*The animal didn't cross the street because it was too tired*), as a
-task with an exact answer: the right pronoun cannot be written without knowing what is meant.
+The common example of attention (*The animal didn't cross the street because it was too tired*) as a task with an exact
+answer. The right pronoun requires the right referent.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ METRICS.setdefault("pronouns", Metric("pronouns", "right pronouns", share=True))
 @registry.register("pronouns")
 @final
 class Pronouns(PairsTask):
-    """Sentences such as `the animal did not cross the street because it was too tired`, into German; one choice of
-    animal, thing and reason in forty is held out, however it is told, and this one.
+    """Translate sentences such as `the animal did not cross the street because it was too tired` into German.
 
-    Beside exact match, `pronouns` is the share of right ones where the genders of animal and thing differ.
+    One combination of animal, thing and reason in forty is held out, in every wording, and so is this example. Beside
+    exact match, `pronouns` is the share of right pronouns where the genders of animal and thing differ.
     """
 
     words = None
@@ -98,8 +98,11 @@ class Pronouns(PairsTask):
         return {"pronouns": sum(right) / len(right)} if right else {}
 
     def ceiling(self) -> dict[str, float] | None:
-        """Of all sentences. An encoder without positions knows which words a sentence has: all but which noun an
-        attribute belongs to, and which clause came first."""
+        """Return the ceiling over all sentences.
+
+        An encoder without positions knows a sentence's words, but not which noun an attribute belongs to, and which
+        clause came first.
+        """
         if self.one_sequence:  # the causal mask tells of order, too
             return None
         sentences = every_sentence()
@@ -157,18 +160,18 @@ class Pronouns(PairsTask):
 
 
 def pronoun_of(text: str) -> str | None:
-    """The pronoun of a German sentence."""
+    """Return the pronoun of a German sentence."""
     return next((word for word in text.split() if word in PRONOUNS.values()), None)
 
 
 def genders_differ(source: str) -> bool:
-    """Whether the pronoun of an English sentence depends on what it refers to."""
+    """Whether the pronoun of an English sentence depends on its referent."""
     of_animal, of_thing = articles(source.split())
     return of_animal != of_thing
 
 
 def _plain(line: str) -> str:
-    """A line as sentences are written: `The dog didn't ...` as `the dog did not ...`."""
+    """Normalize a line: `The dog didn't ...` becomes `the dog did not ...`."""
     return (
         line.lower()
         .replace("didn't", "did not")
@@ -187,8 +190,7 @@ def _texts(ids: np.ndarray, vocabulary: Vocabulary) -> list[str]:
 
 
 def _held_out(sentences: Sentences) -> np.ndarray:
-    """Which sentences are held out, by a hash of what has to be understood (Knuth's multiplicative one); and those of
-    the picture, so that a model shows them as what it was never told."""
+    """Return which sentences are held out, by Knuth's hash of their meaning, and the example of the figure."""
     keys = sentences.key()
     product = keys.astype(np.uint64) * np.uint64(2654435761)
     hashed = (product % np.uint64(2**32)) >> np.uint64(8)

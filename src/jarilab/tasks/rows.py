@@ -1,4 +1,4 @@
-"""Which examples to take, and lines of tokens side by side."""
+"""Evenly spread indices, and rows of tokens."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from jarilab.core.shapes import Int, Tensor
 
 
 def evenly(count: int, examples: int | None) -> Int[Tensor, " N"]:
-    """The numbers of `examples` of `count` things, evenly spread; all of them by default."""
+    """Return `examples` of `count` indices, evenly spread; all by default."""
     if examples is None or examples >= count:
         return torch.arange(count)
     return torch.arange(examples) * count // examples
 
 
 def right_padded(lines: Sequence[list[int]], padding: int) -> tuple[Tensor, Tensor]:
-    """Token numbers `(B, L)` with padding behind, and which of them are real."""
+    """Return token ids `(B, L)`, padded at the end, and which are real."""
     longest = max((len(line) for line in lines), default=0)
     ids = torch.full((len(lines), longest), padding)
     for row, line in enumerate(lines):
@@ -26,5 +26,5 @@ def right_padded(lines: Sequence[list[int]], padding: int) -> tuple[Tensor, Tens
 
 
 def without_padding(line: Sequence[int], padding: int) -> list[int]:
-    """The tokens of a row that are no padding."""
+    """Return the tokens of a row without padding."""
     return [token for token in line if token != padding]

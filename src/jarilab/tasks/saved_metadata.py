@@ -1,4 +1,4 @@
-"""What a run on images keeps of its data as JSON: the classes, and the mean and the deviation of their pixels."""
+"""What an image run keeps of its data as JSON: the classes, and mean and standard deviation of the pixels."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ OF_DETECTION: dict[str, Any] = CLASSES | {"channels": Literal[1, 3]}
 
 
 def read_facts(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts in a file. fields: what they must be, beside a mean and a deviation for each channel. Raises UserError
-    that names the field."""
+    """Read a file's fields, with a mean and a deviation for each channel. Raises UserError naming a bad field.
+
+    fields: the expected types.
+    """
     try:
         facts = read_json(path)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""What tasks of a source text and a target text share: batches, decoding back to text, and metrics."""
+"""Common parts of tasks with a source and a target text: batches, decoding to text, and metrics."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ JudgedBy = Literal["bleu", "chrf", "exact_match", "perplexity"]
 
 @runtime_checkable
 class Rows(Protocol):
-    """Token numbers of many texts."""
+    """Token ids of many texts."""
 
     @property
     def lengths(self) -> Int[Tensor, " N"]:
-        """In tokens."""
+        """The lengths in tokens."""
         ...
 
     def padded(self, indices: Int[Tensor, " B"]) -> Int[Tensor, "B L"]:
-        """The rows with these numbers, padding behind."""
+        """Return the rows at these indices, padded at the end."""
         ...
 
     def __len__(self) -> int: ...
@@ -44,7 +44,7 @@ class Rows(Protocol):
 
 @final
 class Matrix:
-    """Rows held in memory as one padded matrix."""
+    """Rows in memory as one padded matrix."""
 
     def __init__(self, ids: np.ndarray, lengths: np.ndarray):
         self._ids = torch.from_numpy(ids)
@@ -60,35 +60,35 @@ class Matrix:
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """Text to token numbers and back."""
+    """Turns text into token ids and back."""
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of a text's tokens. Raises UserError for what has none."""
+        """Return the ids of a text's tokens. Raises UserError for unknown ones."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text up to the first end or padding."""
+        """Return the text up to the first end or padding."""
         ...
 
     def names(self, ids: Sequence[int]) -> list[str]:
-        """Each token as a person reads it."""
+        """Return each token as displayed."""
         ...
 
     def __len__(self) -> int: ...
 
 
 class PairsTask(TokenTask):
-    """A source text and a target text, of tokens. A subclass says where they come from, and may have groups of held-out
+    """A task with a source and a target text. A subclass provides the pairs, and may define groups of held-out
     examples.
 
-    Each source ends with an end token, so that none is empty and its length can be read from its last token.
+    Each source ends with an end token, so it is never empty, and its length can be read from its last token.
     """
 
     model_arguments = ("source_vocab_size", "target_vocab_size")
     joined_arguments = ("vocab_size",)
     asks_policy = True
     words: str | None = "none"
-    """How sacreBLEU finds words: by its tokenizer of this name, `none` where spaces part them, None for no BLEU."""
+    """sacreBLEU's tokenizer for words, `none` for words between spaces, None for no BLEU."""
 
     def __init__(self, longest: int):
         self._longest = longest
@@ -98,22 +98,22 @@ class PairsTask(TokenTask):
     @property
     @abstractmethod
     def tokenizers(self) -> tuple[Vocabulary, Vocabulary]:
-        """Of the source and of the target."""
+        """The tokenizers of source and target."""
 
     @abstractmethod
     def _read_data(self) -> tuple[Rows, Rows]:
-        """The training rows of both sides. Raises UserError."""
+        """Read the training rows of both sides. Raises UserError."""
 
     @abstractmethod
     def _read_held_out(self) -> list[tuple[str, str]]:
-        """The held-out pairs of texts. Raises UserError."""
+        """Read the held-out pairs of texts. Raises UserError."""
 
     def prepare(self) -> None:
         self._train = self._read_data()
 
     @property
     def held_out(self) -> list[tuple[str, str]]:
-        """The held-out pairs of texts, read when first asked for."""
+        """The held-out pairs of texts, read on first use."""
         if self._held_out is None:
             self._held_out = self._read_held_out()
         return self._held_out
@@ -149,7 +149,7 @@ class PairsTask(TokenTask):
 
     @property
     def training_lengths(self) -> Int[Tensor, "N S"]:
-        """Tokens of source and target, their ends included; of both together where they are one sequence."""
+        """Return the tokens of source and target with their ends, or of both as one sequence."""
         source, target = self._rows
         lengths = torch.stack((source.lengths, target.lengths), 1) + 1
         return lengths.sum(1, keepdim=True) if self.one_sequence else lengths
@@ -183,19 +183,21 @@ class PairsTask(TokenTask):
     # How good it is ------------------------------------------------------------------------------------------------
 
     def group_of(self, source: str, target: str) -> str:
-        """The group of `groups` that a held-out pair belongs to; `all` for none."""
+        """Return the group of a held-out pair among `groups`; `all` for none."""
         return "all"
 
     def own_metrics(
         self, pairs: Sequence[tuple[str, str]], written: Sequence[str]
     ) -> dict[str, float]:
-        """What else is measured of the answers to these pairs."""
+        """Return further metrics of the answers to these pairs."""
         return {}
 
     @final
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """BLEU and chrF (sacreBLEU), exact match, and perplexity per token of the right answer; `parts` by the length
-        of the answer where it is judged by exact match."""
+        """Return BLEU and chrF (sacreBLEU), exact match, and perplexity per target token.
+
+        `parts` gives exact match by the length of the answer if that is the task's metric.
+        """
         pairs = self.held_out_pairs(examples)
         sources = [self._encode(0, source) for source, _ in pairs]
         targets = [self._encode(1, target) for _, target in pairs]
@@ -223,7 +225,7 @@ class PairsTask(TokenTask):
     def _exact_matches(
         self, pairs: Sequence[tuple[str, str]], written: Sequence[str], *, counted: bool
     ) -> dict[str, Any]:
-        """The share of answers that are the target, in all and of each group. counted: whether to say of how many."""
+        """Return the share of exact answers, in all and by group. counted: whether to add the counts."""
         of_group: dict[str, list[bool]] = {group: [] for group in self.groups}
         for (source, target), answer in zip(pairs, written, strict=True):
             for group in {"all", self.group_of(source, target)} & of_group.keys():
@@ -236,7 +238,7 @@ class PairsTask(TokenTask):
         return {**shares, "group_examples": counts} if counted and counts else shares
 
     def _judge(self, written: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-        """BLEU and chrF, and how they were counted."""
+        """Return BLEU and chrF with their settings."""
         if self.words is None:
             return {}
         bleu_of: Any = import_optional("sacrebleu.metrics.bleu", "text").BLEU
@@ -248,7 +250,7 @@ class PairsTask(TokenTask):
         return {"bleu": bleu, "chrf": chrf, "signature": str(metric.get_signature())}
 
     def _encode(self, side: int, text: str) -> list[int]:
-        """A held-out text in tokens, cut where it is longer than the model was built for."""
+        """Encode a held-out text, cut to the model's maximal length."""
         return self.tokenizers[side].encode(text)[: self._longest]
 
     # What a person reads and writes ------------------------------------------------------------------------------
@@ -285,7 +287,7 @@ class PairsTask(TokenTask):
 
 
 def _chosen(texts: Sequence[list[int]], rows: Sequence[int]) -> Int[Tensor, "B L"]:
-    """Some of the texts, padded."""
+    """Return some of the texts, padded."""
     return right_padded([texts[row] for row in rows], PADDING)[0]
 
 
@@ -294,7 +296,7 @@ def _of_group(name: str, group: str) -> str:
 
 
 def _ended(ids: Int[Tensor, "B L"]) -> Int[Tensor, "B M"]:
-    """The rows with an end token behind each."""
+    """Append an end token to each row."""
     ids_BM = functional.pad(ids, (0, 1), value=PADDING)
     length_B1 = (ids_BM != PADDING).sum(1, keepdim=True)
     return ids_BM.scatter(1, length_B1, END)

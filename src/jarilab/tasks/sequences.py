@@ -1,4 +1,4 @@
-"""Copy, reverse or sort a line of numbers: the smallest tasks of a source and a target."""
+"""Copy, reverse or sort a line of numbers: the smallest tasks with a source and a target."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.seq2seq import JudgedBy, Matrix, PairsTask, Rows, Vocabulary
 
 _SHORTENED: Rule = (rf"(?<![^{SPACE}])(?=[0-9]{{1,9}}(?![^{SPACE}]))0+(?=[0-9])", "")
-"""A number of up to nine digits without the zeros before it."""
+"""A number of up to nine digits without leading zeros."""
 
 MOST_NUMBERS = 10_000
-"""In a line."""
+"""Maximal numbers in a line."""
 _RANGE = re.compile(r"([0-9]{1,6})(?:\.\.([0-9]{1,6}))?")
 
 
 class Sequences(PairsTask):
-    """Lines of random numbers from 0 to `symbols` - 1. Both those to train on and those held out are drawn by chance,
-    so short lines, of which there are few different ones, may be among both; a run says how many are.
+    """Lines of random numbers from 0 to `symbols` - 1.
 
-    symbols: how many different ones. lines: how many to train on. held_out: how many others to measure on. lengths: how
-    many numbers a line has, such as 1..25. test_lengths: the same of held-out lines, `lengths` by default; where there
-    are others, the groups tell apart the lengths that were trained on from shorter and longer ones. data_seed: decides
-    the lines. metric: what runs are judged by.
+    Training and held-out lines are random, so both may contain the same short line; a run reports how many. symbols:
+    number of different symbols. lines: training lines. held_out: held-out lines. lengths: numbers in a line, such as
+    1..25. test_lengths: the same for held-out lines, `lengths` by default; groups then separate trained, shorter and
+    longer lengths. data_seed: of the random lines. metric: what runs are judged by.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Sequences(PairsTask):
 
     @abstractmethod
     def answers(self, lines: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The target of each row of numbers, of which the first `lengths` count."""
+        """Return the target of each row of numbers, of which the first `lengths` count."""
 
     @property
     def spelling(self) -> Spelling:
@@ -92,7 +91,9 @@ class Sequences(PairsTask):
         return self._lines(1, self.size_held_out, self.tested)
 
     def _lines(self, stream: int, count: int, within: range) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of numbers, and how many of each count. stream: 0 to train on, 1 held out, drawn apart from it."""
+        """Return rows of numbers and their lengths. stream: 0 for training, 1 for held out, with separate random
+        numbers.
+        """
         chance = np.random.default_rng([self.data_seed, stream])
         lengths = chance.integers(within.start, within.stop, count)
         return chance.integers(0, self.symbols, (count, within.stop - 1)), lengths
@@ -112,7 +113,7 @@ class Sequences(PairsTask):
 
     @cached_property
     def _shared(self) -> tuple[int, int]:
-        """How many held-out lines are among the training lines too, and the most numbers that one of these has."""
+        """Return how many held-out lines are training lines too, and the length of the longest of them."""
         lines, lengths = self._held_out_lines()
         trained = _codes(*self._training_lines())
         known = np.isin(_codes(lines, lengths), trained)
@@ -161,7 +162,7 @@ class Sequences(PairsTask):
 @registry.register("copy")
 @final
 class Copy(Sequences):
-    """The same numbers again."""
+    """Repeat the numbers."""
 
     def purpose(self) -> tuple[str, str]:
         return "Writes the same numbers again.", "같은 수들을 그대로 다시 씁니다."
@@ -173,7 +174,7 @@ class Copy(Sequences):
 @registry.register("reverse")
 @final
 class Reverse(Sequences):
-    """The numbers from the last to the first."""
+    """Write the numbers from the last to the first."""
 
     def purpose(self) -> tuple[str, str]:
         return "Writes the numbers from the last to the first.", "수들을 끝에서부터 거꾸로 씁니다."
@@ -186,7 +187,7 @@ class Reverse(Sequences):
 @registry.register("sort")
 @final
 class Sort(Sequences):
-    """The numbers from the smallest to the largest: the one task here that needs no positions in the source."""
+    """Write the numbers from the smallest to the largest. This task needs no positions in the source."""
 
     def purpose(self) -> tuple[str, str]:
         return (
@@ -201,7 +202,7 @@ class Sort(Sequences):
 
 @final
 class _Numbers:
-    """A token for each number, and a space between them."""
+    """A vocabulary with a token for each number, separated by spaces."""
 
     def __init__(self, symbols: int):
         self.symbols = symbols
@@ -238,9 +239,9 @@ class _Numbers:
 
 
 def _range(option: str, text: str) -> range:
-    """`1..20` as the numbers from 1 to 20, both among them; `8` is 8 alone. Raises UserError."""
-    found = _RANGE.fullmatch(text.strip())
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    """Parse `1..20` as the numbers from 1 to 20, and `8` as 8 alone. Raises UserError."""
+    match = _RANGE.fullmatch(text.strip())
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= first <= last <= MOST_NUMBERS:
         raise UserError(
             f"{option}: expected the fewest and the most numbers of a line, from 1 to {MOST_NUMBERS:,}, such as 1..20; "
@@ -250,7 +251,7 @@ def _range(option: str, text: str) -> range:
 
 
 def _codes(lines: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """A number for each row that only equal rows have, but for a chance of 1 in 2^64."""
+    """Return a hash of each row; different rows share one with a probability of 1 in 2^64."""
     codes, golden = np.zeros(len(lines), np.uint64), np.uint64(0x9E3779B97F4A7C15)
     for column, numbers in enumerate(lines.T):
         more = (codes + numbers.astype(np.uint64) + np.uint64(1)) * golden

@@ -13,7 +13,7 @@ from jarilab.data.text import END, FIRST, PADDING, store
 
 @final
 class Stream:
-    """Documents one behind the other: before each stands the first token, and after its last one it ends."""
+    """Concatenated documents: the first token before each, and an end after the last."""
 
     def __init__(self, encoded: store.Encoded, start: int = 0, stop: int | None = None):
         self._encoded = encoded
@@ -29,14 +29,17 @@ class Stream:
         return int(ends[1] - ends[0]) + 1
 
     def part(self, start: int, stop: int) -> Stream:
-        """The tokens from `start` to `stop` (excluded) of this stream."""
+        """Return the tokens from `start` to `stop` (excluded)."""
         return Stream(self._encoded, self._start + start, self._start + stop)
 
     def windows(
         self, starts: Int[Tensor, " B"], context: int
     ) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B L"], Int[Tensor, "B L"] | None]:
-        """Windows of `context` tokens from these places on, padding behind the end of the stream: their tokens, those
-        that come after each, and the document that each is of, None where each window is in one."""
+        """Return windows of `context` tokens at these offsets, padded at the end of the stream.
+
+        Returns their tokens, the next tokens, and the document number of each; None if each window lies in one
+        document.
+        """
         place_BL = self._start + starts.numpy()[:, None] + np.arange(context)
         real_BL = place_BL < self._stop
         place_BL = np.minimum(place_BL, self._stop - 1)

@@ -1,4 +1,4 @@
-"""Language modelling on a person's own text: the next token, given those before it."""
+"""Language modelling on your own text: predict the next token."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ DIGITS = tuple("0123456789")
 @registry.register("text")
 @final
 class Text(TokenTask):
-    """The next token of a text: one file, or a folder of *.txt and *.txt.gz, each a document of its own.
+    """Predict the next token of a text: one file, or a folder of *.txt and *.txt.gz files, one document each.
 
-    Training reads windows of the text, wherever they begin; documents are packed one behind the other, and those in one
-    window do not see each other. train: a file or a folder. valid: the same, to measure on; without it the last
-    `held_out` of the text. context_length: tokens in a window. tokenizer: characters, bpe, unigram or words.
-    vocab_size: of the tokenizer, where it has a choice. lowercase: read everything in lower case. held_out: the share
-    of the text kept for measuring where there is no `valid`. metric: what runs are judged by.
+    Training reads windows at any offset. Documents are packed one after the other, and documents in a window do not see
+    each other. train: a file or a folder. valid: held-out text; without it, the last `held_out` of the text.
+    context_length: tokens in a window. tokenizer: characters, bpe, unigram or words. vocab_size: tokens of the
+    tokenizer, if it has a choice. lowercase: convert the text to lower case. held_out: share of the text held out
+    without `valid`. metric: what runs are judged by.
     """
 
     predictor = "continuation"
@@ -92,7 +92,7 @@ class Text(TokenTask):
             self._training, self._held_out = self._split()
 
     def _split(self) -> tuple[Stream, Stream]:
-        """What is trained on and what is held out, where both are of one text."""
+        """Split one text into training and held-out text."""
         whole = self._stream(self.train)
         cut = len(whole) - max(2, round(self.share * len(whole)))
         if cut < 2:
@@ -144,7 +144,7 @@ class Text(TokenTask):
 
     @property
     def training_size(self) -> int:
-        """Windows, counted so that a pass reads each token about once."""
+        """The number of windows, such that an epoch reads each token about once."""
         return max(1, len(self._windows) // self.context_length)
 
     @property
@@ -165,7 +165,7 @@ class Text(TokenTask):
         )
 
     def numbers(self, frame: str) -> Numbers | None:
-        """Known where each character is a token: others may stand for several digits."""
+        """Return how numbers are written if each character is a token; other tokens may hold several digits."""
         return Numbers(self._digits) if self.tokenizer == "characters" else None
 
     @cached_property
@@ -174,7 +174,7 @@ class Text(TokenTask):
         return tuple(token for token, name in enumerate(names) if name in DIGITS)
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """Loss in nats per token, perplexity, and bits per character, over windows one behind the other."""
+        """Return loss in nats per token, perplexity, and bits per character, over non-overlapping windows."""
         stream, loss, count, ids = self._measured(), 0.0, 0, []
         starts = torch.arange(0, len(stream), self.context_length)
         starts = starts[evenly(len(starts), examples)]
@@ -195,7 +195,7 @@ class Text(TokenTask):
         }
 
     def _measured(self) -> Stream:
-        """The held-out text, read when first asked for."""
+        """The held-out text, read on first use."""
         if self._held_out is None:
             self._held_out = self._stream(self.valid) if self.valid else self._split()[1]
         return self._held_out
@@ -206,7 +206,7 @@ class Text(TokenTask):
         return self._known.encode(line)
 
     def sources(self, lines: Sequence[list[int]]) -> Tokens:
-        """Texts of equal length; an empty one is the beginning of a document."""
+        """Return texts of equal length as a batch; an empty one begins a document."""
         return self.tokens(torch.tensor([line or [FIRST] for line in lines]), "sequence")
 
     def write(self, numbers: Sequence[int]) -> str:
@@ -233,7 +233,7 @@ class Text(TokenTask):
     show_target = show_source
 
     def sample_inputs(self) -> list[str]:
-        """Where the held-out text begins, while it is at hand."""
+        """Return the beginning of the held-out text, if it is available."""
         if self._held_out is None:
             return []
         _, labels_1L, _ = self._held_out.windows(torch.tensor([0]), min(self.context_length, SHOWN))

@@ -1,4 +1,4 @@
-"""Tasks whose inputs and answers are tokens: where these are, and source and target as one sequence."""
+"""Tasks whose inputs and answers are tokens: their positions, and source and target as one sequence."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class TokenTask(Task):
 
     @property
     def spelling(self) -> Spelling:
-        """How a page without Python reads and writes; by default it cannot, and an input stays as it is."""
+        """Return the tokenization rules for a page without Python; none by default."""
         return Spelling()
 
     @property
     def target_spelling(self) -> Spelling:
-        """How a right answer is read, to train on, and any is written: by default as an input is, with an end."""
+        """Return the rules of right answers: by default those of inputs, with an end."""
         read, write = self.spelling.read, self.spelling.write
         return Spelling(read and replace(read, end=END), write)
 
@@ -39,22 +39,21 @@ class TokenTask(Task):
     def loss(
         self, scores: Float[Tensor, "B L V"], batch: Batch, smoothing: float = 0.0
     ) -> Float[Tensor, ""]:
-        """What training makes smaller: the mean cross-entropy of the labels, padding left out, in nats.
+        """Return the mean cross-entropy of the labels in nats, without padding.
 
-        smoothing: the share of the target's probability that is spread evenly over the vocabulary (Szegedy et al.
-        2016). A batch of nothing but padding has a loss of 0.
+        smoothing: share of the target's probability spread evenly over the vocabulary (Szegedy et al. 2016). A batch of
+        padding only has a loss of 0.
         """
         return cross_entropy(
             scores.flatten(0, 1), batch.labels.flatten(), ignore=PADDING, smoothing=smoothing
         )
 
     def loss_counts(self, batch: Batch, scores: Any) -> tuple[float, ...]:
-        """The tokens that are no padding."""
+        """Return the number of tokens that are not padding."""
         return (float((batch.labels != PADDING).sum()),)
 
     def numbers(self, frame: str) -> Numbers | None:
-        """How numbers are written in the sequences of a frame, for policies that go by digits; None where that is not
-        known."""
+        """Return how numbers are written in the sequences of a frame, for policies that use digits; None if unknown."""
         return None
 
     @final
@@ -67,8 +66,10 @@ class TokenTask(Task):
         documents: Int[Tensor, "B L"] | None = None,
         seed: int | None = None,
     ) -> Tokens:
-        """Token numbers with the places that the policy gives them. seed: what `policy.seed` drew for a batch of
-        training; source and target get the same. None outside training."""
+        """Return token ids with the policy's positions.
+
+        seed: from `policy.seed` for a training batch, equal for source and target. None outside training.
+        """
         sequences = self._sequences(ids, frame, keep, documents)
         return Tokens(ids, self.policy.positions(sequences, seed), keep, documents)
 
@@ -76,8 +77,7 @@ class TokenTask(Task):
     def answer_places(
         self, sources: Tokens | None = None
     ) -> Callable[[Tensor, int, Tensor], Positions]:
-        """Where the tokens of answers to these sources are, None where nothing is answered: what a search asks for, the
-        `Places` of `jarilab.models.decoding`."""
+        """Return the positions of answers to these sources, a `Places` of `jarilab.models.decoding`, or None."""
         if self.one_sequence and sources is not None:
             return self._places_behind(sources)
 
@@ -87,7 +87,7 @@ class TokenTask(Task):
         return places
 
     def _places_behind(self, prompts: Tokens) -> Callable[[Tensor, int, Tensor], Positions]:
-        """The same in one sequence with the source."""
+        """Return the same for one sequence with the source."""
         length = prompts.ids.shape[1]
 
         def places(ids: Int[Tensor, "R L"], start: int, rows: Int[Tensor, " R"]) -> Positions:
@@ -101,8 +101,10 @@ class TokenTask(Task):
     def joined(
         self, source: Int[Tensor, "B K"], answers: Int[Tensor, "B Q"], seed: int | None = None
     ) -> Batch:
-        """Sources and their answers, padding behind each, as a batch of single sequences: a source, the first token of
-        an answer, the answer. What is to be said is the answer alone."""
+        """Return sources and answers, each padded at the end, as single sequences: source, first token, answer.
+
+        Only the answer has labels.
+        """
         first_B1 = torch.full_like(source[:, :1], FIRST)
         ids_BL = _compact(torch.cat((source, first_B1, answers), 1))
         before_B1 = (source != PADDING).sum(1, keepdim=True)
@@ -115,14 +117,14 @@ class TokenTask(Task):
 
     @final
     def prompts(self, source: Int[Tensor, "B K"]) -> Tokens:
-        """Sources, padding behind each, as what is read before an answer is written: padding before each."""
+        """Return sources, padded at the end, as prompts, padded at the beginning."""
         ids_BK = _compact(source.flip(1)).flip(1)
         keep_BK = ids_BK != PADDING
         return self.tokens(ids_BK, "target", keep=None if bool(keep_BK.all()) else keep_BK)
 
     @final
     def answered(self, source: list[int], written: Sequence[int]) -> tuple[Tokens, ...]:
-        """What to call the model with to read a source, as `read` gives it, and an answer to it once more."""
+        """Return the model's arguments for reading a source, from `read`, together with an answer."""
         sources = self.sources([source])
         target = torch.tensor([[FIRST, *written[:-1]]])
         if not self.one_sequence:
@@ -142,45 +144,49 @@ class TokenTask(Task):
 
     @abstractmethod
     def read(self, line: str) -> list[int]:
-        """A person's input as token numbers. Raises UserError."""
+        """Return an input as token ids. Raises UserError."""
 
     @abstractmethod
     def sources(self, lines: Sequence[list[int]]) -> Tokens:
-        """A batch of what `read` gave."""
+        """Return a batch of results of `read`."""
 
     def read_target(self, text: str) -> list[int]:
-        """A right answer as token numbers, its end included. Raises UserError."""
+        """Return a right answer as token ids with the end. Raises UserError."""
         return [*self.read(text), END]
 
     def held_out_pairs(self, examples: int | None = None) -> list[tuple[str, str]]:
-        """Held-out texts and their right answers, so many of them, evenly spread; all by default. A text that nobody
-        answers is beside itself. Raises UserError where the data are gone."""
+        """Return held-out texts and right answers, evenly spread; all by default.
+
+        A text without an answer is paired with itself. Raises UserError if the data are missing.
+        """
         return []
 
     @abstractmethod
     def write(self, numbers: Sequence[int]) -> str:
-        """An answer's token numbers as a person reads them."""
+        """Return an answer's token ids as text."""
 
     def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
-        """The answer to a line, which `read` made `source` of, as a person reads it and as it is judged: what has no
-        token of its own may be copied from where the learner looked."""
+        """Return the answer to a line, read as `source`, as text for display and scoring.
+
+        Unknown tokens may be replaced by the source token with the largest weight.
+        """
         return self.write(written)
 
     def expected(self, line: str) -> str | None:
-        """The right answer to an input, where the task can tell."""
+        """Return the right answer to an input, if the task can compute it."""
         return None
 
     @abstractmethod
     def show_target(self, numbers: Sequence[int]) -> list[str]:
-        """The name of each token that can be written."""
+        """Return the name of each target token."""
 
     @abstractmethod
     def show_source(self, numbers: Sequence[int]) -> list[str]:
-        """The name of each source token."""
+        """Return the name of each source token."""
 
 
 def _compact(ids: Int[Tensor, "B L"]) -> Int[Tensor, "B M"]:
-    """The rows with all padding behind what is none, as short as the longest of them."""
+    """Move all padding to the end and cut the rows to the longest of them."""
     is_padding_BL = ids == PADDING
     index_BL = is_padding_BL.sort(dim=1, stable=True).indices
     longest = int((~is_padding_BL).sum(1).max())

@@ -1,4 +1,4 @@
-"""Translation, and any other rewriting of lines, learned from a person's own files."""
+"""Translation, or any rewriting of lines, learned from your own files."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ HELD_OUT = 1000  # pairs held out of the training file where no others are given
 @registry.register("translation")
 @final
 class Translation(PairsTask):
-    """Lines and what they become: two files line by line, or one of tab-separated values; plain or gzip, in UTF-8.
+    """Translate lines: two files line by line, or one of tab-separated values, plain or gzip, in UTF-8.
 
-    train: two files, source and target, or one TSV. valid: the same, to evaluate on the way; without it the task holds
-    out pairs of the training files, spread evenly. tokenizer: bpe (byte-level, nothing is unknown), unigram, words or
-    characters. vocab_size: its size. joint: one vocabulary for both sides. lowercase: read and write everything in
-    lower case. longest: tokens of a line; pairs with more are omitted and counted. swap: from the second to the
-    first. metric: what runs are judged by. tokenized: the files are tokenized already, so BLEU counts their words as
-    they stand instead of by the rules of WMT (13a).
+    train: two files, source and target, or one TSV. valid: held-out files of the same kind; without them, pairs of the
+    training files are held out, evenly spread. tokenizer: bpe (byte-level, no unknown tokens), unigram, words or
+    characters. vocab_size: tokens of the tokenizer. joint: one vocabulary for both sides. lowercase: read and write
+    lower case. longest: maximal tokens of a line; longer pairs are omitted and counted. swap: translate from the second
+    file to the first. metric: what runs are judged by. tokenized: the files are tokenized, so BLEU splits words at
+    spaces instead of by WMT's rules (13a).
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class Translation(PairsTask):
         return _Chosen(source, training), _Chosen(target, training)
 
     def _in_order(self, first: Any, second: Any) -> tuple[Any, Any]:
-        """What belongs to the source and what to the target, of what belongs to the first and second file."""
+        """Return source and target, given what belongs to the first and the second file."""
         return (second, first) if self.swap else (first, second)
 
     def _encoded(self) -> store.EncodedPairs:
-        """All pairs of the training files, those to hold out too, in the order of the files."""
+        """All pairs of the training files in order, held-out ones included."""
         return store.prepare_pairs(
             _paths("train", self.train), *self._in_order(*self.tokenizers), longest=self._longest
         )
@@ -148,7 +148,7 @@ class Translation(PairsTask):
     def _texts(
         self, paths: Sequence[Path], chosen: Container[int] | None = None
     ) -> list[tuple[str, str]]:
-        """The pairs of these files as they stand there, or those with the chosen numbers. Raises UserError."""
+        """Return the pairs of these files as text, or those at the chosen indices. Raises UserError."""
         pairs = []
         for number, pair in enumerate(files.pairs(paths, files.PairCounts())):
             if chosen is None or number in chosen:
@@ -189,7 +189,7 @@ class Translation(PairsTask):
         return self._notices
 
     def sample_inputs(self) -> list[str]:
-        """Held-out lines of middling length."""
+        """Return held-out lines of medium length."""
         fitting = [source for source, _ in self.held_out if 20 <= len(source) <= 70]
         return fitting[:3]
 
@@ -214,7 +214,7 @@ class Translation(PairsTask):
 
 @final
 class _Chosen:
-    """Some of the rows of a store; all where `chosen` is None."""
+    """Some rows of a store; all if `chosen` is None."""
 
     def __init__(self, rows: store.Encoded, chosen: Tensor | None):
         self._rows, self._chosen = rows, chosen
@@ -228,17 +228,19 @@ class _Chosen:
 
 
 def _held_out(source: store.Encoded) -> np.ndarray:
-    """Which rows `(N,)` are held out: about HELD_OUT, a tenth at most, by a hash of the source, so that equal sources
-    are held out together."""
+    """Return which rows `(N,)` are held out: about HELD_OUT, at most a tenth, by a hash of the source.
+
+    Equal sources are held out together.
+    """
     bound = min(0.1, HELD_OUT / len(source)) * 2**32
     ids, rows = np.asarray(source.ids), pairwise(np.asarray(source.offsets))
     hashes = (zlib.crc32(ids[start:end].tobytes()) for start, end in rows)
-    found = np.fromiter((number < bound for number in hashes), bool, len(source))
-    if not found.any() or found.all():
+    held_out = np.fromiter((number < bound for number in hashes), bool, len(source))
+    if not held_out.any() or held_out.all():
         raise UserError(
             f"{len(source)} pairs are too few to hold some out; give held-out files with --valid"
         )
-    return found
+    return held_out
 
 
 def _complaints(counts: files.PairCounts, longest: int) -> list[str]:
@@ -252,10 +254,10 @@ def _complaints(counts: files.PairCounts, longest: int) -> list[str]:
     return notices
 
 
-def _paths(option: str, given: Sequence[str]) -> list[Path]:
-    if not 1 <= len(given) <= 2:
+def _paths(option: str, paths: Sequence[str]) -> list[Path]:
+    if not 1 <= len(paths) <= 2:
         raise UserError(
-            f"--{option} expects two files, source and target, or one of tab-separated values; got {len(given)}: "
+            f"--{option} expects two files, source and target, or one of tab-separated values; got {len(paths)}: "
             f"write --{option} text.de text.en"
         )
-    return [Path(path) for path in given]
+    return [Path(path) for path in paths]
