@@ -1,6 +1,6 @@
-"""A trained run in the format of another program: CTranslate2, which translates fast on a CPU without PyTorch.
+"""Exports an encoder-decoder to CTranslate2, which translates fast on a CPU without PyTorch.
 
-`positions.py` finds out which positions of CTranslate2 do what an encoding does.
+`positions.py` finds the CTranslate2 positions that equal an encoding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
 from jarilab.data.text import END, FIRST
-from jarilab.export.description import beyond, source_ends
+from jarilab.export.description import source_ends, unsupported_options
 from jarilab.export.output import check_empty, writing
 from jarilab.export.positions import Places, places_of, refuse
 from jarilab.models.encoder_decoder import EncoderDecoder
@@ -24,34 +24,34 @@ from jarilab.nn.layers import ACTIVATIONS, FeedForward, Residual
 from jarilab.runs.loaded import load
 
 LEAST = 1024
-"""Positions that are written at least, where an encoding has no end: what CTranslate2 reads of an input by default."""
+"""Positions that are written for an encoding without limit: the longest input of CTranslate2 by default."""
 
 UNKNOWN = "<unk>"
 
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
-"""As CTranslate2 calls them."""
+"""The names of activations in CTranslate2."""
 
 
 def export(run: str | Path, out: str | Path, *, trust_code: bool = False) -> Path:
-    """Write the newest checkpoint of a run of an encoder-decoder into `out`, a folder that CTranslate2 reads.
+    """Write the newest checkpoint of a run of an encoder-decoder into the folder `out` for CTranslate2.
 
-    CTranslate2 then starts answers, and ends inputs where the task does, by itself. Its tokens are called as
-    `task.show_source` and `show_target` call them; two of one name are told apart by the number of the later. With
-    `min_decoding_length=0` (by default it forbids the empty answer) it writes greedily what jari writes, at the same
-    scores; only to an input without any token it always answers nothing. A wider beam ends there as soon as so many
-    hypotheses have ended, and in jari when none that is open is likelier: where they differ, jari's scores more.
+    CTranslate2 adds the start of answers and, if the task needs it, the end of inputs. Tokens are named by
+    `task.show_source` and `show_target`; equal names get the number of the later token. With `min_decoding_length=0`,
+    the greedy answers and scores are those of jari. By default CTranslate2 forbids the empty answer. An input without
+    tokens always has an empty answer there. CTranslate2's beam search stops when as many hypotheses have ended as the
+    beam is wide. That of jari stops when no open hypothesis can score higher, so its scores are never lower.
 
-    Raises UserError for a folder that is no run, a model that CTranslate2 cannot compute exactly, an `out` that is not
-    empty, or where the package is missing.
+    Raises UserError for a folder without a run, a model that CTranslate2 cannot compute exactly, an `out` that is not
+    empty, and a missing package.
     """
     loaded = load(run, trust_code=trust_code)
     model = _checked_model(loaded.model)
     if not loaded.task.policy.plain:
         raise UserError(
-            f"CTranslate2 tells tokens that they are at 0, 1, 2, ..., and this run was trained with --positions "
+            f"CTranslate2 numbers tokens 0, 1, 2, ..., and this run was trained with --positions "
             f"{loaded.experiment.options.positions}; answer with `jarilab predict`"
         )
-    task: Any = loaded.task  # one of tokens, which an encoder-decoder reads
+    task: Any = loaded.task  # an encoder-decoder reads tokens
     source, target = (embedding.weight.shape[0] for embedding in _embeddings(model))
     return write(
         model,
@@ -72,14 +72,16 @@ def write(
     source_ends: bool = True,
     positions: int = LEAST,
 ) -> Path:
-    """Write a model. source, target: the names of all tokens, no name twice. source_ends: each source ends with END,
-    which CTranslate2 then adds. positions: how many are written where the encoding has no end; CTranslate2 cannot go on
-    behind them. Raises UserError as `ctranslate2` does."""
+    """Write a model. source, target: the names of all tokens, without repetition.
+
+    source_ends: each source ends with END, which CTranslate2 then adds. positions: the number of positions for an
+    encoding without limit; CTranslate2 reads no longer inputs. Raises UserError as `export` does.
+    """
     _checked_model(model)
     out = check_empty(out)
-    between = model.decoder.cross_encoding
-    if between.by_layer[0].hooks:
-        refuse(between, "CTranslate2 has no positions between decoder and source")
+    cross_encoding = model.decoder.cross_encoding
+    if cross_encoding.by_layer[0].hooks:
+        refuse(cross_encoding, "CTranslate2 has no positions between decoder and source")
     with torch.no_grad():
         source_places = places_of(model.encoder.encoding, positions)
         target_places = places_of(model.decoder.encoding, positions)
@@ -99,11 +101,11 @@ def write(
 
 
 def _unique(names: Iterable[str]) -> list[str]:
-    """The names, none twice."""
-    taken: dict[str, None] = {}
+    """The names; a repeated name gets its number."""
+    unique: dict[str, None] = {}
     for number, name in enumerate(names):
-        taken[f"{name}<{number}>" if name in taken else name] = None
-    return list(taken)
+        unique[f"{name}<{number}>" if name in unique else name] = None
+    return list(unique)
 
 
 def _checked_model(model: nn.Module) -> EncoderDecoder:
@@ -112,7 +114,7 @@ def _checked_model(model: nn.Module) -> EncoderDecoder:
             f"CTranslate2 is for Transformers that read a source and write a target: expected an encoder_decoder, got "
             f"{type(model).__name__}; answer with `jarilab predict`"
         )
-    for setting, instead in beyond(model):
+    for setting, instead in unsupported_options(model):
         raise UserError(
             f"CTranslate2 writes the layers of the original Transformer alone, got {setting}; answer with `jarilab "
             f"predict`, or train with {instead}"
@@ -127,7 +129,7 @@ def _embeddings(model: EncoderDecoder) -> tuple[Any, Any]:
 def _transformer(model: EncoderDecoder, source: Places, target: Places) -> Any:
     library: Any = import_optional(
         "ctranslate2.specs", "ctranslate2"
-    )  # the part that writes models
+    )  # the module that writes models
     kinds = library.transformer_spec
     encoder = _stack(library, kinds.TransformerEncoderSpec, model.encoder, source)
     decoder = _stack(library, kinds.TransformerDecoderSpec, model.decoder, target)
@@ -146,7 +148,7 @@ def _transformer(model: EncoderDecoder, source: Places, target: Places) -> Any:
 
 
 def _stack(library: Any, kind: Any, stack: Any, places: Places) -> Any:
-    """The specification of an encoder or a decoder, with its positions and last norm."""
+    """The specification of an encoder or decoder, with its positions and final norm."""
     layer = stack.layers[0]
     pre_norm = layer.feed_forward_residual.place == "pre"
     names = {function: name for name, function in ACTIVATIONS.items()}
@@ -161,7 +163,7 @@ def _stack(library: Any, kind: Any, stack: Any, places: Places) -> Any:
         options["rotary_interleave"] = places.rotary.interleaved
     spec = kind(len(stack.layers), stack.encoding.by_layer[0].site.n_heads, **options)
     if places.table is not None:
-        # A table of zeros where there are no positions, since without one CTranslate2 adds sinusoids of its own.
+        # Without a table CTranslate2 adds its own sinusoids, so an encoding without positions has zeros.
         spec.position_encodings.encodings = _array(places.table)
     elif hasattr(spec, "position_encodings"):
         del spec.position_encodings
@@ -181,14 +183,14 @@ def _self_attention(spec: Any, attention: Any, residual: Residual) -> None:
         attention.query,
         attention.key,
         attention.value,
-        factor=_undivided(attention),
+        factor=_query_factor(attention),
     )
     _linear(spec.linear[1], attention.out)
 
 
 def _cross_attention(spec: Any, attention: Any, residual: Residual) -> None:
     _norm(spec.layer_norm, residual.norm)
-    _linear(spec.linear[0], attention.query, factor=_undivided(attention))
+    _linear(spec.linear[0], attention.query, factor=_query_factor(attention))
     _linear(spec.linear[1], attention.key, attention.value)
     _linear(spec.linear[2], attention.out)
 
@@ -203,14 +205,13 @@ def _norm(spec: Any, norm: Any) -> None:
     spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
 
 
-def _undivided(attention: Any) -> float:
-    """What queries are multiplied by, since CTranslate2 divides every score by the square root of the head width."""
+def _query_factor(attention: Any) -> float:
+    """The factor of queries, since CTranslate2 divides scores by the square root of d_head."""
     return attention.scale * attention.site.d_head**0.5
 
 
 def _linear(spec: Any, *parts: nn.Linear, factor: float = 1.0) -> None:
-    """One linear map, or several of one input below each other. factor: what the first one's output is multiplied
-    by."""
+    """Write one linear map, or several of the same input stacked. factor: for the output of the first."""
     factors = [factor, *(1.0 for _ in parts[1:])]
     scaled = list(zip(parts, factors, strict=True))
     spec.weight = _array(torch.cat([part.weight * times for part, times in scaled]))

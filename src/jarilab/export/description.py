@@ -1,4 +1,4 @@
-"""What a person has to know of a run to use its exported model without jari: tokens, classes, pixels."""
+"""Describes a run for other programs: its tokens, classes and pixels, and options they lack."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jarilab.runs.loaded import OpenRun
 
 
 def described(loaded: OpenRun) -> dict[str, Any]:
-    """`tokens` of a task of tokens; `classes` and `pixels` of one of images."""
+    """`tokens` of a task of tokens, or `classes` and `pixels` of a task of images."""
     model: Any = loaded.model
     task: Any = loaded.task
     if isinstance(model, Generates):
@@ -28,17 +28,19 @@ def described(loaded: OpenRun) -> dict[str, Any]:
 
 
 def source_ends(task: Any, sources: int) -> bool:
-    """Whether each source ends with END. sources: the tokens that there are."""
+    """Whether each source ends with END. sources: the number of source tokens."""
     last = task.sources([[sources - 1]]).ids[0, -1]
     return int(last) == END
 
 
 def _tokens(model: Any, task: Any) -> dict[str, Any]:
-    """The name of each token by its number, and how an answer starts and ends. one_sequence: an answer follows its
-    source, behind `first`, in one sequence. longest: of what was trained on, in tokens."""
-    alone = "source" not in model.max_positions()
-    targets = (model.embedding if alone else model.target_embedding).weight.shape[0]
-    found = {
+    """The token names by ID, and how an answer starts and ends.
+
+    one_sequence: the answer follows its source and `first` in one sequence. longest: the lengths of training data.
+    """
+    is_alone = "source" not in model.max_positions()
+    targets = (model.embedding if is_alone else model.target_embedding).weight.shape[0]
+    tokens = {
         "target": task.show_target(range(targets)),
         "first": FIRST,
         "end": END,
@@ -47,15 +49,15 @@ def _tokens(model: Any, task: Any) -> dict[str, Any]:
         "positions": model.max_positions(),
         "one_sequence": task.one_sequence,
     }
-    if alone:
-        return found
+    if is_alone:
+        return tokens
     sources = (model.source_embedding or model.target_embedding).weight.shape[0]
     names = task.show_source(range(sources))
-    return {"source": names, "source_ends": source_ends(task, sources), **found}
+    return {"source": names, "source_ends": source_ends(task, sources), **tokens}
 
 
 def _pixels(model: Any, task: Any) -> dict[str, Any]:
-    """Numbers of a channel are `byte / 255 * factor + offset`."""
+    """The shape of images, and the map from bytes to numbers, `byte / 255 * factor + offset`, by channel."""
     shape = getattr(model, "shape", None) or (model.channels, 8, 8)
     black, white = (_normalised(task, shape, byte) for byte in (0, 255))
     factor = white - black
@@ -67,8 +69,8 @@ def _normalised(task: Any, shape: tuple[int, ...], byte: int) -> torch.Tensor:
     return task.sources([image]).pixels[0, :, 0, 0]
 
 
-def beyond(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Settings of a model that are not the original Transformer's, and the flag that gives those."""
+def unsupported_options(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Options that the original Transformer lacks, and the flags that turn them off."""
     for module in model.modules():
         yield from _of(module)
     if getattr(model, "generator_bias", None) is not None:

@@ -1,4 +1,4 @@
-"""Language models as GPT-2 and GPT-NeoX."""
+"""Exports language models as GPT-2 or GPT-NeoX."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 from jarilab.core.shapes import Tensor
 from jarilab.export.equals import (
     LEAST,
-    Equal,
+    Equivalent,
     Weights,
     activation_of,
-    added_or_turned,
     check_options,
     check_stack,
     drawn_ids,
@@ -21,19 +20,20 @@ from jarilab.export.equals import (
     refuse,
     scaled_rows,
     special_tokens,
+    table_or_rotation,
 )
 from jarilab.export.positions import Places
 
 
-def of_language_model(model: Any) -> Equal:
-    """Raises UserError for settings that no model of transformers has."""
+def of_language_model(model: Any) -> Equivalent:
+    """The equivalent of a language model. Raises UserError for options that transformers lacks."""
     stack = model.decoder
     layers = [layer["self"] for layer in stack.layers]
     check_options(model)
     check_stack(layers, "pre")
     if stack.mask.window is not None:
         refuse(f"window={stack.mask.window}", "no window")
-    places = added_or_turned(stack.encoding)
+    places = table_or_rotation(stack.encoding)
     if places.rotary is not None:
         if places.rotary.interleaved:
             refuse(f"{stack.encoding.spec} turns neighbouring pairs", "--encoding rotary")
@@ -41,7 +41,7 @@ def of_language_model(model: Any) -> Equal:
     return _gpt2(model, layers, places)
 
 
-def _gpt2(model: Any, layers: list[Any], places: Places) -> Equal:
+def _gpt2(model: Any, layers: list[Any], places: Places) -> Equivalent:
     table = places.table
     assert table is not None
     weights = {
@@ -73,7 +73,7 @@ def _gpt2(model: Any, layers: list[Any], places: Places) -> Equal:
     return _causal(model, "GPT2LMHeadModel", "GPT2Config", settings, weights)
 
 
-def _neox(model: Any, layers: list[Any], places: Places) -> Equal:
+def _neox(model: Any, layers: list[Any], places: Places) -> Equivalent:
     rotary, site = places.rotary, layers[0].attention.site
     assert rotary is not None
     weights = {"gpt_neox.embed_in.weight": scaled_rows(model.embedding)}
@@ -116,7 +116,7 @@ def _neox(model: Any, layers: list[Any], places: Places) -> Equal:
 
 def _causal(
     model: Any, kind: str, config: str, settings: dict[str, Any], weights: Weights
-) -> Equal:
+) -> Equivalent:
     head = (model.generator or model.embedding).weight
     vocabulary = head.shape[0]
     numbers = {
@@ -129,4 +129,6 @@ def _causal(
         ids_BL = drawn_ids(vocabulary, model.max_positions()["target"])
         yield other(ids_BL).logits, model(ids_BL)
 
-    return Equal(kind, config, settings | numbers, weights | {"lm_head.weight": head}, compared)
+    return Equivalent(
+        kind, config, settings | numbers, weights | {"lm_head.weight": head}, compared
+    )

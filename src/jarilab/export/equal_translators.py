@@ -1,4 +1,4 @@
-"""Encoder-decoders as Blenderbot and Marian."""
+"""Exports encoder-decoders as Blenderbot or Marian."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from jarilab.core.shapes import Float, Tensor
 from jarilab.data.text import FIRST
 from jarilab.export.equals import (
     HIDDEN,
-    Equal,
+    Equivalent,
     Weights,
     activation_of,
-    added_or_turned,
     check_options,
     check_stack,
     drawn_ids,
@@ -24,12 +23,13 @@ from jarilab.export.equals import (
     refuse,
     scaled_rows,
     special_tokens,
+    table_or_rotation,
     with_rows,
 )
 
 
-def of_encoder_decoder(model: Any) -> Equal:
-    """Raises UserError for settings that no model of transformers has."""
+def of_encoder_decoder(model: Any) -> Equivalent:
+    """The equivalent of an encoder-decoder. Raises UserError for options that transformers lacks."""
     sides = {"encoder": model.encoder, "decoder": model.decoder}
     norm = model.encoder.layers[0].feed_forward_residual.place
     if model.decoder.cross_encoding.by_layer[0].hooks:
@@ -40,7 +40,7 @@ def of_encoder_decoder(model: Any) -> Equal:
     tables = {}
     for side, stack in sides.items():
         check_stack(list(stack.layers), norm)
-        tables[side] = added_or_turned(stack.encoding).table
+        tables[side] = table_or_rotation(stack.encoding).table
         if tables[side] is None:
             refuse(
                 f"{stack.encoding.spec} acts inside attention", "--encoding sinusoidal or learned"
@@ -56,7 +56,7 @@ def of_encoder_decoder(model: Any) -> Equal:
 
 
 def _bart_layer(at: str, layer: Any, side: str) -> Weights:
-    """BART's names, which its descendants share."""
+    """The weights of a layer by the names of BART."""
     if side == "encoder":
         attentions = {"self_attn": (layer.attention, layer.attention_residual)}
     else:
@@ -96,8 +96,8 @@ def _bart_settings(model: Any, sides: Mapping[str, Any], positions: int) -> dict
     return settings
 
 
-def _blenderbot(model: Any, sides: Any, tables: Any, weights: Weights) -> Equal:
-    """One size of vocabulary and one number of positions: what there is not gets rows of zeros, and is never said."""
+def _blenderbot(model: Any, sides: Any, tables: Any, weights: Weights) -> Equivalent:
+    """Blenderbot has one vocabulary size and one number of positions: missing rows are zeros and never predicted."""
     source, target = _embeddings(model)
     vocabulary = max(len(source), len(target))
     positions = max(len(table) for table in tables.values())
@@ -116,11 +116,11 @@ def _blenderbot(model: Any, sides: Any, tables: Any, weights: Weights) -> Equal:
     }
     settings = {"vocab_size": vocabulary, **_bart_settings(model, sides, positions)}
     kind = "BlenderbotForConditionalGeneration"
-    return Equal(kind, "BlenderbotConfig", settings, weights, _translated(model))
+    return Equivalent(kind, "BlenderbotConfig", settings, weights, _translated(model))
 
 
-def _marian(model: Any, sides: Any, tables: Any, weights: Weights) -> Equal:
-    """Its positions are no weights, but its own sinusoids."""
+def _marian(model: Any, sides: Any, tables: Any, weights: Weights) -> Equivalent:
+    """Marian computes its sinusoids itself."""
     source, target = _embeddings(model)
     positions = max(len(table) for table in tables.values())
     for side, table in tables.items():
@@ -142,11 +142,11 @@ def _marian(model: Any, sides: Any, tables: Any, weights: Weights) -> Equal:
         "share_encoder_decoder_embeddings": False,
         **_bart_settings(model, sides, positions),
     }
-    return Equal("MarianMTModel", "MarianConfig", settings, weights, _translated(model))
+    return Equivalent("MarianMTModel", "MarianConfig", settings, weights, _translated(model))
 
 
 def _marians(positions: int, width: int) -> Float[Tensor, "L D"]:
-    """Sines in the first half, cosines in the second."""
+    """Marian's sinusoids: sines in the first half, cosines in the second."""
     exponent_F = torch.arange(0, width, 2, dtype=torch.float64) / width
     angle_LF = torch.arange(positions).unsqueeze(-1) / 10000**exponent_F
     return torch.cat((angle_LF.sin(), angle_LF.cos()), -1).float()
@@ -160,13 +160,13 @@ def _translated(model: Any) -> Callable[[Any], Iterator[tuple[Tensor, Tensor]]]:
             drawn_ids(len(source), ends["source"]),
             drawn_ids(len(target), ends["target"]),
         )
-        found = other(input_ids=source_BK, decoder_input_ids=target_BQ).logits
-        yield found[..., : len(target)], model(source_BK, target_BQ)
+        scores = other(input_ids=source_BK, decoder_input_ids=target_BQ).logits
+        yield scores[..., : len(target)], model(source_BK, target_BQ)
 
     return compared
 
 
 def _embeddings(model: Any) -> tuple[Tensor, Tensor]:
-    """Of source and target, as loud as they are used."""
+    """The scaled embeddings of source and target."""
     target = model.target_embedding
     return scaled_rows(model.source_embedding or target), scaled_rows(target)

@@ -1,4 +1,4 @@
-"""Vision Transformers as ViT."""
+"""Exports Vision Transformers as ViT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from jarilab.core.shapes import Tensor
 from jarilab.export.equals import (
     ROWS,
-    Equal,
+    Equivalent,
     activation_of,
     check_options,
     check_stack,
@@ -22,8 +22,8 @@ from jarilab.export.equals import (
 from jarilab.positions.patches import Images
 
 
-def of_vision(model: Any) -> Equal:
-    """Raises UserError for settings that no model of transformers has."""
+def of_vision(model: Any) -> Equivalent:
+    """The equivalent of a Vision Transformer. Raises UserError for options that transformers lacks."""
     stack, width = model.encoder, model.embedding.out_features
     layers = list(stack.layers)
     check_options(model)
@@ -86,4 +86,4 @@ def of_vision(model: Any) -> Equal:
         pixels = torch.randn(ROWS, *model.shape, generator=torch.Generator().manual_seed(1))
         yield other(pixels).logits, model(pixels)
 
-    return Equal("ViTForImageClassification", "ViTConfig", settings, weights, compared)
+    return Equivalent("ViTForImageClassification", "ViTConfig", settings, weights, compared)

@@ -1,7 +1,7 @@
-"""Models of transformers that compute what a model of jari does, weight for weight.
+"""Models of transformers that are equivalent to a model of jari, weight for weight.
 
-Embeddings are multiplied by their scale beforehand, and queries by what the other model divides scores by and this one
-does not. Positions are read from what an encoding does (`positions.py`), not from its name.
+Embeddings are multiplied by their scale. Queries are multiplied to undo a division of the other model. Positions are
+found from what an encoding does (`positions.py`), not from its name.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ from torch import nn
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.data.text import END, FIRST, PADDING
-from jarilab.export.description import beyond
+from jarilab.export.description import unsupported_options
 from jarilab.export.positions import Places, places_of
 from jarilab.nn.layers import ACTIVATIONS
 
 LEAST = 1024
-"""Positions that are written where an encoding has no end."""
+"""Positions that are written for an encoding without limit."""
 HIDDEN = -1e9
-"""What is added to the score of a token that there is not."""
+"""Added to the score of a token that does not exist."""
 ROWS, LENGTH = 3, 7
 
 Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Equal:
-    """kind, config: names of classes of transformers. settings: of the latter. compared: given the other model, what it
-    says and what this one does."""
+class Equivalent:
+    """An equivalent model. kind, config: class names of transformers. settings: arguments of the config.
+
+    compared: given the other model, pairs of its outputs and those of the run.
+    """
 
     kind: str
     config: str
@@ -42,27 +44,27 @@ class Equal:
 
 
 def refuse(why: str, instead: str) -> NoReturn:
-    """Raises UserError. why: the settings that stand in the way. instead: those that would do."""
+    """Raises UserError. why: the options that have no equivalent. instead: options that have one."""
     raise UserError(
-        f"this model has no equal in transformers: {why}; train with {instead}, or write graphs by --to onnx"
+        f"this model has no equivalent in transformers: {why}; train with {instead}, or write graphs by --to onnx"
     )
 
 
 def check_stack(layers: list[Any], norm: str) -> None:
-    """Raises UserError for norms that stand elsewhere."""
+    """Raises UserError for another place of the norms."""
     place = layers[0].feed_forward_residual.place
     if place != norm:
         refuse(f"norm={place}", f"--norm {norm}")
 
 
 def check_options(model: nn.Module) -> None:
-    """Raises UserError for options of layers that are not there."""
-    for setting, instead in beyond(model):
+    """Raises UserError for layer options that transformers lacks."""
+    for setting, instead in unsupported_options(model):
         refuse(setting, instead)
 
 
-def added_or_turned(encoding: Any) -> Places:
-    """A table or a rotation. Raises UserError where the encoding is neither."""
+def table_or_rotation(encoding: Any) -> Places:
+    """The positions of an encoding, as a table or a rotation. Raises UserError for other encodings."""
     hooks = encoding.by_layer[0].hooks
     if not (hooks <= {"embed"} or hooks == {"rotate"}):
         used = " and ".join(sorted(hooks))
@@ -71,7 +73,7 @@ def added_or_turned(encoding: Any) -> Places:
 
 
 def special_tokens(first: str) -> dict[str, int]:
-    """Their numbers, as a configuration calls them."""
+    """The IDs of special tokens by the names of a config."""
     return {first: FIRST, "eos_token_id": END, "pad_token_id": PADDING}
 
 
@@ -84,40 +86,40 @@ def drawn_ids(vocab_size: int, most: int | None) -> Tensor:
 
 
 def activation_of(layer: Any) -> str:
-    """Its name in transformers."""
+    """The name of an activation in transformers."""
     names = {function: name for name, function in ACTIVATIONS.items()}
     name = names[layer.feed_forward.activation]
     return {"gelu_tanh": "gelu_new"}.get(name, name)
 
 
 def scaled_rows(embedding: Any) -> Tensor:
-    """The vectors of tokens, as loud as they are used."""
+    """The embedding vectors times their scale."""
     return embedding.weight * embedding.scale
 
 
 def with_rows(rows: Tensor, count: int) -> Tensor:
-    """So many rows, zeros behind those that there are."""
+    """The rows, padded with zeros to `count`."""
     return nn.functional.pad(rows, (0, 0, 0, count - len(rows)))
 
 
 def norm_weights(at: str, norm: Any) -> Weights:
-    """Of a layer norm, under this name."""
+    """The weights of a layer norm by this name."""
     return {f"{at}.weight": norm.weight, f"{at}.bias": norm.bias}
 
 
 def map_weights(linear: nn.Linear) -> tuple[Tensor, Tensor]:
-    """Weight and bias."""
+    """Weight and bias of a linear map."""
     return linear.weight, linear.bias
 
 
 def query_weights(attention: Any) -> tuple[Tensor, Tensor]:
-    """As large as it has to be where all scores are divided by the square root of the head width."""
+    """Weight and bias of the queries for scores divided by the square root of d_head."""
     factor = attention.scale * attention.site.d_head**0.5
     return attention.query.weight * factor, attention.query.bias * factor
 
 
 def joined_weights(attention: Any) -> tuple[Tensor, Tensor]:
-    """Queries, keys and values by one map."""
+    """Weight and bias of queries, keys and values as one linear map."""
     maps = [query_weights(attention), map_weights(attention.key), map_weights(attention.value)]
     weights, biases = zip(*maps, strict=True)
     return torch.cat(weights), torch.cat(biases)

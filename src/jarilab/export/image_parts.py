@@ -1,4 +1,4 @@
-"""Models that read images, as parts: one, `model`."""
+"""Models of images as one part, `model`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from jarilab.positions.patches import Images
 ROWS = 2
 
 
-class Found(nn.Module):
-    """Images, and which of their pixels are no padding, in; scores and boxes of the last layer out."""
+class DetectorOutputs(nn.Module):
+    """Inputs: images, and which pixels are no padding. Outputs: scores and boxes of the last layer."""
 
     def __init__(self, model: Detector):
         super().__init__()
@@ -27,13 +27,13 @@ class Found(nn.Module):
     def forward(
         self, pixels: Float[Tensor, "B C H W"], keep: Bool[Tensor, "B H W"]
     ) -> list[Tensor]:
-        found = self.model(Images(pixels, keep))
-        return [found.scores[-1], found.boxes[-1]]
+        detected = self.model(Images(pixels, keep))
+        return [detected.scores[-1], detected.boxes[-1]]
 
 
 @final
 class VisionParts(Exportable):
-    """Of images of the size that the model was trained on."""
+    """For images of the size in training."""
 
     def __init__(self, model: VisionTransformer):
         self.model, self.plain = model, by_definition(model)
@@ -45,8 +45,8 @@ class VisionParts(Exportable):
     def compared(self, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
         for rows in (1, 3):
             pixels = self._drawn(rows)
-            (found,) = run("model", [pixels])
-            yield found, self.model(pixels)
+            (scores,) = run("model", [pixels])
+            yield scores, self.model(pixels)
 
     def _drawn(self, rows: int) -> Float[Tensor, "B C H W"]:
         return torch.randn(rows, *self.model.shape, generator=torch.Generator().manual_seed(rows))
@@ -54,7 +54,7 @@ class VisionParts(Exportable):
 
 @final
 class DetectorParts(Exportable):
-    """Of images of any size that the stride divides."""
+    """For images of any size that is a multiple of the stride."""
 
     def __init__(self, model: Detector):
         self.model, self.plain = model, by_definition(model)
@@ -65,19 +65,19 @@ class DetectorParts(Exportable):
             Input("pixels", ("batch", self.model.channels, "height", "width"), pixels),
             Input("keep", ("batch", "height", "width"), keep),
         ]
-        return [Part("model", Found(self.plain), read, ["scores", "boxes"])]
+        return [Part("model", DetectorOutputs(self.plain), read, ["scores", "boxes"])]
 
     def compared(self, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
         for rows, height, width in ((1, 2, 2), (3, 4, 2)):
             pixels, keep = self._drawn(rows, height * STRIDE, width * STRIDE)
-            found = self.model(Images(pixels, keep))
-            own = found.scores[-1], found.boxes[-1]
-            yield from zip(run("model", [pixels, keep]), own, strict=True)
+            detected = self.model(Images(pixels, keep))
+            expected = detected.scores[-1], detected.boxes[-1]
+            yield from zip(run("model", [pixels, keep]), expected, strict=True)
 
     def _drawn(
         self, rows: int, height: int, width: int
     ) -> tuple[Float[Tensor, "B C H W"], Bool[Tensor, "B H W"]]:
-        """The last image is smaller."""
+        """Random images, of which the last is smaller."""
         generator = torch.Generator().manual_seed(rows)
         pixels = torch.randn(rows, self.model.channels, height, width, generator=generator)
         keep = torch.ones(rows, height, width, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""What a run makes of an image, as the image processor of a folder that transformers opens."""
+"""Exports the preprocessing of images as an image processor of transformers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jarilab.runs.loaded import OpenRun
 
 FILE = "preprocessor_config.json"
 BILINEAR = 2
-"""Pillow's number for it."""
+"""Pillow's number of bilinear resampling."""
 LEVELS = 255
 """Steps between black and white."""
 NEAR, ROUNDED = 0.01, 1.01
@@ -25,8 +25,7 @@ NEAR, ROUNDED = 0.01, 1.01
 
 
 def write(loaded: OpenRun, out: Path) -> str:
-    """Write the image processor of a run of images beside its model, and say what of it was compared, or why there is
-    none: images are brought to their size otherwise."""
+    """Write the image processor of a run, and return what was compared, or why there is none."""
     pixels = described(loaded)["pixels"]
     factor, offset = (
         torch.tensor(pixels[name], dtype=torch.float64) for name in ("factor", "offset")
@@ -54,25 +53,25 @@ def write(loaded: OpenRun, out: Path) -> str:
 
 
 def _compare(loaded: OpenRun, out: Path, shape: tuple[int, int, int], factor: Tensor) -> None:
-    """Raises UserError where images become other numbers, and without Pillow."""
-    library, task = import_optional("PIL.Image", "vision"), loaded.task
-    of_task: Any = task
+    """Raises UserError if images become other numbers, and without Pillow."""
+    library: Any = import_optional("PIL.Image", "vision")
+    task: Any = loaded.task
     opened = loading.Loaded(out, loaded.model).image_processor
     channels, height, width = shape
     generator = torch.Generator().manual_seed(1)
     wider, higher = (2 * height, 3 * width + 1), (3 * height + 1, width)
     for size in ((height, width), wider, higher, (max(1, height // 2), width)):
         pixels_HWC = torch.randint(256, (*size, channels), generator=generator, dtype=torch.uint8)
-        with tempfile.TemporaryDirectory() as made:
-            path = Path(made) / "drawn.png"
+        with tempfile.TemporaryDirectory() as temporary:
+            path = Path(temporary) / "drawn.png"
             picture = library.fromarray(pixels_HWC.squeeze(-1).numpy())
             picture.save(path)
-            own_CHW = of_task.sources([of_task.read(str(path))]).pixels[0]
-        theirs_CHW = opened(images=picture, return_tensors="pt")["pixel_values"][0]
-        if theirs_CHW.shape != own_CHW.shape:
-            raise UserError(f"an image becomes {tuple(theirs_CHW.shape)}, not {shape}")
-        away = (theirs_CHW - own_CHW).abs() / factor.view(-1, 1, 1) * LEVELS
-        if not float(away.max()) <= (NEAR if size == (height, width) else ROUNDED):
+            expected_CHW = task.sources([task.read(str(path))]).pixels[0]
+        processed_CHW = opened(images=picture, return_tensors="pt")["pixel_values"][0]
+        if processed_CHW.shape != expected_CHW.shape:
+            raise UserError(f"an image becomes {tuple(processed_CHW.shape)}, not {shape}")
+        difference = (processed_CHW - expected_CHW).abs() / factor.view(-1, 1, 1) * LEVELS
+        if not float(difference.max()) <= (NEAR if size == (height, width) else ROUNDED):
             raise UserError(
                 f"no image processor brings images of {size[0]} x {size[1]} pixels to {height} x {width} as the run "
                 "does; bring them there first, and take the mean and deviation of pixels from its jarilab.json: "

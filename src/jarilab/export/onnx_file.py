@@ -1,8 +1,7 @@
-"""A model as an ONNX file, which ONNX Runtime Web runs for a page in a folder: of any size, faster than a page alone.
+"""Writes a model as ONNX, which ONNX Runtime Web runs for a page in a folder.
 
-The graph is the one that `program.py` makes of a forward: what is read, the places of tokens and the links of each site
-are its inputs, in this order; scores and the weights of each site its outputs. What a page has to know beside the file
-is a program without constants and nodes, see `program.py`.
+Its inputs are those of a program (`pages/program`) in the same order: what is read, positions and the mask of each
+site. Its outputs are the scores and the weights of each site. The page gets a program without constants and nodes.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from jarilab.pages.program.tracing import quiet
 
 FORMAT = "jari onnx 1"
 LARGEST_FILE = 2**31
-"""Bytes that a file of ONNX may have."""
+"""Bytes of an ONNX file."""
 
 
 def check_packages() -> None:
-    """Raises UserError where the packages that write ONNX are missing, naming the extra."""
+    """Raises UserError if the packages that write ONNX are missing."""
     import_optional("onnx", "onnx")
     import_optional("onnxscript", "onnx")
 
 
 @torch.no_grad()
 def write_onnx(model: nn.Module, inputs: Inputs, path: Path) -> dict[str, Any]:
-    """Write a model, and give what a page has to know of it. inputs: as of `program_of`.
+    """Write a model and return its description for the page. inputs: see `program_of`.
 
-    Raises UserError where the model is too large for one file, cannot be followed or written, or a package is missing.
+    Raises UserError for a model that is too large or cannot be exported, and for a missing package.
     """
     check_packages()
     plain = copy.deepcopy(model).float().eval()
@@ -58,28 +57,27 @@ def write_onnx(model: nn.Module, inputs: Inputs, path: Path) -> dict[str, Any]:
 def save_onnx(
     program: ExportedProgram, path: Path, inputs: Sequence[Input] = (), outputs: Sequence[str] = ()
 ) -> None:
-    """Write a program. inputs, outputs: as they are to be called, where they are. Raises UserError for one too large,
-    and for what cannot be written."""
+    """Write an exported program. inputs, outputs: their names. Raises UserError for one too large or not supported."""
     _check_size(program)
     names = [one.name for one in inputs]
     try:
         with quiet():
-            made: Any = torch.onnx.export(
+            exported: Any = torch.onnx.export(
                 program,
                 input_names=names or None,
                 output_names=list(outputs) or None,
                 external_data=False,
                 verbose=False,
             )
-            made.save(path)
-    except Exception as error:  # of many classes, by what an operator lacks
+            exported.save(path)
+    except Exception as error:  # of many classes
         why = str(error).strip().partition("\n")[0]
         raise UserError(f"this model cannot be written as ONNX: {why}") from error
     _name_axes(path, inputs)
 
 
-def _check_size(held: nn.Module | ExportedProgram) -> None:
-    size = sum(parameter.nbytes for parameter in held.parameters())
+def _check_size(model: nn.Module | ExportedProgram) -> None:
+    size = sum(parameter.nbytes for parameter in model.parameters())
     if size >= LARGEST_FILE:
         raise UserError(
             f"a file of ONNX has {LARGEST_FILE:,} bytes at most, and this model {size:,}; look into it live, with "
@@ -88,21 +86,21 @@ def _check_size(held: nn.Module | ExportedProgram) -> None:
 
 
 def _name_axes(path: Path, inputs: Sequence[Input]) -> None:
-    """Call free sizes `batch` and `source` in the file, where PyTorch says s77 and s20."""
+    """Name the dynamic axes `batch`, `source`, ... in the file, instead of PyTorch's s77 and s20."""
     if not inputs:
         return
     onnx: Any = import_optional("onnx", "onnx")
     model = onnx.load(path)
-    given = {one.name: one for one in model.graph.input}
-    called: dict[str, str] = {}
-    for one in inputs:
-        sizes = given[one.name].type.tensor_type.shape.dim
-        for size, axis in zip(sizes, one.axes, strict=True):
+    graph_inputs = {value.name: value for value in model.graph.input}
+    axis_names: dict[str, str] = {}
+    for entry in inputs:
+        sizes = graph_inputs[entry.name].type.tensor_type.shape.dim
+        for size, axis in zip(sizes, entry.axes, strict=True):
             if size.dim_param.isidentifier():
-                called[size.dim_param] = str(axis)
+                axis_names[size.dim_param] = str(axis)
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         for size in value.type.tensor_type.shape.dim:
             if size.dim_param:
                 words = re.split(r"(\w+)", size.dim_param)
-                size.dim_param = "".join(called.get(word, word) for word in words)
+                size.dim_param = "".join(axis_names.get(word, word) for word in words)
     onnx.save(model, path)

@@ -1,4 +1,4 @@
-"""The folder that an export writes: all of it, or nothing."""
+"""The folder of an export, written completely or not at all, and the check of its scores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jarilab.runs.loaded import OpenRun
 
 
 def check_empty(out: str | Path) -> Path:
-    """Raises UserError for a folder that holds anything, and for a file."""
+    """Raises UserError for a file and for a folder that is not empty."""
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is no empty folder; choose another --out")
@@ -22,7 +22,7 @@ def check_empty(out: str | Path) -> Path:
 
 @contextmanager
 def writing(out: Path) -> Iterator[Path]:
-    """Where to write what becomes `out` when the block ends. After an error nothing of it is left."""
+    """Yields a folder that becomes `out` at the end of the block. After an error nothing remains."""
     partial = out.with_name(f"{out.name}.partial")
     try:
         partial.mkdir(parents=True, exist_ok=True)
@@ -35,35 +35,37 @@ def writing(out: Path) -> Iterator[Path]:
 
 
 NEAR = 1e-5
-"""The largest difference of a score that is no fault, as a share of the largest score where that is above 1."""
+"""Tolerance of scores, relative to the largest score if that is above 1."""
 
 
 def check_close(pairs: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """The largest difference between what another program says and what the run says, and the largest score of the run.
-    Raises UserError where they differ, and where the other program cannot say anything."""
+    """The largest difference between the scores of another program and of the run, and the largest score.
+
+    pairs: scores of the other program, scores of the run. Raises UserError if they differ or the program fails.
+    """
     difference = largest = 0.0
     try:
-        for theirs, own in pairs:
-            away = float((theirs - own).abs().max())
-            difference = away if away != away else max(difference, away)
-            largest = max(largest, float(own.abs().max()))
-    except Exception as error:  # of many classes, by who runs it and what sizes it cannot read
+        for scores, expected in pairs:
+            error = float((scores - expected).abs().max())
+            difference = error if error != error else max(difference, error)  # NaN stays
+            largest = max(largest, float(expected.abs().max()))
+    except Exception as error:  # of many classes
         why = str(error).strip().partition("\n")[0]
         raise UserError(
             f"the exported model does not read inputs of other sizes ({why}), so nothing was written; answer with "
             "`jarilab predict`, or train with another --encoding"
         ) from error
     bound = NEAR * max(1.0, largest)
-    if not difference <= bound:  # nor where it is no number
+    if not difference <= bound:  # NaN fails, too
         raise UserError(
-            f"the exported model answers otherwise than the run: its scores differ by {difference:.1e}, expected "
+            f"the exported model differs from the run: its scores differ by {difference:.1e}, expected "
             f"{bound:.1e} at most; nothing was written. Please report this with the run's model and encoding"
         )
     return {"largest_difference": difference, "largest_score": largest}
 
 
 def check_places(loaded: OpenRun) -> None:
-    """Raises UserError for a run whose tokens are placed by more than their number."""
+    """Raises UserError for a run whose position IDs are not 0, 1, 2, ..."""
     if not loaded.task.policy.plain:
         raise UserError(
             f"an exported model counts tokens 0, 1, 2, ..., and this run was trained with --positions "

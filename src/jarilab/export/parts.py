@@ -1,8 +1,8 @@
-"""A model as functions of tensors alone, which other programs run: its forward, or one step of its writing.
+"""A model as functions of tensors, which other programs run: its forward, or one decoding step.
 
-A part is one such function. An encoder-decoder has two: `encoder` reads sources once and gives the keys and values that
-the decoder looks at; `decoder` reads the tokens of one step with the keys and values of those before, and gives scores
-and the keys and values of all. A language model is a `decoder` without a source; a model of images is a `model`.
+A part is one function. An encoder-decoder has two. `encoder` reads the source and returns its keys and values.
+`decoder` reads the tokens of one step with the cached keys and values, and returns scores and the new cache. A language
+model is a `decoder` without source. A model of images is a `model`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from jarilab.attention.module import AttentionKernel
 from jarilab.core.shapes import Tensor
 
 Run = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]
-"""Another program: the outputs of a part, which is called by its name, on these inputs."""
+"""Another program: a function from the name and the inputs of a part to its outputs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """axes: the name of each axis whose size is free, the size of each other. example: one whose free sizes are 2 or
-    more, since `torch.export` takes 0 and 1 for granted."""
+    """An input of a part. axes: the name of each dynamic axis, the size of the others.
+
+    example: a tensor whose dynamic sizes are at least 2, since `torch.export` specializes on 0 and 1.
+    """
 
     name: str
     axes: tuple[str | int, ...]
@@ -33,12 +35,12 @@ class Input:
 
     @property
     def free(self) -> list[int]:
-        """The axes whose size is free."""
+        """The dynamic axes."""
         return [axis for axis, size in enumerate(self.axes) if isinstance(size, str)]
 
     @property
     def nothing(self) -> Tensor:
-        """Of one row, before anything was read."""
+        """An empty cache of one row."""
         axis = self.axes.index("before")
         return self.example[:1].narrow(axis, 0, 0)
 
@@ -50,7 +52,7 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One function. outputs: their names."""
+    """A function of tensors. outputs: their names."""
 
     name: str
     module: nn.Module
@@ -63,17 +65,18 @@ class Exportable(ABC):
 
     @abstractmethod
     def parts(self) -> list[Part]:
-        """They compute in float32, in evaluation."""
+        """The parts, in float32 and evaluation mode."""
 
     @abstractmethod
     def compared(self, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
-        """What another program says of drawn inputs of several sizes, and what the model itself says of them, by the
-        kernels and the cache that it answers with. Both methods are called where no gradients are asked for."""
+        """Pairs of outputs, of another program and of the model, on random inputs of several sizes.
+
+        The model uses its own kernels and cache. Call both methods without gradients.
+        """
 
 
 def by_definition(model: nn.Module) -> Any:
-    """A copy in float32 and evaluation whose attention is computed by the definition: other kernels are chosen by the
-    length of what is read, which a graph must not be."""
+    """A float32 copy in evaluation mode whose attention is computed by the definition."""
     plain = copy.deepcopy(model).float().eval()
     for part in plain.modules():
         if isinstance(part, AttentionKernel):

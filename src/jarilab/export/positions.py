@@ -1,8 +1,8 @@
-"""Positions as CTranslate2 has them: found out from what an encoding does, not from its name.
+"""Finds the positions of CTranslate2 that equal an encoding, from what it does, not from its name.
 
-They are exact up to the number of positions that are written: what is added to the input becomes a table of positions;
-a rotation a rotary embedding, if it turns the same pairs by the same angles; a bias of distance alone a T5 bias, with a
-bucket for each distance. What fits none of these is refused.
+They are exact up to the number of positions that are written. An added vector becomes a table, a rotation a rotary
+embedding with the same pairs and angles, and a bias of the distance a T5 bias with a bucket for each distance. Other
+encodings are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jarilab.positions.coordinates import Positions
 
 
 def refuse(encoding: LayerEncodings, why: str) -> NoReturn:
-    """Raises UserError."""
+    """Raises UserError for an encoding."""
     raise UserError(
         f"{encoding.spec} cannot be exported: {why}; answer with `jarilab predict`, or train without it"
     )
@@ -28,7 +28,7 @@ def refuse(encoding: LayerEncodings, why: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class Rotary:
-    """CTranslate2's rotary embedding: pair i of `rotated` components turned by p * base^(-2 i / rotated) at position p.
+    """CTranslate2's rotary embedding: pair i of `rotated` components turns by p * base^(-2 i / rotated) at position p.
 
     interleaved: pairs are 2i and 2i + 1, otherwise i and i + rotated / 2.
     """
@@ -38,16 +38,16 @@ class Rotary:
     interleaved: bool
 
     def turn(self, x: Float[Tensor, "*B L E"]) -> Float[Tensor, "*B L E"]:
-        """The vectors turned by their places, in float64."""
+        """The rotated vectors in float64."""
         pairs = self.rotated // 2
         exponent_F = -torch.arange(pairs, dtype=torch.float64) / pairs
         frequency_F = self.base**exponent_F
         place_L1 = torch.arange(x.shape[-2]).unsqueeze(-1)
         angle_LF = place_L1 * frequency_F
         cosine, sine = angle_LF.cos(), angle_LF.sin()
-        precise = x.double()
-        moved = precise[..., : self.rotated]
-        rest = precise[..., self.rotated :]
+        x_double = x.double()
+        moved = x_double[..., : self.rotated]
+        rest = x_double[..., self.rotated :]
         sizes, axis = ((pairs, 2), -1) if self.interleaved else ((2, pairs), -2)
         real, imaginary = moved.unflatten(-1, sizes).unbind(axis)
         turned_real = real * cosine - imaginary * sine
@@ -58,10 +58,10 @@ class Rotary:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """How CTranslate2 encodes the positions of one side; at most one of them.
+    """The positions of one side in CTranslate2; at most one is set.
 
-    table: `(L, D)`, added to the input. bias: `(N, H)`, the rows of a T5 bias of N buckets of distance, of which a
-    quarter (a half where the site is causal), L, are distances one by one.
+    table: `(L, D)`, added to the input. bias: `(N, H)`, the rows of a T5 bias with N buckets. The first `distances`
+    buckets of each direction are single distances.
     """
 
     table: Float[Tensor, "L D"] | None = None
@@ -71,7 +71,7 @@ class Places:
 
 
 def places_of(encodings: LayerEncodings, positions: int) -> Places:
-    """Raises UserError for an encoding that does what CTranslate2 cannot."""
+    """The positions of CTranslate2 for an encoding. Raises UserError if it has none."""
     encoding = encodings.by_layer[0]
     count = positions if encoding.max_positions is None else encoding.max_positions
     if encoding.hooks <= {"embed"}:
@@ -105,22 +105,24 @@ def _table(encodings: LayerEncodings, encoding: Encoding, count: int) -> Float[T
 
 
 def _rotary(encodings: LayerEncodings, encoding: Encoding, count: int) -> Rotary:
-    """The rotary embedding that does the same: its options are read from how unit vectors turn at position 1."""
+    """The equal rotary embedding, with options read from rotated unit vectors at position 1."""
     heads, width = encoding.site.n_heads, encoding.site.d_head
-    found = _rotary_from(_turned_units(encoding))
+    rotary = _rotary_from(_turned_units(encoding))
     generator = torch.Generator().manual_seed(1)
     x_1HLE = torch.randn(1, heads, count, width, generator=generator)
     places = Positions.sequence(count)
-    ours = encoding.rotate(x_1HLE, encoding.rotation_for(places, "query", places))
-    in_pairs = found.rotated > 0 and found.rotated % 2 == 0
-    if not in_pairs or not torch.allclose(ours.double(), found.turn(x_1HLE), atol=1e-3):
-        why = "it rotates otherwise than CTranslate2, which turns pair i by position * base^(-2i/R)"
+    rotated_1HLE = encoding.rotate(x_1HLE, encoding.rotation_for(places, "query", places))
+    in_pairs = rotary.rotated > 0 and rotary.rotated % 2 == 0
+    if not in_pairs or not torch.allclose(rotated_1HLE.double(), rotary.turn(x_1HLE), atol=1e-3):
+        why = (
+            "it rotates differently from CTranslate2, which turns pair i by position * base^(-2i/R)"
+        )
         refuse(encodings, why)
-    return found
+    return rotary
 
 
 def _turned_units(encoding: Encoding) -> Float[Tensor, "E E"]:
-    """Each unit vector as it is at position 1, in the first head."""
+    """The rotated unit vectors at position 1 in the first head."""
     heads, width = encoding.site.n_heads, encoding.site.d_head
     ones_L1 = torch.ones(width, 1, dtype=torch.long)
     ones = Positions(ones_L1, torch.arange(width))
@@ -130,7 +132,7 @@ def _turned_units(encoding: Encoding) -> Float[Tensor, "E E"]:
 
 
 def _rotary_from(turned_EE: Float[Tensor, "E E"]) -> Rotary:
-    """How many components turn, which of them together, and by which base."""
+    """The number of rotated components, the layout of pairs and the base."""
     away_EE = turned_EE - turned_EE.diag().diag()
     rotated = int(away_EE.any(1).sum())
     interleaved = int(away_EE[0].abs().argmax()) == 1
@@ -140,14 +142,14 @@ def _rotary_from(turned_EE: Float[Tensor, "E E"]) -> Rotary:
         partner = int(away_EE[second].abs().argmax())
         sine, cosine = turned_EE[second, partner], turned_EE[second, second]
         angle = float(torch.atan2(sine, cosine))
-        # Six digits are what float32 lets through of it.
+        # float32 gives six digits of it.
         base = abs(angle) ** (-rotated / 2)
         base = float(f"{base:.6g}")
     return Rotary(rotated, base, interleaved)
 
 
 def _bias(encodings: LayerEncodings, encoding: Encoding, count: int) -> Float[Tensor, "N H"]:
-    """The bias of each distance as the buckets of T5: one by one up to `count`, all beyond like the last."""
+    """The bias of each distance as T5 buckets: single distances up to `count`, larger ones like the last."""
     places = Positions.sequence(count)
     bias_HQK = encoding.bias(places, places)
     assert bias_HQK is not None, "its hook is bias"

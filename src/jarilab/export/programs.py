@@ -1,8 +1,8 @@
-"""A run as programs of tensors: files of ONNX, or of torch.export, beside a description of what they read.
+"""Exports a run as ONNX or torch.export files with a description.
 
-Each part of the model (`parts.py`) is a file. `jarilab.json` says what a person needs to run them without jari: names,
-types and shapes of inputs and outputs, tokens, how an answer starts and ends, how pixels become numbers, and how far
-scores are from what the run itself says, which is measured before anything is kept.
+Each part of the model (`parts.py`) is a file. `jarilab.json` has what a program needs to run them: names, types and
+shapes of inputs and outputs, tokens, how an answer starts and ends, and the preprocessing of pixels. It also has the
+largest difference from the scores of the run, which is checked before anything is written.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ KINDS: dict[type, Callable[[Any], Exportable]] = {
 
 
 class Target(ABC):
-    """A kind of file, and what runs it. Raises UserError where a package is missing."""
+    """A file format and its runtime. Raises UserError for a missing package."""
 
     name: ClassVar[str]
     suffix: ClassVar[str]
 
     @abstractmethod
     def save(self, program: ExportedProgram, part: Part, path: Path) -> None:
-        """Raises UserError for what cannot be written."""
+        """Write a part. Raises UserError if that fails."""
 
     @abstractmethod
     def opened(self, path: Path, part: Part) -> Any:
-        """What computes the outputs of a file from inputs: a function of a sequence of tensors."""
+        """A function from the inputs of a file to its outputs."""
 
 
 @final
 class Onnx(Target):
-    """Run by ONNX Runtime."""
+    """Files for ONNX Runtime."""
 
     name, suffix = "onnx", ".onnx"
 
@@ -78,15 +78,15 @@ class Onnx(Target):
 
         def run(tensors: Sequence[Tensor]) -> list[Tensor]:
             arrays = [tensor.contiguous().numpy() for tensor in tensors]
-            found = session.run(part.outputs, dict(zip(names, arrays, strict=True)))
-            return [torch.from_numpy(array) for array in found]
+            outputs = session.run(part.outputs, dict(zip(names, arrays, strict=True)))
+            return [torch.from_numpy(array) for array in outputs]
 
         return run
 
 
 @final
 class Torch(Target):
-    """Run by PyTorch, without the classes of the model."""
+    """Files for PyTorch, without the classes of the model."""
 
     name, suffix = "torch", ".pt2"
 
@@ -101,25 +101,25 @@ class Torch(Target):
 TARGETS: dict[str, type[Target]] = {target.name: target for target in (Onnx, Torch)}
 
 
-class _Listed(nn.Module):
-    """A function of tensors, however many."""
+class _TensorFunction(nn.Module):
+    """A function of any number of tensors."""
 
     def __init__(self, module: nn.Module):
         super().__init__()
         self.module = module
 
     def forward(self, *tensors: Tensor) -> Any:
-        found = self.module(*tensors)
-        return (found,) if isinstance(found, Tensor) else tuple(found)
+        outputs = self.module(*tensors)
+        return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
 
 
 def export(
     run: str | Path, out: str | Path, *, to: str, trust_code: bool = False
 ) -> dict[str, Any]:
-    """Write the newest checkpoint of a run into `out`, a folder, and give what its description says.
+    """Write the newest checkpoint of a run into the folder `out`, and return its description.
 
-    to: `onnx` or `torch`. Raises UserError for a folder that is no run, an `out` that is not empty, a model without
-    parts, places that a graph cannot count, a missing package, and where the files answer otherwise than the run.
+    to: `onnx` or `torch`. Raises UserError for a folder without a run, an `out` that is not empty, a model without
+    parts, position IDs that a graph cannot count, a missing package, and files that answer differently from the run.
     """
     out = check_empty(out)
     target = TARGETS[to]()
@@ -128,13 +128,13 @@ def export(
 
 
 def write(loaded: OpenRun, out: Path, target: Target) -> dict[str, Any]:
-    """As `export`."""
-    found = exportable(loaded.model)
+    """Write a loaded run; see `export`."""
+    model = exportable(loaded.model)
     check_places(loaded)
     with writing(out) as partial:
         description = {
             "format": FORMAT,
-            **saved(found, partial, target),
+            **saved(model, partial, target),
             **described(loaded),
             "model": loaded.experiment.model,
             "step": loaded.step,
@@ -145,34 +145,34 @@ def write(loaded: OpenRun, out: Path, target: Target) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def saved(found: Exportable, folder: Path, target: Target) -> dict[str, Any]:
-    """Write the parts of a model, open the files, and compare them with it. Raises UserError where they differ."""
+def saved(model: Exportable, folder: Path, target: Target) -> dict[str, Any]:
+    """Write the parts of a model, and compare them with it. Raises UserError if they differ."""
     runs: dict[str, Any] = {}
     parts = []
-    for part in found.parts():
+    for part in model.parts():
         path = folder / f"{part.name}{target.suffix}"
         target.save(program_of(part), part, path)
         runs[part.name] = target.opened(path, part)
         inputs = [one.described for one in part.inputs]
         parts.append({"file": path.name, "inputs": inputs, "outputs": list(part.outputs)})
-    compared = found.compared(lambda name, tensors: runs[name](tensors))
+    compared = model.compared(lambda name, tensors: runs[name](tensors))
     return {"parts": parts, **check_close(compared)}
 
 
 def exportable(model: nn.Module) -> Exportable:
-    """Raises UserError for a model that nobody has taken apart."""
-    found = KINDS.get(type(model))
-    if found is None:
+    """A model as parts. Raises UserError for an unsupported model."""
+    make = KINDS.get(type(model))
+    if make is None:
         known = ", ".join(kind.__name__ for kind in KINDS)
         raise UserError(
             f"{type(model).__name__} cannot be exported as a graph: expected one of {known}; answer with `jarilab "
             "predict`, or for other programs with `jarilab serve`"
         )
-    return found(model)
+    return make(model)
 
 
 def program_of(part: Part) -> ExportedProgram:
-    """Raises UserError where `torch.export` cannot follow it, and for axes whose size would not stay free."""
+    """The exported part. Raises UserError if it cannot be exported or an axis would not stay dynamic."""
     sizes = [dict.fromkeys(one.free, Dim.AUTO) for one in part.inputs]
     examples = tuple(one.example for one in part.inputs)
-    return followed(_Listed(part.module), examples, {"tensors": tuple(sizes)}, part.name)
+    return followed(_TensorFunction(part.module), examples, {"tensors": tuple(sizes)}, part.name)

@@ -1,4 +1,4 @@
-"""Models that write tokens, as parts."""
+"""Models that generate tokens, as parts."""
 
 from __future__ import annotations
 
@@ -17,42 +17,44 @@ from jarilab.models.encoder_decoder import EncoderDecoder, Memory
 from jarilab.positions.coordinates import Positions, Tokens
 
 
-class GivenLayer:
-    """What `LayerCache` is to one attention, without room for more: a graph has no loop to make use of it."""
+class GraphLayerCache:
+    """A `LayerCache` whose tensors are inputs and outputs of a graph, without preallocated memory."""
 
-    def __init__(self, held: Sequence[Tensor] = ()):
-        self.held = tuple(held)
+    def __init__(self, tensors: Sequence[Tensor] = ()):
+        self.tensors = tuple(tensors)
 
     @property
     def length(self) -> int:
-        return self.held[0].shape[2] if self.held else 0
+        return self.tensors[0].shape[2] if self.tensors else 0
 
     def append(self, *new: Tensor) -> tuple[Tensor, ...]:
-        if self.held:
-            pairs = zip(self.held, new, strict=True)
+        if self.tensors:
+            pairs = zip(self.tensors, new, strict=True)
             new = tuple(torch.cat(pair, 2) for pair in pairs)
-        self.held = new
+        self.tensors = new
         return new
 
     def filled(self) -> tuple[Tensor, ...]:
-        return self.held
+        return self.tensors
 
 
-class GivenCache:
-    """What `KVCache` is to a stack. k_pos: of all keys, those about to be read too."""
+class GraphCache:
+    """A `KVCache` whose tensors are inputs and outputs of a graph. k_pos: positions of all keys, with the new ones."""
 
     positions: Any = None
-    """A stack with a window drops keys by these; what a graph is given stays as long as it is."""
+    """A window drops keys by these; a graph drops none."""
     writes: Any = None
 
-    def __init__(self, own: Sequence[GivenLayer], source: Sequence[GivenLayer], k_pos: Positions):
+    def __init__(
+        self, own: Sequence[GraphLayerCache], source: Sequence[GraphLayerCache], k_pos: Positions
+    ):
         self.own, self.source, self.k_pos = list(own), list(source), k_pos
 
     def belong_to(self, origin: object) -> None:
-        """To any source: whoever runs a graph gives it the keys."""
+        """Accept any source: the caller of the graph passes its keys."""
 
     def check_sources(self, sources: int) -> None:
-        """As many as were given."""
+        """Accept any number of sources."""
 
     def extend(self, new: Positions) -> Positions:
         return self.k_pos
@@ -61,17 +63,17 @@ class GivenCache:
 ROWS, SOURCE, BEFORE, STEP = 2, 5, 3, 2
 """Sizes of examples: sequences, source tokens, tokens read before, tokens of a step."""
 COMPARED = ((1, 1), (3, 4), (2, 9))
-"""Sequences and tokens of what programs are compared on, where the model knows as many positions."""
+"""Sequences and tokens of the comparison, within the limits of the model."""
 
 
 def counted(start: int, stop: int, frame: str) -> Positions:
-    """The places from `start` to `stop` (excluded). Unlike `Positions.sequence`, no bounds that a graph would check."""
+    """Positions from `start` to `stop` (excluded), without the bounds checks of `Positions.sequence`."""
     index_L = torch.arange(start, stop)
     return Positions(index_L.unsqueeze(-1), index_L, frame=frame)
 
 
 class SourceKeys(nn.Module):
-    """Sources in; for each layer of the decoder, the keys and values that it looks at, out."""
+    """Inputs: sources. Outputs: their keys and values for each decoder layer."""
 
     def __init__(self, model: EncoderDecoder):
         super().__init__()
@@ -82,40 +84,43 @@ class SourceKeys(nn.Module):
         memory = self.model.start(source)
         layers = self.model.decoder.layers
         places = counted(0, 1, "target")
-        kept = [GivenLayer() for _ in layers]
-        cache: Any = GivenCache([GivenLayer() for _ in layers], kept, places)
-        # A step has each layer keep the keys of the source, whatever it reads itself, which no output needs.
+        source_layers = [GraphLayerCache() for _ in layers]
+        cache: Any = GraphCache([GraphLayerCache() for _ in layers], source_layers, places)
+        # A step computes the keys of the source in each layer; its own outputs are not needed.
         first_B1 = torch.full_like(ids[:, :1], FIRST)
         self.model.step(memory, first_B1, places, cache)
-        return [tensor for layer in kept for tensor in layer.held]
+        return [tensor for layer in source_layers for tensor in layer.tensors]
 
 
 class StepOnSource(nn.Module):
-    """One step of a decoder with a source. In: tokens, which source tokens are no padding, keys and values of the
-    tokens before, keys and values of the source. Out: scores, keys and values of the tokens so far."""
+    """One step of a decoder with source.
+
+    Inputs: tokens, which source tokens are no padding, cached keys and values, keys and values of the source. Outputs:
+    scores, and the new cache.
+    """
 
     def __init__(self, model: EncoderDecoder):
         super().__init__()
         self.model, self.width = model, model.target_embedding.weight.shape[1]
 
     def forward(
-        self, ids: Int[Tensor, "B L"], keep: Bool[Tensor, "B K"], *held: Tensor
+        self, ids: Int[Tensor, "B L"], keep: Bool[Tensor, "B K"], *cached: Tensor
     ) -> list[Tensor]:
         layers = len(self.model.decoder.layers)
-        given = _by_layer(held, 2 * layers)
-        own, of_source = given[:layers], given[layers:]
-        before, stop = own[0].length, own[0].length + ids.shape[1]
-        cache: Any = GivenCache(own, of_source, counted(0, stop, "target"))
-        # Nothing is read of it but its size, since the cache holds its keys.
+        caches = _by_layer(cached, 2 * layers)
+        own_layers, source_layers = caches[:layers], caches[layers:]
+        before, stop = own_layers[0].length, own_layers[0].length + ids.shape[1]
+        cache: Any = GraphCache(own_layers, source_layers, counted(0, stop, "target"))
+        # Only its size is read: the cache has its keys.
         memory_BKD = torch.zeros(*keep.shape, self.width)
         memory = Memory(memory_BKD, counted(0, keep.shape[1], "source"), keep)
         scores_BLV = self.model.step(memory, ids, counted(before, stop, "target"), cache)
-        return [scores_BLV, *(tensor for layer in own for tensor in layer.held)]
+        return [scores_BLV, *(tensor for layer in own_layers for tensor in layer.tensors)]
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """The state of a language model that is told which tokens so far are no padding."""
+class PaddingState:
+    """The state of a language model with a mask of padding."""
 
     keep: Bool[Tensor, "B K"]
 
@@ -124,9 +129,11 @@ class Kept:
 
 
 class StepAlone(nn.Module):
-    """One step of a language model. In: tokens, which of them are no padding; of those before, which were none, keys
-    and values. Out: scores, and the same of the tokens so far. Padding stands before the tokens of a row, which are
-    counted from 0."""
+    """One step of a language model.
+
+    Inputs: tokens, which of them are no padding, the same of cached tokens, cached keys and values. Outputs: scores,
+    the mask, and the new cache. Padding is on the left, and position IDs count from 0 after it.
+    """
 
     def __init__(self, model: LanguageModel):
         super().__init__()
@@ -136,24 +143,24 @@ class StepAlone(nn.Module):
         self,
         ids: Int[Tensor, "B L"],
         keep: Bool[Tensor, "B L"],
-        kept: Bool[Tensor, "B P"],
-        *held: Tensor,
+        cached_keep: Bool[Tensor, "B P"],
+        *cached: Tensor,
     ) -> list[Tensor]:
-        own = _by_layer(held, len(self.model.decoder.layers))
-        keep_BK = torch.cat((kept, keep), 1)
+        own_layers = _by_layer(cached, len(self.model.decoder.layers))
+        keep_BK = torch.cat((cached_keep, keep), 1)
         places_BK = (keep_BK.long().cumsum(1) - 1).clamp_min(0)
         order_K = torch.arange(keep_BK.shape[1])
         k_pos = Positions(places_BK.unsqueeze(-1), order_K, frame="target")
-        cache: Any = GivenCache(own, (), k_pos)
-        state: Any = Kept(keep_BK)
-        new = k_pos.slice(kept.shape[1], keep_BK.shape[1])
+        cache: Any = GraphCache(own_layers, (), k_pos)
+        state: Any = PaddingState(keep_BK)
+        new = k_pos.slice(cached_keep.shape[1], keep_BK.shape[1])
         scores_BLV = self.model.step(state, ids, new, cache)
-        return [scores_BLV, keep_BK, *(tensor for layer in own for tensor in layer.held)]
+        return [scores_BLV, keep_BK, *(tensor for layer in own_layers for tensor in layer.tensors)]
 
 
 @final
 class EncoderDecoderParts(Exportable):
-    """`encoder` and `decoder`."""
+    """The parts `encoder` and `decoder`."""
 
     def __init__(self, model: EncoderDecoder):
         self.model, self.plain = model, by_definition(model)
@@ -168,8 +175,8 @@ class EncoderDecoderParts(Exportable):
         self.plain.step(memory, ids_BL, counted(0, STEP, "target"), cache)
         keep = Input("keep", ("batch", "source"), keep_BK)
         read = [Input("ids", ("batch", "source"), ids_BK), keep]
-        of_source = _held("source", [layer.filled() for layer in cache.source], "source")
-        past = _held("past", [layer.filled() for layer in cache.own], "before")
+        of_source = _cache_inputs("source", [layer.filled() for layer in cache.source], "source")
+        past = _cache_inputs("past", [layer.filled() for layer in cache.own], "before")
         inputs = [Input("ids", ("batch", "step"), ids_BL), keep, *past, *of_source]
         encoder = Part("encoder", SourceKeys(self.plain), read, [one.name for one in of_source])
         decoder = Part("decoder", StepOnSource(self.plain), inputs, _written(past))
@@ -180,23 +187,23 @@ class EncoderDecoderParts(Exportable):
         past = self._nothing_before()
         for rows, length in COMPARED:
             source, target = (_few(length, ends[side]) for side in ("source", "target"))
-            ids_BK, keep_BK = _drawn(self._sources, rows, source), _kept(rows, source)
+            ids_BK, keep_BK = _drawn(self._sources, rows, source), _keep_mask(rows, source)
             target_BL = _drawn(self._targets, rows, target)
             memory = self.model.start(
                 Tokens(ids_BK, Positions.sequence(source, frame="source"), keep_BK)
             )
-            theirs, cache = run("encoder", [ids_BK, keep_BK]), self.model.new_cache()
-            held = [one.expand(rows, *one.shape[1:]) for one in past]
+            source_keys, cache = run("encoder", [ids_BK, keep_BK]), self.model.new_cache()
+            cached = [one.expand(rows, *one.shape[1:]) for one in past]
             for start, stop in _steps(target):
                 ids_BL = target_BL[:, start:stop]
                 places = Positions.sequence(stop - start, start, frame="target")
-                found, *held = run("decoder", [ids_BL, keep_BK, *held, *theirs])
-                yield found, self.model.step(memory, ids_BL, places, cache)
+                scores, *cached = run("decoder", [ids_BL, keep_BK, *cached, *source_keys])
+                yield scores, self.model.step(memory, ids_BL, places, cache)
 
     @property
     def _sources(self) -> int:
-        own = self.model.source_embedding
-        return self._targets if own is None else len(own.weight)
+        embedding = self.model.source_embedding
+        return self._targets if embedding is None else len(embedding.weight)
 
     @property
     def _targets(self) -> int:
@@ -209,7 +216,7 @@ class EncoderDecoderParts(Exportable):
 
 @final
 class LanguageModelParts(Exportable):
-    """`decoder`."""
+    """The part `decoder`."""
 
     def __init__(self, model: LanguageModel):
         self.model, self.plain = model, by_definition(model)
@@ -221,10 +228,10 @@ class LanguageModelParts(Exportable):
         cache = self.plain.new_cache()
         before_BL = _drawn(self._vocabulary, ROWS, before)
         self.plain.step(self.plain.start(None), before_BL, counted(0, before, "target"), cache)
-        past = _held("past", [layer.filled() for layer in cache.own], "before")
-        kept = Input("past.keep", ("batch", "before"), torch.ones(ROWS, before).bool())
+        past = _cache_inputs("past", [layer.filled() for layer in cache.own], "before")
+        past_keep = Input("past.keep", ("batch", "before"), torch.ones(ROWS, before).bool())
         keep = Input("keep", ("batch", "step"), torch.ones(ROWS, STEP).bool())
-        past = [kept, *past]
+        past = [past_keep, *past]
         inputs = [Input("ids", ("batch", "step"), ids_BL), keep, *past]
         return [Part("decoder", StepAlone(self.plain), inputs, _written(past))]
 
@@ -234,16 +241,20 @@ class LanguageModelParts(Exportable):
         past = [one.nothing for one in part.inputs if one.name.startswith("past")]
         for rows, length in COMPARED:
             length = _few(length, end)
-            ids_BL, keep_BL = _drawn(self._vocabulary, rows, length), _kept(rows, length).flip(1)
-            held, cache = [one.expand(rows, *one.shape[1:]) for one in past], self.model.new_cache()
+            ids_BL, keep_BL = (
+                _drawn(self._vocabulary, rows, length),
+                _keep_mask(rows, length).flip(1),
+            )
+            cached = [tensor.expand(rows, *tensor.shape[1:]) for tensor in past]
+            cache = self.model.new_cache()
             places = Positions.from_mask(keep_BL, frame="target")
             for start, stop in _steps(length):
                 ids, real_BL = ids_BL[:, start:stop], keep_BL[:, start:stop]
-                found, *held = run("decoder", [ids, real_BL, *held])
-                state: Any = Kept(keep_BL[:, :stop])
-                own = self.model.step(state, ids, places.slice(start, stop), cache)
-                # What is said at padding means nothing.
-                yield found[real_BL], own[real_BL]
+                scores, *cached = run("decoder", [ids, real_BL, *cached])
+                state: Any = PaddingState(keep_BL[:, :stop])
+                expected = self.model.step(state, ids, places.slice(start, stop), cache)
+                # Scores at padding are arbitrary.
+                yield scores[real_BL], expected[real_BL]
 
     @property
     def _vocabulary(self) -> int:
@@ -259,14 +270,14 @@ def _drawn(vocab_size: int, rows: int, length: int) -> Int[Tensor, "B L"]:
     return torch.randint(vocab_size, (rows, length), generator=generator)
 
 
-def _kept(rows: int, length: int) -> Bool[Tensor, "B K"]:
-    """Each row one shorter than the one before, as long as there are tokens."""
+def _keep_mask(rows: int, length: int) -> Bool[Tensor, "B K"]:
+    """A mask in which each row is one token shorter than the one before."""
     lengths_B1 = (length - torch.arange(rows)).clamp_min(1).unsqueeze(-1)
     return torch.arange(length) < lengths_B1
 
 
 def _steps(length: int) -> Iterator[tuple[int, int]]:
-    """One token, two, one, two, ..."""
+    """Steps of one token, two, one, two, ..."""
     start, size = 0, 1
     while start < length:
         stop = min(start + size, length)
@@ -274,21 +285,21 @@ def _steps(length: int) -> Iterator[tuple[int, int]]:
         start, size = stop, 3 - size
 
 
-def _held(name: str, layers: Sequence[tuple[Tensor, ...]], axis: str) -> list[Input]:
-    """What caches hold, as inputs: `past.0.key`, `past.0.value`, `past.0.state`, ... axis: the name of their third."""
-    found = []
-    for number, held in enumerate(layers):
-        kinds = ["key", "value", *(f"state{i}" for i in range(len(held) - 2))]
-        for kind, tensor in zip(kinds, held, strict=True):
+def _cache_inputs(name: str, layers: Sequence[tuple[Tensor, ...]], axis: str) -> list[Input]:
+    """Cache tensors as inputs `past.0.key`, `past.0.value`, `past.0.state`, ... axis: the name of their third axis."""
+    inputs = []
+    for number, tensors in enumerate(layers):
+        kinds = ["key", "value", *(f"state{i}" for i in range(len(tensors) - 2))]
+        for kind, tensor in zip(kinds, tensors, strict=True):
             axes = ("batch", tensor.shape[1], axis, tensor.shape[3])
-            found.append(Input(f"{name}.{number}.{kind}", axes, tensor.contiguous()))
-    return found
+            inputs.append(Input(f"{name}.{number}.{kind}", axes, tensor.contiguous()))
+    return inputs
 
 
 def _written(past: Sequence[Input]) -> list[str]:
     return ["scores", *(one.name.replace("past", "present", 1) for one in past)]
 
 
-def _by_layer(held: Sequence[Tensor], layers: int) -> list[GivenLayer]:
-    each = len(held) // layers
-    return [GivenLayer(held[i * each : (i + 1) * each]) for i in range(layers)]
+def _by_layer(tensors: Sequence[Tensor], layers: int) -> list[GraphLayerCache]:
+    count = len(tensors) // layers
+    return [GraphLayerCache(tensors[i * count : (i + 1) * count]) for i in range(layers)]

@@ -1,6 +1,6 @@
-"""How a run reads and writes text, as tokenizers of a folder that transformers opens.
+"""Exports the tokenizers of a run to transformers.
 
-They are made of what a task says of its text (`Spelling`), and kept only where they do what the run does.
+They are made from the task's `Spelling`, and written only if they read and write as the run does.
 """
 
 from __future__ import annotations
@@ -24,81 +24,86 @@ from jarilab.huggingface import loading
 from jarilab.runs.loaded import OpenRun
 
 UNKNOWN = "<unk>"
-"""The name of what a vocabulary does not hold."""
+"""The name of an unknown token."""
 
 _PLACES = re.compile(r"\[\^\]|\[(?:\\.|[^\]])*\]|\\.|[\^$]", re.DOTALL)
-"""Any sign, a set of signs, a sign with a backslash, and the two ends of a text, in a pattern of JavaScript."""
+"""Parts of a JavaScript pattern: any character, a class, an escape, and both ends of a text."""
 _OF_ONIGURUMA = {"[^]": r"[\s\S]", "^": r"\A", "$": r"\z"}
-"""What means the same to the library, where it is written otherwise: its ^ and $ are the ends of lines."""
+"""The library's spelling of patterns that differ: its ^ and $ match at lines."""
 
 
 def library_of(
     reading: Reading, writing: Writing, names: Sequence[str], behind: Sequence[int]
 ) -> Any:
-    """Text to tokens as `reading` says, and back as `writing` does. names: of the tokens by number. behind: the tokens
-    behind each text."""
+    """A tokenizer of the library `tokenizers`. names: of the tokens by ID. behind: the tokens after each text."""
     hf = tokenizers_library()
-    made = _of_names(reading, names) if reading.pieces is None else _of_pieces(reading)
+    tokenizer = _of_names(reading, names) if reading.pieces is None else _of_pieces(reading)
     changes = [hf.normalizers.Replace(_pattern(was), now) for was, now in reading.rules]
     lower = [hf.normalizers.Lowercase()]
     before, after = (lower if reading.lowercase == of else [] for of in ("text", "characters"))
-    made.normalizer = hf.normalizers.Sequence([*before, *changes, *after])
-    made.decoder = hf.decoders.Sequence(_decoders(writing))
+    tokenizer.normalizer = hf.normalizers.Sequence([*before, *changes, *after])
+    tokenizer.decoder = hf.decoders.Sequence(_decoders(writing))
     ends = [(SPECIAL[number], number) for number in dict.fromkeys(behind)]
     template = " ".join(["$A", *(SPECIAL[number] for number in behind)])
-    made.post_processor = hf.processors.TemplateProcessing(single=template, special_tokens=ends)
-    return made
+    tokenizer.post_processor = hf.processors.TemplateProcessing(
+        single=template, special_tokens=ends
+    )
+    return tokenizer
 
 
 def _of_pieces(reading: Reading) -> Any:
-    """The library's own of a vocabulary."""
+    """The library's own tokenizer of a vocabulary."""
     lowercase = reading.lowercase == "characters"
-    made = Vocabulary(reading.kind, lowercase, reading.pieces or (), reading.merges, reading.scores)
-    return library(made, before="")
+    vocabulary = Vocabulary(
+        reading.kind, lowercase, reading.pieces or (), reading.merges, reading.scores
+    )
+    return library(vocabulary, before="")
 
 
 def _of_names(reading: Reading, names: Sequence[str]) -> Any:
-    """Each match of the cut is a token; what is none is an error there, too."""
+    """A tokenizer in which each match of the cut is a token, and other text is an error."""
     hf = tokenizers_library()
     numbers = {name: number for number, name in enumerate(names)}
-    made = hf.Tokenizer(hf.models.WordLevel(numbers, unk_token=UNKNOWN))
-    made.pre_tokenizer = hf.pre_tokenizers.Split(_pattern(reading.cut), "removed", invert=True)
-    return made
+    tokenizer = hf.Tokenizer(hf.models.WordLevel(numbers, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = hf.pre_tokenizers.Split(_pattern(reading.cut), "removed", invert=True)
+    return tokenizer
 
 
 def _decoders(writing: Writing) -> list[Any]:
-    made = tokenizers_library().decoders
+    decoders = tokenizers_library().decoders
     if writing.over_bytes:
-        return [made.ByteLevel()]
-    found = []
+        return [decoders.ByteLevel()]
+    chain = []
     if writing.unknown is not None:
-        found.append(made.Replace(UNKNOWN, UNKNOWN_SIGN))
+        chain.append(decoders.Replace(UNKNOWN, UNKNOWN_SIGN))
     if writing.join:
-        # It puts a space before each token but the first, and those that begin with a sign that none has.
-        found.append(made.WordPiece(prefix="\0", cleanup=False))
-        found.append(made.Replace(_pattern(r"^ (?=[^])"), writing.join))
-    changes = [made.Replace(_pattern(was), now) for was, now in writing.rules]
-    return [*found, made.Fuse(), *changes]
+        # It puts a space before each token except the first. No token begins with the prefix.
+        chain.append(decoders.WordPiece(prefix="\0", cleanup=False))
+        chain.append(decoders.Replace(_pattern(r"^ (?=[^])"), writing.join))
+    changes = [decoders.Replace(_pattern(was), now) for was, now in writing.rules]
+    return [*chain, decoders.Fuse(), *changes]
 
 
 def _pattern(of_javascript: str) -> Any:
-    here = _PLACES.sub(lambda found: _OF_ONIGURUMA.get(found[0], found[0]), of_javascript)
-    return tokenizers_library().Regex(here)
+    pattern = _PLACES.sub(lambda match: _OF_ONIGURUMA.get(match[0], match[0]), of_javascript)
+    return tokenizers_library().Regex(pattern)
 
 
 HELD_OUT = 300
-"""Held-out texts that are compared at most."""
+"""Held-out texts of the comparison."""
 DRAWN = 200
-"""Rows of tokens that are drawn by chance to be compared."""
+"""Random rows of tokens of the comparison."""
 LONGEST = 12
-"""Tokens of such a row at most."""
+"""Tokens of a random row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """What a run reads, or what it writes. names: of the tokens by number. behind: the tokens behind each text.
-    longest: tokens of a text at most. read: the numbers of a text, with those behind it; raises UserError. texts:
-    held-out ones."""
+    """The text that a run reads, or that it writes.
+
+    names: of the tokens by ID. behind: the tokens after each text. longest: tokens of a text. read: the IDs of a text
+    with those after it; raises UserError. texts: held-out ones.
+    """
 
     reading: Reading
     writing: Writing
@@ -109,18 +114,18 @@ class Side:
     texts: Sequence[str]
 
     def does_for(self, other: Side) -> bool:
-        """Whether the tokenizer of this side is that of the other, too."""
-        mine, theirs = (
+        """Whether both sides have the same tokenizer."""
+        first, second = (
             (side.reading, side.writing, list(side.names), side.behind) for side in (self, other)
         )
-        return mine == theirs
+        return first == second
 
 
 def write(loaded: OpenRun, out: Path) -> str:
-    """Write the tokenizer of a run of tokens beside its model, and say on how many texts it does what the run does, or
-    why there is none. Where answers are of other tokens, or end otherwise, theirs is in the folder `target`.
+    """Write the tokenizer of a run, and return how many texts were compared, or why there is none.
 
-    Raises UserError where it does not do what the run does.
+    If answers have other tokens or another end, their tokenizer is in the folder `target`. Raises UserError if a
+    tokenizer differs from the run.
     """
     task: Any = loaded.task
     cut, writing = task.spelling.read, task.target_spelling.write
@@ -130,7 +135,7 @@ def write(loaded: OpenRun, out: Path) -> str:
         )
     tokens = described(loaded)["tokens"]
     pairs, missing = _held_out(task)
-    two = "source" in tokens
+    has_source = "source" in tokens
     first = [FIRST] if task.one_sequence else []
 
     def read(text: str) -> list[int]:
@@ -142,9 +147,9 @@ def write(loaded: OpenRun, out: Path) -> str:
     source = Side(
         cut,
         writing,
-        tokens["source"] if two else tokens["target"],
+        tokens["source"] if has_source else tokens["target"],
         ([] if cut.end is None else [cut.end]) + first,
-        task.tokens_read("source" if two else "target"),
+        task.tokens_read("source" if has_source else "target"),
         read,
         [text for text, _ in pairs],
     )
@@ -157,28 +162,28 @@ def write(loaded: OpenRun, out: Path) -> str:
         task.read_target,
         [text for _, text in pairs],
     )
-    opened = _saved(source, out, "right" if two else "left")
+    opened = _saved(source, out, "right" if has_source else "left")
     count = _compare_reading(opened, source)
-    if two and not source.does_for(target):
-        opened = _saved(target, out / folder.TARGET, "right")
+    if has_source and not source.does_for(target):
+        opened = _saved(target, out / loading.TARGET, "right")
         count += _compare_reading(opened, target)
     _compare_writing(opened, target, task.write)
     return f"a tokenizer that reads {count:,} texts as the run does{missing}"
 
 
 def _held_out(task: Any) -> tuple[list[tuple[str, str]], str]:
-    """Texts with their answers, and what to say where there are none."""
+    """Held-out texts with their answers, and a note if there are none."""
     try:
         return task.held_out_pairs(HELD_OUT), ""
-    except UserError as error:  # the data need not be where a run is exported
+    except UserError as error:  # the data may be missing where a run is exported
         return [], f", none of them held out: {error}"
 
 
 def _saved(side: Side, out: Path, padding_side: str) -> Any:
-    """The tokenizer of a side, written into a folder and opened again."""
+    """The tokenizer of a side, written and opened again."""
     transformers = loading.library()
     padding, first, end = SPECIAL
-    made = transformers.PreTrainedTokenizerFast(
+    tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=library_of(side.reading, side.writing, side.names, side.behind),
         pad_token=padding,
         bos_token=first,
@@ -187,24 +192,24 @@ def _saved(side: Side, out: Path, padding_side: str) -> Any:
         model_max_length=side.longest,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
-        split_special_tokens=True,  # a text that says <eos> has no end there
+        split_special_tokens=True,  # "<eos>" in a text is no special token
     )
-    made.save_pretrained(out)
+    tokenizer.save_pretrained(out)
     return transformers.AutoTokenizer.from_pretrained(out, **loading.SAFE)
 
 
 def _compare_reading(opened: Any, side: Side) -> int:
-    """How many texts it reads as the run does. Raises UserError where it reads one otherwise."""
+    """The number of texts that it reads as the run does. Raises UserError if it reads one differently."""
     drawn = [opened.decode(ids, skip_special_tokens=True) for ids in _drawn(side)]
     count = 0
     for text in (*side.texts, *drawn):
         try:
-            own = side.read(text)
+            expected = side.read(text)
         except UserError:  # too long, or no input of the task
             continue
-        theirs = _read(opened, text)
-        if theirs != own:
-            _refuse(f"reads {text[:60]!r} as the tokens {theirs[:20]}, not {own[:20]}")
+        ids = _read(opened, text)
+        if ids != expected:
+            _refuse(f"reads {text[:60]!r} as the tokens {ids[:20]}, not {expected[:20]}")
         count += 1
     if not count:
         _refuse("reads none of the texts that it was compared on")
@@ -213,26 +218,26 @@ def _compare_reading(opened: Any, side: Side) -> int:
 
 def _read(opened: Any, text: str) -> list[int]:
     try:
-        return opened(text, verbose=False).input_ids  # which would tell of long ones
-    except Exception as error:  # the library's own have no class
+        return opened(text, verbose=False).input_ids  # without a warning for long texts
+    except Exception as error:  # the library raises no class of its own
         _refuse(f"cannot read {text[:60]!r} ({str(error)[:80]})")
 
 
 def _compare_writing(opened: Any, side: Side, write: Callable[[Sequence[int]], str]) -> None:
-    """Raises UserError where it writes tokens otherwise than the run."""
-    said = [_said(_read(opened, text)) for text in side.texts]
-    for ids in (*said, *_drawn(side)):
-        theirs, own = opened.decode([*ids, END], skip_special_tokens=True), write([*ids, END])
-        if theirs != own:
-            _refuse(f"writes the tokens {ids[:20]} as {theirs[:60]!r}, not {own[:60]!r}")
+    """Raises UserError if it writes tokens differently from the run."""
+    rows = [_without_special(_read(opened, text)) for text in side.texts]
+    for ids in (*rows, *_drawn(side)):
+        text, expected = opened.decode([*ids, END], skip_special_tokens=True), write([*ids, END])
+        if text != expected:
+            _refuse(f"writes the tokens {ids[:20]} as {text[:60]!r}, not {expected[:60]!r}")
 
 
-def _said(ids: Sequence[int]) -> list[int]:
+def _without_special(ids: Sequence[int]) -> list[int]:
     return [number for number in ids if number > END]
 
 
 def _drawn(side: Side) -> list[list[int]]:
-    """Rows of tokens, the special ones of all vocabularies left out."""
+    """Random rows of ordinary tokens."""
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(1, LONGEST + 1, (DRAWN,), generator=generator).tolist()
     most = len(side.names)

@@ -103,11 +103,11 @@ def test_the_folder_says_what_the_model_does(kind: str, make: Any, tmp_path: Pat
             "rotary2d acts inside attention",
             "learned2d",
         ),
-        (lambda: Recurrent(5, 5), "Recurrent has no equal", "--to onnx"),
+        (lambda: Recurrent(5, 5), "Recurrent has no equivalent", "--to onnx"),
     ],
 )
 def test_what_has_no_equal_is_refused_by_name(make: Any, why: str, instead: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no equal in transformers") as refused:
+    with pytest.raises(UserError, match="no equivalent in transformers") as refused:
         write(make(), tmp_path)
     assert why in str(refused.value)
     assert instead in str(refused.value)

@@ -487,7 +487,7 @@ def test_mistakes_are_told(tmp_path):
     path.write_text(FAULTY)
     told = refused(f"{path}:Faulty")
     assert "cannot be drawn: its bias raised ZeroDivisionError: division by zero; `jarilab laws" in told
-    assert "Nothing is no encoding: write a subclass" in refused(f"{path}:Nothing")
+    assert "Nothing: expected a subclass" in refused(f"{path}:Nothing")
     path = tmp_path / "none.py"
     path.write_text("x = 1\n")
     assert "has no class that could be the encoding; write one" in refused(str(path))
