@@ -196,11 +196,11 @@ def _task(name: str, target: Any) -> dict[str, Any]:
 
 CLAIMS = {
     "shift_invariant": "moving all positions by the same amount changes nothing",
-    "causal_only": "only where queries never see later keys",
-    "cross": "may be asked for in cross-attention",
-    "shared": "one for all layers, in place of one for each",
-    "integer_only": "whole positions alone",
-    "keeps_norms": "turning changes no vector's length",
+    "causal_only": "works only if queries never see later keys",
+    "cross": "can be used in cross-attention",
+    "shared": "one instance for all layers",
+    "integer_only": "positions must be integers",
+    "keeps_norms": "rotation keeps the length of vectors",
     "random_in_training": "two forwards in training differ",
 }
 """What an encoding says of itself, for a person."""
