@@ -12,6 +12,8 @@ import pytest
 
 # As the command line sets it: threads that spin stand still beside a busy neighbour.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Processes that tests start compute with one thread each: there are as many test processes as cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Processes that tests start need not each compile the modules of jari anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -63,7 +65,8 @@ def seed() -> int:
 def as_it_was() -> Iterator[None]:
     """Whoever trains asks for deterministic algorithms, and the whole process keeps them."""
     yield
-    torch.use_deterministic_algorithms(False)
+    # As `torch.use_deterministic_algorithms(False)`, which imports the compiler: seconds in each process.
+    torch.set_deterministic_debug_mode("default")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -142,7 +142,7 @@ FAULTS = [
         "data",
         "scale = min(outer[0] / height, outer[1] / width)",
         "scale = max(outer[0] / height, outer[1] / width)",
-        "unit/data/images/test_files.py",
+        "unit/data/images/test_resize.py",
     ),
     Fault("data", "any(len(piece) != 1 for", "any(len(piece) > 2 for", "unit/data/text/test_tokenizers.py"),
     # Tasks

@@ -742,7 +742,7 @@ def test_a_trial_is_the_run_that_its_command_would_give(compared, tmp_path):
         assert path.read_bytes() == (folder / "rotary_base=500-1" / path.relative_to(again)).read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_compare_stopped_by_a_signal_stops_its_trials_and_goes_on(tmp_path):
     folder = tmp_path / "why"
     command = ["compare", TASK, "--encodings", "none,rotary", "--jobs", "2", "--out", folder]

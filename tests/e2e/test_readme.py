@@ -196,7 +196,12 @@ def test_python_in_the_pages_runs(code: str, forks: subprocess.Popen[str], tmp_p
 
 
 @pytest.mark.slow
-def test_commands_in_the_pages_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "pages", [PAGES[:1], pytest.param(PAGES, marks=pytest.mark.long)], ids=["README", "every page"]
+)
+def test_commands_in_the_pages_run_one_after_another(
+    pages: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As they stand there, but for a smaller task and model, so that they take seconds."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "data").mkdir()
@@ -207,7 +212,7 @@ def test_commands_in_the_pages_run_one_after_another(tmp_path: Path, monkeypatch
     (tmp_path / "input.txt").write_text("ROMEO: What light is this?\nJULIET: None, sir.\n" * 40)
     images(tmp_path)
     monkeypatch.setenv("JARILAB_CACHE", str(tmp_path / "cache"))
-    typed = dict.fromkeys(line for page in PAGES for line in commands(page))
+    typed = dict.fromkeys(line for page in pages for line in commands(page))
     lines = [demo() if line == "make demo" else line for line in typed if line.split()[0] not in INSTALLING - {"make"}]
     lines.remove("make test")
     elsewhere = r"jarilab (serve|export)\b"  # test_serve_command.py, test_programs.py, which take their time
@@ -227,7 +232,8 @@ def test_commands_in_the_pages_run_one_after_another(tmp_path: Path, monkeypatch
         assert code == 0, f"{line}\n{told}"
         assert "Traceback" not in told, f"{line}\n{told}"
     assert len(ended) == len(lines), f"{lines[len(ended)]}\n{done.stderr}"
-    assert {words[0] for words, _ in given} == set(names()) - {"serve", "export"}  # whose tests are their own
+    if pages == PAGES:
+        assert {words[0] for words, _ in given} == set(names()) - {"serve", "export"}  # whose tests are their own
 
 
 def test_every_indented_line_of_the_pages_is_a_command() -> None:

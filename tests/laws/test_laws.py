@@ -48,8 +48,8 @@ OPTIONS = {
 
 
 ALWAYS = {"none", "learned", "rotary", "shaw"}
-"""Tried in every run of the tests; the others' laws are long. Biases by a table, gates (forgetting), and what is added
-to images are there in the sums."""
+"""Tried in every run of the tests; the others' laws are long. Biases by a table, and what is added to
+images, are there in the sum."""
 
 
 def specs_of(name: str) -> list[Any]:
@@ -64,11 +64,11 @@ SINGLE = [spec for name in registry.names() for spec in specs_of(name)]
 
 
 SUMS = [
-    "rotary+forgetting",
     "learned2d+rotary2d+table2d",
     *(
         pytest.param(spec, marks=pytest.mark.long)
         for spec in (
+            "rotary+forgetting",
             "learned+shaw:clip=2+t5",
             "sinusoidal+rotary",
             "rotary+alibi",

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from jarilab.core.errors import UserError, closest_match
 from jarilab.core.options import options_of
-from jarilab.core.registry import Registry, spec_file, split_specs, trust_code
+from jarilab.core.registry import Registry, spec_file, split_specs, trust_code, trust_recorded_code
 from jarilab.encodings.base import registry as encodings
 from jarilab.encodings.compose import canonical, split_sum
 
@@ -30,6 +30,18 @@ def mine(tmp_path):
     path.write_text(FILE)
     trust_code(path)
     return path
+
+
+def test_a_file_that_a_record_names_is_trusted_only_if_the_user_allows_it(tmp_path):
+    path = tmp_path / "recorded.py"
+    path.write_text(FILE)
+    with pytest.raises(UserError, match=r"^run\.json names the Python file .*recorded\.py.* --trust-code$"):
+        trust_recorded_code([path], "run.json", allowed=False)
+    with pytest.raises(UserError, match="--trust-code"):
+        encodings.spec(f"{path}:Mine")
+    trust_recorded_code([], "run.json", allowed=False)
+    trust_recorded_code([path], "run.json", allowed=True)
+    assert encodings.spec(f"{path}:Mine").target.__name__ == "Mine"
 
 
 def test_a_file_nobody_spoke_for_is_not_executed(tmp_path):

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from jarilab.core.errors import UserError
-from jarilab.data.images.augment import background, cutmix, flip, mixup, shift
+from jarilab.data.images.augment import Windows, background, cutmix, flip, mixup, shift
 
 
 def seeded(seed: int = 3) -> torch.Generator:
@@ -132,3 +132,11 @@ def test_the_background_is_what_most_of_the_border_is() -> None:
     image[:, :, 0, 0] = image[:, :, -1, -1] = image[:, :, 0, -1] = 7.0
     assert background(image).flatten().tolist() == [0.25, 1.25]
     assert (shift(image, 1, seeded(1))[0, 0] == 0.25).sum() >= 36 - 4 - 3
+
+
+def test_boxes_become_shares_of_the_window_that_is_cut_out() -> None:
+    windows = Windows(corner=torch.tensor([[0.5, 0.0]]), side=torch.tensor([0.5]))
+    boxes = torch.tensor([[[0.75, 0.25, 0.5, 0.5], [0.5, 0.25, 0.4, 0.2]]])  # one inside, one half outside
+    cut, left = windows.boxes(boxes)
+    torch.testing.assert_close(cut, torch.tensor([[[0.5, 0.5, 1.0, 1.0], [0.2, 0.5, 0.4, 0.4]]]))
+    torch.testing.assert_close(left, torch.tensor([[1.0, 0.5]]))
