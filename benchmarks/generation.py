@@ -25,7 +25,7 @@ import steps
 import timing
 import torch
 
-from jarilab.models.decoder import LanguageModel, after
+from jarilab.models.decoder import LanguageModel, positions_after
 from jarilab.models.decoding import greedy
 from jarilab.positions.coordinates import Tokens
 from jarilab.training.determinism import deterministic
@@ -51,7 +51,7 @@ def ours(shape: Shape, tokens: int) -> Callable[[], object]:
     prompt = Tokens.of(torch.tensor([[PROMPT]]), "target")
 
     def write() -> int:
-        written = greedy(model, prompt, first=FIRST, end=-1, padding=0, longest=tokens, places=after(prompt))
+        written = greedy(model, prompt, first=FIRST, end=-1, padding=0, longest=tokens, places=positions_after(prompt))
         return written.ids.shape[1]
 
     return write

@@ -195,7 +195,7 @@ class Bench:
     def _write(self, model: Generates, ids: torch.Tensor, longest: int) -> object:
         none = self.vocabulary  # a token that is never written, so that no row ends early
         prompt = Tokens.of(ids)
-        places = jarilab.after(prompt)
+        places = jarilab.positions_after(prompt)
         return greedy(model, prompt, first=0, end=none, padding=none, longest=longest, places=places)
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from jarilab.laws import check_encoding as check_encoding
     from jarilab.models.base import Generates as Generates
     from jarilab.models.decoder import LanguageModel as LanguageModel
-    from jarilab.models.decoder import after as after
+    from jarilab.models.decoder import positions_after as positions_after
     from jarilab.models.decoding import Hypothesis as Hypothesis
     from jarilab.models.decoding import beam as beam
     from jarilab.models.decoding import greedy as greedy
@@ -122,7 +122,7 @@ _HOME = {
     "beam": "jarilab.models.decoding",
     "Recurrent": "jarilab.models.recurrent",
     "LanguageModel": "jarilab.models.decoder",
-    "after": "jarilab.models.decoder",
+    "positions_after": "jarilab.models.decoder",
     "compare": "jarilab.api",
     "write_examples": "jarilab.api",
     "evaluate": "jarilab.api",

@@ -182,11 +182,11 @@ def _check_behind(prompt: Positions, written: Positions) -> None:
     if first <= last:
         raise UserError(
             f"what is written after a prompt follows it: expected an order from {last + 1} on, got {first}; pass "
-            "places=jarilab.after(prompt) to the search"
+            "places=jarilab.positions_after(prompt) to the search"
         )
 
 
-def after(prompt: Tokens) -> Callable[[Tensor, int, Tensor], Positions]:
+def positions_after(prompt: Tokens) -> Callable[[Tensor, int, Tensor], Positions]:
     """Return the positions that follow a prompt, for a search that continues it."""
     length = prompt.positions.length
     last = prompt.positions.slice(length - 1, length)

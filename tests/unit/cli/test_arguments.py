@@ -223,7 +223,7 @@ def test_help_of_predict_lists_what_this_run_can_do(capsys, run_of):
     assert "--beam-size INTEGER" in helped(capsys, "evaluate", run_of("arithmetic"))
     assert "--n-best" not in helped(capsys, "evaluate", run_of("arithmetic"))
     general = helped(capsys, "predict")
-    assert "`jarilab predict RUN --help` lists what this run can do, too" in general
+    assert "`jarilab predict RUN --help` also lists the options of that run" in general
     assert "--beam-size" not in general
 
 

@@ -190,7 +190,7 @@ def test_left_padding_and_caches_generate_the_same(name: str, folder_of: Callabl
     written = nn.functional.pad(written, (0, SHORT + 6 - written.shape[1]))
     for cached in (True, False):
         prompt = jarilab.Tokens(ids[:, :-1], jarilab.Positions.from_mask(keep[:, :-1]), keep[:, :-1])
-        after = jarilab.after(prompt)
+        after = jarilab.positions_after(prompt)
         state, cache = ours.start(prompt), ours.new_cache() if cached else None
         rows = torch.arange(2)
         generated = ids[:, -1:]

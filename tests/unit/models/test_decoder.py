@@ -12,7 +12,7 @@ from jarilab.attention.geometry import geometry_of_layers
 from jarilab.core.errors import UserError
 from jarilab.models.base import Generates
 from jarilab.models.base import registry as models
-from jarilab.models.decoder import LanguageModel, after
+from jarilab.models.decoder import LanguageModel, positions_after
 from jarilab.models.decoding import beam, greedy
 from jarilab.nn.init import initialise
 from jarilab.positions.coordinates import Positions, Tokens
@@ -305,7 +305,7 @@ def prompts_of(lengths):
 def test_prompts_of_several_lengths_are_gone_on_with_as_each_by_itself(encoding, window):
     model, prompts = model_of(encoding, window=window), prompts_of((2, 5, 4))
     written = torch.randint(VOCABULARY, (3, 4))
-    places, rows = after(prompts), torch.arange(3)
+    places, rows = positions_after(prompts), torch.arange(3)
     state, cache = model.start(prompts), model.new_cache()
     steps = [model.step(state, written[:, i : i + 1], places(written[:, : i + 1], i, rows), cache) for i in range(4)]
     found = torch.cat(steps, 1)
@@ -320,10 +320,10 @@ def test_prompts_of_several_lengths_are_gone_on_with_as_each_by_itself(encoding,
 def test_a_beam_about_prompts_is_that_about_each_by_itself():
     model, prompts = model_of("rotary"), prompts_of((2, 5, 4))
     options = {"beam_size": 3, "best": 2, "first": 1, "end": 2, "longest": 5}
-    together = beam(model, prompts, **options, places=after(prompts))
+    together = beam(model, prompts, **options, places=positions_after(prompts))
     for row, length in enumerate((2, 5, 4)):
         alone = Tokens.of(prompts.ids[row : row + 1, -length:], "target")
-        (wanted,) = beam(model, alone, **options, places=after(alone))
+        (wanted,) = beam(model, alone, **options, places=positions_after(alone))
         assert [one.ids.tolist() for one in together[row]] == [one.ids.tolist() for one in wanted]
         assert [one.total for one in together[row]] == pytest.approx([one.total for one in wanted])
 

@@ -7,7 +7,7 @@ from torch import nn
 import jarilab
 from jarilab.attention.cache import LayerCache
 from jarilab.models import one_token
-from jarilab.models.decoder import LanguageModel, after
+from jarilab.models.decoder import LanguageModel, positions_after
 from jarilab.models.decoding import beam, greedy
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import initialise
@@ -71,7 +71,7 @@ def passed(monkeypatch):
 
 
 def written(model, source, **options):
-    places = {"places": after(source)} if isinstance(model, LanguageModel) else {}
+    places = {"places": positions_after(source)} if isinstance(model, LanguageModel) else {}
     return greedy(model, source, **WRITES, **places, **options)
 
 
