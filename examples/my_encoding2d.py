@@ -16,7 +16,7 @@ from torch import nn
 
 from jarilab import Encoding, Oracle, Positions, Site
 from jarilab.core.shapes import Float, Tensor
-from jarilab.positions.coordinates import offsets, unrelated
+from jarilab.positions.coordinates import offsets, undefined_pairs
 
 
 def _score(encoding: Any, q: Any, k: Any, i: Any, j: Any, head: int, scale: float) -> float:
@@ -52,5 +52,5 @@ class Rings(Encoding):
         down, right = (ahead.double() for ahead in offsets(q_pos, k_pos))
         ring = torch.hypot(down, right).round().long().clamp_max(self.rings - 1)
         bias = nn.functional.embedding(ring, self.table).movedim(-1, -3)
-        apart = unrelated(q_pos, k_pos)
+        apart = undefined_pairs(q_pos, k_pos)
         return bias if apart is None else bias.masked_fill(apart.unsqueeze(-3), 0.0)

@@ -162,7 +162,7 @@ def test_what_is_held_twice_stays_one_thing(lab):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("cuda", "cuda was asked for, and PyTorch .* finds lab and no other here; use --device cpu"),
+        ("cuda", "cuda was requested, and PyTorch .* finds lab and no other; use --device cpu"),
         ("lab:3", "lab:3 was asked for, and there is lab:0; name one of these"),
         ("gpu", "expected a device such as auto, cpu, cuda"),
         ("cpu:1", "there is one processor"),

@@ -14,7 +14,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import PROVIDED, Encoding, Site
 from jarilab.laws import Oracle
-from jarilab.positions.coordinates import Positions, distance, offsets, unrelated
+from jarilab.positions.coordinates import Positions, distance, offsets, undefined_pairs
 
 
 def index_of(pos: Positions) -> Tensor:
@@ -27,7 +27,7 @@ def away(q_pos: Positions, k_pos: Positions) -> Tensor:
 
 def of_pairs(bias: Tensor, q_pos: Positions, k_pos: Positions) -> Tensor:
     """0 for pairs of which one has no place."""
-    apart = unrelated(q_pos, k_pos)
+    apart = undefined_pairs(q_pos, k_pos)
     return bias if apart is None else bias.masked_fill(apart.unsqueeze(-3), 0.0)
 
 
@@ -179,7 +179,7 @@ class CausalGates(Encoding):
         return nn.functional.logsigmoid(gates).transpose(1, 2).unsqueeze(-1)
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor | None:
-        return unrelated(q_pos, k_pos)
+        return undefined_pairs(q_pos, k_pos)
 
     def terms(
         self,

@@ -1,4 +1,4 @@
-"""Where numbers are computed: the processor, or an accelerator beside it.
+"""Devices: the CPU and accelerators.
 
 Tasks build batches on the CPU; `to_device` moves them. A model is on the device of its parameters.
 """
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 def parse_device(name: str) -> torch.device:
-    """The device that a person named: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto`, an accelerator where there is one.
+    """The device of a name: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto`, an accelerator if there is one.
 
-    Raises UserError where there is none of that name.
+    Raises UserError for an unknown or missing device.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if name == "auto":
@@ -40,9 +40,9 @@ def parse_device(name: str) -> torch.device:
             raise UserError(f"there is one processor, cpu; got {name}")
         return CPU
     if accelerator is None or accelerator.type != device.type:
-        there = "no accelerator" if accelerator is None else f"{accelerator.type} and no other"
+        available = "no accelerator" if accelerator is None else f"{accelerator.type} and no other"
         raise UserError(
-            f"{name} was asked for, and PyTorch {torch.__version__} finds {there} here; use --device cpu or auto, or "
+            f"{name} was requested, and PyTorch {torch.__version__} finds {available}; use --device cpu or auto, or "
             "install the build of PyTorch that is made for it"
         )
     count = torch.accelerator.device_count()
@@ -53,66 +53,65 @@ def parse_device(name: str) -> torch.device:
 
 
 def device_of(model: Any) -> torch.device:
-    """Where a model computes; one without parameters on the processor."""
+    """The device of a model; the CPU if it has no parameters."""
     first = next(model.parameters(), None)
     return CPU if first is None else first.device
 
 
 def to_device(value: T, device: torch.device) -> T:
-    """The same on a device: tensors, and what tuples, lists, dictionaries and dataclasses hold of them.
+    """Move tensors, also inside tuples, lists, dictionaries and dataclasses.
 
-    What is held twice stays one thing: positions that queries and keys share are still shared. What is there already is
-    not copied.
+    Objects that occur twice stay shared, such as positions of queries and keys. Tensors on the device are not copied.
     """
-    return _put(value, device, {})
+    return _move(value, device, {})
 
 
-def _put(value: Any, device: torch.device, done: dict[int, Any]) -> Any:
+def _move(value: Any, device: torch.device, done: dict[int, Any]) -> Any:
     if id(value) in done:
         return done[id(value)]
     moved = value
     if isinstance(value, Tensor):
-        moved = _tensor(value, device)
+        moved = _move_tensor(value, device)
     elif isinstance(value, tuple):
-        parts = [_put(part, device, done) for part in value]
+        parts = [_move(part, device, done) for part in value]
         moved = type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     elif isinstance(value, list):
-        moved = [_put(part, device, done) for part in value]
+        moved = [_move(part, device, done) for part in value]
     elif isinstance(value, dict):
-        moved = {name: _put(part, device, done) for name, part in value.items()}
+        moved = {name: _move(part, device, done) for name, part in value.items()}
     elif is_dataclass(value) and not isinstance(value, type):
-        moved = _dataclass(value, device, done)
+        moved = _move_dataclass(value, device, done)
     done[id(value)] = moved
     return moved
 
 
-def _tensor(value: Tensor, device: torch.device) -> Tensor:
+def _move_tensor(value: Tensor, device: torch.device) -> Tensor:
     if value.device == device or (device.index is None and value.device.type == device.type):
         return value
     if device.type == "cuda":
-        # From pinned memory the copy runs beside the step that is under way.
+        # From pinned memory the copy overlaps with the running step.
         return value.pin_memory().to(device, non_blocking=True)
     return value.to(device)
 
 
-def _dataclass(value: Any, device: torch.device, done: dict[int, Any]) -> Any:
+def _move_dataclass(value: Any, device: torch.device, done: dict[int, Any]) -> Any:
     changed = {}
-    for own in fields(value):
-        held = getattr(value, own.name)
-        moved = _put(held, device, done)
-        if moved is not held:
-            changed[own.name] = moved
+    for field in fields(value):
+        old = getattr(value, field.name)
+        new = _move(old, device, done)
+        if new is not old:
+            changed[field.name] = new
     return replace(value, **changed) if changed else value
 
 
 def autocast(precision: str, device: torch.device = CPU) -> torch.autocast:
-    """Matrix products in bfloat16 where `precision` says so; parameters, norms and the loss stay float32."""
+    """Autocast to bfloat16 if `precision` is bfloat16; parameters, norms and the loss stay float32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 @contextmanager
 def checked_autocast(model: Any, precision: str, device: torch.device) -> Iterator[None]:
-    """`autocast`. Raises UserError where the device cannot compute some layer of the model so."""
+    """`autocast` that raises UserError if the device does not support a layer in this precision."""
     try:
         with autocast(precision, device):
             yield
@@ -126,19 +125,19 @@ def checked_autocast(model: Any, precision: str, device: torch.device) -> Iterat
 
 
 def device_module(device: torch.device) -> Any:
-    """PyTorch's module of functions for a device: `torch.cuda`."""
+    """The PyTorch module of a device, such as `torch.cuda`."""
     return torch.get_device_module(device)
 
 
 def device_label(device: torch.device) -> str:
-    """The device as a record names it: a GPU by its maker's name."""
+    """The device as recorded, with the model name of a GPU."""
     if device.type != "cuda":
         return str(device)
     return f"{device.type} {torch.cuda.get_device_name(device)}"
 
 
 def cpu_info() -> dict[str, str]:
-    """The one that this process runs on, as records name it."""
+    """The CPU as recorded: its name and instruction set."""
     capabilities = torch.cpu.get_capabilities()
     return {
         "cpu": str(capabilities.get("cpu_name", platform.processor())),
@@ -147,7 +146,7 @@ def cpu_info() -> dict[str, str]:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether it multiplies matrices of bfloat16 faster than of float32."""
+    """Whether the device has fast bfloat16 matrix products."""
     if device.type == "cpu":
         capabilities = torch.cpu.get_capabilities()
         return capabilities.get("avx512_bf16", False) or capabilities.get("amx_bf16", False)

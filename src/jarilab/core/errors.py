@@ -1,4 +1,4 @@
-"""One way to tell a person what went wrong: what was expected, what was got, what to do."""
+"""Errors for users. Each message has three parts: expected, got, what to do."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from types import ModuleType
 
 
 class UserError(ValueError):
-    """A mistake that the person at the keyboard can mend. The command line prints it alone and exits 2.
+    """A mistake that the user can correct. The command line prints its message without traceback and exits with 2.
 
-    print_on_this_rank: this one of several processes says it, since the one that usually speaks may be gone.
+    print_on_this_rank: print it in this process, since the first process may have ended.
     """
 
     print_on_this_rank = False
 
 
 NAME_SIMILARITY = 0.65
-"""How alike two names are, from 0 to 1, where one may be a slip of the other. `rope` and `none` share half."""
+"""Minimal similarity, from 0 to 1, of a name and its correction. `rope` and `none` have 0.5."""
 
 
 def closest_match(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that `name` was most likely meant to be, or None if nothing comes near. Case is no difference, and
-    `d_model` is meant by `model.d_model`."""
+    """The choice most similar to `name`, or None if none is similar enough.
+
+    Case does not matter, and `d_model` matches `model.d_model`.
+    """
     choices = list(choices)
-    within = [choice for choice in choices if choice.rpartition(".")[2] == name]
-    if within:
-        return within[0]
+    qualified = [choice for choice in choices if choice.rpartition(".")[2] == name]
+    if qualified:
+        return qualified[0]
     spelled = {choice.lower(): choice for choice in choices}
     cutoff = NAME_SIMILARITY if len(name) > 2 else 0.5  # `t6` and `t5` share half
     matches = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=cutoff)
@@ -35,9 +37,10 @@ def closest_match(name: str, choices: Iterable[str]) -> str | None:
 
 
 def unknown(kind: str, name: str, choices: Iterable[str], also: Iterable[str] = ()) -> UserError:
-    """The error for a name nobody registered: `unknown encoding 'rotery'; did you mean 'rotary'? Known: ...`.
+    """The error for an unknown name: `unknown encoding 'rotery'; did you mean 'rotary'? Known: ...`.
 
-    also: what may be meant too, without being listed."""
+    choices: known names. also: names that are suggested but not listed.
+    """
     known = sorted(choices)
     match = closest_match(name, [*known, *also])
     guess = f" did you mean {match!r}?" if match else ""
@@ -49,12 +52,14 @@ DISTRIBUTIONS = {
     "prometheus_client": "prometheus-client",
     "sklearn": "scikit-learn",
 }
-"""What an index calls a package, where that is not what it is imported as."""
+"""Package names on PyPI that differ from the name of the module."""
 
 
 def import_optional(module: str, extra: str) -> ModuleType:
-    """A module of a library that only some uses need, imported when used. Raises UserError naming the library and the
-    extra that brings it."""
+    """Import a module of an optional dependency.
+
+    extra: the extra of jarilab that installs it. Raises UserError, naming library and extra, if it is missing.
+    """
     try:
         return importlib.import_module(module)
     except ImportError:

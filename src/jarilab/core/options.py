@@ -1,6 +1,6 @@
-"""Options: the keyword-only parameters of a constructor or function, their annotations the rule for what they may be.
+"""Options: the keyword-only parameters of a constructor or function, with annotation, default and help.
 
-There is no second list of them anywhere: the command line, the record of a run and spec strings all go by these.
+The command line, the record of a run and spec strings all read them from here.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LIST_TYPES = (tuple, list, Sequence)
-"""What an annotation of several values begins with."""
+"""Types of options with several values."""
 TYPE_NAMES: dict[Any, str] = {int: "integer", float: "number"}
-"""What people call the values of an annotation."""
+"""Types as help and errors name them."""
 MAX_INTEGER = 2**63 - 1
 MAX_FLOAT, MIN_FLOAT = 1e36, 1e-36
-"""What float32 has, with room for a factor."""
+"""Range of float32, with a margin."""
 _POWER_OF_TEN = re.compile(r"[+-]?[0-9_]+(\.[0-9]*)?[eE]\+?[0-9]{1,2}")
 
 
 @dataclass(frozen=True)
 class Option:
-    """One keyword of a constructor: its name, the annotation that values are checked against, its default, and what
-    the docstring says of it."""
+    """One keyword-only parameter. meaning: its help, from the docstring."""
 
     name: str
     annotation: Any
@@ -42,12 +41,12 @@ class Option:
 
     @property
     def several(self) -> bool:
-        """Whether it is a list of values."""
+        """Whether the value is a list."""
         return typing.get_origin(self.annotation) in LIST_TYPES
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """What it may be, where that is one of a few words; nothing where it may be more."""
+        """The values of a `Literal`; empty for other types."""
         kinds = _kinds(self.annotation)
         words = [kind for kind in kinds if typing.get_origin(kind) is typing.Literal]
         if len(words) < len(kinds):
@@ -56,21 +55,21 @@ class Option:
 
     @property
     def kind(self) -> str:
-        """What a value is, for people: `integer`, `number` or `text`."""
+        """The type as help names it: `integer`, `number` or `text`."""
         kinds = _kinds(self.annotation)
         return next((TYPE_NAMES[kind] for kind in kinds if kind in TYPE_NAMES), "text")
 
     def read(self, owner: str, value: Any) -> Any:
-        """`value`, which may be the text of a command line, as the annotation wants it; `null` is None there.
+        """Convert `value`, which may be text from a command line, to the annotated type.
 
-        Raises UserError.
+        `null` is None. Raises UserError.
         """
         return self.read_as(f"{owner}: {self.name}", value)
 
     def read_as(self, label: str, value: Any) -> Any:
-        """The same, called `label` in errors."""
+        """`read` with a label for errors."""
         if self.several and isinstance(value, str):
-            # A list on a command line is JSON, or one value as it is.
+            # On a command line, a list is JSON or a single value.
             try:
                 value = json.loads(value) if value.startswith("[") else [value]
             except ValueError as error:
@@ -87,13 +86,13 @@ class Option:
 
 
 def validated(annotation: Any, value: Any, *, strict: bool = False) -> Any:
-    """`value`, or what its text says, as the annotation wants it. Raises UserError: what was expected, what was got.
+    """`value` or its text, converted to the annotated type. Raises UserError.
 
-    strict: nothing is converted, as for what jari itself has written.
+    strict: convert nothing, as for files that jarilab wrote.
     """
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-    # JSON, in which a run is kept, has no word for infinity.
+    # run.json could not represent infinity.
     adapter = TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False, strict=strict))
     read = (
         adapter.validate_strings
@@ -101,7 +100,7 @@ def validated(annotation: Any, value: Any, *, strict: bool = False) -> Any:
         else adapter.validate_python
     )
     try:
-        return read(_written_out(annotation, value))
+        return read(_expand_exponent(annotation, value))
     except ValidationError as error:
         problem = error.errors()[0]
         where = "".join(f"{part}: " for part in problem["loc"] if isinstance(value, dict))
@@ -109,8 +108,8 @@ def validated(annotation: Any, value: Any, *, strict: bool = False) -> Any:
         raise UserError(f"{where}{text[0].lower()}{text[1:]}; got {problem['input']!r}") from None
 
 
-def _written_out(annotation: Any, value: Any) -> Any:
-    """`1e6` as `1000000` where a whole number is expected."""
+def _expand_exponent(annotation: Any, value: Any) -> Any:
+    """`1e6` as `1000000` if an integer is expected."""
     if not isinstance(value, str) or float in (kinds := _kinds(annotation)) or int not in kinds:
         return value
     if not _POWER_OF_TEN.fullmatch(value) or not (number := float(value)).is_integer():
@@ -119,7 +118,7 @@ def _written_out(annotation: Any, value: Any) -> Any:
 
 
 def _check_size(kind: Any, value: Any) -> None:
-    """Raises UserError for a number that no tensor has: limits of its own are narrower."""
+    """Raises UserError for a number that a tensor cannot represent."""
     number = abs(value) if kind in TYPE_NAMES and value is not None else 0
     if kind is int and number > MAX_INTEGER:
         raise UserError(f"expected an integer of {MAX_INTEGER:,} at most; got {value}")
@@ -128,7 +127,7 @@ def _check_size(kind: Any, value: Any) -> None:
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """The types that a value may have, limits and None left out."""
+    """The types of an annotation, without limits and None."""
     if typing.get_origin(annotation) is typing.Annotated:
         return _kinds(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
@@ -138,9 +137,9 @@ def _kinds(annotation: Any) -> list[Any]:
 
 
 def check_fields(where: str, fields: Mapping[str, Any], record: Any) -> None:
-    """Hold a record of a file, which anybody may have edited, against the annotation of each field it must have.
+    """Check the fields of a record that was read from a file. Raises UserError, naming file and field.
 
-    Raises UserError that names the file and the field.
+    where: the file. fields: the annotation of each required field.
     """
     if not isinstance(record, dict):
         raise UserError(f"{where}: expected named fields, {', '.join(fields)}; got {record!r}")
@@ -174,8 +173,8 @@ def options_of(target: Callable[..., Any]) -> dict[str, Option]:
 
 
 def _annotated(target: Callable[..., Any]) -> Any:
-    """What has the annotations of a class's options: of a dataclass the class, since a field that it inherits is
-    annotated in the words of another module."""
+    """The object that has the annotations of the options."""
+    # A dataclass itself, since annotations of inherited fields refer to names of another module.
     if inspect.isclass(target) and not is_dataclass(target):
         return target.__init__
     return target
@@ -185,15 +184,16 @@ def unpack_options(
     defaults: Any, *, own_first: bool = False
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """
-    Makes each key of a function's `**group: Unpack[SomeTypedDict]` an option like any other: the signature names it and
-    its default, and `help` says what it means. So options that many functions share stand once.
+    Decorator: makes each key of a function's `**group: Unpack[SomeTypedDict]` an option with default and help.
+
+    So options that many functions share are defined once.
 
         @unpack_options(LayerOptions(n_heads=4))
         def __init__(self, classes: int, *, registers: int = 0, **layer: Unpack[LayerKeywords]):
             options = LayerOptions(**layer)
 
-    defaults: a dataclass with a field for each key; the function always gets every key. Its docstring says what they
-    mean. What they may be is annotated in the TypedDict. own_first: list the function's own options before the shared.
+    defaults: a dataclass with a field for each key and their help as docstring; the function receives every key. Their
+    types are annotated in the TypedDict. own_first: list the function's own options before the shared.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -226,35 +226,33 @@ def unpack_options(
 
 
 def _docs(target: Callable[..., Any]) -> list[str]:
-    """The docstrings that speak of the options: those of the class whose constructor has them and of the constructor;
-    of a dataclass, those of all that it is made of, its own last."""
+    """The docstrings with the help of the options: of the class, its constructor, and dataclasses it derives from."""
     if not inspect.isclass(target):
         return [target.__doc__ or ""]
     owners = [c for c in inspect.getmro(target) if "__init__" in vars(c)]
     made_of = [c for c in owners if is_dataclass(c)] if is_dataclass(target) else owners[:1]
     docs = {owner.__name__: owner.__doc__ or "" for owner in reversed(made_of)}
     constructor = target.__init__.__doc__ or ""
-    # Python writes one for a dataclass that has none: its signature.
+    # Python generates a docstring for dataclasses without one: the signature.
     return [constructor, *(doc for name, doc in docs.items() if not doc.startswith(f"{name}("))]
 
 
 def _meanings(doc: str, names: Sequence[str]) -> dict[str, str]:
-    """What a docstring says of each name: the sentences behind `name: ` or `name, other: `, up to the next of these or
-    the end of the paragraph."""
+    """Help of each name: the text after `name: ` or `name, other: `, up to the next name or paragraph."""
     meanings: dict[str, str] = {}
     one = f"(?:{'|'.join(map(re.escape, names))})"
     for paragraph in inspect.cleandoc(doc).split("\n\n"):
-        found = re.split(rf"(?:^|(?<=\s))({one}(?:, {one})*): ", " ".join(paragraph.split()))
-        for said_of, text in zip(found[1::2], found[2::2], strict=True):
-            sentence = text.partition("Raises ")[0]  # which is for programmers
-            meanings |= dict.fromkeys(said_of.split(", "), sentence.strip().rstrip(".;"))
+        pieces = re.split(rf"(?:^|(?<=\s))({one}(?:, {one})*): ", " ".join(paragraph.split()))
+        for labels, text in zip(pieces[1::2], pieces[2::2], strict=True):
+            sentence = text.partition("Raises ")[0]  # for programmers
+            meanings |= dict.fromkeys(labels.split(", "), sentence.strip().rstrip(".;"))
     return meanings
 
 
 def read_options(
     owner: str, options: Mapping[str, Option], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Check and convert the options somebody gave. Raises UserError naming the nearest option for a misspelt one."""
+    """Check and convert options. Raises UserError, with a suggestion for a misspelt name."""
     read = {}
     for name, value in given.items():
         if name not in options:

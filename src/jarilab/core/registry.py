@@ -1,8 +1,7 @@
-"""Names for classes, and spec strings that build them: `rotary:base=500,fraction=0.5` or `mine.py:Mine:k=3`.
+"""Registries of classes by name, and spec strings such as `rotary:base=500,fraction=0.5` or `mine.py:Mine:k=3`.
 
-A registry knows a package and nothing of what is in it: a class announces itself with `@registry.register("name")`, and
-the package's modules are imported the first time a name is asked for. A new file in the package is therefore all that a
-new entry takes, and a file anywhere else is named by its path.
+A class registers itself with `@registry.register("name")`. The modules of the package are imported when a name is first
+looked up, so a new file is all that a new entry needs. A class in any other file is named by its path.
 """
 
 from __future__ import annotations
@@ -48,14 +47,13 @@ class Spec:
 
 def _text(value: Any) -> str:
     if isinstance(value, float):
-        # The short form only where it is the same number: the text is what a checkpoint is built from.
+        # Short only if it is the same number, since checkpoints are rebuilt from this text.
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def spec_file(spec: str) -> Path | None:
-    """The Python file that a spec takes its class from, `mine.py` of `mine.py:Mine:k=3`, or None. This is the one
-    place that says what names a file."""
+    """The Python file of a spec, `mine.py` of `mine.py:Mine:k=3`, or None."""
     name = spec.strip().partition(":")[0]
     return Path(name) if name.endswith(".py") else None
 
@@ -66,8 +64,10 @@ _trusted: set[Path] = set()
 
 
 def trust_code(path: str | Path) -> None:
-    """Let specs execute this Python file from now on. What a person typed is trusted by the verb it was typed for; what
-    a run names is not, unless the person says so."""
+    """Allow specs to execute this Python file.
+
+    Files that the user typed are trusted by the command. Files that a run names need the user's permission.
+    """
     _trusted.add(Path(path).resolve())
 
 
@@ -87,9 +87,11 @@ def trust_recorded_code(paths: Sequence[Path], source: str, allowed: bool) -> No
 
 
 def split_specs(text: str) -> list[str]:
-    """The specs of a list: `rotary,none,rotary:base=500,fraction=0.5` has three, since `key=value` belongs to what is
-    before it, and in square brackets stands a list for the layers of one model: `none,[rotary,none]` has two. Raises
-    UserError where a bracket is open or closes nothing."""
+    """Split a list of specs at its commas.
+
+    `key=value` belongs to the spec before it: `rotary,none,rotary:base=500,fraction=0.5` has three. Square brackets
+    hold a list for the layers of one model: `none,[rotary,none]` has two. Raises UserError for an unmatched bracket.
+    """
     specs: list[str] = []
     depth, piece = 0, ""
     for letter in f"{text},":
@@ -128,8 +130,7 @@ class Registry:
         self._complete = False
 
     def register(self, name: str, *aliases: str) -> Callable[[type], type]:
-        """Announce a class under `name`. aliases: what else people call it, in small letters. A name that is taken is
-        refused."""
+        """Register a class. aliases: other names, in lower case. Raises ValueError if the name is taken."""
 
         def announce(target: type) -> type:
             taken = self._classes.setdefault(name, target)
@@ -143,12 +144,15 @@ class Registry:
         return announce
 
     def base(self, target: type[T]) -> type[T]:
-        """Announce the class that all of them derive from, so that a file with one such class need not say which."""
+        """Set the base class of all entries, so that a file with one subclass need not name it."""
         self._base = target
         return target
 
     def family(self, word: str, sentence: str, has: Callable[[type], bool]) -> None:
-        """Announce a word for several of them. sentence: what they have in common. has: whether a class is of it."""
+        """Register a word for several entries.
+
+        sentence: what they have in common. has: whether a class belongs to them.
+        """
         self._families[word] = sentence, has
 
     def names(self) -> list[str]:
@@ -163,7 +167,7 @@ class Registry:
         return sorted(self._classes)
 
     def aliases(self, name: str) -> list[str]:
-        """What else the class of this name is called."""
+        """Other names of an entry."""
         return sorted(alias for alias, meant in self._aliases.items() if meant == name)
 
     def spec(self, text: str) -> Spec:
@@ -189,20 +193,20 @@ class Registry:
         return Spec(name, target, read_options(name, options_of(target), _pairs(name, rest)))
 
     def _registered(self, typed: str) -> str:
-        """The registered name for what was typed: case is no difference, and other names are known too."""
+        """The registered name for a name, an alias or another case."""
         names = self.names()
         if typed in names:
             return typed
         lower = typed.lower()
         if lower in self._families:
-            raise self._several(lower)
+            raise self._ambiguous(lower)
         name = self._aliases.get(lower, lower)
         if name not in names:
             raise unknown(self.kind, typed, names, also=self._aliases)
         return name
 
-    def _several(self, word: str) -> UserError:
-        """The error for a word that means several."""
+    def _ambiguous(self, word: str) -> UserError:
+        """The error for a word that names several entries."""
         sentence, has = self._families[word]
         members = [name for name in self.names() if has(self._classes[name])]
         width = max(map(len, members), default=0)
@@ -211,7 +215,7 @@ class Registry:
         return UserError("\n".join([head, *lines]))
 
     def _check_file(self, path: Path, text: str) -> None:
-        """Raises UserError for a file that is not there, or that nobody spoke for."""
+        """Raises UserError for a file that is missing or not trusted."""
         if not path.is_file():
             raise UserError(
                 f"no file {path} to take the {self.kind} from; write the path as seen from {Path.cwd()}"
@@ -236,25 +240,25 @@ class Registry:
             )
 
     def _only_class(self, module: ModuleType, path: Path) -> str:
-        """The one class of this kind in a file. Raises UserError where there are more, or none."""
+        """The only class of this kind in a file. Raises UserError if there are several or none."""
         classes = _classes_of(module).items()
         fitting = [name for name, one in classes if self._fits(one)]
         if len(fitting) == 1:
             return fitting[0]
-        found = f"{len(fitting)} classes that could be the {self.kind}, {', '.join(fitting)}"
+        candidates = f"{len(fitting)} classes that could be the {self.kind}, {', '.join(fitting)}"
         if not fitting:
             raise UserError(
                 f"{path} has no class that could be the {self.kind}; write one that derives from "
                 f"{self._base.__module__}.{self._base.__name__}"
             )
-        raise UserError(f"{path} has {found}; name one of them, such as {path}:{fitting[0]}")
+        raise UserError(f"{path} has {candidates}; name one of them, such as {path}:{fitting[0]}")
 
     def _fits(self, target: type) -> bool:
         return issubclass(target, self._base) and not inspect.isabstract(target)
 
 
 def first_sentence(target: type) -> str:
-    """What a class is, by the first sentence of its docstring."""
+    """The first sentence of the docstring."""
     paragraph = inspect.cleandoc(target.__doc__ or "").partition("\n\n")[0]
     text = " ".join(paragraph.split())
     return re.split(r"\.(?=\s+[A-Z`]|$)", text, maxsplit=1)[0]
@@ -276,17 +280,17 @@ def _pairs(name: str, text: str) -> dict[str, str]:
 
 
 def _module_of(path: Path) -> ModuleType:
-    """A Python file, executed once. Raises UserError where that fails."""
+    """Execute a Python file once. Raises UserError if that fails."""
     name = f"jarilab_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserError(
@@ -296,7 +300,7 @@ def _module_of(path: Path) -> ModuleType:
 
 
 def _classes_of(module: ModuleType) -> dict[str, type]:
-    """The classes that a module defines itself."""
+    """The classes defined in a module, without imported ones."""
     values = vars(module).items()
     return {n: v for n, v in values if inspect.isclass(v) and v.__module__ == module.__name__}
 

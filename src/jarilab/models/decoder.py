@@ -206,7 +206,7 @@ def positions_after(prompt: Tokens) -> Callable[[Tensor, int, Tensor], Positions
             coordinates=coordinates,
             order=before.order + step_L,
             unplaced=unplaced,
-            within=(least + first, most + end - 1, coordinates) if counted else None,
+            cached_bounds=(least + first, most + end - 1, coordinates) if counted else None,
         )
 
     return following

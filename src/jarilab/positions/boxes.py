@@ -1,7 +1,7 @@
-"""Boxes around objects: two ways to write them, and how much two of them agree.
+"""Bounding boxes: two formats, area, IoU and GIoU.
 
-`cxcywh`: centre, width and height, as shares of the image. `xyxy`: left, top, right, bottom, in whatever unit.
-Everything here is defined for degenerate boxes too, with finite values and gradients: sides count as SMALLEST at least.
+`cxcywh`: centre, width and height, relative to the image. `xyxy`: left, top, right, bottom, in any unit.
+Values and gradients are finite for degenerate boxes too, since sides are at least MIN_SIDE.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import torch
 
 from jarilab.core.shapes import Float, Tensor
 
-SMALLEST = 1e-6
+MIN_SIDE = 1e-6
 
 Boxes = Float[Tensor, "... 4"]
 
 
 @dataclass(frozen=True, eq=False)
 class Detected:
-    """What a detector says, for each of its S layers, the last one counting, and each of N queries.
+    """Output of a detector for each of its S layers, of which the last counts, and each of N object queries.
 
-    scores: of the classes and, the last of K, of "nothing". boxes: centre, width and height as shares of the image.
+    scores: of K classes, the last of which is "no object". boxes: cxcywh.
     """
 
     scores: Float[Tensor, "S B N K"]
@@ -29,16 +29,16 @@ class Detected:
 
 
 def to_xyxy(boxes: Boxes) -> Boxes:
-    """Centre, width and height as left, top, right, bottom. Sides below SMALLEST, negative ones too, become that."""
+    """Convert cxcywh to xyxy. Sides below MIN_SIDE become MIN_SIDE."""
     centre, sides = boxes.split(2, -1)
-    half = sides.clamp_min(SMALLEST) / 2
+    half = sides.clamp_min(MIN_SIDE) / 2
     low = centre - half
     high = centre + half
     return torch.cat((low, high), -1)
 
 
 def to_cxcywh(boxes: Boxes) -> Boxes:
-    """Left, top, right, bottom as centre, width and height."""
+    """Convert xyxy to cxcywh."""
     low, high = boxes.split(2, -1)
     centre = (low + high) / 2
     sides = high - low
@@ -46,22 +46,22 @@ def to_cxcywh(boxes: Boxes) -> Boxes:
 
 
 def area(boxes: Boxes) -> Float[Tensor, "*N"]:
-    """Of boxes as left, top, right, bottom."""
+    """Area of boxes in xyxy."""
     low, high = boxes.split(2, -1)
     return _area(low, high)
 
 
 def iou(one: Boxes, other: Boxes) -> Tensor:
-    """The share of what two boxes, left, top, right, bottom, cover that both cover; by broadcasting."""
-    found, _ = _iou_and_union(*one.split(2, -1), *other.split(2, -1))
-    return found
+    """Intersection over union of boxes in xyxy, with broadcasting."""
+    ratio, _ = _iou_and_union(*one.split(2, -1), *other.split(2, -1))
+    return ratio
 
 
 def iou_and_giou(one: Boxes, other: Boxes) -> tuple[Tensor, Tensor]:
-    """IoU and generalised IoU (Rezatofighi et al. 2019) of boxes as left, top, right, bottom, by broadcasting.
+    """IoU and generalized IoU (Rezatofighi et al. 2019) of boxes in xyxy, with broadcasting.
 
-    GIoU is IoU less the share of the smallest box around both that neither covers: -1 ... 1, and it tells two boxes
-    that are far apart from two that nearly touch.
+    GIoU subtracts the fraction of the smallest enclosing box that neither box covers. It lies in -1 ... 1 and depends
+    on the distance of boxes that do not overlap.
     """
     one_low, one_high = one.split(2, -1)
     other_low, other_high = other.split(2, -1)
@@ -78,12 +78,12 @@ def _iou_and_union(
 ) -> tuple[Tensor, Tensor]:
     low = torch.maximum(one_low, other_low)
     high = torch.minimum(one_high, other_high)
-    sides = (high - low).clamp_min(0.0)  # nothing where they do not meet
+    sides = (high - low).clamp_min(0.0)  # 0 if they do not overlap
     shared = sides.prod(-1)
     union = _area(one_low, one_high) + _area(other_low, other_high) - shared
     return shared / union, union
 
 
 def _area(low: Tensor, high: Tensor) -> Tensor:
-    sides = (high - low).clamp_min(SMALLEST)
+    sides = (high - low).clamp_min(MIN_SIDE)
     return sides.prod(-1)

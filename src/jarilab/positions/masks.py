@@ -1,6 +1,6 @@
-"""Who may attend to whom. True always means: may attend.
+"""Attention masks. True always means: may attend.
 
-A Mask is a set of rules, kept symbolic so that a kernel can use its own flag for them; `dense` writes it out.
+A Mask is a set of rules, kept symbolic so that kernels can use flags for them. `dense` materializes it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from jarilab.core.shapes import Bool, Int, Tensor
 from jarilab.positions.coordinates import Positions
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Of the numbers of a row, a query and a key: whether the query may attend to the key."""
+"""From the indices of batch row, query and key: whether the query may attend to the key."""
 
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """Rules that must all hold for a query to attend to a key.
+    """Rules for attention; a query may attend to a key if all of them hold.
 
-    causal: only to itself and what came before, by `Positions.order`, so one query at the end sees every key.
-    window: only to keys fewer than this many steps away in order.
+    causal: only to itself and earlier tokens, by `Positions.order`.
+    window: only to keys fewer than this many steps away, by `Positions.order`.
     keys: `(B, K)`, False on padding.
-    documents: ids of the queries' and the keys' documents, `(B, Q)` and `(B, K)`: only within the same one.
-    pairs: `(Q, K)` or `(B, Q, K)`, any rule of one's own.
+    documents: document IDs of queries and keys, `(B, Q)` and `(B, K)`: only within one document.
+    pairs: `(Q, K)` or `(B, Q, K)`, any other rule.
     """
 
     causal: bool = False
@@ -49,28 +49,30 @@ class Mask:
 
     @property
     def plain_causal(self) -> bool:
-        """Nothing but the causal rule."""
+        """Whether only the causal rule is set."""
         others = (self.window, self.keys, self.documents, self.pairs)
         return self.causal and all(rule is None for rule in others)
 
     @property
     def of_keys(self) -> bool:
-        """Nothing but padding, which hides the same keys from all queries."""
+        """Whether only the rule of padded keys may be set."""
         others = (self.causal or None, self.window, self.documents, self.pairs)
         return all(rule is None for rule in others)
 
     @property
     def rows(self) -> int | None:
-        """How many rows of a batch the rules tell apart; None where they are the same for all."""
+        """The number of batch rows with rules of their own; None if all rows share them."""
         documents = None if self.documents is None else self.documents[0]
-        of_rows = (self.keys, documents, self._pairs())
-        counts = [rule.shape[0] for rule in of_rows if rule is not None]
+        rules = (self.keys, documents, self._pairs())
+        counts = [rule.shape[0] for rule in rules if rule is not None]
         count = max([1, *counts])
         return count if count > 1 else None
 
     def hides_nothing(self, q_pos: Positions, k_pos: Positions) -> bool:
-        """Whether it is one query behind all keys, as where tokens are written, which sees them all. Asks where the
-        numbers are, so it is for those on a CPU. False where it would take longer to find out."""
+        """Whether a single query sees all keys, as in generation. False if checking would be slow.
+
+        Reads values of the positions, which synchronizes an accelerator.
+        """
         others = (self.keys, self.documents, self.pairs)
         if q_pos.length != 1 or not k_pos.length or any(rule is not None for rule in others):
             return False
@@ -87,10 +89,12 @@ class Mask:
         return self.pairs[None]
 
     def rule(self, q_pos: Positions, k_pos: Positions) -> Rule | None:
-        """All rules as one function of the numbers of a row, a query and a key, which compares a few numbers for each
-        pair and keeps none; None if nothing is hidden. Raises UserError for padding of another number of keys."""
+        """All rules as one function of the indices of batch row, query and key; None if there are no rules.
+
+        Raises UserError if `keys` covers another number of keys.
+        """
         rules: list[Rule] = []
-        # Views: a compiled kernel is compiled anew, and complains, where two of its tensors are one at times.
+        # Views, since a compiled kernel is recompiled if two of its tensors are sometimes the same object.
         q_order, k_order = q_pos.order[:], k_pos.order[:]
         if self.causal:
             rules.append(lambda b, q, k: q_order[q] >= k_order[k])
@@ -101,48 +105,48 @@ class Mask:
             keys = self.keys
             if keys.shape[-1] != k_pos.length:
                 raise UserError(
-                    f"the padding mask covers {keys.shape[-1]} keys, but there are {k_pos.length}"
+                    f"expected a padding mask of {k_pos.length} keys, got {keys.shape[-1]}; pass one value per key"
                 )
-            rules.append(lambda b, q, k: keys[_own(keys, b), k])
+            rules.append(lambda b, q, k: keys[_row(keys, b), k])
         if self.documents is not None:
-            of_q, of_k = (ids[:] for ids in self.documents)
-            rules.append(lambda b, q, k: of_q[_own(of_q, b), q] == of_k[_own(of_k, b), k])
+            q_ids, k_ids = (ids[:] for ids in self.documents)
+            rules.append(lambda b, q, k: q_ids[_row(q_ids, b), q] == k_ids[_row(k_ids, b), k])
         pairs = self._pairs()
         if pairs is not None:
-            rules.append(lambda b, q, k: pairs[_own(pairs, b), q, k])
+            rules.append(lambda b, q, k: pairs[_row(pairs, b), q, k])
         if not rules:
             return None
 
-        def all_of_them(b: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        def conjunction(b: Tensor, q: Tensor, k: Tensor) -> Tensor:
             allowed = rules[0](b, q, k)
-            for one in rules[1:]:
-                allowed = allowed & one(b, q, k)
+            for rule in rules[1:]:
+                allowed = allowed & rule(b, q, k)
             return allowed
 
-        return all_of_them
+        return conjunction
 
     def dense(self, q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "B 1 Q K"] | None:
-        """All rules as one tensor whose first and third axis may be 1 for broadcasting; None if nothing is hidden."""
+        """The mask as a tensor; its first and third axis may be 1. None if there are no rules."""
         return self.part(q_pos, k_pos, slice(0, q_pos.length), slice(0, k_pos.length))
 
     def part(
         self, q_pos: Positions, k_pos: Positions, rows: slice, keys: slice
     ) -> Bool[Tensor, "B 1 Q K"] | None:
-        """The same for some queries and keys that follow each other."""
-        if self.plain_causal:  # without the numbers of rows, queries and keys
+        """`dense` for consecutive queries `rows` and keys."""
+        if self.plain_causal:  # needs no indices
             return (q_pos.order[rows].unsqueeze(-1) >= k_pos.order[keys])[None, None]
-        allows = self.rule(q_pos, k_pos)
-        if allows is None:
+        rule = self.rule(q_pos, k_pos)
+        if rule is None:
             return None
         device = q_pos.order.device
         b_B111 = torch.arange(self.rows or 1, device=device).view(-1, 1, 1, 1)
         q_Q1 = torch.arange(rows.start, rows.stop, device=device).unsqueeze(-1)
         k_K = torch.arange(keys.start, keys.stop, device=device)
-        allowed = allows(b_B111, q_Q1, k_K)
+        allowed = rule(b_B111, q_Q1, k_K)
         missing_axes = 4 - allowed.ndim
         return allowed[(None,) * missing_axes]
 
 
-def _own(of_rows: Tensor, b: Tensor) -> Tensor:
-    """The row that row b of a batch reads: its own, or the one that all share."""
-    return b if of_rows.shape[0] > 1 else torch.zeros_like(b)
+def _row(rows: Tensor, b: Tensor) -> Tensor:
+    """Index of batch row b in `rows`, whose first axis may be 1."""
+    return b if rows.shape[0] > 1 else torch.zeros_like(b)

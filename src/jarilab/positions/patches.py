@@ -1,5 +1,4 @@
-"""Images, and the patches that attention reads them by: cut here and nowhere else, so that models, encodings and
-drawings agree on which patch is which."""
+"""Images and their patches, split here for models, encodings and drawings alike."""
 
 from __future__ import annotations
 
@@ -11,16 +10,15 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.positions.coordinates import Positions
 
-MOST = 1 << 16
-"""Patches of an image: a pass over so many already takes minutes."""
+# Patches of an image. One pass over so many already takes minutes.
+MAX_PATCHES = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """What a model of images reads.
+    """A batch of images, with padding.
 
-    pixels: `(B, C, H, W)`, normalised as the task says. keep: `(B, H, W)`, False on what was added to make images of
-    several sizes alike, or None where there is nothing such.
+    pixels: `(B, C, H, W)`, normalized as the task specifies. keep: `(B, H, W)`, False on padding, or None.
     """
 
     pixels: Float[Tensor, "B C H W"]
@@ -28,7 +26,7 @@ class Images:
 
     @staticmethod
     def of(images: Float[Tensor, "B C H W"] | Images) -> Images:
-        """Plain pixels are whole images; Images stay what they are. Raises UserError for anything else."""
+        """Convert pixels `(B, C, H, W)` to Images; returns Images unchanged. Raises UserError for other shapes."""
         if isinstance(images, Images):
             return images
         if images.ndim != 4 or not images.is_floating_point():
@@ -45,7 +43,7 @@ class Images:
 
 
 def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:
-    """Rows and columns of the patches of an image. Raises UserError where they do not divide it."""
+    """Rows and columns of patches. Raises UserError if `patch` does not divide the sides or gives too many patches."""
     height, width = size
     if any(side < patch or side % patch for side in size):
         rows, columns = (max(1, side // patch) for side in size)
@@ -54,16 +52,16 @@ def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:
             f"{rows * patch} x {columns * patch}, or a patch that divides both sides"
         )
     rows, columns = height // patch, width // patch
-    if rows * columns > MOST:
+    if rows * columns > MAX_PATCHES:
         raise UserError(
             f"an image of {height} x {width} pixels has {rows * columns:,} patches of {patch} x {patch}: expected "
-            f"{MOST:,} at most, for each looks at all; make the image smaller or the patch larger"
+            f"{MAX_PATCHES:,} at most, since attention compares all pairs; make the image smaller or the patch larger"
         )
     return rows, columns
 
 
 def patchify(pixels: Float[Tensor, "B C H W"], patch: int) -> Float[Tensor, "B L N"]:
-    """The patches in row-major order, each the N = C * patch * patch numbers of its channels, rows and columns."""
+    """Patches in row-major order, each N = C * patch * patch values by channel, row and column."""
     height, width = pixels.shape[2:]
     rows, columns = grid_of((height, width), patch)
     cut = pixels.unflatten(3, (columns, patch)).unflatten(2, (rows, patch))  # B C rows P columns P
@@ -72,7 +70,7 @@ def patchify(pixels: Float[Tensor, "B C H W"], patch: int) -> Float[Tensor, "B L
 
 
 def patch_keep(keep: Bool[Tensor, "B H W"] | None, patch: int) -> Bool[Tensor, "B L"] | None:
-    """Which patches hold anything of their image."""
+    """True for patches with any pixel that is not padding."""
     if keep is None:
         return None
     patches = patchify(keep.unsqueeze(1).float(), patch)
@@ -80,8 +78,7 @@ def patch_keep(keep: Bool[Tensor, "B H W"] | None, patch: int) -> Bool[Tensor, "
 
 
 def patch_names(positions: Positions) -> list[str]:
-    """Each token of an image as a person reads it: `3,0` is the patch in row 3, column 0; those without a place are
-    `[0]`, `[1]`, ..."""
+    """Names of the tokens of an image: `3,0` for row 3, column 0; `[0]`, `[1]`, ... for tokens without a position."""
     coordinates_LA = _of_first(positions.coordinates, 2).tolist()
     unplaced_L = [False] * positions.length
     if positions.unplaced is not None:
@@ -97,17 +94,17 @@ def patch_names(positions: Positions) -> list[str]:
 
 
 def _of_first(values: Tensor, axes: int) -> Tensor:
-    """Those of the first image of a batch; of values without a batch, all."""
+    """Values of the first image of a batch; all values if there is no batch axis."""
     return values if values.ndim == axes else values[0]
 
 
 @dataclass(frozen=True, eq=False)
 class PatchedImage:
-    """An image, and where the patches lie on it.
+    """An image and the grid of its patches.
 
-    pixels: `(C, H, W)`. rows, columns: of patches. height, width: of the image, in patches; less than rows and columns
-    where padding was added. first: the number of tokens before the first patch. pool: what a class is read from, `mean`
-    of the patches, `class` token, or None.
+    pixels: `(C, H, W)`. rows, columns: of patches. height, width: of the image in patches; less than rows and columns
+    if there is padding. first: the number of tokens before the first patch. pool: what classification reads, `mean` of
+    the patches, `class` token, or None.
     """
 
     pixels: UInt8[Tensor, "C H W"]

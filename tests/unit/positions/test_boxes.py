@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from jarilab.positions.boxes import SMALLEST, area, iou, iou_and_giou, to_cxcywh, to_xyxy
+from jarilab.positions.boxes import MIN_SIDE, area, iou, iou_and_giou, to_cxcywh, to_xyxy
 
 
 def test_formats_go_there_and_back() -> None:
@@ -48,5 +48,5 @@ def test_degenerate_boxes_are_finite_forward_and_backward(box: list[float], othe
 
 
 def test_sides_count_as_the_smallest_at_least() -> None:
-    assert float(area(torch.tensor([3.0, 3.0, 3.0, 5.0]))) == pytest.approx(2 * SMALLEST)
-    assert float(area(torch.tensor([3.0, 3.0, 1.0, 5.0]))) == pytest.approx(2 * SMALLEST)
+    assert float(area(torch.tensor([3.0, 3.0, 3.0, 5.0]))) == pytest.approx(2 * MIN_SIDE)
+    assert float(area(torch.tensor([3.0, 3.0, 1.0, 5.0]))) == pytest.approx(2 * MIN_SIDE)

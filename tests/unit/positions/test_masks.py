@@ -80,5 +80,5 @@ def test_a_mask_that_is_not_boolean_is_refused():
 
 
 def test_a_padding_mask_of_another_length_is_refused():
-    with pytest.raises(UserError, match="the padding mask covers 3 keys, but there are 4"):
+    with pytest.raises(UserError, match="a padding mask of 4 keys, got 3"):
         rows(Mask(keys=torch.ones(1, 3, dtype=torch.bool)))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from jarilab.core.devices import to_device
 from jarilab.core.errors import UserError
-from jarilab.positions.coordinates import Positions, Tokens, distance, unrelated
+from jarilab.positions.coordinates import Positions, Tokens, distance, undefined_pairs
 
 
 def test_a_sequence_counts_from_its_start():
@@ -107,10 +107,10 @@ def test_a_sequence_of_parts_says_where_its_tokens_have_no_place():
 
 def test_no_distance_lies_between_the_parts_of_a_sequence():
     words, codes = {(0, 0), (0, 1), (1, 0), (1, 1)}, {(3, 3), (3, 4), (4, 3), (4, 4)}
-    apart = unrelated(JOINT, JOINT)
+    apart = undefined_pairs(JOINT, JOINT)
     assert apart is not None
     assert {tuple(pair) for pair in (~apart).nonzero().tolist()} == words | codes
-    assert unrelated(Positions.grid(2, 3), Positions.grid(2, 3)) is None
+    assert undefined_pairs(Positions.grid(2, 3), Positions.grid(2, 3)) is None
 
 
 def test_plain_token_numbers_are_placed_from_0():

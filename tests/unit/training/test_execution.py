@@ -151,8 +151,6 @@ def test_another_error_in_a_step_stays_what_it_is(tmp_path, monkeypatch):
 def test_a_device_that_is_not_there_ends_before_anything_is_written(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(
-        UserError, match=r"cuda:1 was asked for, and PyTorch .* finds .* here; use --device cpu or auto"
-    ):
+    with pytest.raises(UserError, match=r"cuda:1 was requested, and PyTorch .* finds .*; use --device cpu or auto"):
         api.train("arithmetic", tmp_path / "run", device="cuda:1")
     assert not (tmp_path / "run").exists()

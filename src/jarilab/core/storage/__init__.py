@@ -1,1 +1,1 @@
-"""What is written to disk: whole files or none, and a cache by content."""
+"""Atomic writes, checked reads, and a cache by content."""

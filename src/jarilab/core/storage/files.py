@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and the reading of our own."""
+"""Atomic writes, and checked reads of files that jarilab wrote."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from jarilab.core.errors import UserError
 
 MAX_JSON_BYTES = 16 * 2**20
 MAX_FILE_BYTES = 2**42
-"""Of weights: what no disk of today holds in one file, and no endless file ends before."""
+"""Upper bound for weights; it stops reads of endless files."""
 MAX_FOLDER_DEPTH = 200
-"""In each other."""
 SEAL = "sha256"
-"""The field of a sealed record that holds the digest of all others."""
+"""The field with the digest of all other fields of a record."""
 
 
 _FLAGS = ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
 _PLAIN = sum(getattr(os, name, 0) for name in _FLAGS)
-"""How files are opened, as far as this system has it: Windows has the last alone, and follows links."""
+"""Flags for opening files, where the system has them. Windows has only the last and follows links."""
 
 
 @contextlib.contextmanager
 def open_checked(path: Path, largest: int = MAX_FILE_BYTES) -> Iterator[io.BufferedReader]:
-    """A file of ours, to be read: a plain one of so many bytes at most. Nothing is waited for, as a FIFO would be, and
-    no link is followed. Raises UserError that names the file."""
-    # Links, devices and FIFOs are told apart after opening: what stands there before may be another file by then.
+    """Open a regular file of at most `largest` bytes for reading, without following links.
+
+    Raises UserError, naming the file.
+    """
+    # Checked after opening, since the path may name another file by then. O_NONBLOCK does not wait for a FIFO.
     flags = os.O_RDONLY | _PLAIN
     try:
         descriptor = os.open(path, flags)
@@ -56,42 +57,42 @@ def open_checked(path: Path, largest: int = MAX_FILE_BYTES) -> Iterator[io.Buffe
 
 
 def read_bytes(path: Path, largest: int = MAX_JSON_BYTES) -> bytes:
-    """All of a file of ours, as `open_checked` opens it."""
+    """The contents of a file, opened with `open_checked`."""
     with open_checked(path, largest) as file:
         try:
-            held = file.read(largest + 1)
+            contents = file.read(largest + 1)
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    if len(held) > largest:  # it grew meanwhile
+    if len(contents) > largest:  # the file has grown
         raise UserError(f"{path} is larger than {largest >> 20} MB, which no file of jari is")
-    return held
+    return contents
 
 
 def read_json(path: Path) -> Any:
-    """The JSON in a file of ours. Raises UserError that names the file."""
-    held = read_bytes(path)
+    """Read a JSON file. Raises UserError, naming the file."""
+    contents = read_bytes(path)
     try:
-        return json.loads(held, parse_constant=_no_number)
+        return json.loads(contents, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
 
 
-def _no_number(word: str) -> None:
+def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is no number of JSON")
 
 
 def digest(value: Any) -> str:
-    """Of a value that JSON can hold, however it is written down. Raises ValueError for one that is no finite number."""
+    """SHA-256 of a JSON value, whatever its formatting. Raises ValueError for NaN and infinity."""
     return sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode())
 
 
 def seal_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record and the digest of it, by which a changed digit is noticed."""
+    """The record with its digest, which detects any change."""
     return {**record, SEAL: digest(record)}
 
 
 def unseal_record(path: Path, record: Any) -> Any:
-    """The record without its digest. Raises UserError, naming the file, where the digest is missing or another."""
+    """The record without its digest. Raises UserError, naming the file, if the digest is missing or wrong."""
     fields = record if isinstance(record, dict) else {}
     inner = {name: value for name, value in fields.items() if name != SEAL}
     if not matches_digest(fields.get(SEAL), inner):
@@ -100,7 +101,7 @@ def unseal_record(path: Path, record: Any) -> Any:
 
 
 def check_format(path: Path, expected: str, record: Any) -> None:
-    """Raises UserError where a record is of another format, as another version of jarilab wrote it."""
+    """Raises UserError for a record in the format of another version of jarilab."""
     got = record.get("format") if isinstance(record, dict) else None
     if got != expected:
         raise UserError(
@@ -109,17 +110,16 @@ def check_format(path: Path, expected: str, record: Any) -> None:
         )
 
 
-def matches_digest(held: Any, value: Any) -> bool:
-    """Whether this is the digest of a value that was read from a file, which may be anything."""
+def matches_digest(expected: Any, value: Any) -> bool:
+    """Whether a value, which may be anything, has this digest."""
     try:
-        return digest(value) == held
+        return digest(value) == expected
     except (ValueError, RecursionError):  # 1e999 is read as infinity
         return False
 
 
 def checked_folder(name: str | Path) -> Path:
-    """The folder to write into. Raises UserError for a name that no record could hold, or so many folders in each other
-    that nobody means."""
+    """The path of an output folder. Raises UserError for names that are not UTF-8 and for too many nested folders."""
     path = Path(name)
     try:
         str(path).encode()
@@ -135,23 +135,23 @@ def checked_folder(name: str | Path) -> Path:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file by this JSON, in one step. NaN and infinity are refused. Raises UserError on a full disk."""
+    """Write JSON atomically. Raises ValueError for NaN and infinity, UserError if the disk is full."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str | Iterable[str]) -> None:
-    """Replace a file by this text, or by pieces of it one after another, as `write_bytes` does."""
+    """Write text, or an iterable of texts, atomically. Raises UserError if the disk is full."""
     pieces = [text] if isinstance(text, str) else text
     _write(path, (piece.encode() for piece in pieces))
 
 
-def write_bytes(path: Path, held: bytes) -> None:
-    """Replace a file in one step: readers see the old or the new one. Raises UserError on a full disk."""
-    _write(path, [held])
+def write_bytes(path: Path, contents: bytes) -> None:
+    """Write bytes atomically: readers see the old file or the new one. Raises UserError if the disk is full."""
+    _write(path, [contents])
 
 
 def _write(path: Path, pieces: Iterable[bytes]) -> None:
-    if path.exists() and not path.is_file():  # a device or a folder would be gone
+    if path.exists() and not path.is_file():  # never replace a device or a folder
         raise UserError(
             f"{path} is there already and no file that could be replaced; choose another name"
         )
@@ -171,8 +171,7 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Where to write what takes the place of `path` when the block ends: the old file or the new one, never a part.
-    After an error nothing of it is left."""
+    """Context: a temporary path that replaces `path` at the end, and is removed after an error."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
@@ -185,26 +184,26 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def write_weights(
     tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """As safetensors, to be read by whom the umask lets: the library lets their owner alone."""
+    """Write safetensors with the permissions of the umask."""
+    # The library restricts permissions to the owner.
     path.touch()
     mode = path.stat().st_mode
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
     path.chmod(stat.S_IMODE(mode))
 
 
-def sha256(held: bytes | Path, largest: int = MAX_FILE_BYTES) -> str:
-    """Of these bytes, or of the contents of a file, in hexadecimal digits. Raises UserError for a file that is no plain
-    one, or larger."""
-    if isinstance(held, bytes):
-        return hashlib.sha256(held).hexdigest()
-    with open_checked(held, largest) as file:
+def sha256(contents: bytes | Path, largest: int = MAX_FILE_BYTES) -> str:
+    """Hexadecimal SHA-256 of bytes or of a file. Raises UserError for a file that is not regular or too large."""
+    if isinstance(contents, bytes):
+        return hashlib.sha256(contents).hexdigest()
+    with open_checked(contents, largest) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fsync(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
-    with contextlib.suppress(PermissionError):  # some systems do not open folders
-        # Windows synchronises only what may be written.
+    """Flush a file or folder to the disk."""
+    with contextlib.suppress(PermissionError):  # some systems cannot open folders
+        # Windows can flush only files opened for writing.
         descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
         try:
             os.fsync(descriptor)

@@ -22,7 +22,7 @@ from jarilab.encodings.numbers import (
     softplus,
     without_autocast,
 )
-from jarilab.positions.coordinates import Positions, distance, offsets, unrelated
+from jarilab.positions.coordinates import Positions, distance, offsets, undefined_pairs
 
 SWIN_RANGE = 8.0  # Swin V2 scales the largest offset to this before the logarithm
 SWIN_MAX_BIAS = 8.0  # a bias of Swin V2 lies between this and its negative
@@ -142,7 +142,7 @@ class Fire(Encoding):
         farthest = torch.maximum(index.to(threshold.dtype), threshold).unsqueeze(-1)
         bias_HR = self._bias_of(ahead.flatten(), farthest.expand(ahead.shape).flatten())
         bias = bias_HR.unflatten(1, ahead.shape).movedim(0, -3)
-        excluded = unrelated(q_pos, k_pos)
+        excluded = undefined_pairs(q_pos, k_pos)
         return bias if excluded is None else bias.masked_fill(excluded.unsqueeze(-3), 0.0)
 
     def _bias_of(self, ahead_R: Tensor, farthest: Tensor) -> Float[Tensor, "H R"]:
@@ -249,7 +249,7 @@ class ContinuousBias2d(Encoding):
         by_offset = not down.is_floating_point() and not torch.compiler.is_compiling()
         compute = self._bias_by_offset if by_offset else self._bias_of_pairs
         bias = compute(down, right)
-        excluded = unrelated(q_pos, k_pos)
+        excluded = undefined_pairs(q_pos, k_pos)
         return bias if excluded is None else bias.masked_fill(excluded.unsqueeze(-3), 0.0)
 
     def _bias_by_offset(self, down: Tensor, right: Tensor) -> Float[Tensor, "*B H Q K"]:

@@ -13,7 +13,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.numbers import best_float_dtype, check_integer, interpolate_plane
-from jarilab.positions.coordinates import Positions, distance, offsets, unrelated
+from jarilab.positions.coordinates import Positions, distance, offsets, undefined_pairs
 
 
 @final
@@ -75,7 +75,7 @@ class T5(Encoding):
         columns = (ahead.clamp(-end, end) + end).flatten()
         bias_H = row_HR.index_select(1, columns).view(heads, *ahead.shape)
         bias = bias_H.movedim(0, -3)
-        excluded = unrelated(q_pos, k_pos)
+        excluded = undefined_pairs(q_pos, k_pos)
         return bias if excluded is None else bias.masked_fill(excluded.unsqueeze(-3), 0.0)
 
     def bucket(self, ahead: Int[Tensor, "*P"]) -> Int[Tensor, "*P"]:
@@ -140,7 +140,7 @@ class Table2d(Encoding):
         row = self._clamp_to_table("rows", down, self.rows) + self.rows
         column = self._clamp_to_table("columns", right, self.columns) + self.columns
         bias = interpolate_plane(self._bias_of, row, column).movedim(-1, -3)
-        excluded = unrelated(q_pos, k_pos)
+        excluded = undefined_pairs(q_pos, k_pos)
         return bias if excluded is None else bias.masked_fill(excluded.unsqueeze(-3), 0.0)
 
     def _bias_of(self, row: Tensor, column: Tensor) -> Float[Tensor, "*P H"]:

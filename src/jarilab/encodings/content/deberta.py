@@ -13,7 +13,7 @@ from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.content.shaw import Relation
 from jarilab.encodings.distance_forms import DistanceVectors, VectorTable
 from jarilab.encodings.numbers import check_integer
-from jarilab.positions.coordinates import Positions, distance, unrelated
+from jarilab.positions.coordinates import Positions, distance, undefined_pairs
 
 
 @final
@@ -56,7 +56,7 @@ class DeBERTa(Encoding):
         """The row of the table for each pair."""
         behind = -check_integer("deberta", distance(q_pos, k_pos))
         rows = (behind + self.clip).clamp(0, 2 * self.clip - 1)
-        return Relation(rows, unrelated(q_pos, k_pos))
+        return Relation(rows, undefined_pairs(q_pos, k_pos))
 
     def terms(
         self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], relation: Relation

@@ -11,7 +11,7 @@ from torch.nn import functional
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.base import PROVIDED, Encoding, Site, registry
 from jarilab.encodings.numbers import at_least_float32
-from jarilab.positions.coordinates import Positions, unrelated
+from jarilab.positions.coordinates import Positions, undefined_pairs
 
 
 @final
@@ -54,7 +54,7 @@ class Forgetting(Encoding):
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"] | None:
         """True for pairs in which a token has no position."""
-        return unrelated(q_pos, k_pos)
+        return undefined_pairs(q_pos, k_pos)
 
     def terms(
         self,

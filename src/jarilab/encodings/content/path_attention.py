@@ -12,7 +12,7 @@ from torch.nn import functional
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.encodings.base import PROVIDED, Encoding, Site, registry
 from jarilab.encodings.numbers import at_least_float32, without_autocast
-from jarilab.positions.coordinates import Positions, unrelated
+from jarilab.positions.coordinates import Positions, undefined_pairs
 
 # Keys that are processed at once. It changes no score, only the time.
 CHUNK = 32
@@ -59,7 +59,7 @@ class PathAttention(Encoding):
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"] | None:
         """True for pairs in which a token has no position."""
-        return unrelated(q_pos, k_pos)
+        return undefined_pairs(q_pos, k_pos)
 
     def terms(
         self,

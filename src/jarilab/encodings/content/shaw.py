@@ -15,7 +15,7 @@ from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.distance_forms import DistanceVectors, VectorTable
 from jarilab.encodings.numbers import check_integer
 from jarilab.encodings.skew import skew, skew_offset, unskew
-from jarilab.positions.coordinates import Positions, distance, offsets, unrelated
+from jarilab.positions.coordinates import Positions, distance, offsets, undefined_pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ class Shaw(Encoding):
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> Relation:
         """The row of the tables for each pair: clip(j - i) + clip, or the graph's label."""
-        excluded = unrelated(q_pos, k_pos)
+        excluded = undefined_pairs(q_pos, k_pos)
         if self.labels:
             return Relation(self._labels_of_pairs(q_pos, k_pos), excluded)
         if k_pos.relations is not None:
@@ -192,7 +192,7 @@ class Shaw2d(Encoding):
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> tuple[Relation, Relation]:
         """The rows of the tables for each pair: of the tables for rows, and of those for columns."""
-        excluded = unrelated(q_pos, k_pos)
+        excluded = undefined_pairs(q_pos, k_pos)
         down, right = offsets(q_pos, k_pos)
         rows = _clipped_rows("shaw2d", down, self.clip)
         columns = _clipped_rows("shaw2d", right, self.clip)

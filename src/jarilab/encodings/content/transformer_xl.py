@@ -14,7 +14,7 @@ from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.distance_forms import DistanceVectors, VectorTable
 from jarilab.encodings.numbers import angles, frequencies
-from jarilab.positions.coordinates import Positions, unrelated
+from jarilab.positions.coordinates import Positions, undefined_pairs
 
 # Distances between those whose sine is computed. It changes no number by more than its last digit in float64.
 STEP = 64
@@ -65,7 +65,7 @@ class TransformerXL(Encoding):
         self.reset()
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> Waves:
-        excluded = unrelated(q_pos, k_pos)
+        excluded = undefined_pairs(q_pos, k_pos)
         return Waves(*self._waves(q_pos), *self._waves(k_pos), excluded)
 
     def _waves(self, pos: Positions) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import nn
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.encodings.base import PROVIDED, Encoding, Site, registry
 from jarilab.encodings.numbers import angles, frequencies
-from jarilab.positions.coordinates import Positions, unrelated
+from jarilab.positions.coordinates import Positions, undefined_pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class Pope(Encoding):
         q_angle, k_angle = self._angles(q_pos), self._angles(k_pos)
         phase_H1E = self.phase.clamp(-2 * math.pi, 0.0).unsqueeze(1)
         k_angle = k_angle + phase_H1E.to(k_angle.dtype)
-        return PolarAngles(_waves(q_angle), _waves(k_angle), unrelated(q_pos, k_pos))
+        return PolarAngles(_waves(q_angle), _waves(k_angle), undefined_pairs(q_pos, k_pos))
 
     def _angles(self, pos: Positions) -> Float[Tensor, "*B 1 L E"]:
         index, width = pos.index(), self.site.d_head

@@ -16,7 +16,7 @@ from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.inspect.record.calls import allowed_links
 from jarilab.inspect.record.recorded_call import RecordedCall
 from jarilab.inspect.record.sites import AttentionSite
-from jarilab.positions.coordinates import Positions, unrelated
+from jarilab.positions.coordinates import Positions, undefined_pairs
 
 
 @runtime_checkable
@@ -200,7 +200,7 @@ def _coordinates(positions: Positions) -> Float[Tensor, "L A"]:
 
 def _apart(geometry: Geometry) -> Tensor | None:
     """Pairs of which query or key has no position."""
-    apart = unrelated(geometry.q_pos, geometry.k_pos)
+    apart = undefined_pairs(geometry.q_pos, geometry.k_pos)
     if apart is None:
         return None
     return apart.reshape(-1, *apart.shape[-2:])[0].cpu()

@@ -50,7 +50,7 @@ def _(value: Positions, rows: slice) -> Positions:
     return replace(
         value,
         coordinates=coordinates,
-        within=value.picked(coordinates),
+        cached_bounds=value.bounds_for(coordinates),
         unplaced=select(value.unplaced, 2),
         relations=select(value.relations, 3),
         extent=select(value.extent, 2),
