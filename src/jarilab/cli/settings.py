@@ -39,7 +39,7 @@ def add_task(
     without: full names of settings that are not flags. optional: whether the task may be omitted. recorded: an
     experiment from a file, whose task and model replace those of the command line. Only typed names are trusted here.
     """
-    from jarilab.runs.settings import list_settings, look_up, trust_specs
+    from jarilab.runs.task_settings import list_settings, look_up, trust_specs
 
     _add_task_words(parser, optional)
     if recorded is None:
@@ -157,7 +157,7 @@ def _model_among(words: Words) -> str | None:
 
 def _nargs_of_settings() -> dict[str, Any]:
     """argparse's nargs of the settings of every task of the package."""
-    from jarilab.runs.settings import models_for, settings_of
+    from jarilab.runs.task_settings import models_for, settings_of
     from jarilab.tasks.base import registry
 
     parser = argparse.ArgumentParser(add_help=False, conflict_handler="resolve")

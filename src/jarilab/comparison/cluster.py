@@ -24,7 +24,7 @@ from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.storage.files import read_json
 from jarilab.runs import jobs as jobs_file
-from jarilab.runs.jobs import CLUSTER, Job, Submission, UnreachableError
+from jarilab.runs.jobs import CLUSTER, Submission, TrialJob, UnreachableError
 
 Scheduler = Literal["slurm", "local"]
 TIMEOUTS = 1000
@@ -59,12 +59,12 @@ class Cluster(Engine):
         self._resources = resources
         self._most = most
         self._snapshots = snapshots
-        self._alive: dict[str, Job] = {}
+        self._alive: dict[str, TrialJob] = {}
         self._asked = float("-inf")
         _private(self.folder)
         (self.folder / EXITS).mkdir(exist_ok=True)
 
-    def alive(self) -> dict[str, Job]:
+    def alive(self) -> dict[str, TrialJob]:
         """The trials whose jobs are queued or running; what was so last where the scheduler does not answer now."""
         if time.monotonic() - self._asked >= self.every:
             with contextlib.suppress(UnreachableError):
@@ -94,7 +94,7 @@ class Cluster(Engine):
             begun += [(trial, OnCluster(self, trial)) for trial in fresh]
         return begun
 
-    def _certainly_alive(self) -> dict[str, Job]:
+    def _certainly_alive(self) -> dict[str, TrialJob]:
         """What is asked before anything is submitted: not to know is no reason to submit twice. Raises UserError."""
         try:
             self._alive = jobs_file.jobs_alive(self.study)

@@ -16,7 +16,7 @@ from jarilab.core.storage.files import check_format, read_json, write_json
 from jarilab.runs.experiment import Experiment, as_file_name
 from jarilab.runs.options import Precision
 from jarilab.runs.resolved_encodings import overriding
-from jarilab.runs.settings import trust_encoding
+from jarilab.runs.task_settings import trust_encoding
 from jarilab.tasks.base import registry as tasks
 
 RECORD = "study.json"

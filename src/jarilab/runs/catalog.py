@@ -22,13 +22,13 @@ from jarilab.runs.jobs import (
     CLUSTER,
     RECORD,
     RUNNING,
-    Job,
+    TrialJob,
     UnreachableError,
     jobs_alive,
 )
 from jarilab.runs.lock import is_training
 from jarilab.runs.results import read_result
-from jarilab.runs.settings import models_for
+from jarilab.runs.task_settings import models_for
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.metrics import METRICS
 
@@ -101,9 +101,9 @@ def runs_in(folder: Path) -> list[RunSummary]:
     return sorted(begun + queued, key=lambda summary: summary.run) if queued else begun
 
 
-def _jobs_in(folder: Path) -> dict[Path, Job]:
+def _jobs_in(folder: Path) -> dict[Path, TrialJob]:
     """The queued and running jobs of studies in a folder, by the folders of their trials."""
-    jobs: dict[Path, Job] = {}
+    jobs: dict[Path, TrialJob] = {}
     for record in sorted(folder.glob(f"**/{CLUSTER}/{RECORD}")):
         study = record.parent.parent
         try:
@@ -115,7 +115,7 @@ def _jobs_in(folder: Path) -> dict[Path, Job]:
     return jobs
 
 
-def _not_begun(folder: Path, job: Job) -> RunSummary:
+def _not_begun(folder: Path, job: TrialJob) -> RunSummary:
     """The summary of a trial that has no folder yet."""
     return RunSummary(run=str(folder), state=job.state, job=job.number, age=0.0, size=0)
 
@@ -130,7 +130,7 @@ def run_folders(folder: Path, max_depth: int = MAX_DEPTH) -> Iterator[Path]:
             yield from run_folders(path, max_depth - 1)
 
 
-def _summary(folder: Path, job: Job | None) -> RunSummary:
+def _summary(folder: Path, job: TrialJob | None) -> RunSummary:
     files = [path for path in folder.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     changed = max(path.stat().st_mtime for path in files if path.name in RUN_FILES)
@@ -152,7 +152,7 @@ def _summary(folder: Path, job: Job | None) -> RunSummary:
     )
 
 
-def _training_state(folder: Path, job: Job | None) -> dict[str, Any]:
+def _training_state(folder: Path, job: TrialJob | None) -> dict[str, Any]:
     """The state of an unfinished run that a job or another process trains; empty if none does."""
     if job is not None:
         return {"state": job.state, "job": job.number}

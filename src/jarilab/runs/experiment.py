@@ -24,7 +24,7 @@ from jarilab.models.base import registry as models
 from jarilab.nn.init import initialise
 from jarilab.runs import resolved_encodings
 from jarilab.runs.options import Precision, Training, checked_precision
-from jarilab.runs.settings import (
+from jarilab.runs.task_settings import (
     accepts,
     by_section,
     check_replaced,

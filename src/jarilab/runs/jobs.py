@@ -94,31 +94,31 @@ def job_of(submission: Submission, index: int) -> str:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrialJob:
     """The job of a trial. number: as the scheduler's commands take it. state: `queued` or `training`."""
 
     number: str
     state: str
 
 
-def jobs_alive(study: Path) -> dict[str, Job]:
+def jobs_alive(study: Path) -> dict[str, TrialJob]:
     """The queued and running jobs of a study, by the folders of their trials. Raises UnreachableError."""
     recorded = submissions(study)
-    queue: Mapping[tuple[str, int], Job] = {}
+    queue: Mapping[tuple[str, int], TrialJob] = {}
     if any(submission.scheduler == "slurm" for submission in recorded):
         queue = _slurm_queue()
-    alive: dict[str, Job] = {}
+    alive: dict[str, TrialJob] = {}
     for submission in recorded:
         for index, trial in enumerate(submission.trials):
             job = queue.get((submission.name, index))
             if submission.scheduler == "local" and _runs_here(submission, study / CLUSTER):
-                job = Job(job_of(submission, index), RUNNING)
+                job = TrialJob(job_of(submission, index), RUNNING)
             if job is not None:
                 alive[trial] = job
     return alive
 
 
-def _slurm_queue() -> dict[tuple[str, int], Job]:
+def _slurm_queue() -> dict[tuple[str, int], TrialJob]:
     """The user's jobs in SLURM's queue, by name and index. Raises UnreachableError."""
     # By name: a driver may have ended before it recorded the number.
     command = ["squeue", "--me", "--array", "--noheader", "--format", "%i|%T|%j"]
@@ -135,7 +135,7 @@ def _slurm_queue() -> dict[tuple[str, int], Job]:
         number, state, name = line.split("|", 2)
         index = number.partition("_")[2] or "0"
         if index.isdigit():
-            queue[name.strip(), int(index)] = Job(number, STATES.get(state, RUNNING))
+            queue[name.strip(), int(index)] = TrialJob(number, STATES.get(state, RUNNING))
     return queue
 
 

@@ -21,8 +21,8 @@ from jarilab.runs import checkpoint
 from jarilab.runs.folder import Run
 from jarilab.tasks.base import Batch
 from jarilab.training.batching import Batches
+from jarilab.training.distributed.batch_rows import even_parts, rows_of
 from jarilab.training.distributed.parallel import full
-from jarilab.training.distributed.rows import even_parts, rows_of
 from jarilab.training.state import TrainingState
 
 SYNC_EVERY = 20

@@ -25,9 +25,16 @@ from jarilab.inspect.record.model_io import to_float64
 from jarilab.runs.folder import Run
 from jarilab.tasks.predictors.base import Trace, predictor_for
 from jarilab.training.batching import sample_batch
-from jarilab.training.heads import Head, described, first_heads, map_of, means_of, pixels_of
 from jarilab.training.progress import UNITS
 from jarilab.training.state import TrainingState
+from jarilab.training.tensorboard_heads import (
+    HeadName,
+    described,
+    first_heads,
+    map_of,
+    means_of,
+    pixels_of,
+)
 
 FOLDER = "tensorboard"
 """Name of the folder in a run folder."""
@@ -59,7 +66,7 @@ class Board:
     def __init__(self, state: TrainingState):
         self.state, self.task = state, state.task
         self.enabled = state.execution.tensorboard
-        self.heads: list[Head] = []
+        self.heads: list[HeadName] = []
         self._writer: Any = None
         self._run: Run | None = None
         self._pending_notices: list[str] = []
@@ -77,7 +84,7 @@ class Board:
             import_optional("PIL", "tensorboard")
             self.heads = self._select_heads(names)
 
-    def _select_heads(self, names: str | None) -> list[Head]:
+    def _select_heads(self, names: str | None) -> list[HeadName]:
         """The named heads, or the first ones; checked by a recorded forward."""
         batch = sample_batch(self.task, CPU)
         try:
@@ -90,7 +97,7 @@ class Board:
             return []
         if names is None:
             return first_heads(tape)
-        heads = [Head.read(text) for text in names.split(",")]
+        heads = [HeadName.read(text) for text in names.split(",")]
         for head in heads:
             tape.head(head.site, head.number)
         return heads
@@ -188,7 +195,7 @@ class Board:
         self.flush()
 
     @torch.no_grad()
-    def _maps(self, line: str, weights: Mapping[str, Any]) -> tuple[Trace, dict[Head, Map]]:
+    def _maps(self, line: str, weights: Mapping[str, Any]) -> tuple[Trace, dict[HeadName, Map]]:
         """The trace of an input and the map of each head, in float64."""
         with self._copy(weights) as model:
             predictor = predictor_for(model, self.task)

@@ -11,7 +11,7 @@ from jarilab.comparison.resources import Resources
 from jarilab.core.errors import UserError
 from jarilab.core.options import TYPE_NAMES, options_of
 from jarilab.encodings.base import registry as encodings
-from jarilab.runs.settings import models_for, settings_of
+from jarilab.runs.task_settings import models_for, settings_of
 from jarilab.tasks.base import registry as tasks
 
 SENSELESS = ["nan", "inf", "-inf", "1e308", "-1e308", "1e-320"]

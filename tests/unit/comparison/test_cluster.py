@@ -24,7 +24,7 @@ from jarilab.comparison.study import Study
 from jarilab.core.errors import UserError
 from jarilab.runs import jobs as jobs_file
 from jarilab.runs.catalog import runs_in
-from jarilab.runs.jobs import Job, Submission, jobs_alive
+from jarilab.runs.jobs import Submission, TrialJob, jobs_alive
 
 TASK = "arithmetic:maximum=30"
 SETTINGS = {**TINY, "training.evaluations": 1}
@@ -63,7 +63,7 @@ def test_jobs_outlive_their_driver_and_go_on_where_they_were_preempted(tmp_path)
         os.kill(driver, signal.SIGKILL)
         os.waitpid(driver, 0)
     (submission,) = jobs_file.submissions(folder)
-    assert jobs_alive(folder) == {"none-1": Job(submission.job, "training")}
+    assert jobs_alive(folder) == {"none-1": TrialJob(submission.job, "training")}
     os.kill(child_of(int(submission.job)), signal.SIGUSR2)  # as submitit's `_interrupt` does
     too_long = threading.Timer(300, os.kill, (os.getpid(), signal.SIGTERM))
     too_long.start()
@@ -150,7 +150,7 @@ def test_a_driver_that_died_before_it_was_told_the_number_submits_nothing_again(
     (slurm / "queue").write_text("9_0|RUNNING|jari-abc\n9_1|PENDING|jari-abc\n8|RUNNING|of|another\n")
     assert len(engine.start(trials, {})) == 2
     assert not (slurm / "names").exists(), "nothing was submitted"
-    assert jobs_alive(folder) == {"none-1": Job("9_0", "training"), "t5-1": Job("9_1", "queued")}
+    assert jobs_alive(folder) == {"none-1": TrialJob("9_0", "training"), "t5-1": TrialJob("9_1", "queued")}
 
 
 def test_jarilab_runs_tells_what_is_queued(tmp_path, slurm):

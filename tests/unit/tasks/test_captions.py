@@ -27,7 +27,7 @@ from jarilab.runs.loaded import OpenRun
 from jarilab.tasks.captions import Captions
 from jarilab.tasks.predictors.paintings import Painting, PaintingOptions, PaintingPredictor
 from jarilab.tasks.rows import evenly
-from jarilab.training.distributed.rows import even_parts, rows_of
+from jarilab.training.distributed.batch_rows import even_parts, rows_of
 from jarilab.training.loop import train
 
 TINY = {

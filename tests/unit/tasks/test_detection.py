@@ -24,7 +24,7 @@ from jarilab.tasks.detection_loss import Objects, matched
 from jarilab.tasks.detection_metrics import ImageBoxes, average_precision
 from jarilab.tasks.predictors.detection import DetectionResult
 from jarilab.training import loop
-from jarilab.training.distributed.rows import even_parts, rows_of
+from jarilab.training.distributed.batch_rows import even_parts, rows_of
 
 pytest.importorskip("sklearn")
 pytest.importorskip("pycocotools")

@@ -18,7 +18,7 @@ from jarilab.nn.layers import TokenEmbedding
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
 from jarilab.runs.options import Training, choose_precision, deciding
-from jarilab.runs.settings import settings_of
+from jarilab.runs.task_settings import settings_of
 from jarilab.tasks.predictors.base import predictor_for
 from jarilab.training import loop
 from jarilab.training.batching import FixedSizeBatches, batches_of

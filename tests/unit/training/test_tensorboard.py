@@ -21,7 +21,7 @@ from jarilab.runs.folder import read_metrics
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.training import tensorboard
 from jarilab.training.execution import Execution
-from jarilab.training.heads import first_heads
+from jarilab.training.tensorboard_heads import first_heads
 
 pytestmark = [
     pytest.mark.skipif(
@@ -200,7 +200,7 @@ def test_a_model_that_cannot_be_looked_at_is_trained(tmp_path, monkeypatch, caps
     def refuse(inputs):
         raise RuntimeError("expected scalar type Float")
 
-    monkeypatch.setattr(tensorboard, "precise", refuse)
+    monkeypatch.setattr(tensorboard, "to_float64", refuse)
     train(tmp_path / "run", tiny(**LONE), execution=SHOWN)
     assert "shows no maps of '12+1': expected scalar type Float\n" in capsys.readouterr().err
 

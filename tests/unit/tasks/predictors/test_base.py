@@ -12,7 +12,7 @@ from jarilab.core.errors import UserError
 from jarilab.models.base import Generates, Paints, ReadsImages, check_protocol
 from jarilab.models.base import registry as models
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.settings import look_up, models_for
+from jarilab.runs.task_settings import look_up, models_for
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.predictors.base import predictor_class, predictor_for, registry

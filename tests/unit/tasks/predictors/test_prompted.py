@@ -12,7 +12,7 @@ from jarilab.inspect.record.capture import Tape
 from jarilab.models.decoder import LanguageModel
 from jarilab.nn.init import initialise
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.settings import look_up
+from jarilab.runs.task_settings import look_up
 from jarilab.tasks.predictors.base import predictor_for
 from jarilab.tasks.predictors.learner import ModelLearner
 from jarilab.tasks.predictors.prompted import PromptedPredictor

@@ -22,7 +22,7 @@ MASKED_GREY = 128
 """The grey of a masked cell."""
 
 
-class Head(NamedTuple):
+class HeadName(NamedTuple):
     """A head of a site, typed as `decoder.1.cross:2`."""
 
     site: str
@@ -32,7 +32,7 @@ class Head(NamedTuple):
         return f"{self.site}:{self.number}"
 
     @staticmethod
-    def read(text: str) -> Head:
+    def read(text: str) -> HeadName:
         """The head that a text names. Raises UserError."""
         site, _, number = text.strip().rpartition(":")
         if not site or not number.isdecimal():
@@ -40,20 +40,22 @@ class Head(NamedTuple):
                 f"tensorboard_heads: expected SITE:HEAD, got {text.strip()!r}; write such as "
                 "decoder.1.cross:2,encoder.0:0"
             )
-        return Head(site, int(number))
+        return HeadName(site, int(number))
 
 
-def first_heads(tape: Tape) -> list[Head]:
+def first_heads(tape: Tape) -> list[HeadName]:
     """The first heads of each site, `MAX_HEADS` at most; of many sites an evenly spread selection."""
     count = min(MAX_HEADS, len(tape.sites))
     step = (len(tape.sites) - 1) / max(count - 1, 1)
     sites = [tape.sites[round(number * step)] for number in range(count)]
     heads_per_site = MAX_HEADS // count
     counts = {site: tape.recorded(site, 0).call.q.shape[1] for site in sites}
-    return [Head(site, head) for site in sites for head in range(min(heads_per_site, counts[site]))]
+    return [
+        HeadName(site, head) for site in sites for head in range(min(heads_per_site, counts[site]))
+    ]
 
 
-def map_of(tape: Tape, head: Head, names: Mapping[str, Sequence[str]]) -> Map:
+def map_of(tape: Tape, head: HeadName, names: Mapping[str, Sequence[str]]) -> Map:
     """The attention map of one head. names: of the tokens of each sequence."""
     site = tape.site(head.site)
     maps = Map.of(tape, head.site, names[site.queries], names[site.keys])
