@@ -105,7 +105,7 @@ FAULTS = [
         "inspect",
         "mixed_QK.sum(-1, keepdim=True)",
         "mixed_QK.sum(-2, keepdim=True)",
-        "unit/inspect/measure/test_rollout.py",
+        "unit/inspect/measure/test_maps.py",
     ),
     Fault(
         "inspect",
@@ -157,10 +157,10 @@ FAULTS = [
     ),
     # Runs and storage
     Fault("core", "if paths and not allowed:", "if paths and allowed is None:", "unit/core/test_registry.py"),
-    Fault("runs", "if step_of(path) <= step][KEPT:]", "][KEPT:]", "unit/runs/test_checkpoint.py"),
-    Fault("runs", "missing = told - before - 1 - damaged", "missing = 0", "unit/runs/test_curve.py"),
+    Fault("runs", " if step_of(path) <= step]", "]", "unit/runs/test_checkpoint.py"),
+    Fault("runs", "missing = row_number - last_number - 1 - damaged", "missing = 0", "unit/runs/test_metrics_log.py"),
     # Training
-    Fault("runs", " * left / falling", " * left / steps", "unit/training/test_experiments.py"),
+    Fault("runs", "* remaining_steps / decay_steps", "* remaining_steps / steps", "unit/training/test_experiments.py"),
     Fault(
         "training",
         '{"params": rest, "weight_decay": 0.0}',

@@ -248,6 +248,15 @@ def test_the_best_checkpoint_is_kept_beside_the_newest_two(tmp_path, monkeypatch
     assert result["best"] == {"step": 6, "exact_match": 0.9, "examples": 20.0}
 
 
+def test_checkpoints_beyond_the_step_that_is_written_push_none_out(tmp_path):
+    """Training goes on from step 4 where 8 and 9 are damaged: 3 and 4 must stay beside them."""
+    model = torch.nn.Linear(2, 1)
+    optimizers = {"adamw": torch.optim.AdamW(model.parameters())}
+    for step in (2, 3, 8, 9, 4):
+        save_checkpoint(tmp_path, step, model, optimizers, keep={2, 3, 8, 9} if step > 4 else set())
+    assert [path.name for path in sorted(tmp_path.glob("step-*"))] == [f"step-{step:09d}" for step in (3, 4, 8, 9)]
+
+
 def test_a_best_checkpoint_that_is_damaged_does_not_cost_the_result(tmp_path, monkeypatch, capsys):
     shares = iter([0.1, 0.9, 0.2, 0.3, 0.3])
     monkeypatch.setattr(Evaluator, "evaluate", lambda *_: {"exact_match": next(shares), "examples": 20.0})
