@@ -1,4 +1,4 @@
-"""Models of images, looked into: the image with its patches, what is said of it, and edits."""
+"""Runs on images in the explorer: patches, answers and edits."""
 
 import base64
 import json

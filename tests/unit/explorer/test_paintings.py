@@ -1,4 +1,4 @@
-"""Runs that paint, looked into: the image of a caption, what its codes look at, and edits."""
+"""Text-to-image runs in the explorer: images, attention of codes, and edits."""
 
 import asyncio
 import base64

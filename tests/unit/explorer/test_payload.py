@@ -1,4 +1,4 @@
-"""The maps that travel to the page are those of the tape, to half of a 65535th."""
+"""The maps in a payload equal those of the tape, up to 16-bit rounding."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def tape() -> Tape:
     return tape
 
 
-def test_every_site_is_there_however_many_layers_each_stack_has(tape: Tape) -> None:
+def test_all_sites_of_unequal_stacks(tape: Tape) -> None:
     sites = payload.sites_of(tape, NAMES)
     assert [(site["site"], site["kind"], site["layer"]) for site in sites] == [
         ("encoder.0", "encoder", 0),
@@ -38,7 +38,7 @@ def test_every_site_is_there_however_many_layers_each_stack_has(tape: Tape) -> N
     ]
 
 
-def test_a_map_is_that_of_the_tape_queries_down_keys_across(tape: Tape) -> None:
+def test_map_equals_the_tape(tape: Tape) -> None:
     for site in payload.sites_of(tape, NAMES):
         weights = tape.weights(site["site"])[0].numpy()
         assert unpacked(site["weights"]).shape == weights.shape
@@ -46,7 +46,7 @@ def test_a_map_is_that_of_the_tape_queries_down_keys_across(tape: Tape) -> None:
         assert site["shape"] == [len(NAMES[site["queries"]]), len(NAMES[site["keys"]])]
 
 
-def test_what_the_mask_hides_is_marked_and_nothing_else(tape: Tape) -> None:
+def test_hidden_pairs_are_marked(tape: Tape) -> None:
     hidden = {site["site"]: site["hidden"] for site in payload.sites_of(tape, NAMES)}
     assert hidden["encoder.0"] is None
     assert hidden["decoder.2.cross"] is None
@@ -60,7 +60,7 @@ def test_scores_are_products_times_scale_plus_bias(tape: Tape) -> None:
     assert np.abs(unpacked(parts["bias"])).max() > 0.01
 
 
-def test_a_large_map_is_pooled_by_its_largest_weights_and_says_so() -> None:
+def test_large_map_is_max_pooled() -> None:
     maps = torch.rand(2, 1025, 600)
     small, factor = payload.pooled(maps)
     assert (factor, small.shape) == (3, (2, 342, 200))
@@ -69,7 +69,7 @@ def test_a_large_map_is_pooled_by_its_largest_weights_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(("length", "causal"), [(1025, False), (700, True)])
-def test_pooling_in_pieces_is_pooling(length: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pooling_in_chunks(length: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     attention = jarilab.Attention(8, 2, encoding="alibi", causal=causal).eval()
     monkeypatch.setattr(calls, "MAX_BLOCK_WEIGHTS", 2**16)  # chunks that end in the middle of a square of cells
     with torch.no_grad(), record(attention) as tape:
@@ -82,7 +82,7 @@ def test_pooling_in_pieces_is_pooling(length: int, causal: bool, monkeypatch: py
     assert torch.equal(pieces, whole)
 
 
-def test_a_map_above_the_limit_is_shown_and_not_measured(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_map_above_the_limit_is_not_measured(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = tape.weights("encoder.0").numel()
     assert weights == 2 * 5 * 5, "the largest site: two heads of 5 tokens"
     monkeypatch.setattr(payload, "MAX_MEASURED", weights)
@@ -94,16 +94,16 @@ def test_a_map_above_the_limit_is_shown_and_not_measured(tape: Tape, monkeypatch
     assert all(site["measures"] for site in others)
 
 
-def test_a_site_is_measured_up_to_four_million_weights() -> None:
+def test_limit_of_measured_weights() -> None:
     assert payload.MAX_MEASURED == 4 * 1024**2  # of 8 heads, 724 tokens; of 4, 1,024
 
 
-def test_numbers_without_a_word_in_json_become_null() -> None:
+def test_nan_and_infinity_become_null() -> None:
     assert to_json({"a": [float("nan"), float("inf"), 1.0]}) == '{"a":[null,null,1.0]}'
     assert unpacked(payload.numbers(torch.tensor([float("-inf"), 1.0])))[0] == np.float32(payload.HIDDEN)
 
 
-def test_a_tape_shows_itself_with_names_or_places(tape: Tape) -> None:
+def test_view_of_a_tape(tape: Tape) -> None:
     view = view_of_tape(tape, None, "tape")
     assert view["sides"]["source"]["tokens"] == ["0", "1", "2", "3", "4"]
     assert view_of_tape(tape, NAMES, "tape")["sides"]["target"]["tokens"] == NAMES["target"]

@@ -1,4 +1,4 @@
-"""The live page's server: what it answers, and what it refuses."""
+"""The server of the live page: answers and refusals."""
 
 import asyncio
 import socket
@@ -36,7 +36,7 @@ def post(explorer: Explorer, path: str, body: Any, **headers: str) -> httpx.Resp
     return ask(explorer, ("POST", path, {"json": body, "headers": headers}))[0]
 
 
-def test_another_input_and_a_head_are_answered(explorer: Explorer) -> None:
+def test_look_and_head(explorer: Explorer) -> None:
     page = post(explorer, "/api/look", {"input": "12+3", "steps": {"1": 0}})
     assert page.status_code == 200
     assert [view["step"] for view in page.json()["views"]] == [12, 0]
@@ -56,7 +56,7 @@ def test_another_input_and_a_head_are_answered(explorer: Explorer) -> None:
         ({"input": "1" * 100_001}, 422, "input: String should have at most 100000 characters"),
     ],
 )
-def test_what_cannot_be_read_is_told(explorer: Explorer, body: Any, status: int, words: str) -> None:
+def test_unreadable_input(explorer: Explorer, body: Any, status: int, words: str) -> None:
     response = post(explorer, "/api/look", body)
     assert response.status_code == status
     assert words in response.json()["error"]
@@ -79,7 +79,7 @@ def test_what_cannot_be_read_is_told(explorer: Explorer, body: Any, status: int,
         ({"kind": "none"}, 422, "expected tags: 'place', 'head', 'link', 'token'"),
     ],
 )
-def test_an_edit_that_there_is_not_is_told(explorer: Explorer, edit: Any, status: int, words: str) -> None:
+def test_unknown_edit(explorer: Explorer, edit: Any, status: int, words: str) -> None:
     where = {} if edit["kind"] == "token" else {"site": "encoder.0"}
     body = {"input": "1+2", "edits": [{**where, **edit}]}
     response = post(explorer, "/api/surgery", body)
@@ -87,7 +87,7 @@ def test_an_edit_that_there_is_not_is_told(explorer: Explorer, edit: Any, status
     assert words in response.json()["error"]
 
 
-def test_edits_of_every_kind_are_carried_out(explorer: Explorer) -> None:
+def test_all_kinds_of_edits(explorer: Explorer) -> None:
     link = {"kind": "link", "site": "encoder.0", "head": None, "query": 0, "key": 1, "how": "erase"}
     place = {"kind": "place", "side": "both", "how": "shift", "amount": 2}
     token = {"kind": "token", "side": "source", "key": 2}
@@ -97,19 +97,19 @@ def test_edits_of_every_kind_are_carried_out(explorer: Explorer) -> None:
 
 
 @pytest.mark.parametrize("query", [3, 999, -1])
-def test_a_query_that_is_not_there_is_told(explorer: Explorer, query: int) -> None:
+def test_unknown_query(explorer: Explorer, query: int) -> None:
     response = post(explorer, "/api/head", {"input": "1+2", "site": "encoder.0", "query": query})
     assert (response.status_code, response.json()["error"]) == (400, f"encoder.0 has the queries 0 to 2, got {query}")
 
 
-def test_an_error_does_not_give_back_all_that_was_asked(explorer: Explorer) -> None:
+def test_error_does_not_quote_the_whole_request(explorer: Explorer) -> None:
     for body in ({"input": "x" * 90_000}, {"input": "1+2", "y" * 90_000: 1}):
         response = post(explorer, "/api/look", body)
         assert response.status_code in (400, 422)
         assert len(response.content) < 1000
 
 
-def test_only_images_beside_the_first_are_read(image_runs: Path, tmp_path: Path) -> None:
+def test_only_images_of_the_first_inputs_folder_are_read(image_runs: Path, tmp_path: Path) -> None:
     explorer = open_explorer([image_runs / "rotary2d"])
     here, below = tmp_path / "here", tmp_path / "here" / "below"
     below.mkdir(parents=True)
@@ -147,7 +147,7 @@ def test_only_images_beside_the_first_are_read(image_runs: Path, tmp_path: Path)
     assert told(str(here / "a.png"), "#3")[0] == 400
 
 
-def test_only_its_own_page_is_served(explorer: Explorer) -> None:
+def test_only_its_own_page_may_ask(explorer: Explorer) -> None:
     body = {"input": "1+2"}
     assert post(explorer, "/api/look", body, host="evil.example").status_code == 421
     assert post(explorer, "/api/look", body, origin="http://evil.example").status_code == 403
@@ -159,7 +159,7 @@ def test_only_its_own_page_is_served(explorer: Explorer) -> None:
     assert nothing["error"] == "Not Found; /openapi.json lists what there is"
 
 
-def test_a_large_body_is_refused_unread(explorer: Explorer) -> None:
+def test_large_body_is_refused(explorer: Explorer) -> None:
     headers = {"content-type": "application/json", "content-length": str(50 * 2**20)}
     response = ask(explorer, ("POST", "/api/look", {"content": b"{}", "headers": headers}))[0]
     assert (response.status_code, response.json()["error"]) == (
@@ -168,13 +168,13 @@ def test_a_large_body_is_refused_unread(explorer: Explorer) -> None:
     )
 
 
-def test_broken_json_is_told(explorer: Explorer) -> None:
+def test_invalid_json(explorer: Explorer) -> None:
     how = {"content": b'{"inp', "headers": {"content-type": "application/json"}}
     response = ask(explorer, ("POST", "/api/look", how))[0]
     assert (response.status_code, response.json()["error"]) == (422, "the body is no JSON")
 
 
-def test_64_at_once_are_answered_or_sent_away_and_it_lives_on(explorer: Explorer) -> None:
+def test_64_concurrent_requests(explorer: Explorer) -> None:
     requests = [("POST", "/api/look", {"json": {"input": f"{number % 6}+1"}}) for number in range(64)]
     answers = ask(explorer, *requests)
     codes = [response.status_code for response in answers]
@@ -186,7 +186,7 @@ def test_64_at_once_are_answered_or_sent_away_and_it_lives_on(explorer: Explorer
 
 @pytest.mark.parametrize("number", [2**31, 2**63, -(2**63) - 1, 10**30])
 @pytest.mark.parametrize("name", ["query", "key", "head"])
-def test_a_number_that_no_tensor_can_hold_is_told(explorer: Explorer, name: str, number: int) -> None:
+def test_number_beyond_int32(explorer: Explorer, name: str, number: int) -> None:
     edit = {"kind": "link", "site": "encoder.0", "query": 0, "key": 1, "how": "erase", name: number}
     response = post(explorer, "/api/surgery", {"input": "1+2", "edits": [edit]})
     assert response.status_code == 422
@@ -211,7 +211,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_body_is_told_without_being_quoted(explorer: Explorer, what: str) -> None:
+def test_hostile_body_is_not_quoted(explorer: Explorer, what: str) -> None:
     how = {"content": HOSTILE[what], "headers": {"content-type": "application/json"}}
     for path in ("/api/look", "/api/surgery"):
         response = ask(explorer, ("POST", path, how))[0]
@@ -220,7 +220,7 @@ def test_a_hostile_body_is_told_without_being_quoted(explorer: Explorer, what: s
         assert len(response.content) < 2000
 
 
-def test_a_chunked_body_is_counted(explorer: Explorer) -> None:
+def test_chunked_body_is_limited(explorer: Explorer) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(64):
             yield b" " * 2**16
@@ -230,7 +230,7 @@ def test_a_chunked_body_is_counted(explorer: Explorer) -> None:
     assert response.status_code == 413
 
 
-def test_a_port_in_use_is_told() -> None:
+def test_port_in_use() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""Runs that are looked into: the right model, the right step, and mistakes."""
+"""Runs in the explorer: views, training steps, edits, and errors."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from jarilab.pages.kit.blocks import unpacked
 from jarilab.runs.experiment import Experiment
 
 
-def test_a_view_says_what_predict_says(runs: Path) -> None:
+def test_view_equals_predict(runs: Path) -> None:
     view = open_explorer([runs / "rotary"]).look("12+7", live=False)["views"][0]
     (answer,) = jarilab.predict(runs / "rotary", ["12+7"])
     assert view["answer"] == answer.answer
@@ -37,7 +37,7 @@ def test_a_view_says_what_predict_says(runs: Path) -> None:
         ("lm", "one two", {"decoder.0.self", "decoder.1.self"}),
     ],
 )
-def test_every_kind_of_model_opens_head_by_head(runs: Path, run: str, line: str, sites: set[str]) -> None:
+def test_details_of_every_kind_of_model(runs: Path, run: str, line: str, sites: set[str]) -> None:
     explorer = open_explorer([runs / run])
     page = explorer.look(line, live=False)
     shown = page["views"][0]["sites"]
@@ -50,7 +50,7 @@ def test_every_kind_of_model_opens_head_by_head(runs: Path, run: str, line: str,
 
 
 @pytest.mark.parametrize(("run", "line"), [("rotary", "12+7"), ("recurrent", "3 5 2"), ("lm", "one two")])
-def test_a_head_is_opened_by_two_calls_of_the_model_and_the_next_by_one(runs: Path, run: str, line: str) -> None:
+def test_forwards_of_a_detail(runs: Path, run: str, line: str) -> None:
     explorer = open_explorer([runs / run])
     sites = explorer.look(line, live=False)["views"][0]["sites"]
     opened, calls = explorer.subjects[0], []
@@ -64,7 +64,7 @@ def test_a_head_is_opened_by_two_calls_of_the_model_and_the_next_by_one(runs: Pa
     assert counts == [2, 3]
 
 
-def test_runs_stand_side_by_side_on_the_same_input(runs: Path) -> None:
+def test_runs_side_by_side(runs: Path) -> None:
     page = open_explorer([runs / "none", runs / "rotary"]).look("11+1", live=True)
     first, second = page["views"]
     assert (first["name"], second["name"]) == ("none", "rotary")
@@ -82,14 +82,14 @@ def test_step_0_is_the_model_before_training(runs: Path) -> None:
     assert untrained == pytest.approx(begun["sites"][0]["measures"]["entropy"]["value"])
 
 
-def test_only_the_last_inputs_are_remembered(runs: Path) -> None:
+def test_only_the_last_inputs_are_cached(runs: Path) -> None:
     explorer = open_explorer([runs / "rotary"])
     for number in range(MAX_CACHED + 3):
         explorer.look(f"{number}+1", live=False)
     assert len(explorer.subjects[0]._recorded) == MAX_CACHED
 
 
-def test_a_file_holds_every_head_and_step_while_it_is_small(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_page_has_all_heads_and_steps_within_its_size(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     explorer = open_explorer([runs / "rotary"])
     page = saved_page(explorer, "1+2", "decoder.0.cross", 1)
     assert all(len(site["details"]) == site["heads"] for site in page["views"][0]["sites"])
@@ -101,7 +101,7 @@ def test_a_file_holds_every_head_and_step_while_it_is_small(runs: Path, monkeypa
     assert "frames" not in page
 
 
-def test_mistakes_are_told(runs: Path, tmp_path: Path) -> None:
+def test_errors_of_inputs_views_and_heads(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a run"):
         open_explorer([tmp_path])
     with pytest.raises(UserError, match="given twice"):
@@ -124,7 +124,7 @@ def test_mistakes_are_told(runs: Path, tmp_path: Path) -> None:
     assert not explorer.subjects[0]._views  # told before the page is made
 
 
-def test_a_page_says_what_the_answer_is_without_the_head_it_opens_at(runs: Path) -> None:
+def test_answer_without_the_open_head(runs: Path) -> None:
     explorer = open_explorer([runs / "none", runs / "rotary"])
     page = explorer.look("12+7", live=False)
     off = {"kind": "head", "site": page["site"], "head": page["head"]}
@@ -139,7 +139,7 @@ def test_a_page_says_what_the_answer_is_without_the_head_it_opens_at(runs: Path)
     assert max(ablations)[1:] == (page["view"], page["site"], page["head"])
 
 
-def test_an_edit_changes_the_answer_as_forced_decoding_says(runs: Path) -> None:
+def test_effect_of_an_edit(runs: Path) -> None:
     explorer = open_explorer([runs / "rotary"])
     page = explorer.look("12+7", live=True)
     off = [{"kind": "head", "site": "decoder.0.cross", "head": head} for head in range(2)]
@@ -158,7 +158,7 @@ def test_an_edit_changes_the_answer_as_forced_decoding_says(runs: Path) -> None:
     assert same == ["encoder.0", "decoder.0.self"], "what stands before the edit stays, bit by bit"
 
 
-def test_a_forced_link_stands_in_the_map(runs: Path) -> None:
+def test_forced_link_is_in_the_map(runs: Path) -> None:
     explorer = open_explorer([runs / "rotary"])
     link = {"kind": "link", "site": "encoder.0", "head": 1, "query": 2, "key": 0, "how": "force"}
     edited = explorer.operate("12+7", 0, [link])
@@ -168,7 +168,7 @@ def test_a_forced_link_stands_in_the_map(runs: Path) -> None:
     assert len(edited["effect"]["controls"]) == 20
 
 
-def test_a_token_that_is_off_stands_in_no_map(runs: Path) -> None:
+def test_hidden_token_has_no_weight(runs: Path) -> None:
     explorer = open_explorer([runs / "rotary"])
     found = explorer.operate("12+7", 0, [{"kind": "token", "side": "source", "key": 1}])
     maps = {site["site"]: unpacked(site["weights"]) for site in found["view"]["sites"]}
@@ -181,7 +181,7 @@ def test_a_token_that_is_off_stands_in_no_map(runs: Path) -> None:
     }
 
 
-def test_moving_all_places_means_nothing_to_rotary_and_all_to_no_model_without(runs: Path) -> None:
+def test_rotary_is_invariant_to_shifted_positions(runs: Path) -> None:
     explorer = open_explorer([runs / "none", runs / "rotary"])
     shift = [{"kind": "place", "side": "both", "how": "shift", "amount": 5}]
     off = [{"kind": "place", "side": "source", "how": "off"}]
@@ -201,12 +201,12 @@ def test_moving_all_places_means_nothing_to_rotary_and_all_to_no_model_without(r
         ({"kind": "place", "how": "stretch", "amount": 1e300}, "places are moved by"),
     ],
 )
-def test_edits_that_cannot_be_are_told(runs: Path, change: dict[str, Any], words: str) -> None:
+def test_impossible_edits_raise(runs: Path, change: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         open_explorer([runs / "rotary"]).operate("12+7", 0, [change])
 
 
-def test_checks_tell_who_is_blind_to_order(runs: Path) -> None:
+def test_order_checks(runs: Path) -> None:
     none, rotary = open_explorer([runs / "none", runs / "rotary"]).look("12+7", live=False)["views"]
     value = {check["label"]: check["value"] for check in none["checks"]}
     assert value["permutation, encoder.0"] == 0
@@ -214,7 +214,7 @@ def test_checks_tell_who_is_blind_to_order(runs: Path) -> None:
     assert all(check["value"] < 1e-6 for check in rotary["checks"] if check["name"] == "shift")
 
 
-def test_an_expression_has_its_digit_places_and_carries(runs: Path) -> None:
+def test_digit_places_and_carries(runs: Path) -> None:
     lens = open_explorer([runs / "rotary"]).look("19+7", live=False)["views"][0]["lens"]
     assert lens["kind"] == "arithmetic"
     assert lens["places"]["source"] == [
@@ -226,14 +226,14 @@ def test_an_expression_has_its_digit_places_and_carries(runs: Path) -> None:
     assert "decoder.0.cross" in lens["share"]
 
 
-def test_an_encoder_has_its_rollout_and_a_language_model_none(runs: Path) -> None:
+def test_rollout_of_an_encoder(runs: Path) -> None:
     rolled = unpacked(open_explorer([runs / "rotary"]).look("19+7", live=False)["views"][0]["rollout"])
     assert rolled.shape == (4, 4)
     assert np.allclose(rolled.sum(1), 1, atol=1e-4)
     assert open_explorer([runs / "lm"]).look("one", live=False)["views"][0]["rollout"] is None
 
 
-def test_a_run_whose_data_have_moved_is_looked_at_without_the_right_answer(tmp_path: Path) -> None:
+def test_missing_data_leave_no_expected_answer(tmp_path: Path) -> None:
     lines = ["one two", "three", "two one three", "one", "two", "three two"] * 4
     for name, side in (("de", lines), ("en", lines)):
         (tmp_path / f"{name}.txt").write_text("\n".join(side) + "\n")
@@ -257,14 +257,14 @@ def test_gold_links_give_an_error_rate(runs: Path) -> None:
         open_explorer([runs / "recurrent"], align="0:0")
 
 
-def test_the_noise_floor_is_that_of_runs_that_differ_by_their_seed(runs: Path, tmp_path: Path) -> None:
+def test_noise_of_runs_with_other_seeds(runs: Path, tmp_path: Path) -> None:
     train(tmp_path / "rotary-2", replace(tiny("rotary"), seed=2))
     both = open_explorer([runs / "rotary", tmp_path / "rotary-2"]).look("12+7", live=False)
     assert 0 < both["noise"]["value"] < 0.7
     assert open_explorer([runs / "none", runs / "rotary"]).look("12+7", live=False)["noise"] is None
 
 
-def test_a_head_comes_with_its_parts_and_what_erasing_does(runs: Path) -> None:
+def test_score_terms_and_erasure_of_a_head(runs: Path) -> None:
     detail = open_explorer([runs / "rotary"]).head("12+7", 0, "encoder.0", 1)
     summed = sum(unpacked(part["matrix"]) for part in detail["parts"])
     assert np.allclose(summed, unpacked(detail["scores"]), atol=1e-4)

@@ -1,4 +1,4 @@
-"""A model that attends in windows has a page, each window a map of its own."""
+"""Models that attend in windows: one map for each window."""
 
 import importlib.util
 
@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-def test_the_page_of_swin_shows_windows_with_their_patches(tmp_path):
+def test_windows_of_swin(tmp_path):
     image = pytest.importorskip("PIL.Image")
     image.effect_noise((64, 64), 50).convert("RGB").save(tmp_path / "noise.png")
     view = huggingface_subject.HuggingFaceSubject(folders.swin(tmp_path / "swin")).view(str(tmp_path / "noise.png"), 0)
@@ -47,7 +47,7 @@ def test_the_page_of_swin_shows_windows_with_their_patches(tmp_path):
 
 
 @torch.no_grad()
-def test_a_window_is_the_row_of_the_tape():
+def test_window_is_a_batch_row():
     model, inputs = MODELS["Swin"]()
     with jarilab.record(model) as tape:
         model(pixel_values=inputs["pixel_values"][:1])
@@ -62,7 +62,7 @@ def test_a_window_is_the_row_of_the_tape():
 
 
 @torch.no_grad()
-def test_windows_that_stand_out_hold_padding():
+def test_windows_beyond_the_image_have_padding():
     model, inputs = MODELS["Swin"]()
     with jarilab.record(model) as tape:
         model(pixel_values=inputs["pixel_values"][:1].repeat(1, 1, 1, 2)[..., :56])

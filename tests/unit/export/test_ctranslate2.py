@@ -1,4 +1,4 @@
-"""What is exported answers as the model does: CTranslate2 is the judge, where it is installed."""
+"""CTranslate2 answers as the model does, if it is installed."""
 
 import sys
 from collections.abc import Sequence
@@ -111,7 +111,7 @@ def test_ctranslate2_answers_as_the_model_does(encoding: str, options: dict[str,
 
 
 @pytest.mark.parametrize("encoding", ["none", "rotary", "alibi"])
-def test_scores_that_are_not_divided_are_not_divided_there(encoding: str, tmp_path: Path) -> None:
+def test_scores_without_scale(encoding: str, tmp_path: Path) -> None:
     """CTranslate2 divides all of them, so that queries are written larger."""
     library: Any = pytest.importorskip("ctranslate2", reason="the export is judged by CTranslate2; pip install it")
     model = model_of(encoding, scale="none")
@@ -125,7 +125,7 @@ def test_scores_that_are_not_divided_are_not_divided_there(encoding: str, tmp_pa
     assert scored.log_probs == pytest.approx(mine, abs=1e-4)
 
 
-def test_ctranslate2_answers_as_a_trained_run_does(tmp_path: Path) -> None:
+def test_ctranslate2_answers_as_a_run_does(tmp_path: Path) -> None:
     """Arithmetic, whose sources have no end token."""
     pytest.importorskip("ctranslate2", reason="the export is judged by CTranslate2; pip install it")
     run = tmp_path / "run"
@@ -154,7 +154,7 @@ def layers_of(encoding: str, *, causal: bool = False) -> LayerEncodings:
 @pytest.mark.parametrize(
     ("encoding", "expected"), [("rotary", Rotary(8, 10000.0, False)), (ROTARY, Rotary(4, 500.0, True))]
 )
-def test_a_rotation_is_read_from_what_it_does(encoding: str, expected: Rotary) -> None:
+def test_rotary_options_are_found(encoding: str, expected: Rotary) -> None:
     assert places_of(layers_of(encoding), LEAST).rotary == expected
 
 
@@ -169,7 +169,7 @@ def test_a_bias_has_a_bucket_for_each_distance(causal: bool) -> None:
         assert places.bias[32:50, 0].tolist() == places.bias[:18, 0].tolist()
 
 
-def test_a_table_is_as_long_as_the_encoding_knows() -> None:
+def test_table_has_the_length_of_the_encoding() -> None:
     for encoding, length in (("learned:positions=7", 7), ("sinusoidal", LEAST)):
         with torch.no_grad():
             table = places_of(layers_of(encoding), LEAST).table
@@ -233,7 +233,7 @@ class Each(Encoding):
         ("Each", "each layer has its own"),
     ],
 )
-def test_what_ctranslate2_cannot_compute_is_refused(encoding: str, why: str, tmp_path: Path) -> None:
+def test_unsupported_encodings_are_refused(encoding: str, why: str, tmp_path: Path) -> None:
     if encoding[0].isupper():
         (tmp_path / "own.py").write_text(OWN)
         jarilab.trust_code(tmp_path / "own.py")
@@ -244,7 +244,7 @@ def test_what_ctranslate2_cannot_compute_is_refused(encoding: str, why: str, tmp
     assert not (tmp_path / "out").exists()
 
 
-def test_positions_between_decoder_and_source_are_refused(tmp_path: Path) -> None:
+def test_cross_encoding_is_refused(tmp_path: Path) -> None:
     model = EncoderDecoder(VOCABULARY, VOCABULARY, d_model=32, cross_encoding="rotary")
     with pytest.raises(UserError, match=r"rotary cannot be exported: .*between decoder and source"):
         write(model, tmp_path / "out", source=NAMES, target=NAMES)
@@ -271,7 +271,7 @@ def test_another_kind_of_model_is_refused(tmp_path: Path) -> None:
         export._checked_model(model)
 
 
-def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+def test_nonempty_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     model = EncoderDecoder(VOCABULARY, VOCABULARY, d_model=32)
     for out in (tmp_path, tmp_path / "mine"):
@@ -280,7 +280,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
     with pytest.raises(UserError, match=r"pip install 'jarilab\[ctranslate2\]'"):
         write(EncoderDecoder(VOCABULARY, VOCABULARY, d_model=32), tmp_path / "out", source=NAMES, target=NAMES)

@@ -1,4 +1,4 @@
-"""Models as folders that transformers opens, held against what the model itself says."""
+"""Exported folders of transformers answer as the models do."""
 
 import importlib.util
 import sys
@@ -58,7 +58,7 @@ EQUALS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "make"), EQUALS)
-def test_the_folder_says_what_the_model_does(kind: str, make: Any, tmp_path: Path) -> None:
+def test_folder_equals_the_model(kind: str, make: Any, tmp_path: Path) -> None:
     made = write(make(), tmp_path)
     assert made["kind"] == kind
     assert made["largest_score"] > 0.01
@@ -106,7 +106,7 @@ def test_the_folder_says_what_the_model_does(kind: str, make: Any, tmp_path: Pat
         (lambda: Recurrent(5, 5), "Recurrent has no equivalent", "--to onnx"),
     ],
 )
-def test_what_has_no_equal_is_refused_by_name(make: Any, why: str, instead: str, tmp_path: Path) -> None:
+def test_models_without_equivalent_are_refused(make: Any, why: str, instead: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no equivalent in transformers") as refused:
         write(make(), tmp_path)
     assert why in str(refused.value)
@@ -115,7 +115,7 @@ def test_what_has_no_equal_is_refused_by_name(make: Any, why: str, instead: str,
 
 
 @pytest.mark.slow
-def test_a_run_is_written_by_the_command(tmp_path: Path) -> None:
+def test_export_command(tmp_path: Path) -> None:
     train(tmp_path / "run", tiny("sinusoidal"))
     words = ("export", tmp_path / "run", "--to", "huggingface", "--out", tmp_path / "out")
     said = command(*words)
@@ -126,7 +126,7 @@ def test_a_run_is_written_by_the_command(tmp_path: Path) -> None:
     assert command(*words).returncode == 2
 
 
-def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UserError, match=r"pip install 'jarilab\[huggingface\]'"):
         export(tmp_path / "run", tmp_path / "out")

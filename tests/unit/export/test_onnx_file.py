@@ -1,4 +1,4 @@
-"""Models as ONNX files, run by ONNX Runtime and held against PyTorch."""
+"""ONNX files compute in ONNX Runtime what PyTorch does."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +40,7 @@ def tokens(ids: list[int], frame: str) -> Tokens:
     return Tokens.of(torch.tensor([ids]), frame)
 
 
-def test_a_file_computes_what_pytorch_does_on_any_length_and_under_links(runtime: Any, tmp_path: Path) -> None:
+def test_file_equals_pytorch_at_any_length_and_with_edits(runtime: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = jarilab.EncoderDecoder(
         12,
@@ -80,7 +80,7 @@ def test_a_file_computes_what_pytorch_does_on_any_length_and_under_links(runtime
         assert np.abs(off[0] - found[0]).max() > 1e-4
 
 
-def test_an_image_model_too(runtime: Any, tmp_path: Path) -> None:
+def test_image_model_equals_pytorch(runtime: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = jarilab.VisionTransformer(
         (1, 4, 6), 3, patch_size=2, d_model=16, n_heads=2, n_layers=1, encoding="rotary2d"
@@ -96,7 +96,7 @@ def test_an_image_model_too(runtime: Any, tmp_path: Path) -> None:
     np.testing.assert_allclose(scores.reshape(-1), expected.reshape(-1), atol=NEAR)
 
 
-def test_what_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unsupported_models_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = LanguageModel(12, d_model=16, n_heads=2, n_layers=1)
     monkeypatch.setattr(onnx_file, "check_packages", lambda: None)
     monkeypatch.setattr(onnx_file, "LARGEST_FILE", 1000)
@@ -104,14 +104,14 @@ def test_what_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pat
         write_onnx(model, (tokens([3, 4], "target"),), tmp_path / "model.onnx")
 
 
-def test_the_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
     monkeypatch.setitem(__import__("sys").modules, "onnx", object())
     with pytest.raises(UserError, match=r"needs the package onnxscript; pip install 'jarilab\[onnx\]'"):
         onnx_file.check_packages()
 
 
-def test_a_followed_forward_says_what_it_reads() -> None:
+def test_description_of_an_exported_forward() -> None:
     model = LanguageModel(12, d_model=16, n_heads=2, n_layers=1, encoding="learned:positions=9").eval()
     followed = Followed(model, (tokens([3, 4], "target"),))
     assert followed.described["lengths"] == {"target": [1, 9]}

@@ -1,4 +1,4 @@
-"""Models as graphs of ONNX and of torch.export, run by other programs and held against what the model itself says."""
+"""Files of ONNX and torch.export compute what the models do."""
 
 import json
 from collections.abc import Iterator
@@ -80,16 +80,14 @@ def check(kind: str, targets: list[Target], folder: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "kind", [*(pytest.param(kind, marks=pytest.mark.long) for kind in ("encoder_decoder", "decoder")), "vit"]
 )
-def test_other_programs_say_what_the_model_does(
+def test_files_equal_the_model(
     kind: str, targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(kind, targets, tmp_path, monkeypatch)
 
 
 @pytest.mark.long
-def test_other_programs_find_what_a_detector_does(
-    targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_equal_a_detector(targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check("detector", targets, tmp_path, monkeypatch)
 
 
@@ -108,14 +106,14 @@ class Wrong(Exportable):
 
 
 @pytest.mark.slow
-def test_what_answers_otherwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_answers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = exportable(initialised(jarilab.LanguageModel(12, **SMALL, n_layers=1)))
     with pytest.raises(UserError, match=r"its scores differ by 1\.0e-03, expected"):
         saved(Wrong(found), tmp_path, Torch())
 
 
 @pytest.mark.slow
-def test_a_run_is_written_beside_what_it_reads(tmp_path: Path) -> None:
+def test_description_of_a_run(tmp_path: Path) -> None:
     """A task whose sources have no end of their own."""
     train(tmp_path / "run", tiny("t5"))
     out = tmp_path / "out"
@@ -141,7 +139,7 @@ def test_a_run_is_written_beside_what_it_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_free_sizes_are_called_by_their_names(tmp_path: Path) -> None:
+def test_names_of_dynamic_axes(tmp_path: Path) -> None:
     onnx: Any = pytest.importorskip("onnx", reason="NO onnx: graphs of ONNX were NOT checked")
     pytest.importorskip("onnxruntime", reason="NO onnxruntime: graphs of ONNX were NOT checked")
     saved(MODELS["decoder"](), tmp_path, Onnx())
@@ -165,14 +163,14 @@ def test_models_without_parts_are_refused() -> None:
         exportable(Recurrent(5, 5))
 
 
-def test_places_that_no_graph_counts_are_refused(tmp_path: Path) -> None:
+def test_position_policies_are_refused(tmp_path: Path) -> None:
     train(tmp_path / "run", tiny("rotary", training__positions="offset"))
     with pytest.raises(UserError, match=r"trained with --positions offset; answer with `jarilab predict`"):
         export(tmp_path / "run", tmp_path / "out", to="torch")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_nothing_is_left_of_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(tmp_path / "run", tiny("rotary"))
 
     def broken(*_: Any) -> Any:
@@ -184,7 +182,7 @@ def test_nothing_is_left_of_what_failed(tmp_path: Path, monkeypatch: pytest.Monk
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_folder_in_use_and_a_missing_run_are_told(tmp_path: Path) -> None:
+def test_nonempty_folder_and_missing_run(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(UserError, match="no empty folder; choose another --out"):
         export(tmp_path / "run", tmp_path, to="torch")
@@ -192,7 +190,7 @@ def test_a_folder_in_use_and_a_missing_run_are_told(tmp_path: Path) -> None:
         export(tmp_path / "nowhere", tmp_path / "out", to="torch")
 
 
-def test_the_missing_runtime_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_runtime_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "check_packages", lambda: None)
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"needs the package onnxruntime; pip install 'jarilab\[onnx\]'"):
@@ -200,7 +198,7 @@ def test_the_missing_runtime_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.long
-def test_answers_are_those_of_the_run(tmp_path: Path) -> None:
+def test_answers_equal_the_run(tmp_path: Path) -> None:
     """1,000 questions, answered greedily from the description alone."""
     runtime: Any = pytest.importorskip("onnxruntime", reason="NO onnxruntime: graphs of ONNX were NOT checked")
     settings = {"model.d_model": 32, "model.n_encoder_layers": 1, "model.n_decoder_layers": 1, "task.maximum": 99}

@@ -1,4 +1,4 @@
-"""The tokenizers and the image processor beside an exported model, held against what the run reads and writes."""
+"""Exported tokenizers and image processors read and write as the run does."""
 
 import importlib.util
 from pathlib import Path
@@ -79,7 +79,7 @@ RUNS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_a_folder_reads_and_answers_as_the_run_does(name: str, tmp_path: Path) -> None:
+def test_folder_reads_and_answers_as_the_run(name: str, tmp_path: Path) -> None:
     make, two = RUNS[name]
     run, out = make(tmp_path), tmp_path / "out"
     write(run.model, out, **_task_settings(run.task))
@@ -109,7 +109,7 @@ def test_a_folder_reads_and_answers_as_the_run_does(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_the_library_cuts_text_as_the_task_does(name: str) -> None:
+def test_library_equals_the_task(name: str) -> None:
     made = MADE[name]()
     spelling: Spelling = made.spelling
     assert spelling.read is not None
@@ -127,14 +127,14 @@ def test_the_library_cuts_text_as_the_task_does(name: str) -> None:
     assert read_at_all > 10
 
 
-def test_the_ends_of_a_text_are_not_those_of_its_lines() -> None:
+def test_pattern_ends_are_not_line_ends() -> None:
     read, write = Reading("[^]", rules=(STRIPPED, ("=$", ""))), Writing()
     there = library_of(read, write, ["a", " ", "\n", "="], [])
     assert there.encode(" a \n a=\na=\n ").tokens == list("a \n a=\na")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "words", "characters"])
-def test_a_language_model_has_one_that_adds_nothing(kind: Any, tmp_path: Path) -> None:
+def test_tokenizer_of_a_language_model_adds_nothing(kind: Any, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(f"{word} <pad>" for word in WORDS * 12))
     task = Text(train=str(tmp_path / "text.txt"), tokenizer=kind, vocab_size=300, context_length=16)
     task.prepare()
@@ -149,7 +149,7 @@ def test_a_language_model_has_one_that_adds_nothing(kind: Any, tmp_path: Path) -
     assert not (tmp_path / "out" / "target").exists()
 
 
-def test_what_reads_or_writes_otherwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = translator(translation(tmp_path, tokenizer="characters"))
     for name, change, said in (
         ("_decoders", lambda writing: [], "writes the tokens"),
@@ -162,13 +162,13 @@ def test_what_reads_or_writes_otherwise_is_refused(tmp_path: Path, monkeypatch: 
         assert said in str(refused.value)
 
 
-def test_where_the_data_are_gone_texts_are_drawn_and_it_is_said(tmp_path: Path) -> None:
+def test_missing_data_leave_random_texts(tmp_path: Path) -> None:
     task = translation(tmp_path)
     (tmp_path / "target").unlink()
     assert "texts as the run does, none of them held out: " in tokenizer.write(translator(task), tmp_path / "out")
 
 
-def test_a_task_that_does_not_say_how_it_cuts_text_gets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_without_spelling_has_no_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Arithmetic, "spelling", Spelling())
     assert tokenizer.write(translator(Arithmetic(maximum=30)), tmp_path).startswith("no tokenizer, since its task")
     assert not any(tmp_path.iterdir())
@@ -187,7 +187,7 @@ def pictures(fit: Any, channels: int) -> Any:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_become_the_numbers_of_the_run(channels: int, tmp_path: Path) -> None:
+def test_image_processor_equals_the_run(channels: int, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     run = pictures("stretch", channels)
     write(run.model, tmp_path, **_task_settings(run.task))
@@ -202,7 +202,7 @@ def test_images_become_the_numbers_of_the_run(channels: int, tmp_path: Path) -> 
     assert torch.allclose(found.inputs["pixel_values"], own, atol=1e-5)
 
 
-def test_images_that_are_padded_get_no_processor(tmp_path: Path) -> None:
+def test_padded_images_have_no_processor(tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image")
     run = pictures("pad", 3)
     write(run.model, tmp_path, **_task_settings(run.task))

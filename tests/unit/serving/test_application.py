@@ -1,4 +1,4 @@
-"""A run that answers over HTTP: the texts of `jarilab predict`, and limits before anything is computed."""
+"""The prediction server: answers of `jarilab predict`, and limits."""
 
 import asyncio
 import base64
@@ -53,7 +53,7 @@ def events_of(text: str) -> list[tuple[str, Any]]:
     return events
 
 
-def test_answers_are_those_of_predict(add: OpenRun) -> None:
+def test_answers_equal_predict(add: OpenRun) -> None:
     options = {"beam_size": 3, "n_best": 2, "length_penalty": 0.5}
     response = served(add, {"inputs": [*LINES, "1+x"], "options": options})
     expected = [prediction.record() for prediction in jarilab.predict(add, [*LINES, "1+x"], **options)]
@@ -62,7 +62,7 @@ def test_answers_are_those_of_predict(add: OpenRun) -> None:
     assert [one["rank"] for one in expected] == [1, 2] * 6 + [1]
 
 
-def test_requests_that_wait_together_are_one_batch_and_say_what_they_say_alone(add: OpenRun) -> None:
+def test_waiting_requests_are_one_batch_with_equal_answers(add: OpenRun) -> None:
     server = Server(add, Serving())
     sizes: list[int] = []
     server.batches._observe = sizes.append
@@ -82,7 +82,7 @@ def test_requests_that_wait_together_are_one_batch_and_say_what_they_say_alone(a
     assert len(sizes) <= 4
 
 
-def test_text_comes_as_it_is_written(language: OpenRun) -> None:
+def test_tokens_are_streamed(language: OpenRun) -> None:
     options = {"max_new_tokens": 9, "seed": 5, "stop": ["zzz"]}
     body = {"inputs": ["one", "two"], "options": options}
     told = served(language, body, accept="text/event-stream")
@@ -100,7 +100,7 @@ def test_text_comes_as_it_is_written(language: OpenRun) -> None:
     assert served(language, body).json()["predictions"][1]["text"] == expected[1]["text"]
 
 
-def test_answers_that_are_known_at_once_are_an_event_each(add: OpenRun) -> None:
+def test_events_of_immediate_answers(add: OpenRun) -> None:
     events = events_of(served(add, {"inputs": LINES[:3]}, accept="text/event-stream").text)
     assert [name for name, _ in events] == ["prediction"] * 3 + ["end"]
     assert [data["input"] for _, data in events[:3]] == LINES[:3]
@@ -130,14 +130,14 @@ def test_answers_that_are_known_at_once_are_an_event_each(add: OpenRun) -> None:
         ({"inputs": ["1"], "options": {"beam_size": -1}}, 400, "beam_size"),
     ],
 )
-def test_a_limit_is_told(add: OpenRun, body: Any, status: int, words: str) -> None:
+def test_limits(add: OpenRun, body: Any, status: int, words: str) -> None:
     for headers in ({}, {"accept": "text/event-stream"}):
         response = served(add, body, **headers)
         assert (response.status_code, words in response.json()["error"]) == (status, True), response.text
         assert "zqxjk" not in response.text
 
 
-def test_no_text_names_a_file_of_the_server(digits: OpenRun, tmp_path: Path) -> None:
+def test_text_cannot_name_a_file_of_the_server(digits: OpenRun, tmp_path: Path) -> None:
     secret = tmp_path / "secret.png"
     secret.write_text("root:x:0:0")
     for text in (str(secret), "/etc/passwd", "#1/../x", "#" + "9" * 30, "x"):
@@ -162,7 +162,7 @@ def png_of(size: tuple[int, int], tmp_path: Path) -> tuple[str, Path]:
     return base64.b64encode((tmp_path / "a.png").read_bytes()).decode(), tmp_path / "a.png"
 
 
-def test_images_are_answered_as_files_are(digits: OpenRun, tmp_path: Path) -> None:
+def test_images_are_answered_like_files(digits: OpenRun, tmp_path: Path) -> None:
     image, path = png_of((8, 8), tmp_path)
     response = served(digits, {"inputs": [{"image": image}, "#1", {"image": "AAAA" + image}], "options": {"n_best": 2}})
     assert response.status_code == 400
@@ -179,7 +179,7 @@ def test_images_are_answered_as_files_are(digits: OpenRun, tmp_path: Path) -> No
     assert not list(tmp_path.glob("jarilab-*"))
 
 
-def test_alive_is_not_ready(add: OpenRun) -> None:
+def test_health_and_readiness(add: OpenRun) -> None:
     server = Server(add, Serving())
     app = server.application({HOST})
     paths = ("/health", "/ready", "/predict")
@@ -194,7 +194,7 @@ def test_alive_is_not_ready(add: OpenRun) -> None:
     assert asked(app, talk) == [(200, None), (503, "5"), (503, "5")]
 
 
-def test_what_was_done_is_counted(add: OpenRun) -> None:
+def test_metrics(add: OpenRun) -> None:
     app = Server(add, Serving()).application({HOST})
 
     async def talk(client: httpx.AsyncClient) -> str:

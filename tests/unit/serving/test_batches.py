@@ -1,4 +1,4 @@
-"""Jobs that wait together: who is answered with whom, and what becomes of the others when one is at fault or leaves."""
+"""Batches of waiting jobs: equal options, errors, and clients that disconnect."""
 
 import asyncio
 import threading
@@ -91,7 +91,7 @@ async def waiting(batches: Batches, echoes: Echoes, *jobs: Job) -> list[Any]:
 
 
 @pytest.mark.parametrize("at", range(3))
-def test_equal_options_go_together_and_a_fault_is_its_own(at: int) -> None:
+def test_equal_options_share_a_batch_but_not_an_error(at: int) -> None:
     sources = ["a", "b", "c"]
     sources[at] = "bad"
 
@@ -115,7 +115,7 @@ def test_equal_options_go_together_and_a_fault_is_its_own(at: int) -> None:
     assert [event.data["line"] for event in events[5] if event.kind == "prediction"] == [1, 2, 3]
 
 
-def test_who_leaves_is_not_computed() -> None:
+def test_abandoned_job_is_not_computed() -> None:
     async def talk(batches: Batches, echoes: Echoes) -> list[Any]:
         tasks = await waiting(batches, echoes, job(1, "first", "second"), job(1, "b"), job(1, "c"))
         for task in tasks[:2]:
@@ -131,7 +131,7 @@ def test_who_leaves_is_not_computed() -> None:
     assert echoes.said == ["first", "c"]  # the second was not begun
 
 
-def test_who_waits_too_long_is_told_when_to_come_back() -> None:
+def test_timeout_has_retry_after() -> None:
     async def talk(batches: Batches, echoes: Echoes) -> Any:
         return await told(batches, job(1, "slow"), 0.05)
 

@@ -86,7 +86,7 @@ def until(true: Any) -> None:
     raise AssertionError("it never came true")
 
 
-def test_a_chunked_body_is_counted_and_let_go(place: Place, address: tuple[str, int]) -> None:
+def test_large_chunked_body_is_refused_and_freed(place: Place, address: tuple[str, int]) -> None:
     with connected(address) as client:
         client.sendall(head(address, "Transfer-Encoding: chunked"))
         for _ in range(6):  # 384 kB, and it would go on
@@ -96,7 +96,7 @@ def test_a_chunked_body_is_counted_and_let_go(place: Place, address: tuple[str, 
     until(lambda: place.guard.received == 0)
 
 
-def test_a_chunked_body_within_the_limit_is_read(address: tuple[str, int]) -> None:
+def test_small_chunked_body_is_read(address: tuple[str, int]) -> None:
     with connected(address) as client:
         client.sendall(head(address, "Transfer-Encoding: chunked", "Connection: close"))
         client.sendall(3 * CHUNK + b"0\r\n\r\n")
@@ -104,7 +104,7 @@ def test_a_chunked_body_within_the_limit_is_read(address: tuple[str, int]) -> No
     assert (status, rest[-6:]) == (200, "196608")
 
 
-def test_a_slow_body_is_cut(place: Place, address: tuple[str, int]) -> None:
+def test_slow_body_is_refused(place: Place, address: tuple[str, int]) -> None:
     begun = time.monotonic()
     with connected(address) as client:
         client.sendall(head(address, "Content-Length: 1000"))
@@ -120,7 +120,7 @@ def test_a_slow_body_is_cut(place: Place, address: tuple[str, int]) -> None:
     assert time.monotonic() - begun < 5
 
 
-def test_slow_headers_are_cut(address: tuple[str, int]) -> None:
+def test_slow_headers_close_the_connection(address: tuple[str, int]) -> None:
     begun = time.monotonic()
     with connected(address) as client:
         slow = threading.Thread(target=dripped, args=(client, head(address, "Content-Length: 2")))
@@ -130,7 +130,7 @@ def test_slow_headers_are_cut(address: tuple[str, int]) -> None:
     assert time.monotonic() - begun < 5
 
 
-def test_bodies_that_come_together_are_bounded(place: Place, address: tuple[str, int]) -> None:
+def test_total_of_concurrent_bodies_is_limited(place: Place, address: tuple[str, int]) -> None:
     clients = [connected(address) for _ in range(3)]
     for client in clients:
         client.sendall(head(address, f"Content-Length: {2**18}") + b" " * (2**17 + 2**16))
@@ -143,7 +143,7 @@ def test_bodies_that_come_together_are_bounded(place: Place, address: tuple[str,
     until(lambda: place.guard.received == 0)
 
 
-def test_clients_that_left_keep_no_place_and_are_not_computed(place: Place, address: tuple[str, int]) -> None:
+def test_disconnected_clients_free_their_places(place: Place, address: tuple[str, int]) -> None:
     clients = [connected(address) for _ in range(3)]
     for client in clients:
         client.sendall(head(address, "Content-Length: 2", path="/wait") + b"{}")
@@ -163,9 +163,7 @@ def test_clients_that_left_keep_no_place_and_are_not_computed(place: Place, addr
     assert place.called == 2  # the first, which ran when its client left, and the new one
 
 
-def test_a_fault_says_nothing_of_itself_and_the_server_lives(
-    address: tuple[str, int], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_server_error_hides_its_cause(address: tuple[str, int], capfd: pytest.CaptureFixture[str]) -> None:
     for path, expected in (("/fault", 500), ("/", 200)):
         with connected(address) as client:
             client.sendall(head(address, "Content-Length: 2", "Connection: close", path=path) + b"{}")
@@ -174,7 +172,7 @@ def test_a_fault_says_nothing_of_itself_and_the_server_lives(
     assert "RuntimeError: secret" in capfd.readouterr().err
 
 
-def test_what_is_no_http_is_refused(address: tuple[str, int]) -> None:
+def test_invalid_http_is_refused(address: tuple[str, int]) -> None:
     both = head(address, "Content-Length: 2", "Transfer-Encoding: chunked") + b"0\r\n\r\n"
     for sent in (b"GET /\r\n\r\n", b"\0\xff\r\n\r\n", both, head(address, "Content-Length: -1"), b"A" * 2**17):
         with connected(address) as client:
@@ -187,7 +185,7 @@ def test_what_is_no_http_is_refused(address: tuple[str, int]) -> None:
         assert answer_of(client)[0] == 200
 
 
-def test_a_queue_says_when_to_ask_again() -> None:
+def test_retry_after() -> None:
     queue = Queue(8)
 
     asyncio.run(queue.run(lambda: time.sleep(0.01)))
@@ -205,7 +203,7 @@ def test_a_queue_says_when_to_ask_again() -> None:
     assert queue.length == 0
 
 
-def test_the_names_of_a_server() -> None:
+def test_host_names() -> None:
     with running.listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
         hosts = running.hosts_of(listening, ["model.example", "other.example:443"])
@@ -213,7 +211,7 @@ def test_the_names_of_a_server() -> None:
     assert f"other.example:443:{port}" not in hosts
 
 
-def test_every_answer_has_the_headers() -> None:
+def test_headers_of_every_response() -> None:
     async def main() -> httpx.Response:
         transport = httpx.ASGITransport(Place().application({"here"}))  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
@@ -255,7 +253,7 @@ def test_a_request_to_another_name_is_refused(method: str) -> None:
     assert asked("POST", host="there:81", **JSON)[0] == 200
 
 
-def test_a_form_of_another_page_is_no_json() -> None:
+def test_form_is_refused() -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp"):
         status, text = asked("POST", **{"content-type": kind})
         assert (status, "application/json" in text) == (415, True), kind

@@ -1,4 +1,4 @@
-"""What is drawn of encodings, number by number, against the papers' equations."""
+"""Drawings of encodings equal the papers' equations."""
 
 import base64
 import io
@@ -79,7 +79,7 @@ def middle(side: int) -> int:
     "spec",
     ["sinusoidal", "sinusoidal:layout=concatenated", "sinusoidal:layout=tensor2tensor,base=500", "learned"],
 )
-def test_the_matrix_that_is_added(spec):
+def test_added_matrix(spec):
     of = subject(spec)
     told, formula = drawn(of), package_oracles()[spec.partition(":")[0]]
     expected = np.array([formula.embed(of.encoding, p) for p in range(2 * LENGTH)])
@@ -95,7 +95,7 @@ def test_the_matrix_that_is_added(spec):
     assert line["x"] == list(range(2 * LENGTH))
 
 
-def test_both_layouts_are_the_same_numbers_in_another_order():
+def test_layouts_permute_columns():
     paper, sorted_ = (
         np.array(drawn(spec)["embed-matrix"]["values"]) for spec in ("sinusoidal", "sinusoidal:layout=concatenated")
     )
@@ -113,13 +113,13 @@ def test_both_layouts_are_the_same_numbers_in_another_order():
         ("rotary2d", [[0, 4], [1, 5], [2, 6], [3, 7]]),
     ],
 )
-def test_which_components_form_a_pair(spec, pairs):
+def test_pairs_of_components(spec, pairs):
     told = drawn(spec)["rotate-pairs"]
     assert (told["groups"], told["components"]) == (pairs, HEAD_WIDTH)
 
 
 @pytest.mark.parametrize("spec", ["rotary", "rotary:pairing=interleaved,base=50", "rotary:fraction=0.5"])
-def test_how_far_a_rotation_turns(spec):
+def test_rotation_angles(spec):
     of = subject(spec)
     told, encoding = drawn(of), of.encoding
     rotated = encoding.rotated
@@ -135,7 +135,7 @@ def test_how_far_a_rotation_turns(spec):
         near(line["y"], [rotate_rotary(encoding, ones, d) @ ones / HEAD_WIDTH for d in line["x"]])
 
 
-def test_a_slope_for_each_head():
+def test_slopes_of_heads():
     told = drawn("alibi")
     for slope, line in zip(alibi_slopes(HEADS), told["bias-distance"]["lines"], strict=True):
         near(line["y"], [-slope * abs(d) for d in line["x"]])
@@ -159,7 +159,7 @@ def test_buckets(causal):
     assert np.array(closer["values"]) == pytest.approx(table[expected].T, rel=1e-5)
 
 
-def test_a_map_leaves_out_what_is_never_seen():
+def test_hidden_pairs_are_transparent():
     values = drawn("alibi", causal=True)["bias-map"]["values"]
     assert all((values[i][j] is None) == (j > i) for i, j in np.ndindex(LENGTH, LENGTH))
 
@@ -179,7 +179,7 @@ def test_clipped_relations_of_a_query():
     near(np.array(vectors["values"]), value_table[rows].T)
 
 
-def test_rows_and_columns_turn_apart():
+def test_rows_and_columns_rotate_separately():
     of = subject("rotary2d", length=36)
     told = drawn(of)
     side = 11
@@ -315,13 +315,13 @@ def inside_its_box(root: ElementTree.Element) -> bool:
     return bool(places) and all(-1 <= x <= width + 1 and -1 <= y <= height + 1 for x, y in places)
 
 
-def test_what_does_nothing_says_so():
+def test_none_has_no_drawing():
     told = jarilab.draw_encodings("none").as_dict()["columns"][0]
     assert told["drawings"] == []
     assert told["facts"][0].startswith("does nothing")
 
 
-def test_facts_are_the_claims():
+def test_facts_equal_the_attributes():
     facts = jarilab.draw_encodings("learned:positions=9+alibi", "shaw", seed=7, d_model=8, n_heads=2).as_dict()[
         "columns"
     ]
@@ -348,7 +348,7 @@ def test_the_seed_decides_initial_values():
     near(first[0]["drawings"][0]["lines"][0]["y"][2 * 9], table[0, 0].item())
 
 
-def test_lines_lie_where_their_numbers_are():
+def test_points_of_lines():
     x = np.array([0.0, 5.0, 10.0])
     chart = Chart([Line(("a", "a"), x, np.array([0.0, 1.0, -1.0]))], ("x", "x"), ("y", "y"), (0.0, 10.0))
     found = re.findall(r'<polyline class="curve t0" points="([^"]*)"', chart.inside())
@@ -358,7 +358,7 @@ def test_lines_lie_where_their_numbers_are():
     assert top - TOP == pytest.approx(BOTTOM - low)
 
 
-def test_a_band_reaches_from_the_lowest_to_the_highest():
+def test_band_of_a_line():
     x = np.array([0.0, 1.0])
     line = Line(("a", "a"), x, np.array([2.0, 2.0]), np.array([0.0, 1.0]), np.array([4.0, 3.0]))
     chart = Chart([line], ("x", "x"), ("y", "y"), (0.0, 1.0))
@@ -385,7 +385,7 @@ def test_colours_of_a_map():
     assert found[1, 2, 0] < found[1, 2, 2]  # cold below
 
 
-def test_colours_are_those_of_the_pages():
+def test_colours_equal_the_pages():
     script = read("jarilab.pages.kit", "kit/draw.js")
     assert f'colourStops("{colours.SIGNED}")' in script
     assert f'colourStops("{colours.PLAIN}")' in script
@@ -417,7 +417,7 @@ def test_files_are_named_by_what_they_show(tmp_path):
         page.save_svgs(written[0])
 
 
-def test_a_name_is_never_read_as_markup(tmp_path):
+def test_names_are_escaped(tmp_path):
     path = tmp_path / "a<b>&.py"
     path.write_text("import jarilab\n\nclass Mine(jarilab.Encoding):\n    '''Does `<i>` or <i>nothing</i>.'''\n")
     page = jarilab.draw_encodings(f"{path}:Mine", length=4, d_model=4, n_heads=1)
@@ -428,7 +428,7 @@ def test_a_name_is_never_read_as_markup(tmp_path):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_speaks_two_languages(pages, scheme):
+def test_page_has_two_languages(pages, scheme):
     html = jarilab.draw_encodings("sinusoidal", "rotary", "shaw", "alibi2d", length=16, d_model=16, n_heads=2).html
     page = pages.open(html, color_scheme=scheme)
     seen = page.locator("figure h3").first.inner_text()
@@ -474,7 +474,7 @@ def refused(*specs: str, **how) -> str:
     return str(error.value)
 
 
-def test_mistakes_are_told(tmp_path):
+def test_errors(tmp_path):
     assert "did you mean 'rotary'?" in refused("rotery")
     assert refused() == "no encoding to draw; name one or more, such as rotary or t5,alibi"
     assert refused("t5", d_model=100, n_heads=8).endswith("got d_model=100 and n_heads=8; use d_model=96")

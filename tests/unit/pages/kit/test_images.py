@@ -1,4 +1,4 @@
-"""Images as pages draw them."""
+"""Payloads of images."""
 
 import torch
 
@@ -7,14 +7,14 @@ from jarilab.pages.kit.images import picture_of
 from jarilab.positions.patches import PatchedImage
 
 
-def test_a_large_image_is_made_smaller_and_keeps_its_shape() -> None:
+def test_large_image_is_scaled_down() -> None:
     pixels = torch.full((3, 640, 1280), 77, dtype=torch.uint8)
     shown = unpacked(picture_of(PatchedImage(pixels, 4, 8, 4, 8, 0))["pixels"])
     assert shown.shape == (160, 320, 3)
     assert bool((shown == 77).all())
 
 
-def test_a_small_one_is_shown_pixel_by_pixel_under_its_patches() -> None:
+def test_small_image_keeps_its_pixels() -> None:
     pixels = torch.arange(12, dtype=torch.uint8).reshape(1, 3, 4)
     shown = picture_of(PatchedImage(pixels, 2, 2, 1.5, 2, 3, "class"))
     assert unpacked(shown["pixels"])[..., 0].tolist() == pixels[0].tolist()

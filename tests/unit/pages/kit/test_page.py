@@ -1,4 +1,4 @@
-"""Pages put together from their parts."""
+"""HTML pages made of modules, styles and data."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_modules_become_one_script_each_after_what_it_imports() -> None:
+def test_modules_follow_their_imports() -> None:
     script = page.bundle("here", "main.js")
     modules = re.findall(r"^// (.*)$", script, re.MULTILINE)
     assert modules == ["kit/tones.js", "kit/draw.js", "tones.js", "parts/shade.js", "main.js"]
@@ -62,7 +62,7 @@ def test_modules_that_import_each_other_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_a_name_that_no_module_exports_is_refused() -> None:
+def test_missing_export_is_refused() -> None:
     with pytest.raises(ValueError, match=r"wrong\.js: expected \['hue'\] among the exports of tones\.js"):
         page.bundle("here", "wrong.js")
 
@@ -85,7 +85,7 @@ def test_hostile_text_ends_no_element() -> None:
     document.encode()
 
 
-def test_what_only_the_source_needs_is_left_out() -> None:
+def test_comments_are_removed() -> None:
     source = """
     // why
     const one = 1; // beside code it stays
@@ -120,7 +120,7 @@ def test_what_only_the_source_needs_is_left_out() -> None:
         ("const h = a / b , d = 1 / 2;", "const h = a / b , d = 1 / 2;"),
     ],
 )
-def test_spaces_go_where_they_say_nothing(monkeypatch: pytest.MonkeyPatch, line: str, left: str) -> None:
+def test_needless_spaces_are_removed(monkeypatch: pytest.MonkeyPatch, line: str, left: str) -> None:
     monkeypatch.setattr(page, "read", lambda package, name: f"{line}\n")
     assert page.bundle("here", "main.js").split("\n")[2] == left
 
@@ -146,7 +146,7 @@ def test_no_template_literal_of_a_page_spans_lines(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", ["jarilab.pages.kit", *PAGES])
-def test_a_file_of_a_page_can_be_held_in_the_head(package: str) -> None:
+def test_files_of_pages_are_short(package: str) -> None:
     for name, text in modules_of(package).items():
         assert len(text.splitlines()) <= 300, name
         exported = re.findall(r"^export \S+ \S+", text, re.MULTILINE)
@@ -163,14 +163,14 @@ def test_every_module_of_the_kit_is_used_by_a_page() -> None:
     assert used == set(modules_of("jarilab.pages.kit"))
 
 
-def test_a_style_keeps_what_it_says_without_the_space_between() -> None:
+def test_style_keeps_its_meaning() -> None:
     source = (
         "/* a comment */\na:hover , b {\n  color: red;\n  margin: 0 calc(1px + 2px);\n}\n@media print { p { x: y } }\n"
     )
     assert page.slim_style(source) == "a:hover,b{color: red;margin: 0 calc(1px + 2px);}@media print{p{x: y}}"
 
 
-def test_a_link_is_shown_with_what_the_page_says_of_itself() -> None:
+def test_preview_of_a_link() -> None:
     told = page.document(
         "jarilab.comparison", "<p>", [], 'a "title"', description="<b> & more", image="data:image/png;base64,AA=="
     )

@@ -1,4 +1,4 @@
-"""Text to tokens and back in a page, held against Python: every tokenizer, and every task that cuts text by itself."""
+"""Tokenizers in a page equal those in Python."""
 
 import itertools
 import json
@@ -223,7 +223,7 @@ def read_here(made: Any, text: str) -> list[int] | None:
         return None
 
 
-def test_a_page_cuts_text_as_python_does(page: Any, made: Any) -> None:
+def test_tokenization_equals_python(page: Any, made: Any) -> None:
     script = """([read, names, most, some, texts]) => {
         const reader = new spelling.Reader(read, names);
         const ids = (text) => (some ? spelling.readSome(reader, text, most) : reader.read(text, most)).ids;
@@ -239,7 +239,7 @@ def test_a_page_cuts_text_as_python_does(page: Any, made: Any) -> None:
     assert read > 10, "too few of the texts have tokens to tell anything"
 
 
-def test_an_unknown_token_says_what_stood_there(page: Any) -> None:
+def test_unknown_token_keeps_its_text(page: Any) -> None:
     for kind, lowercase in itertools.product(("words", "characters"), (False, True)):
         tokenizer = train(kind, LEARNED, size=420, lowercase=lowercase)
         script = """([read, texts]) => {
@@ -250,7 +250,7 @@ def test_an_unknown_token_says_what_stood_there(page: Any) -> None:
         assert found == [tokenizer.pieces(text) for text in TEXTS]
 
 
-def test_a_page_joins_tokens_as_python_does(page: Any, made: Any) -> None:
+def test_detokenization_equals_python(page: Any, made: Any) -> None:
     chance = random.Random(7)
     names = getattr(made, "targets", made.names)
     open_numbers = [number for number in range(len(names)) if number not in (PADDING, END)]
@@ -262,7 +262,7 @@ def test_a_page_joins_tokens_as_python_does(page: Any, made: Any) -> None:
     assert found == [made.write(row) for row in rows]
 
 
-def test_what_no_page_can_read_is_told_in_words(page: Any) -> None:
+def test_unreadable_text(page: Any) -> None:
     script = """([read, names, text, most]) => {
         const reader = new spelling.Reader(read, names);
         try { return spelling.readSome(reader, text, most).ids; } catch (error) { return error.message; }
@@ -283,5 +283,5 @@ def test_what_no_page_can_read_is_told_in_words(page: Any) -> None:
     assert "half a surrogate" in page.evaluate(half, [plain(bpe.spelling)["read"]])
 
 
-def test_a_task_that_says_nothing_keeps_its_input() -> None:
+def test_task_without_spelling() -> None:
     assert TokenTask.spelling.fget(object()) == Spelling()

@@ -1,4 +1,4 @@
-"""The colour of an encoding: the same everywhere, and told apart by everybody."""
+"""Colours of encodings."""
 
 import numpy
 import pytest
@@ -35,19 +35,19 @@ def oklab(colour: str, sight: str) -> numpy.ndarray:
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("sight", SIGHTS)
-def test_tones_are_told_apart_without_red_or_green(sight: str, dark: bool) -> None:
+def test_tones_differ_for_colour_blind_readers(sight: str, dark: bool) -> None:
     seen = [oklab(colour, sight) for colour in colours(dark=dark)]
     assert len(seen) == TONES
     apart = [numpy.linalg.norm(a - b) for number, a in enumerate(seen) for b in seen[:number]]
     assert min(apart) > 0.1, "five times what is just noticeable"
 
 
-def test_encodings_of_the_package_have_tones_of_their_own() -> None:
+def test_encodings_of_the_package_have_different_tones() -> None:
     assert len({tone_of(encoding) for encoding in ENCODINGS}) == TONES
     assert tone_of("none") == TONES - 1, "grey"
 
 
-def test_a_tone_depends_on_nothing_but_the_spec() -> None:
+def test_tone_depends_on_the_spec_alone() -> None:
     alone, among = tones_of(["rotary:base=500"]), tones_of([*ENCODINGS, "rotary:base=500"])
     assert alone["rotary:base=500"] == among["rotary:base=500"]
     assert all(0 <= tone_of(f"mine.py:Mine:k={number}") < TONES for number in range(50))

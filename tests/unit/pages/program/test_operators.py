@@ -1,4 +1,4 @@
-"""Each operator of the page, held against PyTorch's of the same name."""
+"""Each operator of the page equals that of PyTorch."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -186,7 +186,7 @@ def filled(operator: Any, given: tuple[Any, ...]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "given"), CASES, ids=[f"{i} {case[0]}" for i, case in enumerate(CASES)])
-def test_an_operator_does_what_pytorch_does(page: Any, name: str, given: tuple[Any, ...]) -> None:
+def test_operator_equals_pytorch(page: Any, name: str, given: tuple[Any, ...]) -> None:
     packet, overload = name.split(".")
     operator = getattr(getattr(torch.ops.aten, packet), overload)
     dtype = next((one for one in given if isinstance(one, torch.dtype)), None)
@@ -208,6 +208,6 @@ def test_an_operator_does_what_pytorch_does(page: Any, name: str, given: tuple[A
         np.testing.assert_allclose(numbers, expected.double().flatten().numpy(), rtol=2e-6, atol=1e-6)
 
 
-def test_every_operator_is_tried() -> None:
+def test_every_operator_is_tested() -> None:
     assert OPERATORS - SIZES - {name for name, _ in CASES} == UNTRIED
     assert {name for name, _ in CASES} <= OPERATORS

@@ -1,4 +1,4 @@
-"""Programs that a page runs, held against the models they were made of."""
+"""Programs in a page compute what their models do."""
 
 import copy
 import logging
@@ -224,13 +224,13 @@ def assert_same(found: Any, wanted: Any) -> None:
 # What it computes ----------------------------------------------------------------------------------------------------
 
 
-def test_every_encoding_of_one_axis_is_tried() -> None:
+def test_every_encoding_of_one_axis_is_tested() -> None:
     tried = "+".join(one for pair in PAIRS for one in pair)
     names = [name for name in registry.names() if 1 in registry.spec(name).target.axes]
     assert [name for name in names if name not in tried] == [CHUNKED]
 
 
-def test_an_encoding_of_chunks_stays_with_pytorch() -> None:
+def test_chunked_encoding_is_refused() -> None:
     model = LanguageModel(TOKENS, d_model=16, n_heads=2, n_layers=1, encoding=CHUNKED).eval()
     with pytest.raises(UserError, match="sizes are free, got one of 6; look into this model live"):
         program_of(model, (tokens_of(ids_of(6), "target"),))
@@ -244,7 +244,7 @@ def often_and_long(names: Iterable[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", often_and_long(MADE))
-def test_a_page_computes_what_pytorch_does(page: Page, name: str) -> None:
+def test_page_equals_pytorch(page: Page, name: str) -> None:
     made = page.of(name)
     assert_same(page.run(name, given_of(made.inputs)), expected(made.model, made.inputs))
     held = page.page.evaluate("(name) => jari.verified(made[name])", name)
@@ -287,7 +287,7 @@ def change_of(edit: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("edits", EDITS, ids=lambda edits: " ".join(map(str, edits)))
 @pytest.mark.parametrize("name", ["rotary rotary:pairing=interleaved", "shaw:clip=3 alibi"])
-def test_edits_do_what_operate_does(page: Page, name: str, edits: list[Edit]) -> None:
+def test_edits_equal_operate(page: Page, name: str, edits: list[Edit]) -> None:
     made, inputs = page.of(name), both(5, 4)
     given = {**given_of(inputs), "edits": [change_of(edit) for edit in edits]}
     wanted = expected(made.model, inputs, edits)
@@ -296,7 +296,7 @@ def test_edits_do_what_operate_does(page: Page, name: str, edits: list[Edit]) ->
 
 
 @pytest.mark.parametrize("how", [("off", 1), ("shift", 3), ("stretch", 2), ("shift", -2)])
-def test_places_move_as_they_do_in_python(page: Page, how: tuple[Any, int]) -> None:
+def test_moved_positions_equal_python(page: Page, how: tuple[Any, int]) -> None:
     name = "sinusoidal:layout=tensor2tensor+rotary:fraction=0.5"
     name = next(one for one in MADE if one.startswith(name))
     made, inputs = page.of(name), both(6, 4)
@@ -315,7 +315,7 @@ def test_heads_of_an_image_are_switched_off(page: Page) -> None:
 
 
 @pytest.mark.parametrize("name", ["rotary rotary:pairing=interleaved", "learned t5"])
-def test_answers_are_written_as_greedy_search_writes_them(page: Page, name: str) -> None:
+def test_answers_equal_greedy_search(page: Page, name: str) -> None:
     made = page.of(name)
     for length in (2, 5, 8):
         source = tokens_of(ids_of(length), "source")
@@ -339,7 +339,7 @@ def said(page: Page, name: str, given: dict[str, Any]) -> str:
     return page.page.evaluate(script, [name, given])
 
 
-def test_a_page_says_what_it_cannot_read(page: Page) -> None:
+def test_page_refuses_unreadable_input(page: Page) -> None:
     page.of("shaw:clip=3 alibi")
     name = "learned t5"
     page.of(name)
@@ -362,7 +362,7 @@ def test_programs_of_another_kind_are_refused(page: Page) -> None:
     assert "the operator fft.default is not known here" in page.page.evaluate(refused, unknown)
 
 
-def test_another_answer_is_seen(page: Page) -> None:
+def test_different_answer_is_detected(page: Page) -> None:
     made = page.of("language")
     sample = made.program["sample"]
     other = {**made.program, "sample": {**sample, "inputs": {"target": sample["inputs"]["target"][::-1]}}}
@@ -371,7 +371,7 @@ def test_another_answer_is_seen(page: Page) -> None:
     assert held["scores"] > 0.01
 
 
-def test_models_that_a_page_cannot_carry_are_refused_in_words() -> None:
+def test_large_models_are_refused() -> None:
     large = LanguageModel(TOKENS, d_model=512, n_heads=2, n_layers=1, d_ff=LARGEST // 1024)
     with pytest.raises(UserError, match="a page carries models of 3,000,000 parameters at most, got"):
         program_of(large, (tokens_of(ids_of(3), "target"),))
@@ -397,7 +397,7 @@ class Curious(nn.Module):
         (lambda x: x.half().float(), "the model computes in float16, which a page does not"),
     ],
 )  # fmt: skip
-def test_what_a_page_cannot_compute_is_named(does: Any, words: str) -> None:
+def test_unsupported_operator_is_named(does: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
         program_of(Curious(does).eval(), (tokens_of(ids_of(3), "target"),))
 
@@ -408,5 +408,5 @@ def test_padding_is_refused() -> None:
         program_of(LanguageModel(TOKENS, d_model=8, n_heads=1, n_layers=1).eval(), (padded,))
 
 
-def test_the_operators_are_those_of_the_page(page: Page) -> None:
+def test_operators_equal_the_page(page: Page) -> None:
     assert set(page.page.evaluate("() => Object.keys(operators.OPERATORS)")) == OPERATORS

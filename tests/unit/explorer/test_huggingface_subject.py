@@ -1,4 +1,4 @@
-"""Models that are not jari's, looked into live: what an edit does to what they say, and mistakes."""
+"""Hugging Face models in the explorer: effects of edits, and errors."""
 
 import asyncio
 import importlib.util
@@ -71,7 +71,7 @@ def without(model, path, head, width=8):
         ("seen", SENTENCE, "decoder.0.self", "transformer.h.0.self_attention.dense"),
     ],
 )
-def test_an_answer_without_a_head_is_that_of_a_model_whose_head_is_silenced(models, name, line, site, path):
+def test_ablation_equals_a_zeroed_head(models, name, line, site, path):
     explorer = opened(models, name)
     changed = []
     for head in range(4):
@@ -90,7 +90,7 @@ def test_an_answer_without_a_head_is_that_of_a_model_whose_head_is_silenced(mode
     assert any(changed) or name == "class"
 
 
-def test_what_follows_a_text_is_told_with_what_else_was_likely(models):
+def test_next_token_comes_with_likely_alternatives(models):
     explorer = opened(models, "next")
     view = explorer.look(SENTENCE, live=True)["views"][0]
     assert (view["says"], len(view["outputs"])) == ("next", 13)
@@ -107,7 +107,7 @@ def test_what_follows_a_text_is_told_with_what_else_was_likely(models):
 @pytest.mark.parametrize(
     ("name", "kind", "count"), [("vectors", "vectors", 0), ("masked", "words", 13), ("labels", "labels", 13)]
 )
-def test_a_model_without_an_answer_says_so_and_how_far_an_edit_moves_it(models, name, kind, count):
+def test_model_without_answer_reports_effect_of_edit(models, name, kind, count):
     explorer = opened(models, name)
     page = explorer.look(SENTENCE, live=True)
     view = page["views"][0]
@@ -119,7 +119,7 @@ def test_a_model_without_an_answer_says_so_and_how_far_an_edit_moves_it(models, 
     assert effect["divergence"] > 0
 
 
-def test_vectors_move_where_a_query_looks_elsewhere_and_nowhere_else(models):
+def test_erased_link_changes_only_its_query(models):
     explorer = opened(models, "vectors")
     link = {"kind": "link", "site": "encoder.1", "head": None, "query": 3, "key": 1, "how": "erase"}
     found = explorer.operate(SENTENCE, 0, [link], controls=False)
@@ -138,7 +138,7 @@ def test_vectors_move_where_a_query_looks_elsewhere_and_nowhere_else(models):
     ("name", "line", "side"),
     [("masked", MASKED, "source"), ("next", SENTENCE, "target"), ("written", SENTENCE, "source")],
 )
-def test_a_token_that_is_off_is_as_if_it_were_padding(models, name, line, side):
+def test_hidden_token_equals_padding(models, name, line, side):
     explorer = opened(models, name)
     found = explorer.operate(line, 0, [{"kind": "token", "side": side, "key": 3}])["effect"]
     reading, loaded = explorer.subjects[0].record(line).reading, explorer.subjects[0].loaded
@@ -161,7 +161,7 @@ def test_a_token_that_is_off_is_as_if_it_were_padding(models, name, line, side):
         assert found["answer"] != reading.answer
 
 
-def test_an_answer_that_ends_before_the_token_that_is_off_is_told(models, monkeypatch):
+def test_shorter_answer_than_hidden_token(models, monkeypatch):
     explorer = opened(models, "written")
     explorer.record(SENTENCE)  # before what follows makes its answer shorter
     model = explorer.subjects[0].loaded.model
@@ -171,7 +171,7 @@ def test_an_answer_that_ends_before_the_token_that_is_off_is_told(models, monkey
     assert len(explorer.operate(SENTENCE, 0, [off], controls=False)["effect"]["answer"].split()) == 2
 
 
-def test_several_edits_at_once_are_held_against_others_that_can_be_made(models):
+def test_several_edits_have_controls(models):
     explorer = opened(models, "masked")
     link = {"kind": "link", "site": "encoder.0", "head": 0, "query": 3, "key": 0, "how": "force"}
     effect = explorer.operate(MASKED, 0, [OFF, link])["effect"]
@@ -201,12 +201,12 @@ def test_several_edits_at_once_are_held_against_others_that_can_be_made(models):
         ("shared", {"site": "encoder.0/1"}, "One layer of this model runs several times"),
     ],
 )
-def test_an_edit_that_cannot_be_made_is_told(models, name, edit, message):
+def test_impossible_edit_raises(models, name, edit, message):
     with pytest.raises(UserError, match=message):
         opened(models, name).operate(SENTENCE, 0, [{**OFF, **edit}])
 
 
-def test_what_cannot_be_known_is_not_offered(models):
+def test_unsupported_edits_are_not_offered(models):
     names = ("masked", "seen", "shared", "split")
     views = {name: opened(models, name).look(SENTENCE, live=True)["views"][0] for name in names}
     assert {name: view["edits"] for name, view in views.items()} == {
@@ -225,7 +225,7 @@ def test_what_cannot_be_known_is_not_offered(models):
 
 
 @torch.no_grad()
-def test_rollout_is_that_of_the_models_own_maps(models):
+def test_rollout_equals_that_of_the_models_attentions(models):
     model = HuggingFaceSubject(models / "masked")
     shown = model.view(SENTENCE, 0)["rollout"]
     loaded = model.loaded.model
@@ -239,7 +239,7 @@ def test_rollout_is_that_of_the_models_own_maps(models):
     assert causal.view(SENTENCE, 0)["rollout"] is None
 
 
-def test_models_and_runs_are_asked_by_the_number_of_their_view(models, runs):
+def test_models_and_runs_are_numbered_views(models, runs):
     explorer = opened(models, "masked", runs=[runs / "rotary"])
     page = explorer.look("1+1", live=True)
     assert [view["name"] for view in page["views"]] == ["masked", "rotary"]
@@ -255,7 +255,7 @@ def test_models_and_runs_are_asked_by_the_number_of_their_view(models, runs):
             explorer.head("1+1", view, "encoder.0", 0)
 
 
-def test_the_page_opens_at_the_link_where_the_line_has_it(models):
+def test_page_opens_at_the_link(models):
     explorer = opened(models, "masked", "other", link=("it", "animal"))
     page = explorer.look(SENTENCE, live=True)
     assert (page["query"], page["key"]) == (8, 2)
@@ -268,7 +268,7 @@ def test_the_page_opens_at_the_link_where_the_line_has_it(models):
         explorer.look(SENTENCE, live=True, head=9)
 
 
-def test_of_long_lines_the_last_alone_is_kept(models, monkeypatch):
+def test_only_the_last_long_input_is_cached(models, monkeypatch):
     model = HuggingFaceSubject(models / "masked")
     for line in ("the animal", "the street"):
         model.record(line)
@@ -278,7 +278,7 @@ def test_of_long_lines_the_last_alone_is_kept(models, monkeypatch):
     assert list(model._recordings) == ["the animal was tired"]
 
 
-def test_in_python_it_is_the_same_page_as_a_file(models):
+def test_explore_in_python(models):
     page = explore(input=SENTENCE, model=models / "masked", against=models / "other", link=("it", "animal"))
     assert '"query":8,"key":2' in page.html.replace(" ", "")
     with pytest.raises(UserError, match="against and link go with a model of another library"):
@@ -300,7 +300,7 @@ def ask(explorer, path, body, line):
     return asyncio.run(asked())
 
 
-def test_bad_lines_are_a_sentence_and_the_server_lives_on(models):
+def test_server_survives_invalid_inputs(models):
     explorer = opened(models, "masked")
     for body, words in (
         ({"input": "the " * 200}, "masked reads 64 tokens at most, and the line has 202"),
@@ -314,7 +314,7 @@ def test_bad_lines_are_a_sentence_and_the_server_lives_on(models):
         assert ask(explorer, "/api/look", {"input": line}, SENTENCE).status_code == 200
 
 
-def test_only_files_beside_the_first_are_read(models, tmp_path):
+def test_only_files_of_the_first_inputs_folder_are_read(models, tmp_path):
     image = pytest.importorskip("PIL.Image")
     explorer = open_explorer(models=[folders.vit(tmp_path / "vit")])
     here = tmp_path / "here"

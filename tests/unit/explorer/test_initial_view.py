@@ -1,4 +1,4 @@
-"""What a page opens at, on views made by hand."""
+"""Where a page opens, on views made by hand."""
 
 from typing import Any
 
@@ -29,24 +29,24 @@ def opened(*views: dict[str, Any], **asked: Any) -> tuple[int, str, int]:
     return found["view"], found["site"], found["head"]
 
 
-def test_it_opens_at_the_head_without_which_the_loss_rises_most() -> None:
+def test_opens_at_the_largest_ablation() -> None:
     view = view_of(ablation=([0.1, -4.0], [2.5, 0.3]), previous=([1.0, 1.0], [0.2, 0.2]))
     assert opened(view) == (0, "encoder.1", 0)
 
 
-def test_where_no_effect_was_measured_at_the_head_farthest_from_chance() -> None:
+def test_opens_far_from_chance_without_ablation() -> None:
     assert opened(view_of(previous=([0.5, 0.2], [0.3, 0.9]), self=([0.1, 0.8], [None, None]))) == (0, "encoder.1", 1)
     lens = {"share": {"encoder.0": {"value": [0.2, 0.99], "chance": [0.1, 0.17]}}}
     assert opened(view_of(previous=([0.5, 0.2], [0.3, 0.9])) | {"lens": lens}) == (0, "encoder.0", 1)
 
 
-def test_a_model_whose_answer_is_right_comes_first() -> None:
+def test_right_answers_come_first() -> None:
     wrong, right = view_of("4", ablation=([9.0, 0.0], [0.0, 0.0])), view_of(ablation=([0.0, 0.0], [0.0, 0.5]))
     assert opened(wrong, right) == (1, "encoder.1", 1)
     assert opened(wrong, wrong) == (0, "encoder.0", 0), "where none is right, all count"
 
 
-def test_what_is_asked_for_is_opened() -> None:
+def test_requested_site_and_head() -> None:
     view = view_of(ablation=([0.1, 0.2], [2.5, 0.3]))
     assert opened(view, site="encoder.0") == (0, "encoder.0", 1)
     assert opened(view, head=1) == (0, "encoder.1", 1)
@@ -54,14 +54,14 @@ def test_what_is_asked_for_is_opened() -> None:
 
 
 @pytest.mark.parametrize("hidden", [None, [[0, 1, 1], [0, 0, 1], [0, 0, 0]]])
-def test_the_cell_has_the_weight_that_is_most_times_an_equal_one(hidden: Any) -> None:
+def test_cell_of_the_largest_relative_weight(hidden: Any) -> None:
     weights = np.array([[[1.0, 0, 0], [0.2, 0.8, 0], [0.1, 0.3, 0.6]]])
     found = initial_view([made_view([made_site("encoder.0", weights, hidden=hidden)], source="abc")])
     assert (found["query"], found["key"]) == ((0, 0) if hidden is None else (2, 2))
 
 
 @pytest.mark.parametrize(("pool", "cell"), [(None, (1, 0)), ("mean", (1, 0)), ("class", (0, 1))])
-def test_the_query_is_a_place_of_the_image_or_the_class_token(pool: str | None, cell: tuple[int, int]) -> None:
+def test_query_is_a_patch_or_the_class_token(pool: str | None, cell: tuple[int, int]) -> None:
     weights = np.array([[[0.1, 0.9], [0.8, 0.2]]])
     view = made_view([made_site("encoder.0", weights)], source=["red", "0,0"])
     view["sides"]["source"]["picture"] = {"first": 1, "pool": pool}
