@@ -1,4 +1,4 @@
-"""Looking inside models of images: edits, orders and measures on two axes, against what they are by definition."""
+"""Edits, permutations, shifts and measures of models of images."""
 
 import math
 
@@ -36,64 +36,64 @@ def images():
     return (Images(torch.randn(1, 1, 8, 8, dtype=torch.float64)),)
 
 
-def test_switching_a_head_off_is_what_ablation_says():
-    model, given = vit(), images()
-    before = model(*given).log_softmax(-1)[0, 3].detach()
-    for site, rises in ablation(model, given, [3]).items():
+def test_ablation_equals_head_off():
+    model, batch = vit(), images()
+    before = model(*batch).log_softmax(-1)[0, 3].detach()
+    for site, rises in ablation(model, batch, [3]).items():
         for head, rise in enumerate(rises.tolist()):
             with operate(model, [HeadOff(site, head)]), torch.no_grad():
-                after = model(*given).log_softmax(-1)[0, 3]
+                after = model(*batch).log_softmax(-1)[0, 3]
             assert rise == pytest.approx(float(before - after))
-            found = effect(model, given, [3], [HeadOff(site, head)])
-            assert found.log_before - found.log_after == pytest.approx(rise)
-            assert found.before.tolist() == [pytest.approx(float(before.exp()))]
+            result = effect(model, batch, [3], [HeadOff(site, head)])
+            assert result.log_before - result.log_after == pytest.approx(rise)
+            assert result.before.tolist() == [pytest.approx(float(before.exp()))]
 
 
-def test_every_head_of_a_detector_matters_and_importance_has_length_one():
+def test_importance_of_a_detector_is_normalised():
     model = Detector(1, 3, d_model=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, queries=4)
     initialise(model, 1)
-    given = (Images(torch.randn(1, 1, 24, 20)),)
-    found = importance(model.eval(), given, [0, 1, 3, 2])
-    assert list(found) == ["encoder.0", "decoder.0.self", "decoder.0.cross"]
-    assert all(float(values.norm()) == pytest.approx(1, abs=1e-4) for values in found.values())
+    batch = (Images(torch.randn(1, 1, 24, 20)),)
+    result = importance(model.eval(), batch, [0, 1, 3, 2])
+    assert list(result) == ["encoder.0", "decoder.0.self", "decoder.0.cross"]
+    assert all(float(values.norm()) == pytest.approx(1, abs=1e-4) for values in result.values())
     with pytest.raises(UserError, match=r"each of \(1, 4\) places, got \(1, 2\)"):
-        importance(model, given, [0, 1])
+        importance(model, batch, [0, 1])
 
 
 @pytest.mark.parametrize("encoding", ["none", "rotary2d", "learned2d"])
-def test_dealing_patches_out_is_dealing_them_out_in_the_image(encoding):
-    model, given = vit(encoding), images()
+def test_permuted_patches_equal_a_permuted_image(encoding):
+    model, batch = vit(encoding), images()
     index = permutations(torch.ones(1, 16, dtype=torch.bool), 0)[0]
-    dealt = Images(functional.fold(patchify(given[0].pixels, 2)[:, index].mT, given[0].size, 2, stride=2))
+    dealt = Images(functional.fold(patchify(batch[0].pixels, 2)[:, index].mT, batch[0].size, 2, stride=2))
     with record(model) as tape:
-        model(*given)
+        model(*batch)
     with record(model) as other:
         model(dealt)
-    for site, found in permutation_error(model, given).items():
+    for site, result in permutation_error(model, batch).items():
         expected = tape.weights(site)[0][:, index][:, :, index] - other.weights(site)[0]
-        assert found == pytest.approx(float(expected.abs().max()), abs=1e-7)
-        assert (found == 0) == (encoding == "none")
+        assert result == pytest.approx(float(expected.abs().max()), abs=1e-7)
+        assert (result == 0) == (encoding == "none")
 
 
-def test_a_class_token_is_never_dealt_out():
+def test_class_token_is_not_permuted():
     assert max(permutation_error(vit("none", pool="class", registers=1), images()).values()) == 0
 
 
-def test_patches_are_elsewhere_inside_the_block_only():
-    model, given = vit("learned2d", pool="class"), images()
-    before = model(*given)
+def test_patches_move_inside_the_block_only():
+    model, batch = vit("learned2d", pool="class"), images()
+    before = model(*batch)
     with move_patches(model, PositionEdit("shuffle", seed=2)):
-        places = model.places(given[0])
-        assert not torch.allclose(model(*given), before)
-    own = model.places(given[0])
-    assert torch.equal(model(*given), before)
-    assert torch.equal(places.unplaced, own.unplaced)
-    assert torch.equal(places.coordinates[0], own.coordinates[0])
-    assert sorted(places.coordinates[1:].tolist()) == own.coordinates[1:].tolist()
-    assert places.coordinates.tolist() != own.coordinates.tolist()
+        places = model.places(batch[0])
+        assert not torch.allclose(model(*batch), before)
+    original = model.places(batch[0])
+    assert torch.equal(model(*batch), before)
+    assert torch.equal(places.unplaced, original.unplaced)
+    assert torch.equal(places.coordinates[0], original.coordinates[0])
+    assert sorted(places.coordinates[1:].tolist()) == original.coordinates[1:].tolist()
+    assert places.coordinates.tolist() != original.coordinates.tolist()
 
 
-def test_only_distances_count_under_a_rotation():
+def test_rotary2d_is_shift_invariant():
     assert max(shift_error(vit("rotary2d"), images(), 3).values()) < 1e-6
     assert min(shift_error(vit("sinusoidal2d"), images(), 3).values()) > 1e-3
     with (
@@ -103,26 +103,26 @@ def test_only_distances_count_under_a_rotation():
         pass
 
 
-def test_distance_is_in_a_straight_line_and_leaves_tokens_without_a_place_out():
-    model, given = vit(pool="class"), images()
+def test_distance_is_euclidean_and_omits_tokens_without_position():
+    model, batch = vit(pool="class"), images()
     with record(model) as tape:
-        model(*given)
+        model(*batch)
     names = [str(place) for place in range(17)]
     map = Map.of(tape, "encoder.1", names, names)
-    found = MEASURES["distance"].of(map)
+    result = MEASURES["distance"].of(map)
     for head in range(2):
         rows = []
         for query in range(16):
             weights = map.weights[head, query + 1, 1:].tolist()
             away = [math.hypot(query // 4 - key // 4, query % 4 - key % 4) for key in range(16)]
             rows.append(sum(w * d for w, d in zip(weights, away, strict=True)) / sum(weights))
-        assert float(found.value[head]) == pytest.approx(sum(rows) / 16)
+        assert float(result.value[head]) == pytest.approx(sum(rows) / 16)
 
 
-def test_offsets_in_a_image_are_rows_and_columns():
-    model, given = vit(pool="class"), images()
+def test_offsets_in_an_image_are_rows_and_columns():
+    model, batch = vit(pool="class"), images()
     with record(model) as tape:
-        model(*given)
+        model(*batch)
     map = Map.of(tape, "encoder.0", [""] * 17, [""] * 17)
     numbers: dict[object, int] = {}
     for query in range(17):
@@ -153,7 +153,7 @@ def joined(model, captions=((1, 5, 3, 7),)):
 
 
 @pytest.mark.parametrize("how", ["off", "shift", "stretch", "shuffle"])
-def test_what_has_no_place_in_a_part_still_has_none_when_places_move(how):
+def test_absent_positions_stay_absent(how):
     tokens = joined(painter())
     before, after = (one.positions.coordinates for one in (tokens, move_tokens(tokens, PositionEdit(how, 2))))
     assert torch.equal(before == -1, after == -1)
@@ -169,7 +169,7 @@ def test_what_has_no_place_in_a_part_still_has_none_when_places_move(how):
     assert torch.equal(image, change(torch.stack((rows, columns), 1)))
 
 
-def test_padded_captions_are_shuffled_each_by_itself():
+def test_padded_captions_are_shuffled_separately():
     tokens = joined(painter(), ((1, 5, 3, 7), (1, 4, 0, 0)))
     after = move_tokens(tokens, PositionEdit("shuffle")).positions.coordinates
     assert after.shape == (2, 17, 3)
@@ -178,9 +178,9 @@ def test_padded_captions_are_shuffled_each_by_itself():
 
 
 @pytest.mark.parametrize(("how", "amount"), [("shift", -1), ("stretch", -2)])
-def test_a_place_that_would_be_read_as_none_is_refused(how, amount):
-    told = rf"-1 and less is no place in a sequence of the parts text, image, and {how} by {amount} would move"
-    with pytest.raises(UserError, match=told):
+def test_position_read_as_absent_raises(how, amount):
+    message = rf"-1 and less is no place in a sequence of the parts text, image, and {how} by {amount} would move"
+    with pytest.raises(UserError, match=message):
         move_tokens(joined(painter()), PositionEdit(how, amount))
 
 
@@ -188,19 +188,19 @@ def test_a_place_that_would_be_read_as_none_is_refused(how, amount):
     ("encoding", "moves"),
     [("none", False), ("table2d@image", False), ("rotary2d@image", True), ("learned:positions=9@text", True)],
 )
-def test_a_painter_that_knows_only_distances_does_not_mind_a_shift(encoding, moves):
-    """A rotation of codes alone is absolute to words, which are not turned."""
+def test_painter_with_relative_encoding_is_shift_invariant(encoding, moves):
+    """For words, which are not rotated, a rotation of codes alone is an absolute encoding."""
     model = painter(encoding)
-    found = shift_error(model.one_sequence(), (joined(model),), 2)
-    assert list(found) == ["decoder.0.self", "decoder.1.self"]
-    assert all((value > 1e-4) is moves for value in found.values())
+    result = shift_error(model.one_sequence(), (joined(model),), 2)
+    assert list(result) == ["decoder.0.self", "decoder.1.self"]
+    assert all((value > 1e-4) is moves for value in result.values())
     without = PositionEdit("off")
     tokens = joined(model)
     away = effect(model.one_sequence(), (tokens,), tokens.ids[0].tolist(), [], (move_tokens(tokens, without),))
     assert (away.divergence > 1e-8) is (encoding != "none")
 
 
-def test_a_painter_has_measures_and_heads_that_matter():
+def test_painter_has_measures_and_importance():
     model = painter()
     one, tokens = model.one_sequence(), joined(model)
     for site, values in importance(one, (tokens,), tokens.ids[0].tolist()).items():
@@ -209,7 +209,7 @@ def test_a_painter_has_measures_and_heads_that_matter():
     with torch.no_grad(), record(one) as tape:
         one(tokens)
     shown = Map.of(tape, "decoder.0.self", [str(i) for i in range(17)], [str(i) for i in range(17)])
-    # A code's distance is that to codes, as on a grid, whatever it looks at besides.
+    # The distance of a code is to other codes, on their grid.
     codes = shown.weights[0, 5:, 5:]
     at = torch.stack((torch.arange(12) // 4, torch.arange(12) % 4), 1).double()
     of_codes = (codes * torch.cdist(at, at)).sum(-1) / codes.sum(-1)

@@ -1,4 +1,4 @@
-"""The parts of the scores are the scores, and each is what its name says; what the weights bring, against a loop."""
+"""Parts of scores against formulas, and norms of weighted values against a loop."""
 
 import math
 from pathlib import Path
@@ -46,8 +46,8 @@ EQUAL = equal_tokens(list("21+211"))
 WORD = torch.tensor([[5, 4, 13, 5, 4, 4]])
 
 
-def heard(model, dtype=torch.float64):
-    """A model with biases and encodings and gains that do not start at or near nothing."""
+def with_large_parameters(model, dtype=torch.float64):
+    """A model with large biases, encodings and gains."""
     initialise(model, 1)
     for name, parameter in model.named_parameters():
         if any(word in name for word in ("encoding", "bias", "norm")):
@@ -56,7 +56,7 @@ def heard(model, dtype=torch.float64):
 
 
 def model_of(encoding, dtype=torch.float64, **options):
-    return heard(EncoderDecoder(15, 15, d_model=16, n_heads=2, encoding=encoding, **options), dtype)
+    return with_large_parameters(EncoderDecoder(15, 15, d_model=16, n_heads=2, encoding=encoding, **options), dtype)
 
 
 def inputs():
@@ -71,23 +71,23 @@ def scores_of(model, inputs, site, head):
 
 
 def check(model, inputs, site, head, names=None):
-    """Take the scores apart, and hold the sum of the parts against them."""
-    found = parts(model, inputs, site, head)
+    """Compare the sum of the parts with the scores."""
+    result = parts(model, inputs, site, head)
     scores = scores_of(model, inputs, site, head)
-    assert names is None or found.names == names
-    assert len(found.names) == len(set(found.names)) == len(found.matrices)
-    assert all(matrix.shape == scores.shape and matrix.dtype == scores.dtype for matrix in found.matrices)
-    difference = (sum(found.matrices) - scores).abs().max().item()
+    assert names is None or result.names == names
+    assert len(result.names) == len(set(result.names)) == len(result.matrices)
+    assert all(matrix.shape == scores.shape and matrix.dtype == scores.dtype for matrix in result.matrices)
+    difference = (sum(result.matrices) - scores).abs().max().item()
     assert difference < 1e-11
-    assert found.error == pytest.approx(difference, abs=1e-13)
-    return dict(zip(found.names, found.matrices, strict=True))
+    assert result.error == pytest.approx(difference, abs=1e-13)
+    return dict(zip(result.names, result.matrices, strict=True))
 
 
 # The sum -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("encoding", NAMES, ids=lambda spec: spec.replace(WAVE, "wave"))
-def test_the_parts_add_up_to_the_scores(encoding):
+def test_parts_add_up_to_the_scores(encoding):
     model = model_of(encoding)
     for site in SITES[:4]:
         check(model, inputs(), site, 1, NAMES[encoding])
@@ -107,7 +107,7 @@ def test_the_parts_add_up_to_the_scores(encoding):
     ],
     ids=str,
 )
-def test_the_parts_of_other_layers_add_up(options):
+def test_parts_of_other_layers_add_up(options):
     model = model_of("sinusoidal+shaw", **options)
     for buffer in model.buffers():
         buffer.uniform_(0.5, 2.0)
@@ -116,8 +116,8 @@ def test_the_parts_of_other_layers_add_up(options):
 
 
 @pytest.mark.parametrize("encoding", NAMES, ids=lambda spec: spec.replace(WAVE, "wave"))
-def test_the_parts_of_a_language_model_add_up(encoding):
-    model = heard(LanguageModel(15, d_model=16, n_heads=2, encoding=encoding))
+def test_parts_of_a_language_model_add_up(encoding):
+    model = with_large_parameters(LanguageModel(15, d_model=16, n_heads=2, encoding=encoding))
     for site in ("decoder.0.self", "decoder.1.self"):
         check(model, (WORD,), site, 0, NAMES[encoding])
 
@@ -125,11 +125,13 @@ def test_the_parts_of_a_language_model_add_up(encoding):
 @pytest.mark.parametrize("score", ["dot", "general", "concat", "additive"])
 @pytest.mark.parametrize("feeding", [True, False])
 @pytest.mark.parametrize("cross", ["none", "t5", "shaw", "rotary+shaw+alibi"])
-def test_the_parts_of_a_recurrent_decoder_add_up(score, feeding, cross):
+def test_parts_of_a_recurrent_decoder_add_up(score, feeding, cross):
     product = score in ("dot", "general")
     if "rotary" in cross and not product:
         return
-    model = heard(Recurrent(15, 15, d_model=8, score=score, input_feeding=feeding, cross_encoding=cross))
+    model = with_large_parameters(
+        Recurrent(15, 15, d_model=8, score=score, input_feeding=feeding, cross_encoding=cross)
+    )
     names = {
         "none": [],
         "t5": ["bias"],
@@ -140,12 +142,12 @@ def test_the_parts_of_a_recurrent_decoder_add_up(score, feeding, cross):
     check(model, inputs(), "decoder.0.cross", 0, first + names)
 
 
-def test_what_is_added_between_source_and_target_is_a_part_of_its_own():
+def test_cross_encoding_is_a_part_of_its_own():
     model = model_of("none", cross_encoding="t5")
-    found = check(model, inputs(), "decoder.0.cross", 1, ["q . k", "bias"])
+    result = check(model, inputs(), "decoder.0.cross", 1, ["q . k", "bias"])
     encoding = model.decoder.cross_encoding.by_layer[0]
     bias = encoding.bias(Positions.sequence(3, frame="target"), Positions.sequence(6, frame="source"))[1]
-    torch.testing.assert_close(found["bias"], bias)
+    torch.testing.assert_close(result["bias"], bias)
 
 
 def test_only_one_side_may_have_positions():
@@ -157,12 +159,12 @@ def test_only_one_side_may_have_positions():
 
 
 def test_float32_adds_up_less_exactly():
-    found = parts(model_of("sinusoidal", torch.float32), inputs(), "encoder.1", 0)
-    assert 0 < found.error < 1e-4
-    assert all(matrix.dtype == torch.float32 for matrix in found.matrices)
+    result = parts(model_of("sinusoidal", torch.float32), inputs(), "encoder.1", 0)
+    assert 0 < result.error < 1e-4
+    assert all(matrix.dtype == torch.float32 for matrix in result.matrices)
 
 
-def test_parts_that_do_not_add_up_are_an_error(monkeypatch):
+def test_parts_that_do_not_add_up_raise(monkeypatch):
     model = model_of("rotary")
     right = parts(model, inputs(), "encoder.0", 0)
     monkeypatch.setattr("jarilab.inspect.explain.score_parts.rotated_together", lambda *_: {"pair": [0, 4]})
@@ -171,7 +173,7 @@ def test_parts_that_do_not_add_up_are_an_error(monkeypatch):
     assert right.error < 1e-12
 
 
-def test_an_unknown_site_or_head_is_named():
+def test_unknown_site_or_head_raises():
     with pytest.raises(UserError, match=r"unknown site 'encodr\.0'; did you mean 'encoder\.0'"):
         parts(model_of("none"), inputs(), "encodr.0", 0)
     for function in (parts, value_norms):
@@ -179,7 +181,7 @@ def test_an_unknown_site_or_head_is_named():
             function(model_of("none"), inputs(), "encoder.0", 2)
 
 
-def test_the_model_is_left_as_it_was():
+def test_model_is_unchanged():
     model = model_of("sinusoidal")
     parts(model, inputs(), "decoder.0.cross", 0)
     value_norms(model, inputs(), "decoder.0.cross", 0)
@@ -189,14 +191,14 @@ def test_the_model_is_left_as_it_was():
 # Content and position ------------------------------------------------------------------------------------------------
 
 
-def test_the_positions_share_is_that_of_the_formula():
-    """From the paper's formula and the layer's own parameters, one pair of tokens at a time."""
+def test_position_parts_equal_the_formula():
+    """The paper's formula with the layer's parameters, one pair of tokens at a time."""
     model, head, width = model_of("sinusoidal"), 1, 8
-    found = check(model, inputs(), "encoder.0", head)
+    result = check(model, inputs(), "encoder.0", head)
     layer, encoding = model.encoder.layers[0], model.encoder.encoding.by_layer[0]
     embedded = model.source_embedding(WORD)[0].detach()
     table = torch.stack([torch.from_numpy(sinusoidal_embed(encoding, p)) for p in range(6)])
-    norm, own = layer.attention_residual.norm, slice(head * width, (head + 1) * width)
+    norm, rows = layer.attention_residual.norm, slice(head * width, (head + 1) * width)
     for i in range(6):
         for j in range(6):
             sides = []
@@ -204,47 +206,47 @@ def test_the_positions_share_is_that_of_the_formula():
                 deviation = torch.sqrt((embedded[at] + table[at]).var(unbiased=False) + norm.eps)
                 position = (table[at] - table[at].mean()) / deviation * norm.weight
                 content = (embedded[at] - embedded[at].mean()) / deviation * norm.weight + norm.bias
-                sides.append((linear(content)[own], (linear.weight @ position)[own]))
+                sides.append((linear(content)[rows], (linear.weight @ position)[rows]))
             expected = [q @ k / math.sqrt(width) for q in sides[0] for k in sides[1]]
             for name, value in zip(ORIGINS, expected, strict=True):
-                torch.testing.assert_close(found[name][i, j], value)
+                torch.testing.assert_close(result[name][i, j], value)
 
 
-def test_a_learned_table_that_is_empty_has_no_share():
+def test_zero_table_has_no_position_part():
     model = model_of("learned:positions=9+rotary")
     nn.init.zeros_(model.encoder.encoding.parts[0][0].table)
     for site in ("encoder.0", "encoder.1"):
-        found = check(model, inputs(), site, 0)
-        assert found["content . content"].abs().max() > 0.1
-        assert not any(found[name].any() for name in ORIGINS[1:])
+        result = check(model, inputs(), site, 0)
+        assert result["content . content"].abs().max() > 0.1
+        assert not any(result[name].any() for name in ORIGINS[1:])
     assert check(model, inputs(), "decoder.1.self", 0)["position . position"].any()
 
 
-def test_content_does_not_know_its_place_in_the_first_layer():
-    """Where the norm's divisor is undone, equal tokens have equal content and equal places equal positions."""
+def test_content_does_not_depend_on_position_in_the_first_layer():
+    """Without the norm's divisor, equal tokens have equal content and equal positions equal position parts."""
     model = model_of("learned:positions=9")
     layer, tokens = model.encoder.layers[0], WORD
     placed = model.encoder.encoding.embed(model.source_embedding(tokens), Positions.sequence(6))[0]
     nn.init.zeros_(layer.attention_residual.norm.bias)
     nn.init.zeros_(layer.attention.query.bias)
     nn.init.zeros_(layer.attention.key.bias)
-    found = check(model, inputs(), "encoder.0", 0)
+    result = check(model, inputs(), "encoder.0", 0)
     deviation = torch.sqrt(placed.var(-1, unbiased=False) + 1e-5)
-    content = found["content . content"] * deviation[:, None] * deviation
-    positions = found["position . position"] * deviation[:, None] * deviation
+    content = result["content . content"] * deviation[:, None] * deviation
+    positions = result["position . position"] * deviation[:, None] * deviation
     for i, j in EQUAL:
         assert row_difference(content, i, j).max() < 1e-6
         assert row_difference(positions, i, j).max() > 1e-2
 
 
-def test_a_post_norm_stack_is_taken_apart_where_nothing_stands_before():
+def test_post_norm_stack_is_split_in_its_first_attention_only():
     model = model_of("sinusoidal+shaw", norm="post")
-    found = check(model, inputs(), "encoder.0", 0, [*ORIGINS, "terms"])
+    result = check(model, inputs(), "encoder.0", 0, [*ORIGINS, "terms"])
     check(model, inputs(), "decoder.0.self", 0, [*ORIGINS, "terms"])
     encoding, attention = model.encoder.encoding.by_layer[0], model.encoder.layers[0].attention
     table = torch.stack([torch.from_numpy(sinusoidal_embed(encoding.parts[0], p)) for p in range(6)])
     q, k = (table @ linear.weight[:8].t() for linear in (attention.query, attention.key))
-    torch.testing.assert_close(found["position . position"], q @ k.t() / math.sqrt(8))
+    torch.testing.assert_close(result["position . position"], q @ k.t() / math.sqrt(8))
     for site in ("encoder.1", "decoder.1.self"):
         with pytest.raises(
             UserError, match=r"cannot be told apart: expected its first self-attention, got .*\.layers\.1"
@@ -256,10 +258,10 @@ def test_a_post_norm_stack_is_taken_apart_where_nothing_stands_before():
     check(model_of("rotary", norm="post"), inputs(), "encoder.1", 0, PAIRS)
 
 
-def test_an_attention_alone_and_an_encoder_alone():
+def test_parts_of_a_single_attention_and_encoder():
     x = torch.randn(1, 5, 16, dtype=torch.float64)
-    check(heard(Attention(16, 2, encoding="rotary+t5")), (x,), "attention", 1, [*PAIRS, "bias"])
-    encoder = heard(Encoder(16, 2, encoding="sinusoidal"))
+    check(with_large_parameters(Attention(16, 2, encoding="rotary+t5")), (x,), "attention", 1, [*PAIRS, "bias"])
+    encoder = with_large_parameters(Encoder(16, 2, encoding="sinusoidal"))
     for site in ("0", "1"):
         check(encoder, (x,), site, 1, ORIGINS)
 
@@ -272,13 +274,13 @@ def test_without_positions_equal_tokens_have_equal_rows_in_every_part():
             assert row_difference(matrix, i, j).max() == 0.0
 
 
-# Components that turn together ---------------------------------------------------------------------------------------
+# Components that rotate together -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("pairing", "partner"), [("half", 2), ("interleaved", 1)])
-def test_a_pair_is_what_the_rotation_makes_of_it(pairing, partner):
+def test_parts_of_pairs_equal_the_rotation_formula(pairing, partner):
     model = model_of(f"rotary:fraction=0.5,pairing={pairing}")
-    found = check(model, inputs(), "encoder.0", 1, HALF)
+    result = check(model, inputs(), "encoder.0", 1, HALF)
     attention, head = model.encoder.layers[0].attention, slice(8, 16)
     x = model.encoder.layers[0].attention_residual.norm(model.source_embedding(WORD))[0]
     q, k = (linear(x)[:, head].detach() for linear in (attention.query, attention.key))
@@ -289,11 +291,11 @@ def test_a_pair_is_what_the_rotation_makes_of_it(pairing, partner):
         as_complex = [torch.complex(side[:, real], side[:, real + partner]) for side in (q, k)]
         angle = apart * 10000.0 ** (-pair / 2)
         product = as_complex[0][:, None] * as_complex[1].conj() * torch.polar(torch.ones_like(angle), angle)
-        torch.testing.assert_close(found[name], product.real.double() / math.sqrt(8), atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(found["not turned"], q[:, 4:] @ k[:, 4:].t() / math.sqrt(8))
+        torch.testing.assert_close(result[name], product.real.double() / math.sqrt(8), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(result["not turned"], q[:, 4:] @ k[:, 4:].t() / math.sqrt(8))
 
 
-def test_two_rotations_one_after_the_other_turn_more_together():
+def test_two_rotations_join_their_components():
     site = Attention(16, 2).site
     both = build("rotary+rotary:pairing=interleaved", site)
     q = torch.zeros(1, 2, 3, 8)
@@ -309,17 +311,21 @@ def test_two_rotations_one_after_the_other_turn_more_together():
 
 def test_the_first_token_alone_has_the_same_parts():
     check(
-        heard(LanguageModel(15, d_model=16, n_heads=2, encoding="rotary")), (WORD[:, :1],), "decoder.0.self", 0, PAIRS
+        with_large_parameters(LanguageModel(15, d_model=16, n_heads=2, encoding="rotary")),
+        (WORD[:, :1],),
+        "decoder.0.self",
+        0,
+        PAIRS,
     )
 
 
-# What the weights bring ----------------------------------------------------------------------------------------------
+# Norms of weighted values --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("encoding", ["sinusoidal", "shaw", "shaw:keys=false+t5"])
 @pytest.mark.parametrize("site", ["encoder.0", "decoder.1.self", "decoder.1.cross"])
-def test_what_a_weight_brings_is_the_length_of_it(encoding, site):
-    """A loop over pairs; its sum over the keys, W_O's bias and all heads together are the attention's own output."""
+def test_value_norms_equal_a_loop(encoding, site):
+    """A loop over pairs; summed over keys and heads, with the bias of W_O, it is the attention's output."""
     model, outputs = model_of(encoding), []
     path = (
         site.replace("encoder.", "encoder.layers.", 1)
@@ -351,8 +357,8 @@ def test_what_a_weight_brings_is_the_length_of_it(encoding, site):
 
 @pytest.mark.parametrize("feeding", [True, False])
 @pytest.mark.parametrize("cross", ["none", "shaw"])
-def test_what_a_recurrent_decoders_weight_brings(feeding, cross):
-    model = heard(Recurrent(15, 15, d_model=8, input_feeding=feeding, cross_encoding=cross))
+def test_value_norms_of_a_recurrent_decoder(feeding, cross):
+    model = with_large_parameters(Recurrent(15, 15, d_model=8, input_feeding=feeding, cross_encoding=cross))
     with record(model) as tape:
         model(*inputs())
     weights, v = tape.weights("decoder.0.cross")[0, 0], tape.calls["decoder.0.cross"][0].call.v[0, 0]

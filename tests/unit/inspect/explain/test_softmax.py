@@ -1,4 +1,4 @@
-"""The softmax of one's own numbers, by hand, and its derivative, by small steps."""
+"""The softmax of given numbers, and its derivative by finite differences."""
 
 import math
 
@@ -18,7 +18,7 @@ def by_hand(scores):
     return [power / sum(powers) for power in powers]
 
 
-def test_weights_and_derivative_are_those_by_hand():
+def test_weights_and_derivative_by_hand():
     for softmax, scores in zip(softmax_of(ROWS), ROWS, strict=True):
         p = by_hand(scores)
         assert softmax.weights.tolist() == pytest.approx(p)
@@ -32,7 +32,7 @@ def test_weights_and_derivative_are_those_by_hand():
             assert softmax.jacobian[:, j].tolist() == pytest.approx(by_steps, abs=1e-6)
 
 
-def test_the_root_of_a_width_brings_a_derivative_back():
+def test_scaling_restores_the_derivative():
     plain, divided, more = softmax_of([ROWS[1]], [64, 1024])
     assert divided.scores.tolist() == [30 / 8, 5.0, 10 / 8]
     assert divided.weights.tolist() == pytest.approx(by_hand([30 / 8, 5.0, 10 / 8]))
@@ -46,16 +46,16 @@ def test_large_numbers_do_not_overflow():
     assert (softmax.entropy, softmax.trace) == (0.0, 0.0)
 
 
-def test_what_a_terminal_shows():
-    told = softmax_text(softmax_of([[0.0, 0.0]], [4]))
-    assert "softmax of 0, 0\n" in told
-    assert "softmax of (0, 0) / √4\n" in told
-    assert told.count("1 - sum p^2: 0.5000    entropy: 0.6931 of at most 0.6931") == 2
-    assert "    1  -0.2500   0.2500" in told
+def test_softmax_as_text():
+    text = softmax_text(softmax_of([[0.0, 0.0]], [4]))
+    assert "softmax of 0, 0\n" in text
+    assert "softmax of (0, 0) / √4\n" in text
+    assert text.count("1 - sum p^2: 0.5000    entropy: 0.6931 of at most 0.6931") == 2
+    assert "    1  -0.2500   0.2500" in text
 
 
 @pytest.mark.parametrize("row", [[], [1.0], [1.0, math.inf], [0.0] * 257])
-def test_rows_that_have_no_softmax_to_look_at(row):
+def test_invalid_rows_raise(row):
     with pytest.raises(UserError, match="expected 2 to 256 finite numbers in a row"):
         softmax_of([row])
 
@@ -67,7 +67,7 @@ def test_divisors_are_above_0():
         softmax_of([])
 
 
-def test_drawings_hold_the_numbers():
+def test_drawings_contain_the_numbers():
     page = jarilab.draw_softmax(*ROWS, divide=[64])
     assert [column.name for column in page.columns][:2] == ["0.3, 0.4, 0.1", "(0.3, 0.4, 0.1) / √64"]
     weights, derivative = (drawing.as_dict() for drawing in page.columns[0].drawings)

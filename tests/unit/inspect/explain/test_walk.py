@@ -1,4 +1,4 @@
-"""A walk arrives at the model's own output, tells equal tokens apart or not, and its derivatives are right."""
+"""Walks, the softmax lens and their text: compared with the model, autograd and the matrices."""
 
 import math
 from dataclasses import replace
@@ -49,7 +49,7 @@ QUERIES, KEYS = list("<12"), list("21+211")
 def model_of(encoding, dtype=torch.float64, **options):
     model = EncoderDecoder(15, 15, d_model=16, n_heads=2, encoding=encoding, **options)
     initialise(model, 1)
-    # What an encoding learns starts near 0; here it shall be heard, and biases with it.
+    # Encodings and biases start near 0. Larger values make their effect visible.
     for name, parameter in model.named_parameters():
         if "encoding" in name or "bias" in name:
             torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(len(name)))
@@ -61,7 +61,7 @@ def inputs(keep=None):
     return source, Tokens(torch.tensor([[1, 4, 5]]), Positions.sequence(3, frame="target"))
 
 
-def followed(encoding="rotary", site="encoder.0", head=0, keep=None, dtype=torch.float64, **options):
+def walk_at(encoding="rotary", site="encoder.0", head=0, keep=None, dtype=torch.float64, **options):
     queries = KEYS if site.startswith("encoder") else QUERIES
     keys = QUERIES if site.endswith("self") else KEYS
     model = model_of(encoding, dtype, **options)
@@ -69,15 +69,15 @@ def followed(encoding="rotary", site="encoder.0", head=0, keep=None, dtype=torch
 
 
 def step(walked, name):
-    (found,) = [s for s in walked.steps if s.name == name]
-    return found
+    (single,) = [s for s in walked.steps if s.name == name]
+    return single
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_every_walk_arrives(encoding):
+def test_walk_ends_at_the_output(encoding):
     for number, site in enumerate(SITES):
         head = number % 2
-        walked = followed(encoding, site, head)
+        walked = walk_at(encoding, site, head)
         assert walked.error < 1e-12
         assert (walked.site, walked.head) == (site, head)
         assert walked.encoding == ("none" if site.endswith("cross") else encoding)
@@ -96,36 +96,36 @@ def test_every_walk_arrives(encoding):
     ],
     ids=str,
 )
-def test_other_models_are_walked_as_well(options):
+def test_walks_of_other_models(options):
     for site in SITES:
-        assert followed(site=site, **options).error < 1e-12
+        assert walk_at(site=site, **options).error < 1e-12
 
 
-def test_a_walk_says_what_was_computed_and_nothing_else():
+def test_walk_has_the_steps_that_were_computed():
     plain = {"bias": False, "embedding_scale": "none"}
-    walked = followed("sinusoidal", embedding_norm=True, **plain)
+    walked = walk_at("sinusoidal", embedding_norm=True, **plain)
     formulas = {s.name: s.formula for s in walked.steps}
     assert formulas["embedding"] == "E[token]"
     assert formulas["embedding norm"] == "norm before the first layer"
     assert formulas["Q"] == "input W_Q"
     assert formulas["output"] == "all heads side by side, W_O"
-    (embedding,) = (s.formula for s in followed("rotary", embedding_norm=True).steps if s.name == "embedding")
+    (embedding,) = (s.formula for s in walk_at("rotary", embedding_norm=True).steps if s.name == "embedding")
     assert embedding == "norm(E[token] * sqrt(D))"
 
 
-def test_a_walk_in_float32_arrives_less_exactly():
-    assert 0 < followed(dtype=torch.float32).error < 1e-5
+def test_float32_walk_ends_near_the_output():
+    assert 0 < walk_at(dtype=torch.float32).error < 1e-5
 
 
-def test_a_walk_that_does_not_arrive_is_an_error(monkeypatch):
+def test_walk_with_another_output_raises(monkeypatch):
     right = definition.output
     monkeypatch.setattr(definition, "output", lambda call: right(call) + 1e-3)
     with pytest.raises(RuntimeError, match=r"the walk through encoder\.0 ends .* away from the model's own output"):
-        followed()
+        walk_at()
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_the_steps_are_what_the_model_computed(encoding):
+def test_steps_equal_what_the_model_computed(encoding):
     model = model_of(encoding)
     walked = walk(model, inputs(), site="encoder.0", head=1, queries=KEYS, keys=KEYS)
     with record(model) as tape:
@@ -145,8 +145,8 @@ def test_the_steps_are_what_the_model_computed(encoding):
     assert names[-3:] == ["weights", "weights V", "output"]
 
 
-def test_the_embedding_is_what_goes_into_the_stack():
-    walked = followed("sinusoidal")
+def test_embedding_is_the_input_of_the_stack():
+    walked = walk_at("sinusoidal")
     model = model_of("sinusoidal")
     torch.testing.assert_close(step(walked, "embedding").matrix, model.source_embedding(inputs()[0].ids)[0])
     normed = model.encoder.layers[0].attention_residual.norm(step(walked, "embedding + position").matrix)
@@ -156,7 +156,7 @@ def test_the_embedding_is_what_goes_into_the_stack():
 @pytest.mark.parametrize("site", ["encoder.0", "encoder.1"])
 def test_without_positions_equal_tokens_are_equal_in_every_step(site):
     for head in (0, 1):
-        for one in followed("none", site, head).steps:
+        for one in walk_at("none", site, head).steps:
             assert len(one.equal) == len(equal_tokens(one.rows)) == 4
             assert set(one.equal.values()) == {0.0}, one.name
 
@@ -172,8 +172,8 @@ def test_without_positions_equal_tokens_are_equal_in_every_step(site):
         ("shaw", "+ terms"),
     ],
 )
-def test_an_encoding_tells_equal_tokens_apart_from_its_step_on(encoding, first):
-    steps = followed(encoding).steps
+def test_equal_tokens_differ_from_the_step_of_the_encoding_on(encoding, first):
+    steps = walk_at(encoding).steps
     names = [s.name for s in steps]
     apart = [s.name for s in steps if max(s.equal.values()) > 1e-6]
     assert apart[0] == first
@@ -182,52 +182,52 @@ def test_an_encoding_tells_equal_tokens_apart_from_its_step_on(encoding, first):
     assert all(set(s.equal.values()) == {0.0} for s in steps[: names.index(first)])
 
 
-def test_cross_attention_shows_both_sides():
-    walked = followed(site="decoder.0.cross")
+def test_cross_attention_has_both_sides():
+    walked = walk_at(site="decoder.0.cross")
     assert (step(walked, "Q").rows, step(walked, "K").rows) == (QUERIES, KEYS)
     assert step(walked, "source").matrix.shape == (6, 16)
     assert step(walked, "scores").matrix.shape == (3, 6)
     assert step(walked, "K").formula == "source W_K + b_K"
 
 
-def test_hidden_keys_are_minus_infinity_and_travel_as_null():
+def test_hidden_keys_are_null_in_json():
     keep = torch.tensor([[True] * 5 + [False]])
-    walked = followed(keep=keep)
+    walked = walk_at(keep=keep)
     assert (step(walked, "masked").matrix[:, 5] == -math.inf).all()
     assert (step(walked, "weights").matrix[:, 5] == 0).all()
     record_of = walked.as_dict()
     (masked,) = [s for s in record_of["steps"] if s["name"] == "masked"]
     assert [row[5] for row in masked["matrix"]] == [None] * 6
     assert "-inf" in walk_text(walked, "head")
-    causal = step(followed(site="decoder.0.self"), "masked").matrix
+    causal = step(walk_at(site="decoder.0.self"), "masked").matrix
     assert torch.equal(causal == -math.inf, torch.ones(3, 3).triu(1).bool())
 
 
-def test_an_unknown_site_or_head_is_named():
+def test_unknown_site_or_head_raises():
     with pytest.raises(UserError, match=r"unknown site 'encodr\.0'; did you mean 'encoder\.0'\? Known: decoder"):
-        followed(site="encodr.0")
+        walk_at(site="encodr.0")
     for head in (2, -1):
         with pytest.raises(UserError, match=f"encoder.0 has the heads 0 to 1, got {head}"):
-            followed(head=head)
+            walk_at(head=head)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_every_step_says_what_its_rows_are(encoding):
+def test_every_step_names_its_rows(encoding):
     for site in SITES[1:4]:
-        walked = followed(encoding, site)
+        walked = walk_at(encoding, site)
         sides = {s.name: s.side for s in walked.steps}
         of_keys = {"source", "K", "V", "K rotated"} if site.endswith("cross") else {"K", "V", "K rotated"}
         assert {name for name, side in sides.items() if side == "keys"} == of_keys & set(sides)
         assert {side for name, side in sides.items() if name not in of_keys} == {"queries"}
         assert [s["rows_are"] for s in walked.as_dict()["steps"]] == list(sides.values())
         for one in walked.steps:
-            # Causal self-attention has as many of both: told apart by their names where they differ.
+            # Causal self-attention has as many queries as keys; the names differ.
             names = {"queries": QUERIES if "decoder" in site else KEYS, "keys": QUERIES if "self" in site else KEYS}
             assert one.rows == names[one.side]
 
 
 @pytest.mark.parametrize("score", ["general", "concat"])
-def test_every_step_of_a_recurrent_decoder_says_what_its_rows_are(score):
+def test_every_step_of_a_recurrent_decoder_names_its_rows(score):
     model = Recurrent(15, 15, d_model=8, score=score)
     initialise(model, 1)
     walked = walk(model.double(), inputs(), site="decoder.0.cross", head=0, queries=QUERIES, keys=KEYS, step=1)
@@ -239,7 +239,7 @@ def test_every_step_of_a_recurrent_decoder_says_what_its_rows_are(score):
         assert one.side != "parameter" or one.equal == {}
 
 
-def test_an_encoder_alone_is_walked_from_its_input():
+def test_walk_of_a_single_encoder_starts_at_its_input():
     encoder = jarilab.Encoder(16, 2, encoding="sinusoidal").double().eval()
     initialise(encoder, 1)
     x = torch.randn(1, 3, 16, dtype=torch.float64)
@@ -253,14 +253,14 @@ def test_an_encoder_alone_is_walked_from_its_input():
     assert (walked.encoding, walked.steps[0].name) == ("Rotary", "input")
 
 
-def test_a_walk_needs_what_goes_by_inside_and_an_attention_it_knows():
+def test_walk_needs_activations_and_a_known_attention():
     model = model_of("rotary")
     with record(model) as tape:
         model(*inputs())
     with pytest.raises(UserError, match=r"record the forward with jarilab.record\(model, inside=True\)"):
         walk_of(tape, "encoder.0", 0, queries=KEYS, keys=KEYS)
 
-    class Own(torch.nn.Module):
+    class OwnAttention(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.attend = AttentionKernel()
@@ -269,53 +269,55 @@ def test_a_walk_needs_what_goes_by_inside_and_an_attention_it_knows():
             return self.attend(call)
 
     call = tape.recorded("encoder.0").call
-    with record(own := Own(), inside=True) as tape:
-        own(call)
+    with record(own_line := OwnAttention(), inside=True) as tape:
+        own_line(call)
     for look in (
         lambda: walk_of(tape, "attention", 0, queries=KEYS, keys=KEYS),
         lambda: value_norms_of(tape, "attention", 0),
     ):
-        with pytest.raises(UserError, match=r"attention is a Own: expected jarilab.Attention or .* with tape.weights"):
+        with pytest.raises(
+            UserError, match=r"attention is a OwnAttention: expected jarilab.Attention or .* with tape.weights"
+        ):
             look()
 
 
-def test_the_model_is_left_as_it_was():
+def test_model_is_unchanged():
     model = model_of("rotary")
     walk(model, inputs(), site="decoder.0.self", head=0, queries=QUERIES, keys=QUERIES)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 
 @pytest.mark.parametrize("run", [pytest.param("rotary2d", marks=pytest.mark.long), "class", "detection"])
-def test_a_run_on_images_is_walked_as_it_is_shown(image_runs, run):
+def test_walk_of_an_image_run_equals_its_page(image_runs, run):
     view = open_explorer([image_runs / run]).look("#3", live=False)["views"][0]
     tokens = {side: of_side["tokens"] for side, of_side in view["sides"].items()}
     for site in view["sites"]:
-        followed = jarilab.api.walk(image_runs / run, "#3", site=site["site"], head=1)
-        assert (followed.input, followed.answer) == ("#3", view["answer"])
-        assert followed.walk.error < 1e-9
-        weights = step(followed.walk, "weights")
+        walk_at = jarilab.api.walk(image_runs / run, "#3", site=site["site"], head=1)
+        assert (walk_at.input, walk_at.answer) == ("#3", view["answer"])
+        assert walk_at.walk.error < 1e-9
+        weights = step(walk_at.walk, "weights")
         assert (weights.rows, weights.columns) == (tokens[site["queries"]], tokens[site["keys"]])
         assert weights.matrix.dtype == torch.float64
         assert list(weights.matrix.shape) == site["shape"]
 
 
 @pytest.mark.parametrize(("run", "caption"), [("painter", "a small red 3 top left"), ("folder", "light")])
-def test_a_run_that_paints_is_walked_as_it_is_shown(painted_runs, run, caption):
+def test_walk_of_a_painting_run_equals_its_page(painted_runs, run, caption):
     view = open_explorer([painted_runs / run]).look(caption, live=False)["views"][0]
     tokens = view["sides"]["target"]["tokens"]
-    followed = jarilab.api.walk(painted_runs / run, f"{caption}\n")
-    assert (followed.input, followed.answer) == (caption, view["answer"])
-    assert (followed.walk.site, followed.walk.head) == ("decoder.0.self", 0)
+    walk_at = jarilab.api.walk(painted_runs / run, f"{caption}\n")
+    assert (walk_at.input, walk_at.answer) == (caption, view["answer"])
+    assert (walk_at.walk.site, walk_at.walk.head) == ("decoder.0.self", 0)
     assert jarilab.api.walk(painted_runs / run, caption, site="decoder.1.self", head=1).walk.error < 1e-9
-    weights = step(followed.walk, "weights")
+    weights = step(walk_at.walk, "weights")
     assert weights.rows == weights.columns == tokens
     assert weights.matrix.dtype == torch.float64
     shown = unpacked(view["sites"][0]["weights"])[0]
     assert torch.allclose(weights.matrix.float(), torch.from_numpy(shown).float(), atol=1e-4)
-    assert step(followed.walk, "embedding").formula == "E[token] * sqrt(D)"
+    assert step(walk_at.walk, "embedding").formula == "E[token] * sqrt(D)"
 
 
-def test_a_run_of_an_unknown_kind_is_neither_walked_nor_explored():
+def test_unknown_predictor_raises():
     singing = type("Singing", (Task,), {"predictor": "songs"})
     with pytest.raises(UserError, match=r"unknown predictor 'songs'; Known: classes, continuation, detection"):
         predictor_class(singing)
@@ -330,7 +332,7 @@ def test_equal_tokens_are_all_pairs():
     assert equal_row_difference(torch.rand(2, 3, 3), list("abc")) is None
 
 
-def test_the_row_difference_is_per_head():
+def test_row_difference_is_per_head():
     same, other = [[0.1, 0.6, 0.3]] * 3, [[0.2, 0.7, 0.1], [0.4, 0.4, 0.2], [0.2, 0.6, 0.2]]
     assert equal_row_difference(torch.tensor([same, other]), list("aaa")) == pytest.approx([0.0, 0.3])
     assert equal_row_difference(torch.tensor([same, other]), list("aba")) == pytest.approx([0.0, 0.1])
@@ -340,7 +342,7 @@ def test_the_row_difference_is_per_head():
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
-def test_the_jacobian_of_the_softmax_is_that_of_autograd(scale):
+def test_softmax_jacobian_equals_autograd(scale):
     scores = scale * torch.randn(7, dtype=torch.float64)
     by_autograd = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), scores)
     by_formula = softmax_jacobian(scores.softmax(-1))
@@ -350,8 +352,8 @@ def test_the_jacobian_of_the_softmax_is_that_of_autograd(scale):
 
 @pytest.mark.parametrize("encoding", ["none", "rotary", "alibi", "shaw"])
 @pytest.mark.parametrize("site", ["encoder.0", "decoder.0.self"])
-def test_the_lens_is_what_the_divisor_does(encoding, site):
-    """Each query by itself, its derivatives by autograd, through what the encoding adds as well."""
+def test_lens_equals_autograd(encoding, site):
+    """The derivatives of each query by autograd, through the encoding too."""
     model = model_of(encoding).requires_grad_(False)
     names = KEYS if site == "encoder.0" else QUERIES
     walked = walk(model, inputs(), site=site, head=1, queries=names, keys=names)
@@ -391,8 +393,8 @@ def test_the_lens_is_what_the_divisor_does(encoding, site):
         assert lens.gradient == pytest.approx(math.sqrt(query))
 
 
-def test_the_lens_takes_any_divisors():
-    call = followed("shaw").call
+def test_lens_takes_any_divisors():
+    call = walk_at("shaw").call
     divisors = divisors_of(8)
     assert (len(divisors), divisors[8], divisors[16], divisors[24]) == (33, 1.0, math.sqrt(8), 8.0)
     assert (divisors[0], divisors[-1]) == pytest.approx((8**-0.5, 8**1.5))
@@ -409,7 +411,7 @@ def test_the_lens_takes_any_divisors():
 
 
 @pytest.mark.parametrize("encoding", ["rotary", "shaw+t5"])
-def test_a_long_lens_looks_at_some_queries_and_says_so(encoding, monkeypatch):
+def test_long_lens_samples_queries(encoding, monkeypatch):
     model = model_of(encoding)
     target = torch.randint(15, (1, 40))
     with record(model) as tape:
@@ -433,9 +435,9 @@ def test_a_long_lens_looks_at_some_queries_and_says_so(encoding, monkeypatch):
     assert lens.gradient == pytest.approx(math.sqrt(sum(one.gradient**2 for one in each) / 3))
 
 
-def test_a_saturated_softmax_has_small_derivatives_and_not_none():
-    """One weight takes all but 3e-15; by differences of what is near 1 the norms would be those of the rounding."""
-    walked = followed("none")
+def test_saturated_softmax_has_small_derivatives():
+    """One weight is 1 - 3e-15: differences of numbers near 1 would give the norms of their rounding."""
+    walked = walk_at("none")
     products = torch.full((6, 6), math.log(3e-15 / 5), dtype=torch.float64).fill_diagonal_(0.0)
     q = torch.cat((products, torch.zeros(6, 2)), 1).expand(1, 2, 6, 8)
     k = torch.eye(6, 8, dtype=torch.float64).expand(1, 2, 6, 8)
@@ -445,8 +447,8 @@ def test_a_saturated_softmax_has_small_derivatives_and_not_none():
     assert lens.gradient == pytest.approx(lens.jacobian, rel=0.1, abs=0)
 
 
-def test_the_lens_leaves_the_score_of_a_recurrent_decoder_alone():
-    """tanh of every pair: its derivatives by autograd, one query at a time."""
+def test_lens_of_a_recurrent_decoder():
+    """An additive score: derivatives by autograd, one query at a time."""
     model = Recurrent(15, 15, d_model=8, score="additive", cross_encoding="shaw", input_feeding=False)
     initialise(model, 1)
     with record(model.double().eval()) as tape:
@@ -467,24 +469,24 @@ def test_the_lens_leaves_the_score_of_a_recurrent_decoder_alone():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_larger_divisor_makes_the_weights_more_even():
-    entropies = [lens.entropy for lens in softmax_lens(followed().call, 0)]
+def test_larger_divisor_makes_weights_more_even():
+    entropies = [lens.entropy for lens in softmax_lens(walk_at().call, 0)]
     assert entropies == sorted(entropies)
     assert entropies[-1] <= 1
 
 
-def test_there_is_no_lens_where_there_is_one_key():
+def test_lens_with_one_key_raises():
     keep = torch.tensor([[True] + [False] * 5])
     with pytest.raises(UserError, match="every query at this site may look at one key only, so there is nothing to"):
-        softmax_lens(followed(keep=keep).call, 0)
+        softmax_lens(walk_at(keep=keep).call, 0)
 
 
 # The text ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_the_text_has_every_step_with_its_shape(encoding):
-    walked = followed(encoding)
+def test_text_has_every_step_with_its_shape(encoding):
+    walked = walk_at(encoding)
     text = walk_text(walked, "21+211 -> 232")
     assert text.startswith(f"21+211 -> 232    encoding {encoding}, encoder.0, head 0\n")
     for one in walked.steps:
@@ -496,27 +498,27 @@ def test_the_text_has_every_step_with_its_shape(encoding):
     assert "away from what the model itself computed." in text
 
 
-def test_the_text_says_where_equal_tokens_part():
-    assert "Equal tokens first differ in: Q rotated." in walk_text(followed("rotary"), "")
-    same = walk_text(followed("none"), "")
+def test_text_names_the_step_where_equal_tokens_differ():
+    assert "Equal tokens first differ in: Q rotated." in walk_text(walk_at("rotary"), "")
+    same = walk_text(walk_at("none"), "")
     assert "Equal tokens have the same row in every matrix" in same
     assert "'2' at 0 and at 3: the same row" in same
     assert "differ in" not in same
 
 
-def test_a_space_before_a_word_is_seen_in_rows_columns_and_pairs():
+def test_leading_space_is_visible_in_text():
     matrix = torch.zeros(3, 3)
     tokens = [" der", "der", " der"]
     one = Step("weights", "softmax of each row", matrix, "queries", tokens, tokens)
     assert list(one.equal) == ["'␣der' at 0 and at 2"]
-    walked = replace(followed(), steps=[one])
+    walked = replace(walk_at(), steps=[one])
     top, *rows = walk_text(walked, "").split("\n")[3:7]
     assert top.split() == [row.split()[0] for row in rows] == ["␣der", "der", "␣der"]
 
 
-def test_the_numbers_in_the_text_are_those_of_the_matrix(monkeypatch):
-    monkeypatch.setattr(jarilab.inspect.explain.text, "MAX_COMPONENTS", 4)  # of vectors; maps over keys are shown whole
-    walked = followed("none")
+def test_numbers_in_the_text_are_those_of_the_matrix(monkeypatch):
+    monkeypatch.setattr(jarilab.inspect.explain.text, "MAX_COMPONENTS", 4)  # of vectors; maps have all columns
+    walked = walk_at("none")
     lines = walk_text(walked, "").split("\n")
     start = lines.index("weights: softmax of each row    (6 x 6)")
     assert lines[start + 1].split() == KEYS
@@ -525,16 +527,16 @@ def test_the_numbers_in_the_text_are_those_of_the_matrix(monkeypatch):
     assert "... 12 more" in lines[lines.index(next(line for line in lines if line.startswith("input:"))) + 2]
 
 
-def test_the_lens_text_marks_the_models_own_divisor():
-    text = lens_text(followed(), "21+211 -> 232")
-    (own,) = [line for line in text.split("\n") if "<- the model's own" in line]
-    assert own.split()[0] == "sqrt(8)"
+def test_lens_text_marks_the_divisor_of_the_model():
+    text = lens_text(walk_at(), "21+211 -> 232")
+    (own_line,) = [line for line in text.split("\n") if "<- the model's own" in line]
+    assert own_line.split()[0] == "sqrt(8)"
     assert "The derivative at the query '1' (place 5); rows p_i, columns s_j:" in text
 
 
-def test_a_model_without_the_divisor_is_told_as_one():
-    lines = lens_text(followed(scale="none"), "21+211 -> 232").split("\n")
-    (own,) = [line for line in lines if "<- the model's own" in line]
-    assert own.split()[0] == "1"
-    step = next(step for step in followed(scale="none").steps if step.name == "scores")
+def test_walk_names_an_absent_divisor():
+    lines = lens_text(walk_at(scale="none"), "21+211 -> 232").split("\n")
+    (own_line,) = [line for line in lines if "<- the model's own" in line]
+    assert own_line.split()[0] == "1"
+    step = next(step for step in walk_at(scale="none").steps if step.name == "scores")
     assert step.formula == "not divided by sqrt(8), as this model was trained"

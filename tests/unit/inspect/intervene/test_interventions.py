@@ -1,4 +1,4 @@
-"""Edits do what they say and nothing else, leave no trace, and what they do is measured right."""
+"""Edits, moved positions, effects, controls, importance and invariance, against their definitions."""
 
 import math
 
@@ -41,9 +41,9 @@ RECURRENT = [{"input_feeding": True}, {"input_feeding": False}]
 every_recurrent = pytest.mark.parametrize("options", RECURRENT, ids=["fed", "at once"])
 
 
-def heard(model, dtype=torch.float64):
+def with_large_parameters(model, dtype=torch.float64):
     initialise(model, 1)
-    # What an encoding learns starts near 0; here it shall be heard, and biases with it.
+    # Encodings and biases start near 0. Larger values make their effect visible.
     for name, parameter in model.named_parameters():
         if "encoding" in name or "bias" in name:
             nn.init.normal_(parameter, generator=torch.Generator().manual_seed(len(name)))
@@ -51,15 +51,17 @@ def heard(model, dtype=torch.float64):
 
 
 def model_of(encoding="rotary", dtype=torch.float64, **options):
-    return heard(EncoderDecoder(VOCABULARY, VOCABULARY, d_model=16, n_heads=2, encoding=encoding, **options), dtype)
+    return with_large_parameters(
+        EncoderDecoder(VOCABULARY, VOCABULARY, d_model=16, n_heads=2, encoding=encoding, **options), dtype
+    )
 
 
 def language_model(encoding="rotary", **options):
-    return heard(LanguageModel(VOCABULARY, d_model=16, n_heads=2, encoding=encoding, **options))
+    return with_large_parameters(LanguageModel(VOCABULARY, d_model=16, n_heads=2, encoding=encoding, **options))
 
 
 def recurrent(**options):
-    return heard(Recurrent(VOCABULARY, VOCABULARY, d_model=8, **options))
+    return with_large_parameters(Recurrent(VOCABULARY, VOCABULARY, d_model=8, **options))
 
 
 def inputs(keep=None):
@@ -71,22 +73,22 @@ def text(length=6):
     return (Tokens.of(torch.tensor([[1, 4, 5, 4, 13, 5, 2, 7]])[:, :length]),)
 
 
-def edited(model, edits, given=None):
+def edited(model, edits, batch=None):
     with torch.no_grad(), operate(model, edits):
-        return model(*(given or inputs()))
+        return model(*(batch or inputs()))
 
 
-def outputs(model, edits, given=None):
-    """What each attention gave, edits included, and the calls."""
+def outputs(model, edits, batch=None):
+    """The tape of a forward with edits, recorded after them."""
     with torch.no_grad(), operate(model, edits), record(model) as tape:
-        model(*(given or inputs()))
+        model(*(batch or inputs()))
     return tape
 
 
 # Edits ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_model_is_untouched_even_if_the_block_fails():
+def test_model_is_unchanged_after_an_exception():
     model = model_of()
     before, weights = model(*inputs()), {name: t.clone() for name, t in model.state_dict().items()}
     with pytest.raises(UserError, match="reads a source"), operate(model, [HeadOff("encoder.0", 1)]):  # noqa: PT012
@@ -99,29 +101,31 @@ def test_the_model_is_untouched_even_if_the_block_fails():
 
 @pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])
 @pytest.mark.parametrize("site", ["encoder.1", "decoder.0.self", "decoder.1.cross"])
-def test_a_head_that_is_off_is_as_if_its_columns_of_the_projection_were_zero(site, kernel):
+def test_head_off_equals_zero_columns_of_the_projection(site, kernel):
     model = model_of("rotary", kernel=kernel)
-    found = edited(model, [HeadOff(site, 1)])
+    result = edited(model, [HeadOff(site, 1)])
     stack, layer, *kind = site.split(".")
     attention = getattr(getattr(model, stack).layers[int(layer)], "_".join([*kind, "attention"]))
     with torch.no_grad():
         attention.out.weight[:, 8:] = 0
-    torch.testing.assert_close(found, model(*inputs()))
+    torch.testing.assert_close(result, model(*inputs()))
 
 
 @every_recurrent
-def test_a_recurrent_models_context_is_zero_with_its_head_off(options):
+def test_head_off_zeroes_the_context_of_a_recurrent_model(options):
     model = recurrent(**options)
-    found = edited(model, [HeadOff("decoder.0.cross", 0)])
+    result = edited(model, [HeadOff("decoder.0.cross", 0)])
     with torch.no_grad():
         model.decoder.attention.combine.weight[:, 8:] = 0
-    torch.testing.assert_close(found, model(*inputs()))
+    torch.testing.assert_close(result, model(*inputs()))
 
 
 @every_encoding
 @pytest.mark.parametrize("head", [None, 1])
-def test_an_erased_link_is_as_if_a_mask_hid_it(encoding, head):
-    attention = heard(Attention(16, 2, encoding=encoding if encoding not in ("sinusoidal", "learned") else "none"))
+def test_erased_link_equals_a_mask(encoding, head):
+    attention = with_large_parameters(
+        Attention(16, 2, encoding=encoding if encoding not in ("sinusoidal", "learned") else "none")
+    )
     x = torch.randn(1, 5, 16, dtype=torch.float64)
     pairs = torch.ones(5, 5, dtype=torch.bool)
     pairs[3, 1] = False
@@ -131,20 +135,20 @@ def test_an_erased_link_is_as_if_a_mask_hid_it(encoding, head):
         attention(x, mask=Mask(pairs=pairs))
     with torch.no_grad(), record(attention) as whole:
         attention(x)
-    found, expected = (t.recorded("attention").output for t in (tape, hidden))
+    result, expected = (t.recorded("attention").output for t in (tape, hidden))
     other = whole.recorded("attention").output
-    # The tape's hook came first: it heard the output before the edit. Listen again, after.
-    assert torch.equal(found, other)
-    found = outputs(attention, [Link("attention", head, 3, 1, "erase")], (x,)).recorded("attention").output
-    torch.testing.assert_close(found[:, 1], expected[:, 1])
-    torch.testing.assert_close(found[:, 0], (expected if head is None else other)[:, 0])
-    assert not torch.allclose(found[:, 1, 3], other[:, 1, 3]), "the link meant nothing"
+    # The hook of the tape runs before the edit. This hook runs after it.
+    assert torch.equal(result, other)
+    result = outputs(attention, [Link("attention", head, 3, 1, "erase")], (x,)).recorded("attention").output
+    torch.testing.assert_close(result[:, 1], expected[:, 1])
+    torch.testing.assert_close(result[:, 0], (expected if head is None else other)[:, 0])
+    assert not torch.allclose(result[:, 1, 3], other[:, 1, 3]), "the link meant nothing"
     rest = [0, 1, 2, 4]
-    assert torch.equal(found[:, :, rest], other[:, :, rest]), "other queries have changed"
+    assert torch.equal(result[:, :, rest], other[:, :, rest]), "other queries have changed"
 
 
-def test_an_erased_link_that_held_all_the_weight_leaves_the_others_in_proportion():
-    attention = heard(Attention(16, 2))
+def test_erased_link_with_all_weight_leaves_the_others_in_proportion():
+    attention = with_large_parameters(Attention(16, 2))
     x = torch.randn(1, 3, 16, dtype=torch.float64)
     with torch.no_grad():
         attention.query.weight *= 1e4  # a softmax of one 1 and zeros
@@ -157,7 +161,7 @@ def test_an_erased_link_that_held_all_the_weight_leaves_the_others_in_proportion
     assert after.sum() == pytest.approx(1)
 
 
-def test_the_only_link_of_a_query_leaves_nothing():
+def test_erasing_the_only_link_zeroes_the_output():
     edits = [Link("decoder.0.self", None, 0, 0, "erase")]
     recorded = outputs(model_of(), edits).recorded("decoder.0.self")
     assert not recorded.output[:, :, 0].any()
@@ -166,7 +170,7 @@ def test_the_only_link_of_a_query_leaves_nothing():
 
 
 @every_encoding
-def test_a_forced_link_gives_the_row_of_the_value(encoding):
+def test_forced_link_returns_the_value(encoding):
     tape = outputs(model_of(encoding), [Link("decoder.1.self", 0, 2, 1)])
     recorded = tape.recorded("decoder.1.self")
     call, one = recorded.call, torch.zeros(1, 2, 3, 3, dtype=torch.float64)
@@ -177,16 +181,16 @@ def test_a_forced_link_gives_the_row_of_the_value(encoding):
     assert ("shaw" in encoding) == (added is not None)
 
 
-def taken_out(model, side, key, given=None):
-    """The edit, wherever the model looks at this token."""
-    return TokenOff.everywhere(outputs(model, [], given), side, key)
+def token_off_everywhere(model, side, key, batch=None):
+    """`TokenOff.everywhere` of a recorded forward."""
+    return TokenOff.everywhere(outputs(model, [], batch), side, key)
 
 
 @every_encoding
-def test_a_token_that_is_off_is_as_if_it_were_padding(encoding):
+def test_token_off_equals_padding(encoding):
     model = model_of(encoding)
     keep = torch.tensor([[True, True, False, True, True, True]])
-    off = taken_out(model, "source", 2)
+    off = token_off_everywhere(model, "source", 2)
     assert off.sites == ("encoder.0", "encoder.1", "decoder.0.cross", "decoder.1.cross")
     with torch.no_grad():
         expected = model(*inputs(keep))
@@ -195,31 +199,31 @@ def test_a_token_that_is_off_is_as_if_it_were_padding(encoding):
 
 
 @every_recurrent
-def test_no_step_of_a_recurrent_decoder_sees_a_token_that_is_off(options):
+def test_token_off_is_hidden_from_all_steps_of_a_recurrent_decoder(options):
     model = recurrent(**options)
-    off = taken_out(model, "source", 2)
+    off = token_off_everywhere(model, "source", 2)
     assert off.sites == ("decoder.0.cross",)
     links = [Link("decoder.0.cross", None, step, 2, "erase") for step in range(3)]
     torch.testing.assert_close(edited(model, [off]), edited(model, links), rtol=0, atol=0)
 
 
-def test_only_who_saw_a_token_changes_when_it_goes():
-    model, given = language_model(window=3), text(8)
+def test_token_off_changes_only_queries_that_attended_to_it():
+    model, batch = language_model(window=3), text(8)
     off = TokenOff(("decoder.0.self",), 1, 2)
-    whole, found = (outputs(model, edits, given).recorded("decoder.0.self").output for edits in ([], [off]))
-    differs_HQ = (found != whole).any(-1)[0]
+    whole, result = (outputs(model, edits, batch).recorded("decoder.0.self").output for edits in ([], [off]))
+    differs_HQ = (result != whole).any(-1)[0]
     assert not differs_HQ[0].any(), "another head has changed"
     assert differs_HQ[1].nonzero().flatten().tolist() == [2, 3, 4]
 
 
-def test_the_only_key_of_a_query_leaves_nothing():
-    found = outputs(language_model(), [TokenOff(("decoder.0.self",), None, 0)], text())
-    output = found.recorded("decoder.0.self").output
+def test_hiding_the_only_key_zeroes_the_output():
+    result = outputs(language_model(), [TokenOff(("decoder.0.self",), None, 0)], text())
+    output = result.recorded("decoder.0.self").output
     assert not output[:, :, 0].any()
     assert output[:, :, 1].any()
 
 
-def test_uniform_weights_are_the_mean_of_what_may_be_looked_at():
+def test_uniform_weights_return_the_mean_of_allowed_values():
     keep = torch.tensor([[True] * 4 + [False] * 2])
     tape = outputs(model_of(), [Uniform("encoder.0", 1), Uniform("decoder.0.self")], inputs(keep))
     encoder, decoder = (tape.recorded(site) for site in ("encoder.0", "decoder.0.self"))
@@ -228,7 +232,7 @@ def test_uniform_weights_are_the_mean_of_what_may_be_looked_at():
     torch.testing.assert_close(decoder.output[0, :, 1], decoder.call.v[0, :, :2].mean(1))
 
 
-def test_cut_takes_the_largest_weights_of_each_query():
+def test_cut_hides_the_largest_weights_of_each_query():
     call = outputs(model_of(), []).recorded("decoder.0.cross").call
     before = edited_weights("decoder.0.cross", call, [])
     after = edited_weights("decoder.0.cross", call, [Cut("decoder.0.cross", 1, 2)])
@@ -245,14 +249,14 @@ def test_cut_takes_the_largest_weights_of_each_query():
 
 
 @pytest.mark.parametrize("how", ["largest", "random"])
-def test_cut_takes_none_that_is_hidden_already(how):
+def test_cut_hides_allowed_keys_only(how):
     call = outputs(model_of(), []).recorded("decoder.0.self").call
     for seed in range(5):
         after = edited_weights("decoder.0.self", call, [Cut("decoder.0.self", None, 1, how, seed)])
         assert (after > 0).sum(-1).tolist() == [[[0, 1, 2]] * 2]
 
 
-def test_the_edited_weights_rebuild_the_edited_output():
+def test_edited_weights_rebuild_the_edited_output():
     edits = [Uniform("encoder.0", 0), Link("encoder.0", None, 2, 4, "erase"), Link("encoder.0", 1, 0, 3)]
     recorded = outputs(model_of(), edits).recorded("encoder.0")
     weights = edited_weights("encoder.0", recorded.call, edits)
@@ -261,7 +265,7 @@ def test_the_edited_weights_rebuild_the_edited_output():
     torch.testing.assert_close(weights[0, 0, 2], torch.tensor([0.2, 0.2, 0.2, 0.2, 0, 0.2], dtype=torch.float64))
 
 
-def test_an_edit_in_half_precision_gives_half_precision():
+def test_edit_in_half_precision_keeps_the_dtype():
     model = model_of(dtype=torch.bfloat16)
     assert edited(model, [Uniform("encoder.0"), Link("decoder.1.self", 0, 2, 0)]).dtype is torch.bfloat16
 
@@ -274,7 +278,7 @@ TOKENS = [TokenOff(("decoder.0.cross",), None, 3), TokenOff(("decoder.1.self",),
 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("kind", ["transformer", "fed", "at once"])
-def test_an_edit_holds_while_an_answer_is_written_freely(kind, cached):
+def test_edit_applies_to_every_step_of_generation(kind, cached):
     model = model_of() if kind == "transformer" else recurrent(input_feeding=kind == "fed")
     edits = [*LINKS, Link("decoder.1.self", 1, 3, 0), *TOKENS] if kind == "transformer" else [*LINKS[:1], TOKENS[0]]
     source = inputs()[0]
@@ -290,7 +294,7 @@ def test_an_edit_holds_while_an_answer_is_written_freely(kind, cached):
         assert not torch.allclose(without, expected), "the edits meant nothing"
 
 
-def test_an_edit_holds_in_a_language_model_that_forgets():
+def test_edit_applies_with_a_sliding_window():
     model, (tokens,) = language_model(window=3), text(8)
     edits, cache = [Link("decoder.0.self", 0, 5, 4, "erase")], model.new_cache()
     with torch.no_grad(), operate(model, edits):
@@ -302,7 +306,7 @@ def test_an_edit_holds_in_a_language_model_that_forgets():
         edited(model, [Link("decoder.0.self", 0, 5, 2)], (tokens,))
 
 
-def test_an_answer_may_end_before_the_query():
+def test_free_answer_may_end_before_the_query():
     model, edits = recurrent(), [Link("decoder.0.cross", 0, 40, 2)]
     with operate(model, edits, free=True):
         greedy(model, inputs()[0], first=1, end=0, padding=0, longest=3)
@@ -314,7 +318,7 @@ KEEP = torch.tensor([[True] * 4 + [False] * 2])
 
 
 @pytest.mark.parametrize(
-    ("edit", "told"),
+    ("edit", "message"),
     [
         (HeadOff("encoder.2", 0), r"^unknown site 'encoder.2'; did you mean 'encoder.\d'\? Known: decoder.0.cross, "),
         (HeadOff("encoder.0", 2), r"^encoder.0 has the heads 0 to 1, got 2$"),
@@ -334,14 +338,14 @@ KEEP = torch.tensor([[True] * 4 + [False] * 2])
     ],
     ids=str,
 )
-def test_what_cannot_be_edited_is_told(edit, told):
+def test_impossible_edits_raise(edit, message):
     model = model_of()
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         edited(model, [edit], inputs(KEEP))
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_edits_that_are_no_edits_are_refused(unchecked):
+def test_invalid_edits_raise(unchecked):
     with pytest.raises(UserError, match="unknown edit of a link 'eras'; did you mean 'erase'"):
         Link("encoder.0", 0, 0, 0, "eras")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="unknown choice of keys 'all'"):
@@ -358,7 +362,7 @@ def test_edits_that_are_no_edits_are_refused(unchecked):
             PositionEdit("shift", amount)
 
 
-def test_a_token_that_is_not_there_is_told():
+def test_unknown_tokens_raise():
     tape = outputs(model_of(), [])
     with pytest.raises(UserError, match="unknown side with keys 'sauce'; did you mean 'source'"):
         TokenOff.everywhere(tape, "sauce", 0)
@@ -370,10 +374,10 @@ def test_a_token_that_is_not_there_is_told():
         TokenOff.everywhere(tape, "source", 0)
 
 
-def test_a_model_in_training_or_that_did_not_run_is_refused():
+def test_model_in_training_or_that_did_not_run_raises():
     model = model_of()
-    told = r"^nothing was edited at encoder.0: it did not run inside the block"
-    with pytest.raises(UserError, match=told), operate(model, [HeadOff("encoder.0", 0)]):
+    message = r"^nothing was edited at encoder.0: it did not run inside the block"
+    with pytest.raises(UserError, match=message), operate(model, [HeadOff("encoder.0", 0)]):
         pass
     with pytest.raises(UserError, match=r"call model.eval\(\)"), operate(model.train(), []):
         pass
@@ -386,7 +390,7 @@ def places_of(tokens):
     return tokens.positions.coordinates[..., 0].tolist()
 
 
-def test_places_move_and_nothing_else():
+def test_only_positions_change():
     (tokens,) = text()
     at = {how: move_tokens(tokens, PositionEdit(how, 3, seed=1)) for how in ("off", "shift", "stretch", "shuffle")}
     assert places_of(at["off"]) == [0] * 6
@@ -404,7 +408,7 @@ def test_places_move_and_nothing_else():
     assert places_of(tokens) == [0, 1, 2, 3, 4, 5]
 
 
-def test_shuffled_places_follow_the_seed_and_leave_padding_alone():
+def test_shuffle_follows_the_seed_and_keeps_padding():
     (tokens,) = text()
     assert places_of(move_tokens(tokens, PositionEdit("shuffle", seed=1))) == places_of(
         move_tokens(tokens, PositionEdit("shuffle", seed=1))
@@ -420,7 +424,7 @@ def test_shuffled_places_follow_the_seed_and_leave_padding_alone():
         assert second == [own[i] for i in (0, 1, 3, 2, 4, 5)]
 
 
-def test_a_graph_has_no_places_to_move():
+def test_positions_of_a_graph_cannot_be_shifted():
     nodes = Tokens(torch.tensor([[1, 2]]), Positions.graph(torch.zeros(2, 2, dtype=torch.long)))
     with pytest.raises(UserError, match="the nodes of a graph have names, not places: cannot shift them; use shuffle"):
         move_tokens(nodes, PositionEdit("shift"))
@@ -428,7 +432,7 @@ def test_a_graph_has_no_places_to_move():
 
 
 @every_encoding
-def test_without_places_equal_tokens_have_equal_rows_in_an_encoder(encoding):
+def test_equal_tokens_have_equal_rows_with_positions_off(encoding):
     source, target = inputs()
     model = model_of(encoding)
     with torch.no_grad(), record(model) as tape:
@@ -443,7 +447,7 @@ def test_without_places_equal_tokens_have_equal_rows_in_an_encoder(encoding):
             assert not torch.allclose(own[:, 0], own[:, 3])
 
 
-def test_what_an_encoding_cannot_do_with_places_it_says():
+def test_positions_beyond_an_encoding_raise():
     source, target = inputs()
     with pytest.raises(UserError, match=r"learned knows the positions 0 to 7, got 16; use learned:positions=17"):
         effect(
@@ -460,7 +464,7 @@ def test_what_an_encoding_cannot_do_with_places_it_says():
 @pytest.mark.parametrize("places", [PositionEdit(how, 3) for how in ("off", "shift", "stretch", "shuffle")], ids=str)
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("kind", ["transformer", "recurrent"])
-def test_moved_places_hold_while_an_answer_is_written_freely(kind, cached, places):
+def test_moved_positions_apply_to_every_step_of_generation(kind, cached, places):
     model = model_of("sinusoidal") if kind == "transformer" else recurrent(encoding="sinusoidal")
     source, length = inputs()[0], 6
     written = greedy(
@@ -472,7 +476,7 @@ def test_moved_places_hold_while_an_answer_is_written_freely(kind, cached, place
     torch.testing.assert_close(written.log_probabilities[0], logs.float())
 
 
-def test_an_answer_longer_than_the_shuffled_places_goes_on_in_order():
+def test_answer_beyond_the_shuffled_positions_continues_in_order():
     seen = []
 
     class Told:
@@ -499,27 +503,27 @@ def divergence_by_hand(first, second):
 
 
 @pytest.mark.parametrize("kind", ["transformer", "recurrent", "language model"])
-def test_an_effect_is_what_probabilities_say(kind):
+def test_effect_compares_probabilities(kind):
     if kind == "language model":
-        model, given, site = language_model(), text(), "decoder.0.self"
+        model, batch, site = language_model(), text(), "decoder.0.self"
         labels = [4, 5, 4, 13, 5]
     else:
-        model, given, site = model_of() if kind == "transformer" else recurrent(), inputs(), "decoder.0.cross"
+        model, batch, site = model_of() if kind == "transformer" else recurrent(), inputs(), "decoder.0.cross"
         labels = WRITTEN
     edits = [HeadOff(site, 0)]
     with torch.no_grad():
-        before, after = model(*given)[0].log_softmax(-1), edited(model, edits, given)[0].log_softmax(-1)
-    found = effect(model, given, WRITTEN, edits)
+        before, after = model(*batch)[0].log_softmax(-1), edited(model, edits, batch)[0].log_softmax(-1)
+    result = effect(model, batch, WRITTEN, edits)
     rows = range(len(labels))
-    torch.testing.assert_close(found.before, before[rows, labels].exp())
-    torch.testing.assert_close(found.after, after[rows, labels].exp())
-    assert found.log_before == pytest.approx(float(before[rows, labels].sum()))
-    assert found.log_after == pytest.approx(float(after[rows, labels].sum()))
-    assert found.log_after != pytest.approx(found.log_before)
-    assert found.divergence == pytest.approx(divergence_by_hand(before, after))
+    torch.testing.assert_close(result.before, before[rows, labels].exp())
+    torch.testing.assert_close(result.after, after[rows, labels].exp())
+    assert result.log_before == pytest.approx(float(before[rows, labels].sum()))
+    assert result.log_after == pytest.approx(float(after[rows, labels].sum()))
+    assert result.log_after != pytest.approx(result.log_before)
+    assert result.divergence == pytest.approx(divergence_by_hand(before, after))
 
 
-def test_nothing_has_no_effect_and_opposites_have_the_most():
+def test_effect_is_zero_without_edits_and_largest_for_opposites():
     nothing = effect(model_of(), inputs(), WRITTEN, [])
     assert nothing.divergence == 0
     assert nothing.log_before == nothing.log_after
@@ -531,12 +535,12 @@ def test_nothing_has_no_effect_and_opposites_have_the_most():
             return torch.where(torch.arange(3) == tokens.positions.coordinates, 0.0, float("-inf")).unsqueeze(0)
 
     tokens = Tokens.of(torch.tensor([[0, 0]]))
-    found = effect(Certain().eval(), (tokens,), [0, 0], [], (move_tokens(tokens, PositionEdit("shift")),))
-    assert found.divergence == pytest.approx(math.log(2))
-    assert found.log_before == 0 or found.log_before == -math.inf
+    result = effect(Certain().eval(), (tokens,), [0, 0], [], (move_tokens(tokens, PositionEdit("shift")),))
+    assert result.divergence == pytest.approx(math.log(2))
+    assert result.log_before == 0 or result.log_before == -math.inf
 
 
-def test_padding_is_no_place_of_an_answer():
+def test_padding_does_not_count_in_an_effect():
     keep = torch.tensor([[True] * 4 + [False] * 2])
     (whole,) = text(4)
     padded = Tokens(text(6)[0].ids, Positions.sequence(6), keep)
@@ -546,7 +550,7 @@ def test_padding_is_no_place_of_an_answer():
     assert long.divergence == pytest.approx(short.divergence)
 
 
-def test_an_answer_of_another_length_is_refused():
+def test_answer_of_another_length_raises():
     with pytest.raises(UserError, match=r"expected \(1, 3\) numbers, got \(1, 2\); take inputs and written from the"):
         effect(model_of(), inputs(), [4, 5], [])
 
@@ -554,27 +558,27 @@ def test_an_answer_of_another_length_is_refused():
 # Controls ------------------------------------------------------------------------------------------------------------
 
 
-def test_controls_follow_the_seed_and_are_never_the_edited_place():
+def test_controls_follow_the_seed_and_exclude_the_edit():
     model, edits = model_of("sinusoidal"), [Link("encoder.0", 1, 2, 4, "erase")]
-    found = [controls(model, inputs(), edits, 6, seed) for seed in (3, 3, 4)]
-    assert found[0] == found[1]
-    assert found[0].each != found[2].each
-    places = [place for (place,), _ in found[0].each]
+    result = [controls(model, inputs(), edits, 6, seed) for seed in (3, 3, 4)]
+    assert result[0] == result[1]
+    assert result[0].each != result[2].each
+    places = [place for (place,), _ in result[0].each]
     assert len(set(places)) == 6
     assert edits[0] not in places
     assert {place.site for place in places} == {"encoder.0", "encoder.1"}
     assert {place.how for place in places} == {"erase"}
-    (drawn,), divergence = found[0].each[5]
+    (drawn,), divergence = result[0].each[5]
     assert divergence == effect(model, inputs(), WRITTEN, [drawn]).divergence
-    assert found[0].divergence == effect(model, inputs(), WRITTEN, edits).divergence
-    smaller = sum(divergence < found[0].divergence for _, divergence in found[0].each)
-    assert found[0].rank == f"larger than {smaller} of 6"
+    assert result[0].divergence == effect(model, inputs(), WRITTEN, edits).divergence
+    smaller = sum(divergence < result[0].divergence for _, divergence in result[0].each)
+    assert result[0].rank == f"larger than {smaller} of 6"
 
 
-def test_all_other_heads_and_no_more_are_controls():
-    found = controls(model_of(), inputs(), [HeadOff("decoder.1.cross", 0)], 20)
-    assert found.asked == 20
-    assert {str(place) for (place,), _ in found.each} == {
+def test_controls_of_a_head_are_all_other_heads():
+    result = controls(model_of(), inputs(), [HeadOff("decoder.1.cross", 0)], 20)
+    assert result.asked == 20
+    assert {str(place) for (place,), _ in result.each} == {
         "decoder.0.cross head 0",
         "decoder.0.cross head 1",
         "decoder.1.cross head 1",
@@ -584,28 +588,28 @@ def test_all_other_heads_and_no_more_are_controls():
     assert others == {"encoder.0 head 0", "encoder.1 head 1"}
 
 
-def test_links_of_controls_are_open_and_each_of_them_comes():
+def test_controls_of_a_link_are_all_allowed_links():
     keep = torch.tensor([[True, True, True, False, False, False]])
     model = model_of(n_encoder_layers=1, n_decoder_layers=1)
-    found = controls(model, inputs(keep), [Link("encoder.0", None, 2, 1, "erase")], 500)
-    assert {(place.query, place.key) for (place,), _ in found.each} == {
+    result = controls(model, inputs(keep), [Link("encoder.0", None, 2, 1, "erase")], 500)
+    assert {(place.query, place.key) for (place,), _ in result.each} == {
         (query, key) for query in range(6) for key in range(3)
     } - {(2, 1)}
-    # Query 0 of a causal site has no other key to lose.
-    found = controls(model, inputs(), [Link("decoder.0.self", 0, 2, 1)], 500)
+    # Query 0 of a causal site has one key only.
+    result = controls(model, inputs(), [Link("decoder.0.self", 0, 2, 1)], 500)
     expected = {(head, query, key) for head in (0, 1) for query in (1, 2) for key in range(query + 1)} - {(0, 2, 1)}
-    assert {(place.head, place.query, place.key) for (place,), _ in found.each} == expected
-    found = controls(model, inputs(), [Link("decoder.0.self", 0, 0, 0)], 500)
-    assert len(found.each) == len(expected) + 1
+    assert {(place.head, place.query, place.key) for (place,), _ in result.each} == expected
+    result = controls(model, inputs(), [Link("decoder.0.self", 0, 0, 0)], 500)
+    assert len(result.each) == len(expected) + 1
 
 
-def test_an_edit_of_all_heads_takes_each_of_them():
-    found = controls(model_of(), inputs(), [Uniform("encoder.0"), Uniform("encoder.0", 0)], 20)
+def test_edit_of_all_heads_excludes_each_head():
+    result = controls(model_of(), inputs(), [Uniform("encoder.0"), Uniform("encoder.0", 0)], 20)
     whole = Uniform("encoder.1")
-    assert {places for places, _ in found.each} == {(whole, Uniform("encoder.1", head)) for head in (0, 1)}
+    assert {places for places, _ in result.each} == {(whole, Uniform("encoder.1", head)) for head in (0, 1)}
     model, whole = model_of(n_encoder_layers=1), Link("encoder.0", None, 2, 1, "erase")
-    found = controls(model, inputs(), [whole, Link("encoder.0", 0, 3, 3, "erase")], 12)
-    for places, _ in found.each:
+    result = controls(model, inputs(), [whole, Link("encoder.0", 0, 3, 3, "erase")], 12)
+    for places, _ in result.each:
         of_all, of_one = places
         assert (of_all.head, (of_all.query, of_all.key) in ((2, 1), (3, 3))) == (None, False)
         assert (of_one.query, of_one.key) != (2, 1)
@@ -613,10 +617,10 @@ def test_an_edit_of_all_heads_takes_each_of_them():
 
 
 @every_recurrent
-def test_a_recurrent_model_has_other_links_but_no_other_head(options):
-    found = controls(recurrent(**options), inputs(KEEP), [Link("decoder.0.cross", 0, 1, 2)], 500)
+def test_recurrent_model_has_controls_for_links_only(options):
+    result = controls(recurrent(**options), inputs(KEEP), [Link("decoder.0.cross", 0, 1, 2)], 500)
     expected = {(query, key) for query in range(3) for key in range(4)} - {(1, 2)}
-    assert {(place.query, place.key) for (place,), _ in found.each} == expected
+    assert {(place.query, place.key) for (place,), _ in result.each} == expected
     alone = controls(recurrent(**options), inputs(), [HeadOff("decoder.0.cross", 0)])
     assert alone.each == []
     assert alone.rank == "there is no other place of this kind to compare with"
@@ -630,32 +634,32 @@ def test_a_recurrent_model_has_other_links_but_no_other_head(options):
         [Link("encoder.0", 0, 2, 1, "erase"), Link("encoder.0", 1, 2, 1)],
     ],
 )
-def test_controls_of_several_edits_do_not_take_each_others_links_away(edits):
-    found = controls(model_of(n_encoder_layers=1), inputs(), edits, 60)
-    assert len(found.each) == (36 if isinstance(edits[0], HeadOff) else 60)
-    for first, link in [places for places, _ in found.each]:
+def test_controls_do_not_hide_each_others_links(edits):
+    result = controls(model_of(n_encoder_layers=1), inputs(), edits, 60)
+    assert len(result.each) == (36 if isinstance(edits[0], HeadOff) else 60)
+    for first, link in [places for places, _ in result.each]:
         assert isinstance(first, Link) or first.head != link.head
 
 
-def test_other_tokens_that_can_be_seen_are_controls():
+def test_controls_of_a_token_are_all_visible_tokens():
     model = model_of()
-    off = taken_out(model, "source", 2)
-    found = controls(model, inputs(KEEP), [off], 20)
-    assert {places for places, _ in found.each} == {(TokenOff(off.sites, None, key),) for key in (0, 1, 3)}
-    assert found.divergence == effect(model, inputs(KEEP), WRITTEN, [off]).divergence > 0
+    off = token_off_everywhere(model, "source", 2)
+    result = controls(model, inputs(KEEP), [off], 20)
+    assert {places for places, _ in result.each} == {(TokenOff(off.sites, None, key),) for key in (0, 1, 3)}
+    assert result.divergence == effect(model, inputs(KEEP), WRITTEN, [off]).divergence > 0
     of_one = TokenOff(("encoder.0",), 1, 0)
     several = controls(model, inputs(), [off, of_one, TokenOff(off.sites, None, 3)], 20)
     assert len(several.each) == 9
     for places, _ in several.each:
         assert [place.sites for place in places] == [off.sites, off.sites, of_one.sites]
         assert {place.key for place in places} <= {1, 4, 5}
-    # A link is not drawn where the token that it leads to is gone.
+    # A link to a hidden token is not drawn.
     both = controls(model, inputs(), [TokenOff(("decoder.0.cross",), None, 2), Link("decoder.0.cross", 0, 1, 1)], 60)
     assert len(both.each) == 60
     assert all(link.site != off.sites[0] or link.key != off.key for (off, link), _ in both.each)
 
 
-def test_a_token_that_only_one_of_its_attentions_sees_is_a_control_too():
+def test_token_visible_at_one_site_is_a_control():
     opening = [
         EditableSite("cross", 2, torch.tensor(links), torch.tensor([1] * len(links))) for links in ([[0, 0]], [[1, 3]])
     ]
@@ -665,13 +669,13 @@ def test_a_token_that_only_one_of_its_attentions_sees_is_a_control_too():
     assert str(TokenOff(("encoder.0",), 1, 2)) == "encoder.0 head 1: no key 2"
 
 
-def test_an_edit_of_another_kind_takes_no_place_of_a_control():
-    found = controls(model_of(), inputs(), [HeadOff("encoder.0", 0), Uniform("encoder.1", 1)], 60)
-    assert HeadOff("encoder.1", 1) in {first for (first, _), _ in found.each}
-    assert len(found.each) == 3 * 3
+def test_edit_of_another_kind_excludes_no_control():
+    result = controls(model_of(), inputs(), [HeadOff("encoder.0", 0), Uniform("encoder.1", 1)], 60)
+    assert HeadOff("encoder.1", 1) in {first for (first, _), _ in result.each}
+    assert len(result.each) == 3 * 3
 
 
-def test_controls_of_nothing_are_refused():
+def test_controls_without_edits_raise():
     with pytest.raises(UserError, match="expected an edit or more and 1 control or more, got 0 edits and 20 controls"):
         controls(model_of(), inputs(), [])
 
@@ -679,20 +683,20 @@ def test_controls_of_nothing_are_refused():
 # What matters --------------------------------------------------------------------------------------------------------
 
 
-def loss(model, given, labels):
-    log = model(*given)[0].log_softmax(-1)
+def loss(model, batch, labels):
+    log = model(*batch)[0].log_softmax(-1)
     return float(-log[range(len(labels)), labels].mean())
 
 
 @pytest.mark.parametrize("kind", ["transformer", "language model"])
-def test_importance_is_the_gradient_of_a_gate(kind):
+def test_importance_equals_the_gradient_of_a_gate(kind):
     if kind == "transformer":
-        model, given, labels, site = model_of("t5"), inputs(), WRITTEN, "decoder.0.cross"
+        model, batch, labels, site = model_of("t5"), inputs(), WRITTEN, "decoder.0.cross"
         out = model.decoder.layers[0].cross_attention.out
     else:
-        model, given, labels, site = language_model("t5"), text(), [4, 5, 4, 13, 5], "decoder.1.self"
+        model, batch, labels, site = language_model("t5"), text(), [4, 5, 4, 13, 5], "decoder.1.self"
         out = model.decoder.layers[1]["self"].attention.out
-    found = importance(model, given, WRITTEN)
+    result = importance(model, batch, WRITTEN)
     slopes = []
     with torch.no_grad():
         whole = out.weight.clone()
@@ -701,17 +705,17 @@ def test_importance_is_the_gradient_of_a_gate(kind):
             for gate in (1 - 1e-5, 1 + 1e-5):
                 out.weight.copy_(whole)
                 out.weight[:, 8 * head : 8 * head + 8] *= gate
-                ends.append(loss(model, given, labels))
+                ends.append(loss(model, batch, labels))
             slopes.append(abs(ends[1] - ends[0]) / 2e-5)
         out.weight.copy_(whole)
     slopes = torch.tensor(slopes, dtype=torch.float64)
-    torch.testing.assert_close(found[site], slopes / slopes.norm(), rtol=1e-6, atol=1e-8)
-    assert all(float(share.norm()) == pytest.approx(1) for share in found.values())
+    torch.testing.assert_close(result[site], slopes / slopes.norm(), rtol=1e-6, atol=1e-8)
+    assert all(float(share.norm()) == pytest.approx(1) for share in result.values())
     assert not any(parameter.grad is not None for parameter in model.parameters())
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_importance_of_a_batch_is_the_mean_of_absolute_slopes():
+def test_importance_of_a_batch_is_the_mean_of_absolute_gradients():
     model, (source, target) = model_of("sinusoidal"), inputs()
     both = [Tokens(torch.cat((t.ids, t.ids.flip(1))), t.positions) for t in (source, target)]
     labels = torch.tensor([[4, 5, 2], [7, -1, -1]])
@@ -734,21 +738,21 @@ def test_importance_of_a_batch_is_the_mean_of_absolute_slopes():
 
 
 @every_recurrent
-def test_the_one_head_of_a_recurrent_model_is_all_that_matters(options):
+def test_single_head_of_a_recurrent_model_has_importance_one(options):
     torch.testing.assert_close(
         importance(recurrent(**options), inputs(), WRITTEN)["decoder.0.cross"], torch.ones(1, dtype=torch.float64)
     )
 
 
 @pytest.mark.parametrize("kind", ["transformer", "recurrent"])
-def test_ablation_is_the_rise_of_the_loss(kind):
+def test_ablation_is_the_increase_of_the_loss(kind):
     model = model_of() if kind == "transformer" else recurrent()
-    found = ablation(model, inputs(), WRITTEN)
+    result = ablation(model, inputs(), WRITTEN)
     with record(model) as tape:
         model(*inputs())
-    assert list(found) == tape.sites
+    assert list(result) == tape.sites
     for site in tape.sites:
-        for head, rise in enumerate(found[site].tolist()):
+        for head, rise in enumerate(result[site].tolist()):
             change = effect(model, inputs(), WRITTEN, [HeadOff(site, head)])
             assert rise == pytest.approx((change.log_before - change.log_after) / 3)
             assert rise != 0
@@ -756,12 +760,12 @@ def test_ablation_is_the_rise_of_the_loss(kind):
 
 def test_erasure_compares_the_largest_weights_with_random_ones():
     model = model_of()
-    found = erasure(model, inputs(), WRITTEN, "decoder.1.cross", None, 2, draws=4, seed=5)
+    result = erasure(model, inputs(), WRITTEN, "decoder.1.cross", None, 2, draws=4, seed=5)
     change = effect(model, inputs(), WRITTEN, [Cut("decoder.1.cross", None, 2)])
-    assert found.largest == pytest.approx(change.log_after - change.log_before)
+    assert result.largest == pytest.approx(change.log_after - change.log_before)
     draws = [effect(model, inputs(), WRITTEN, [Cut("decoder.1.cross", None, 2, "random", 5 + i)]) for i in range(4)]
-    assert found.random == pytest.approx(sum(draw.log_after - draw.log_before for draw in draws) / 4)
-    assert found.largest != pytest.approx(found.random)
+    assert result.random == pytest.approx(sum(draw.log_after - draw.log_before for draw in draws) / 4)
+    assert result.largest != pytest.approx(result.random)
     all_gone = erasure(model, inputs(), WRITTEN, "decoder.1.cross", 0, 6, draws=1)
     assert all_gone.largest == pytest.approx(all_gone.random, rel=1e-9), (
         "a query without keys is one, whichever were taken first"
@@ -771,20 +775,20 @@ def test_erasure_compares_the_largest_weights_with_random_ones():
 
 
 @pytest.mark.parametrize("kind", ["transformer", "fed", "at once", "language model"])
-def test_copies_with_edits_of_their_own_are_forwards_with_these(kind):
+def test_edited_copies_equal_separate_forwards(kind):
     models = {"transformer": model_of, "language model": language_model}
     model = models[kind]() if kind in models else recurrent(input_feeding=kind == "fed")
-    given = text() if kind == "language model" else inputs()
+    batch = text() if kind == "language model" else inputs()
     site = "decoder.0.self" if kind == "language model" else "decoder.0.cross"
     edits = [[], [HeadOff(site, 0)], [Link(site, 0, 2, 1)], [Cut(site, 0, 1, "random", 3)], [Uniform(site)]]
     with torch.no_grad(), operate_on_copies(model, edits):
-        together = model(*(repeat_batch(one, len(edits)) for one in given))
+        together = model(*(repeat_batch(one, len(edits)) for one in batch))
     for number, of_copy in enumerate(edits):
-        torch.testing.assert_close(together[number], edited(model, of_copy, given)[0])
+        torch.testing.assert_close(together[number], edited(model, of_copy, batch)[0])
     assert not torch.allclose(together[0], together[1])
 
 
-def test_erasure_is_one_forward_or_as_many_as_there_is_room_for():
+def test_erasure_runs_in_one_or_several_forwards():
     model, calls = model_of(), []
     model.register_forward_pre_hook(lambda model, inputs: calls.append(inputs[0].ids.shape[0]))
     whole = erasure(model, inputs(), WRITTEN, "encoder.0", 1, 1)
@@ -794,15 +798,15 @@ def test_erasure_is_one_forward_or_as_many_as_there_is_room_for():
     assert (some.largest, some.random) == pytest.approx((whole.largest, whole.random), rel=1e-9)
 
 
-def test_erasure_counts_decisions_that_flip():
-    """One head of a recurrent model that reads what it looks at: without it, another token is the likeliest."""
+def test_erasure_counts_flipped_predictions():
+    """The single head of a recurrent model: without it, another token is the likeliest."""
     model = recurrent(input_feeding=False)
-    found = erasure(model, inputs(), WRITTEN, "decoder.0.cross", 0, 6, draws=1)
+    result = erasure(model, inputs(), WRITTEN, "decoder.0.cross", 0, 6, draws=1)
     with torch.no_grad():
         before, after = model(*inputs()), edited(model, [HeadOff("decoder.0.cross", 0)])
     flips = (before.argmax(-1) != after.argmax(-1)).double().mean()
     assert flips > 0
-    assert (found.largest_flips, found.random_flips) == (flips, flips)
+    assert (result.largest_flips, result.random_flips) == (flips, flips)
 
 
 # Positions in the map -----------------------------------------------------------------------------------------------
@@ -810,40 +814,40 @@ def test_erasure_counts_decisions_that_flip():
 
 @every_encoding
 @pytest.mark.parametrize("keep", [None, KEEP], ids=["whole", "padded"])
-def test_only_attention_without_places_is_blind_to_order(encoding, keep):
-    found = permutation_error(model_of(encoding, torch.float32), inputs(keep))
-    assert list(found) == ["encoder.0", "encoder.1"]
-    for change in found.values():
+def test_permutation_error_is_zero_only_without_positions(encoding, keep):
+    result = permutation_error(model_of(encoding, torch.float32), inputs(keep))
+    assert list(result) == ["encoder.0", "encoder.1"]
+    for change in result.values():
         assert change == 0 if encoding == "none" else change > 1e-3
 
 
-def test_where_a_permutation_means_nothing_there_is_no_number():
+def test_permutation_error_omits_decoders():
     assert permutation_error(recurrent(), inputs()) == {}
     assert permutation_error(language_model(), text()) == {}
 
 
 @every_encoding
-def test_what_counts_distances_does_not_see_a_shift(encoding):
-    # In the sum, vectors of relations meet queries that are turned by their place, not by a distance.
+def test_relative_encodings_are_shift_invariant(encoding):
+    # In the sum, relation vectors are multiplied with queries that are rotated by position, not by distance.
     absolute = encoding in ("sinusoidal", "learned", "rotary+shaw+t5")
-    for model, given in ((model_of(encoding), inputs()), (language_model(encoding), text())):
-        found = shift_error(model, given, 7)
-        assert len(found) == (6 if model.__class__ is EncoderDecoder else 2)
-        for site, change in found.items():
+    for model, batch in ((model_of(encoding), inputs()), (language_model(encoding), text())):
+        result = shift_error(model, batch, 7)
+        assert len(result) == (6 if model.__class__ is EncoderDecoder else 2)
+        for site, change in result.items():
             assert change > 1e-4 if absolute else change < 1e-6, site
 
 
-def test_a_shift_moves_both_sides_together():
-    found = shift_error(model_of("rotary", cross_encoding="rotary"), inputs(), 100)
-    assert found["decoder.0.cross"] < 1e-6
-    found = shift_error(recurrent(cross_encoding="rotary", score="dot"), inputs(), 100)
-    assert found["decoder.0.cross"] < 1e-6
+def test_shift_applies_to_source_and_target():
+    result = shift_error(model_of("rotary", cross_encoding="rotary"), inputs(), 100)
+    assert result["decoder.0.cross"] < 1e-6
+    result = shift_error(recurrent(cross_encoding="rotary", score="dot"), inputs(), 100)
+    assert result["decoder.0.cross"] < 1e-6
     assert shift_error(recurrent(encoding="sinusoidal"), inputs(), 7)["decoder.0.cross"] > 1e-4
     with pytest.raises(UserError, match="learned knows the positions 0 to 7, got 12"):
         shift_error(model_of("learned:positions=8"), inputs(), 7)
 
 
-def test_checks_in_float64_leave_a_float32_model_as_it_is():
+def test_float64_checks_leave_a_float32_model_unchanged():
     model = model_of(dtype=torch.float32)
     shift_error(model, inputs(), 3)
     permutation_error(model, inputs())

@@ -1,4 +1,4 @@
-"""Links between words, and the alignment error rate, by hand."""
+"""Word alignments and their error rate, by hand."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from jarilab.core.errors import UserError
 from jarilab.inspect.measure.alignment import alignment, alignment_error_rate, pharaoh
 
 
-def test_the_alignment_error_rate_by_hand():
+def test_alignment_error_rate_by_hand():
     weights = torch.tensor([[0.9, 0.1, 0], [0.2, 0.1, 0.7], [0, 0, 0], [0.3, 0.3, 0.4]])
     assert alignment(weights) == [(0, 0), (1, 2), (3, 2)]
     # A = {00, 12, 32}, S = {00, 21}, P = {00, 21, 12}: 1 - (1 + 2) / (3 + 2)
@@ -17,7 +17,7 @@ def test_the_alignment_error_rate_by_hand():
     assert alignment_error_rate(weights, [(2, 0)], []) == 1.0
 
 
-def test_pharaoh_puts_the_source_first():
+def test_pharaoh_reads_source_first():
     assert pharaoh("0-0 1-2  12-3\n") == [(0, 0), (2, 1), (3, 12)]
     assert pharaoh("") == []
     for wrong in ("0-0 1:2", "0-0 1-", "0-0 -1-2", "0-0 1-2-3", "0-0 １-2"):
@@ -25,7 +25,7 @@ def test_pharaoh_puts_the_source_first():
             pharaoh(wrong)
 
 
-def test_links_outside_of_the_map_are_refused():
+def test_links_outside_of_the_map_raise():
     message = r"the map has 2 target and 3 source words, counted from 0, got the link 1-2 .*; cut special tokens"
     with pytest.raises(UserError, match=message):
         alignment_error_rate(torch.eye(2, 3), pharaoh("0-0 1-2"), [])

@@ -1,4 +1,4 @@
-"""The places of digits and carries, and the weight on the same place."""
+"""Place values and carries of digits, and the weight on the same place value."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from jarilab.core.errors import UserError
 from jarilab.inspect.measure.digit_places import Place, place_share, places_of
 
 
-def test_the_places_of_a_sum():
+def test_roles_of_a_sum():
     left = [Place("left", 1), Place("left", 0), Place("operator")]
     right = [Place("right", 2), Place("right", 1), Place("right", 0)]
     answer = [Place("answer", 2, False), Place("answer", 1, False), Place("answer", 0, False)]
@@ -36,7 +36,7 @@ def test_the_places_of_a_sum():
         ("12+34=9999", "0000"),  # wrong, and longer than it can be
     ],
 )
-def test_what_is_carried_into_each_place_of_an_answer(expression, carries):
+def test_carry_into_each_place(expression, carries):
     answer = [place for place in places_of(expression) if place.part == "answer"]
     assert "".join(str(int(place.carry)) for place in answer) == carries
     turned = expression.partition("=")[0] + "=" + expression.partition("=")[2][::-1]
@@ -44,7 +44,7 @@ def test_what_is_carried_into_each_place_of_an_answer(expression, carries):
     assert ones_first == answer[::-1]
 
 
-def test_the_carries_are_those_of_the_numbers():
+def test_carries_follow_arithmetic():
     for a, b in itertools.product((0, 7, 38, 95, 604, 999), repeat=2):
         for sign in "+-":
             value = a + b if sign == "+" else a - b
@@ -54,7 +54,7 @@ def test_the_carries_are_those_of_the_numbers():
                     assert place.carry == (large + small >= 10**place.place if sign == "+" else large < small)
 
 
-def test_a_sign_in_the_answer_has_no_place_wherever_it_stands():
+def test_sign_has_no_place_value():
     assert [place.part for place in places_of("1-3=-2")][-2:] == ["sign", "answer"]
     assert [place.part for place in places_of("1-3=2-", ones_first=True)][-2:] == ["answer", "sign"]
     assert places_of("1-13=21-", ones_first=True)[5:] == [
@@ -63,12 +63,12 @@ def test_a_sign_in_the_answer_has_no_place_wherever_it_stands():
 
 
 @pytest.mark.parametrize("tokens", ["", "abc", "12", "+12", "1+2+3", "12+=3", ["21", "+", "2"], ["2", "11", "+", "3"]])
-def test_what_is_no_expression_is_refused(tokens):
+def test_other_texts_raise(tokens):
     with pytest.raises(UserError, match=r"expected an expression such as 21\+211 or 21\+211=232, a token for each"):
         places_of(tokens)
 
 
-def test_the_weight_on_digits_of_the_same_place():
+def test_weight_on_digits_of_the_same_place():
     source = places_of("21+34")
     written = places_of([*"21+34", "=", *"55"])[6:]
     by_place = torch.zeros(3, 5)  # 5 5 and the end
@@ -80,7 +80,7 @@ def test_the_weight_on_digits_of_the_same_place():
     assert scored.chance.tolist() == pytest.approx([0.4, 0.4])
 
 
-def test_a_digit_that_looks_at_itself_looks_at_no_other_of_its_place():
+def test_weight_on_itself_does_not_count():
     places = places_of("21+34")
     assert place_share(map_of(torch.eye(5)), places, places).value.tolist() == [0.0]
     turned = torch.eye(5)[torch.tensor([3, 4, 2, 0, 1])]
@@ -91,6 +91,6 @@ def test_a_digit_that_looks_at_itself_looks_at_no_other_of_its_place():
     assert place_share(map_of(torch.eye(5)), other_places, other_places).chance.tolist() == pytest.approx([0.2])
 
 
-def test_places_must_be_those_of_the_map():
+def test_number_of_places_must_match_the_map():
     with pytest.raises(UserError, match="expected 3 and 3 places, one for each query and key of the map, got 3 and 5"):
         place_share(map_of(torch.eye(3)), places_of("1+2"), places_of("21+34"))

@@ -1,4 +1,4 @@
-"""How far maps are apart, and which heads are which."""
+"""The divergence of maps, and the matching of heads."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ from jarilab.core.errors import UserError
 from jarilab.inspect.measure.head_matching import divergence, match_heads
 
 
-def test_the_divergence_of_known_rows():
+def test_divergence_of_known_rows():
     p = torch.tensor([[[1.0, 0], [1, 0]], [[0.5, 0.5], [0.5, 0.5]]])
     q = torch.tensor([[[0.0, 1], [1, 0]]])
     between = divergence(p, q)
@@ -22,21 +22,21 @@ def test_the_divergence_of_known_rows():
     assert divergence(torch.eye(3)[None], torch.eye(3).roll(1, 0)[None]).item() == pytest.approx(math.log(2))
 
 
-def test_a_query_without_keys_does_not_count_as_agreement():
+def test_queries_without_keys_are_left_out():
     p = torch.tensor([[[1.0, 0], [0, 0]]])
     q = torch.tensor([[[0.0, 1], [0, 0]]])
     assert divergence(p, q).item() == pytest.approx(math.log(2))
     assert divergence(p * 0, q * 0).isnan().all()
 
 
-def test_maps_of_different_inputs_have_no_divergence(unchecked):
-    told = r"the same queries and keys, got \(2, 3\) and \(3, 3\); give both models the same input"
-    with pytest.raises(UserError, match=told):
+def test_maps_of_different_shapes_raise(unchecked):
+    message = r"the same queries and keys, got \(2, 3\) and \(3, 3\); give both models the same input"
+    with pytest.raises(UserError, match=message):
         divergence(torch.rand(1, 2, 3), torch.rand(1, 3, 3))
 
 
 @pytest.mark.parametrize(("heads", "others"), [(1, 1), (4, 4), (5, 5), (3, 6), (6, 3)])
-def test_the_matching_is_the_best_of_all(heads, others):
+def test_matching_is_the_best_of_all(heads, others):
     for seed in range(20):
         cost = torch.rand(heads, others, generator=torch.Generator().manual_seed(seed)).double()
         wide = cost if heads <= others else cost.t()
@@ -48,13 +48,13 @@ def test_the_matching_is_the_best_of_all(heads, others):
         assert matching.distance == pytest.approx(best / len(wide))
 
 
-def test_the_nearest_pair_is_not_always_in_the_best_matching():
+def test_best_matching_may_omit_the_nearest_pair():
     matching = match_heads(torch.tensor([[0.1, 0.2], [0.2, 0.9]]))
     assert matching.pairs == [(0, 1), (1, 0)]
     assert matching.distance == pytest.approx(0.2)
 
 
-def test_heads_that_changed_places_are_found():
+def test_permuted_heads_are_matched():
     maps = torch.randn(16, 5, 5).softmax(-1)
     order = torch.randperm(16)
     matching = match_heads(divergence(maps, maps[order]))

@@ -1,4 +1,4 @@
-"""What reads a block again, on cases worked out by hand."""
+"""Repeated blocks and the induction score, by hand."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from jarilab.inspect.measure.induction import induction_ids, induction_score
 from jarilab.inspect.measure.measures import MEASURES
 
 
-def test_the_block_is_random_and_comes_again():
+def test_induction_ids_repeat_a_random_block():
     ids = induction_ids(range(3, 40), 8, copies=3, first=1, seed=5)
     assert ids.shape == (1, 25)
     assert ids[0, 0] == 1
@@ -23,7 +23,7 @@ def test_the_block_is_random_and_comes_again():
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_an_induction_head_has_all_of_the_score_and_even_weights_have_chance(first):
+def test_induction_score_is_one_for_an_induction_head_and_chance_for_even_weights(first):
     block, length = 4, 8 + first
     head = torch.zeros(length, length)
     head[:, 0] = 1
@@ -40,13 +40,13 @@ def test_an_induction_head_has_all_of_the_score_and_even_weights_have_chance(fir
     assert torch.equal(MEASURES["induction"].of(map).value, scored.value), "the same as on any other tokens"
 
 
-def test_a_block_that_cannot_be_is_refused():
+def test_impossible_blocks_raise():
     with pytest.raises(UserError, match=r"2 to 5 different tokens, as many as there are to draw from, got block=6"):
         induction_ids(range(5), 6)
     with pytest.raises(UserError, match="a block and at least one copy of it, copies=2 or more, got copies=1"):
         induction_ids(range(5), 3, copies=1)
-    told = "copies of a block of 3 tokens, got 7 queries and 7 keys; make the tokens with induction_ids"
-    with pytest.raises(UserError, match=told):
+    message = "copies of a block of 3 tokens, got 7 queries and 7 keys; make the tokens with induction_ids"
+    with pytest.raises(UserError, match=message):
         induction_score(map_of(torch.eye(7)), 3)
     with pytest.raises(UserError, match="expected a map of a sequence with itself"):
         induction_score(map_of(torch.eye(6), same=False), 3)

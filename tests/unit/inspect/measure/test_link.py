@@ -9,7 +9,7 @@ TOKENS = ["it", "saw", "the", "animal", "and", "it", "slept"]
 
 
 def tape_of(logits):
-    """Two heads whose scores are these numbers, `(2, 7, 7)`."""
+    """A tape of two heads with these scores, `(2, 7, 7)`."""
 
     class Given(torch.nn.Module):
         def forward(self):
@@ -23,10 +23,10 @@ def tape_of(logits):
     return tape
 
 
-def test_a_head_that_looks_there_alone_comes_before_those_that_always_do():
+def test_head_specific_to_a_link_ranks_first():
     logits = torch.zeros(2, 7, 7)
-    logits[0, 5, 3] = 2.0  # this link alone
-    logits[1, :, 3] = 6.0  # this key, whoever asks
+    logits[0, 5, 3] = 2.0  # this link only
+    logits[1, :, 3] = 6.0  # this key, from all queries
     first, second = heads_of_link(tape_of(logits), TOKENS, TOKENS, "it", "animal")
     assert (first.head, second.head) == (0, 1)
     assert second.weight > first.weight
@@ -36,16 +36,16 @@ def test_a_head_that_looks_there_alone_comes_before_those_that_always_do():
     assert (first.row, first.column) == (5, 3)
 
 
-def test_a_head_that_always_looks_two_back_has_no_more_for_this_link():
+def test_head_with_a_fixed_offset_has_its_usual_weight():
     logits = torch.zeros(2, 7, 7)
     logits[1].diagonal(-2).fill_(9.0)
-    found = heads_of_link(tape_of(logits), TOKENS, TOKENS, "it", "animal")
-    of_shift = next(one for one in found if one.head == 1)
+    heads = heads_of_link(tape_of(logits), TOKENS, TOKENS, "it", "animal")
+    of_shift = next(one for one in heads if one.head == 1)
     assert of_shift.weight > 0.99
     assert abs(of_shift.above) < 0.01
 
 
-def test_a_token_that_is_not_there_and_a_link_that_is_hidden():
+def test_unknown_token_and_hidden_link_raise():
     logits = torch.zeros(2, 7, 7).masked_fill(torch.ones(7, 7).triu(1).bool(), -float("inf"))
     with pytest.raises(UserError, match="unknown token 'cat'"):
         heads_of_link(tape_of(logits), TOKENS, TOKENS, "cat", "animal")

@@ -1,4 +1,4 @@
-"""Attention followed through the layers, by hand."""
+"""Rollout, by hand."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Each measure on maps made by hand, whose value is known; chance is that of even weights, or of luck."""
+"""Each measure on maps with known values; chance is that of even weights or of random picks."""
 
 import dataclasses
 import math
@@ -19,7 +19,12 @@ from jarilab.nn.init import initialise
 from jarilab.positions.coordinates import Positions, Tokens
 
 FULL, CAUSAL = "full", "causal"
-NOT_EVEN = {"positional", "offset", "offset_share", "key_share"}  # their chance is that of luck, or they have none
+NOT_EVEN = {
+    "positional",
+    "offset",
+    "offset_share",
+    "key_share",
+}  # their chance is that of random picks, or they have none
 SELF_ONLY = {"distance", "previous", "duplicate", "induction", "self"}
 
 
@@ -29,7 +34,7 @@ def mask_of(kind, queries, keys):
 
 
 def map_of(weights, tokens=None, allowed=None, *, scores=None, keys=None, same=True, start=0):
-    """A map of (Q, K) or (H, Q, K) weights; all different tokens by default."""
+    """A map of (Q, K) or (H, Q, K) weights; all tokens differ by default."""
     weights = torch.as_tensor(weights, dtype=torch.float64)
     weights = weights if weights.ndim == 3 else weights.unsqueeze(0)
     rows, columns = weights.shape[1:]
@@ -76,7 +81,7 @@ NAN = pytest.approx(math.nan, nan_ok=True)
 # The table -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_is_in_order_and_says_what_it_means():
+def test_measures_are_ordered_and_described():
     map = random_map()
     assert list(measure(map)) == list(MEASURES)
     for name, one in MEASURES.items():
@@ -87,7 +92,7 @@ def test_the_table_is_in_order_and_says_what_it_means():
 
 @pytest.mark.parametrize("kind", [FULL, CAUSAL])
 @pytest.mark.parametrize("same", [True, False], ids=["self", "cross"])
-def test_every_measure_lies_in_its_range(kind, same):
+def test_measures_are_in_their_range(kind, same):
     for name, scored in measure(random_map(kind, same=same)).items():
         assert scored.value.shape == scored.chance.shape == (3,)
         assert scored.value.isnan().any() == (not same and name in SELF_ONLY), name
@@ -100,7 +105,7 @@ def test_every_measure_lies_in_its_range(kind, same):
 
 @pytest.mark.parametrize("kind", [FULL, CAUSAL])
 @pytest.mark.parametrize("name", [name for name in MEASURES if name not in NOT_EVEN])
-def test_even_weights_are_exactly_chance(name, kind):
+def test_even_weights_equal_chance(name, kind):
     allowed = mask_of(kind, 7, 7)
     map = map_of(torch.stack([even(allowed)] * 2), "abcabca", allowed)
     scored = MEASURES[name].of(map)
@@ -109,7 +114,7 @@ def test_even_weights_are_exactly_chance(name, kind):
 
 
 @pytest.mark.parametrize("kind", [FULL, CAUSAL])
-def test_heads_in_another_order_are_measured_in_that_order(kind):
+def test_measures_follow_the_order_of_heads(kind):
     map, order = random_map(kind), torch.tensor([2, 0, 1])
     turned = dataclasses.replace(map, weights=map.weights[order], scores=map.scores[order])
     for name, scored in measure(map).items():
@@ -117,7 +122,7 @@ def test_heads_in_another_order_are_measured_in_that_order(kind):
 
 
 @pytest.mark.parametrize("kind", [FULL, CAUSAL])
-def test_where_the_sequence_starts_means_nothing(kind):
+def test_measures_do_not_depend_on_the_first_position(kind):
     torch.manual_seed(1)
     near = measure(random_map(kind))
     torch.manual_seed(1)
@@ -126,7 +131,7 @@ def test_where_the_sequence_starts_means_nothing(kind):
         torch.testing.assert_close(far[name].value, near[name].value, equal_nan=True)
 
 
-# How sharp -----------------------------------------------------------------------------------------------------------
+# Sharpness ---------------------------------------------------------------------------------------------------------
 
 
 def test_entropy_effective_keys_and_confidence_of_known_rows():
@@ -140,8 +145,8 @@ def test_entropy_effective_keys_and_confidence_of_known_rows():
     assert chance("confidence", map) == pytest.approx([0.25, 0.25])
 
 
-def test_entropy_leaves_out_a_query_with_one_key():
-    """The first row of a causal map is sharp whatever the model learned."""
+def test_entropy_omits_queries_with_one_key():
+    """The first row of a causal map has one key, whatever the model learned."""
     allowed = mask_of(CAUSAL, 3, 3)
     map = map_of(even(allowed), None, allowed)
     assert value("entropy", map) == pytest.approx([1.0])
@@ -149,10 +154,10 @@ def test_entropy_leaves_out_a_query_with_one_key():
     assert chance("confidence", map) == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3])
 
 
-# Where to ------------------------------------------------------------------------------------------------------------
+# Position ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_head_that_looks_at_itself():
+def test_measures_of_a_head_that_attends_to_itself():
     map = map_of(torch.eye(5))
     assert value("self", map) == [1.0]
     assert chance("self", map) == pytest.approx([0.2])
@@ -162,20 +167,20 @@ def test_a_head_that_looks_at_itself():
 
 
 @pytest.mark.parametrize("kind", [FULL, CAUSAL])
-def test_a_head_that_looks_at_the_token_before(kind):
+def test_measures_of_a_previous_token_head(kind):
     weights = torch.eye(5).roll(-1, 1)
     weights[0] = torch.eye(5)[0]
     map = map_of(weights, None, mask_of(kind, 5, 5))
     assert value("previous", map) == [1.0]
     assert value("offset", map) == [-1.0]
-    assert value("positional", map) == pytest.approx([0.8 if kind == FULL else 1.0])  # 0 is free to look elsewhere
+    assert value("positional", map) == pytest.approx([0.8 if kind == FULL else 1.0])  # query 0 has no previous token
     assert value("distance", map) == pytest.approx([0.8])
     assert chance("previous", map) == pytest.approx([0.2] if kind == FULL else [(1 / 2 + 1 / 3 + 1 / 4 + 1 / 5) / 4])
     assert value("self", map) == pytest.approx([0.2])
 
 
-def test_the_token_before_is_the_one_before_in_order_not_in_place():
-    """Places may be moved, or all be 0; what came before stays what came before."""
+def test_previous_token_follows_order_not_position():
+    """Positions may be moved, or all be 0; the order stays."""
     map = map_of(torch.eye(4).roll(-1, 1))
     moved = dataclasses.replace(map, q_at=torch.zeros(4, 1).double(), k_at=torch.zeros(4, 1).double())
     assert value("previous", moved) == value("previous", map) == [1.0]
@@ -183,21 +188,21 @@ def test_the_token_before_is_the_one_before_in_order_not_in_place():
     assert value("distance", moved) == [0.0]
 
 
-def test_distance_in_a_grid_is_that_between_the_places():
+def test_distance_in_a_grid_is_euclidean():
     map = map_of([[0, 0, 0, 1.0]] * 4)
     at = torch.tensor([[0.0, 0], [0, 3], [4, 0], [4, 3]], dtype=torch.float64)
     assert value("distance", dataclasses.replace(map, q_at=at, k_at=at)) == pytest.approx([(5 + 4 + 3 + 0) / 4])
 
 
-def test_the_commonest_offset_is_not_the_mean_one():
+def test_commonest_offset_is_not_the_mean():
     rows = torch.tensor([2, 3, 4, 4, 4, 4])
     map = map_of(torch.nn.functional.one_hot(rows, 6))
     assert value("offset", map) == [2.0]
     assert value("positional", map) == pytest.approx([0.5])
 
 
-def test_a_query_with_several_largest_weights_counts_in_parts():
-    """The first of them would make a head that looks at nothing in particular look like a habit."""
+def test_tied_largest_weights_count_in_parts():
+    """Counting the first of them would give a head with even weights a commonest offset."""
     map = map_of(torch.full((1, 4, 4), 0.25))
     assert value("positional", map) == pytest.approx([0.25])
     assert value("offset", map) == [0.0]
@@ -205,8 +210,8 @@ def test_a_query_with_several_largest_weights_counts_in_parts():
     assert value("positional", dataclasses.replace(map, weights=nearly)) == pytest.approx([0.25])
 
 
-def test_the_chance_of_the_commonest_offset_is_what_picks_at_random_reach():
-    """Not 1 / 4: the best of many offsets, chosen after the fact, has more. Counted over all picks of 4 queries."""
+def test_chance_of_the_commonest_offset_is_that_of_random_picks():
+    """Above 1 / 4, since the commonest offset is chosen afterwards. Counted over all picks of 4 queries."""
     shares = []
     for number in range(4**4):
         keys = [number // 4**i % 4 for i in range(4)]
@@ -223,13 +228,13 @@ def test_the_chance_of_the_commonest_offset_is_what_picks_at_random_reach():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_sink_is_the_first_key_from_its_place_on():
+def test_sink_is_the_weight_on_the_first_key():
     first = torch.zeros(4, 4)
     first[:, 0] = 1
     assert value("sink", map_of(first)) == [1.0]
     assert chance("sink", map_of(first)) == pytest.approx([0.25])
     assert value("sink", map_of(torch.eye(4))) == pytest.approx([0.25])
-    # Padding in front is no key: the first that anyone may look at is 1, and query 0 does not count.
+    # The first key is padding: key 1 is the first that queries may attend to, and query 0 does not count.
     allowed = torch.ones(4, 4, dtype=torch.bool)
     allowed[:, 0] = False
     second = torch.zeros(4, 4)
@@ -238,10 +243,10 @@ def test_a_sink_is_the_first_key_from_its_place_on():
     assert value("sink", map_of(second, None, allowed, same=False)) == pytest.approx([2.5 / 4])
 
 
-# Which tokens --------------------------------------------------------------------------------------------------------
+# Tokens ------------------------------------------------------------------------------------------------------
 
 
-def test_duplicates_are_other_places_of_the_same_token():
+def test_duplicate_is_the_weight_on_other_equal_tokens():
     weights = [[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.6, 0.0, 0.4]]
     map = map_of(weights, "aba")
     assert value("duplicate", map) == pytest.approx([(0.7 + 0.6) / 2])
@@ -251,7 +256,7 @@ def test_duplicates_are_other_places_of_the_same_token():
     assert value("duplicate", map_of(weights, "abc")) == [NAN]
 
 
-def test_induction_looks_at_what_came_after_the_token_before():
+def test_induction_is_the_weight_after_earlier_equal_tokens():
     block = "abcd" * 2
     allowed = mask_of(CAUSAL, 8, 8)
     weights = torch.zeros(8, 8)
@@ -264,7 +269,7 @@ def test_induction_looks_at_what_came_after_the_token_before():
     assert value("duplicate", map)[0] == 0.0
 
 
-def test_induction_takes_every_earlier_place_and_none_that_is_later():
+def test_induction_counts_all_earlier_occurrences():
     weights = torch.zeros(5, 5)
     weights[:, :] = torch.tensor([0.1, 0.2, 0.3, 0.3, 0.1])
     # a b a c a: query 2 has b; query 4 has b and c; queries 0, 1 and 3 have nothing.
@@ -274,7 +279,7 @@ def test_induction_takes_every_earlier_place_and_none_that_is_later():
     assert value("induction", map_of(weights, "abcde")) == [NAN]
 
 
-# What explains the scores --------------------------------------------------------------------------------------------
+# Explained variance ------------------------------------------------------------------------------------------
 
 
 def score_map(scores, kind):
@@ -283,7 +288,7 @@ def score_map(scores, kind):
 
 
 @pytest.mark.parametrize("kind", [FULL, CAUSAL])
-def test_scores_made_of_one_thing_are_explained_by_it(kind):
+def test_scores_of_one_cause_are_fully_explained(kind):
     i = torch.arange(9)
     by_offset = torch.randn(17).double()[i - i.unsqueeze(-1) + 8]
     by_key = torch.randn(9).double().expand(9, 9)
@@ -294,8 +299,8 @@ def test_scores_made_of_one_thing_are_explained_by_it(kind):
 
 
 @pytest.mark.parametrize("kind", [FULL, CAUSAL])
-def test_what_a_query_adds_to_all_of_its_scores_counts_for_nothing(kind):
-    """The softmax does not see it, and in most heads it is the larger part of the variance."""
+def test_constants_of_a_query_do_not_count(kind):
+    """The softmax does not depend on it, and in most heads it is the larger part of the variance."""
     scores = torch.randn(9, 9).double()
     for name in ("offset_share", "key_share"):
         shifted = score_map(scores + 100 * torch.randn(9, 1).double(), kind)
@@ -304,7 +309,7 @@ def test_what_a_query_adds_to_all_of_its_scores_counts_for_nothing(kind):
 
 @pytest.mark.parametrize("kind", [FULL, CAUSAL])
 @pytest.mark.parametrize("name", ["offset_share", "key_share"])
-def test_the_share_is_that_of_least_squares(name, kind):
+def test_explained_share_equals_least_squares(name, kind):
     scores = torch.randn(6, 6).double()
     map = score_map(scores, kind)
     row, column = map.allowed.nonzero().unbind(-1)
@@ -322,7 +327,7 @@ def test_the_share_is_that_of_least_squares(name, kind):
     assert chance(name, map) == pytest.approx([(both - 6) / (len(y) - 6)])
 
 
-def test_scores_at_random_are_explained_as_much_as_chance_says():
+def test_random_scores_are_explained_by_chance():
     maps = [score_map(torch.randn(6, 6).double(), CAUSAL) for _ in range(150)]
     for name in ("offset_share", "key_share"):
         mean = sum(value(name, map)[0] for map in maps) / len(maps)
@@ -330,19 +335,19 @@ def test_scores_at_random_are_explained_as_much_as_chance_says():
         assert chance(name, maps[0])[0] > 0.3, "few tokens are explained by anything"
 
 
-def test_scores_that_do_not_differ_are_not_explained():
+def test_constant_scores_are_undefined():
     for scores in (torch.full((5, 5), 3.0), 1e3 + 1e-5 * torch.randn(5, 5)):  # the round-off of float32
         assert value("offset_share", score_map(scores.double(), FULL)) == [NAN]
 
 
-def test_groups_of_keys_that_nobody_compares_are_counted_apart():
+def test_disconnected_groups_of_keys_are_counted():
     """Two documents in one sequence."""
     allowed = torch.block_diag(torch.ones(3, 3), torch.ones(3, 3)).bool()
     map = map_of(even(allowed), None, allowed, scores=torch.randn(6, 6))
     assert chance("key_share", map) == pytest.approx([4 / 12])
 
 
-# Hostile -------------------------------------------------------------------------------------------------------------
+# Edge cases -----------------------------------------------------------------------------------------------------------
 
 
 def test_one_token():
@@ -363,8 +368,8 @@ def test_one_key_for_every_query():
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_a_query_without_keys_is_left_out(name):
-    """A row of zeros beside three real ones changes nothing, and nothing is undefined because of it."""
+def test_query_without_keys_changes_no_measure(name):
+    """A row of zeros beside three others changes no value and makes none undefined."""
     full = random_map(length=4, tokens="abab")
     allowed, weights = full.allowed.clone(), full.weights.clone()
     allowed[1], weights[:, 1] = False, 0.0
@@ -385,16 +390,16 @@ def test_a_query_without_keys_is_left_out(name):
     torch.testing.assert_close(masked.chance, wanted.chance, equal_nan=name == "offset")
 
 
-def test_a_map_in_which_nobody_may_look_at_anybody():
+def test_map_without_links_is_undefined():
     map = map_of(torch.zeros(2, 3, 3), "aba", torch.zeros(3, 3, dtype=torch.bool))
     for scored in measure(map).values():
         assert scored.value.isnan().all()
         assert scored.chance.isnan().all()
 
 
-def test_a_name_too_few_is_refused():
-    told = "expected a name for each of the 3 queries, got 2; name every token"
-    with pytest.raises(UserError, match=told):
+def test_wrong_number_of_names_raises():
+    message = "expected a name for each of the 3 queries, got 2; name every token"
+    with pytest.raises(UserError, match=message):
         map_of(torch.eye(3), "ab")
     with pytest.raises(UserError, match="expected a name for each of the 3 keys, got 4"):
         map_of(torch.eye(3), "abc", keys="abcd")
@@ -417,23 +422,23 @@ def ids(length):
     return torch.arange(length).unsqueeze(0) + 1
 
 
-def test_a_map_of_each_kind_of_site():
+def test_map_of_each_kind_of_site():
     tape = taped(EncoderDecoder(9, 9, d_model=16, n_heads=2, encoding="rotary"), ids(6), ids(3))
     encoder = Map.of(tape, "encoder.1", SOURCE, SOURCE)
-    own = Map.of(tape, "decoder.0.self", TARGET, TARGET)
+    decoder = Map.of(tape, "decoder.0.self", TARGET, TARGET)
     cross = Map.of(tape, "decoder.1.cross", TARGET, SOURCE)
-    assert (encoder.same, own.same, cross.same) == (True, True, False)
+    assert (encoder.same, decoder.same, cross.same) == (True, True, False)
     assert encoder.allowed.all()
-    assert torch.equal(own.allowed, mask_of(CAUSAL, 3, 3))
+    assert torch.equal(decoder.allowed, mask_of(CAUSAL, 3, 3))
     assert cross.allowed.shape == (3, 6)
-    torch.testing.assert_close(own.weights, tape.weights("decoder.0.self")[0].double(), rtol=0, atol=0)
-    torch.testing.assert_close(own.scores, tape.scores("decoder.0.self")[0].double(), rtol=0, atol=0)
-    assert own.q_at.flatten().tolist() == own.q_order.tolist() == [0, 1, 2]
-    assert not measure(own)["previous"].value.isnan().any()
+    torch.testing.assert_close(decoder.weights, tape.weights("decoder.0.self")[0].double(), rtol=0, atol=0)
+    torch.testing.assert_close(decoder.scores, tape.scores("decoder.0.self")[0].double(), rtol=0, atol=0)
+    assert decoder.q_at.flatten().tolist() == decoder.q_order.tolist() == [0, 1, 2]
+    assert not measure(decoder)["previous"].value.isnan().any()
     assert measure(cross)["previous"].value.tolist() == [NAN, NAN]
 
 
-def test_padding_and_a_query_without_keys_come_through():
+def test_padding_and_empty_queries_are_hidden_in_the_map():
     keep = torch.tensor([[False, False, True, True]])
     tokens = Tokens(ids(4), Positions.from_mask(keep), keep)
     map = Map.of(
@@ -444,14 +449,14 @@ def test_padding_and_a_query_without_keys_come_through():
     assert map.count.tolist() == [0, 0, 1, 2]
 
 
-def test_a_window_is_in_the_map():
+def test_sliding_window_is_in_the_map():
     tape = taped(LanguageModel(9, d_model=16, n_heads=2, window=2), ids(4))
     map = Map.of(tape, "decoder.1.self", "abcd", "abcd")
     assert map.count.tolist() == [1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("input_feeding", [True, False])
-def test_the_steps_of_a_recurrent_decoder_are_rows_of_one_map(input_feeding):
+def test_steps_of_a_recurrent_decoder_are_one_map(input_feeding):
     tape = taped(Recurrent(9, 9, d_model=8, input_feeding=input_feeding), ids(6), ids(3))
     (site,) = tape.sites
     map = Map.of(tape, site, TARGET, SOURCE)
@@ -461,19 +466,19 @@ def test_the_steps_of_a_recurrent_decoder_are_rows_of_one_map(input_feeding):
     assert measure(map)["confidence"].value.item() == pytest.approx(tape.weights(site)[0].amax(-1).mean().item())
 
 
-def test_a_batch_of_several_is_refused():
+def test_batch_of_several_raises():
     tape = taped(LanguageModel(9, d_model=16, n_heads=2), torch.ones(2, 4, dtype=torch.int64))
     with pytest.raises(UserError, match="a map is of one input, got a batch of 2; record one input at a time"):
         Map.of(tape, "decoder.0.self", "abcd", "abcd")
 
 
-# A measure of one's own ----------------------------------------------------------------------------------------------
+# Custom measures --------------------------------------------------------------------------------------------
 
 MINE = Path(__file__).parents[4] / "examples" / "my_measure.py"
 
 
 class Backwards(Measure):
-    """How much lies on keys before the query."""
+    """The weight on keys before the query."""
 
     label = "backwards"
 
@@ -491,14 +496,14 @@ def tape():
 
 @pytest.fixture
 def table():
-    """The table, without what the test added when it ends."""
+    """The table; removes what the test adds."""
     before = dict(MEASURES)
     yield MEASURES
     MEASURES.clear()
     MEASURES.update(before)
 
 
-def test_measures_are_chosen_by_spec_or_given(tape):
+def test_measures_are_selected_by_spec_or_instance(tape):
     trust_code(MINE)
     near, far = f"{MINE}:Nearby", f"{MINE}:Nearby:within=3"
     scored = tape.measures(None, ["entropy", near, far, Backwards()])["decoder.0.self"]
@@ -508,7 +513,7 @@ def test_measures_are_chosen_by_spec_or_given(tape):
     torch.testing.assert_close(scored[near].chance, torch.full((2,), (1 + 1 + 2 / 3 + 2 / 4) / 4, dtype=torch.float64))
 
 
-def test_an_added_measure_is_on_pages_and_tapes(tape, table):
+def test_added_measure_is_on_pages_and_tapes(tape, table):
     add_measure(Backwards())
     assert "Backwards" in table
     assert "Backwards" in tape.measures()["decoder.0.self"]
@@ -516,7 +521,7 @@ def test_an_added_measure_is_on_pages_and_tapes(tape, table):
     assert "How much lies on keys before the query." in page
 
 
-def test_a_measure_in_a_file_is_refused_unless_it_is_trusted(tape, tmp_path):
+def test_measure_in_an_untrusted_file_raises(tape, tmp_path):
     canary = tmp_path / "executed"
     (tmp_path / "theirs.py").write_text(f"open({str(canary)!r}, 'w').close()")
     with pytest.raises(UserError, match=r"theirs\.py.*trust_code"):
@@ -524,7 +529,7 @@ def test_a_measure_in_a_file_is_refused_unless_it_is_trusted(tape, tmp_path):
     assert not canary.exists()
 
 
-def test_what_is_no_measure_is_a_sentence(tape, tmp_path):
+def test_invalid_measures_raise(tape, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("import jarilab\nclass Other: pass\nclass Half(jarilab.Measure): pass\n")
     trust_code(file)
@@ -536,7 +541,7 @@ def test_what_is_no_measure_is_a_sentence(tape, tmp_path):
         tape.measures(None, ["entrop"])
 
 
-def test_a_measure_that_does_not_give_a_number_a_head_is_refused(tape):
+def test_measure_of_another_shape_raises(tape):
     class PerQuery(Backwards):
         def value(self, map):
             return map.weights.amax(-1)

@@ -1,4 +1,4 @@
-"""The recorder: which calls it keeps, how far its maps can be believed, what it refuses. Compiled: test_compile.py."""
+"""Tapes of models of jarilab: calls, maps, reconstruction errors and refusals. Compiled models: test_compile.py."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def inputs():
     return source, torch.randint(9, (2, 5))
 
 
-def test_sites_are_named_by_stack_layer_and_kind():
+def test_site_names_have_stack_layer_and_kind():
     with record(model := model_of(n_decoder_layers=1)) as tape:
         model(*inputs())
     assert tape.sites == ["encoder.0", "encoder.1", "decoder.0.self", "decoder.0.cross"]
@@ -47,12 +47,12 @@ def test_sites_are_named_by_stack_layer_and_kind():
         ("decoder.layers.11.cross_attention.attend", "decoder.11.cross"),
     ],
 )
-def test_a_site_is_the_path_without_what_goes_without_saying(path, site):
+def test_site_name_omits_redundant_parts_of_the_path(path, site):
     assert site_name(path) == site
 
 
 @every_encoding
-def test_the_map_shown_is_the_map_used(spec):
+def test_weights_times_values_rebuild_the_output(spec):
     model, (source, target) = model_of(spec), inputs()
     with record(model) as tape:
         model(source, target)
@@ -65,7 +65,7 @@ def test_the_map_shown_is_the_map_used(spec):
     assert not tape.weights("decoder.1.self").triu(1).any(), "the future is looked at"
 
 
-def test_a_map_that_was_not_used_is_told_from_one_that_was():
+def test_rebuild_error_is_large_for_a_wrong_output():
     attention = Attention(16, 2)
     attention.attend.register_forward_hook(lambda module, arguments, output: output + 0.1)
     with record(attention) as tape:
@@ -73,7 +73,7 @@ def test_a_map_that_was_not_used_is_told_from_one_that_was():
     assert tape.trust("attention").rebuild_error > 1e-2
 
 
-def test_dropout_while_recording_is_told():
+def test_trust_reports_dropout():
     attention = Attention(16, 2, dropout=0.5).train()
     with record(attention) as tape:
         attention(torch.randn(1, 8, 16))
@@ -84,7 +84,7 @@ def test_dropout_while_recording_is_told():
 
 
 @pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])
-def test_a_query_without_keys_has_an_empty_row(kernel):
+def test_query_without_keys_has_zero_weights(kernel):
     attention = Attention(16, 2, kernel=kernel)
     keep = torch.tensor([[False, False, True, True]])
     with record(attention) as tape:
@@ -95,7 +95,7 @@ def test_a_query_without_keys_has_an_empty_row(kernel):
 
 
 @every_encoding
-def test_recording_does_not_change_a_bit(spec):
+def test_recording_leaves_outputs_bit_identical(spec):
     model, (source, target) = model_of(spec), inputs()
     before = model(source, target)
     with record(model):
@@ -104,7 +104,7 @@ def test_recording_does_not_change_a_bit(spec):
     assert torch.equal(model(source, target), before)
 
 
-def test_the_scores_come_before_mask_and_softmax():
+def test_scores_are_before_mask_and_softmax():
     attention = Attention(16, 2, encoding="t5")
     with record(attention) as tape:
         attention(torch.randn(1, 4, 16), mask=Mask(causal=True))
@@ -114,7 +114,7 @@ def test_the_scores_come_before_mask_and_softmax():
 
 
 @every_encoding
-def test_a_tape_holds_no_graph(spec):
+def test_tape_holds_no_autograd_graph(spec):
     with record(model := model_of(spec)) as tape:
         model(*inputs())
     for site in tape.sites:
@@ -126,7 +126,7 @@ def test_a_tape_holds_no_graph(spec):
         assert not tape.scores(site).requires_grad
 
 
-def test_a_site_that_ran_several_times_needs_an_index():
+def test_site_with_several_calls_needs_an_index():
     attention = Attention(16, 2)
     with record(attention) as tape:
         for length in (3, 5):
@@ -139,7 +139,7 @@ def test_a_site_that_ran_several_times_needs_an_index():
         tape.trust("attention", 2)
 
 
-def test_a_growing_cache_does_not_change_what_was_recorded():
+def test_growing_cache_leaves_recorded_calls_unchanged():
     model, (source, target) = model_of("rotary"), inputs()
     state, cache = model.start(source), model.new_cache()
     with record(model) as tape:
@@ -153,15 +153,17 @@ def test_a_growing_cache_does_not_change_what_was_recorded():
         assert tape.trust("decoder.0.self", i).rebuild_error < 1e-5
 
 
-def test_an_unknown_site_names_the_nearest():
+def test_unknown_site_suggests_the_nearest():
     with record(model := model_of(n_decoder_layers=1)) as tape:
         model(*inputs())
-    told = r"^unknown site 'decoder.0.crss'; did you mean 'decoder.0.cross'\? Known: decoder.0.cross, decoder.0.self, "
-    with pytest.raises(UserError, match=told):
+    message = (
+        r"^unknown site 'decoder.0.crss'; did you mean 'decoder.0.cross'\? Known: decoder.0.cross, decoder.0.self, "
+    )
+    with pytest.raises(UserError, match=message):
         tape.weights("decoder.0.crss")
 
 
-def test_an_empty_tape_is_an_error():
+def test_empty_tape_raises():
     with (
         pytest.raises(UserError, match=r"^nothing was recorded: no attention of this model ran inside the block"),
         record(model_of()),
@@ -169,7 +171,7 @@ def test_an_empty_tape_is_an_error():
         pass
 
 
-def test_a_model_without_attention_has_nothing_to_record():
+def test_model_without_attention_raises():
     with (
         pytest.raises(UserError, match=r"^nothing was recorded: Linear made no attention call that can be recorded"),
         record(nn.Linear(2, 2)) as tape,
@@ -178,7 +180,7 @@ def test_a_model_without_attention_has_nothing_to_record():
 
 
 @pytest.mark.parametrize(("spec", "name"), [("shaw", "Shaw"), ("t5", "T5"), ("rotary+shaw", "Sum")])
-def test_parameters_that_changed_since_are_an_error(spec, name):
+def test_changed_parameters_raise(spec, name):
     with record(model := model_of(spec)) as tape:
         model(*inputs())
     with torch.no_grad():
@@ -190,7 +192,7 @@ def test_parameters_that_changed_since_are_an_error(spec, name):
         tape.weights("encoder.0")
 
 
-def test_parameters_that_the_map_does_not_need_may_change():
+def test_unrelated_parameters_may_change():
     with record(model := model_of("rotary")) as tape:
         model(*inputs())
     before = tape.weights("encoder.1")
@@ -200,7 +202,7 @@ def test_parameters_that_the_map_does_not_need_may_change():
     assert torch.equal(tape.weights("encoder.1"), before)
 
 
-def test_nothing_listens_after_the_block_even_if_it_fails():
+def test_hooks_are_removed_after_an_exception():
     model = model_of(encoder_encoding="rotary", decoder_encoding="learned:positions=3")
     with pytest.raises(UserError, match="learned knows the positions 0 to 2, got 4"), record(model) as tape:
         model(*inputs())
@@ -209,7 +211,7 @@ def test_nothing_listens_after_the_block_even_if_it_fails():
     assert len(tape.calls["encoder.0"]) == 1
 
 
-def test_the_kernel_of_each_site_is_kept():
+def test_tape_has_the_kernel_of_each_site():
     with record(model := model_of("rotary", kernel="fused")) as tape:
         model(*inputs())
     assert set(tape.kernels().values()) == {"fused"}
@@ -218,8 +220,8 @@ def test_the_kernel_of_each_site_is_kept():
     assert tape.kernels()["encoder.0"] == "explicit"
 
 
-def test_equal_tokens_have_equal_rows_without_an_encoding_and_only_then():
-    """The story the project started from."""
+def test_equal_tokens_have_equal_rows_only_without_an_encoding():
+    """The question from which the project started."""
     ids = torch.tensor([[3, 4, 3, 5, 4]])
     rows = {}
     for spec in ("none", "rotary"):
@@ -230,11 +232,11 @@ def test_equal_tokens_have_equal_rows_without_an_encoding_and_only_then():
     assert not torch.allclose(rows["rotary"][:, :, 0], rows["rotary"][:, :, 2], atol=1e-3)
 
 
-# What a score is the sum of ------------------------------------------------------------------------------------------
+# Summands of scores ----------------------------------------------------------------------------------------
 
 
 @every_encoding
-def test_the_summands_add_up_to_the_scores_to_the_last_bit(spec):
+def test_summands_add_up_to_the_scores_bit_by_bit(spec):
     model = model_of(spec)
     with record(model) as tape:
         model(*inputs())
@@ -252,7 +254,7 @@ def test_the_summands_add_up_to_the_scores_to_the_last_bit(spec):
             assert torch.equal(parts.scaled, parts.scale * parts.unscaled)
 
 
-def test_the_summands_of_steps_are_below_each_other():
+def test_summands_of_steps_are_concatenated():
     model = Recurrent(9, 9, d_model=8, cross_encoding="shaw+t5", input_feeding=True).eval()
     with record(model) as tape:
         model(*inputs())
@@ -261,29 +263,29 @@ def test_the_summands_of_steps_are_below_each_other():
     assert torch.equal(parts.scores, tape.scores("decoder.0.cross")[0, 0])
 
 
-# What else goes by ---------------------------------------------------------------------------------------------------
+# Activations -------------------------------------------------------------------------------------------------
 
 
-def listening(model):
+def hooked_classes(model):
     return {type(m).__name__ for m in model.modules() if m._forward_hooks or m._forward_pre_hooks}
 
 
-def test_plain_recording_listens_to_attention_alone():
+def test_recording_hooks_attention_only():
     model = model_of()
     with record(model) as tape:
-        assert listening(model) == {"AttentionKernel", "Attention"}
+        assert hooked_classes(model) == {"AttentionKernel", "Attention"}
         model(*inputs())
     with pytest.raises(UserError, match=r"holds attention calls only, .*record\(model, inside=True\)$"):
         tape.inside  # noqa: B018
 
 
 @every_encoding
-def test_recording_inside_keeps_stacks_norms_and_attentions_and_no_graph(spec):
+def test_activations_have_stacks_norms_and_attentions_without_graph(spec):
     model, (source, target) = model_of(spec), inputs()
     before = model(source, target)
     with record(model, inside=True) as tape:
         assert torch.equal(model(source, target), before)
-    assert listening(model) == set()
+    assert hooked_classes(model) == set()
     assert torch.equal(tape.inside.output, before)
     assert tape.inside.arguments[0] is source
     (stack,) = tape.inside.calls_of(model.encoder)

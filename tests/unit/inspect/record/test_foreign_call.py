@@ -1,4 +1,4 @@
-"""Models of other libraries: what is heard of them is what they computed, whoever wrote them."""
+"""Tapes of models of other libraries: recorded maps equal those that the model computed."""
 
 import importlib.util
 import json
@@ -26,7 +26,7 @@ from jarilab.inspect.measure.measures import measure
 
 QUICK = ["Bert", "GPT2", "Llama", "Mistral", "T5", "Marian", "Swin", "Whisper", "DebertaV2", "Bloom", "nn.Transformer"]
 SEEN = {"DebertaV2", "GPTNeo", "GPTJ", "CodeGen", "Bloom", "Gemma2", "XGLM", "MPNet", "LED", "WavLM"}
-"""They write their softmax out."""
+"""Models that compute their softmax themselves."""
 KINDS = {
     "T5": {"encoder.1": "encoder", "decoder.1.self": "decoder", "decoder.1.cross": "cross"},
     "Llama": {"decoder.1.self": "decoder"},
@@ -37,13 +37,13 @@ KINDS = {
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
-    pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
+    pytest.mark.filterwarnings("ignore"),  # warnings of other libraries at import
 ]
 
 
 @pytest.fixture(autouse=True)
 def quiet():
-    """Another library's advice about small configurations is none of ours."""
+    """Silence warnings of other libraries about small configurations."""
     logging.disable(logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -51,13 +51,13 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
-def made(name):
+def build(name):
     torch.manual_seed(0)
     return MODELS[name]()
 
 
 def forward(model, inputs):
-    torch.manual_seed(1)  # for what masks patches by chance
+    torch.manual_seed(1)  # some models mask patches at random
     with torch.no_grad():
         output = model(**inputs)
     return output if isinstance(output, torch.Tensor) else output[0]
@@ -74,8 +74,8 @@ def rest_is_long(name):
 
 
 @pytest.mark.parametrize("name", [rest_is_long(name) for name in MODELS])
-def test_the_maps_of_a_model_rebuild_what_it_put_out(name):
-    model, inputs = made(name)
+def test_maps_rebuild_the_outputs(name):
+    model, inputs = build(name)
     plain = forward(model, inputs)
     tape, output = recorded(model, inputs)
     assert torch.allclose(plain, output, atol=1e-6), "to record changes nothing"
@@ -91,21 +91,21 @@ def test_the_maps_of_a_model_rebuild_what_it_put_out(name):
 
 
 @pytest.mark.parametrize("name", ["Bert", "Llama", "T5", "Bloom"])
-def test_the_maps_are_those_of_the_models_own_explicit_attention(name):
-    model, inputs = made(name)
+def test_maps_equal_those_of_eager_attention(name):
+    model, inputs = build(name)
     tape, _ = recorded(model, inputs)
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        told = model(**inputs, output_attentions=True)
+        output = model(**inputs, output_attentions=True)
     if name == "T5":
-        own = dict(zip(("encoder.0", "encoder.1"), told.encoder_attentions, strict=True))
-        own |= dict(zip(("decoder.0.self", "decoder.1.self"), told.decoder_attentions, strict=True))
-        own |= dict(zip(("decoder.0.cross", "decoder.1.cross"), told.cross_attentions, strict=True))
+        eager_weights = dict(zip(("encoder.0", "encoder.1"), output.encoder_attentions, strict=True))
+        eager_weights |= dict(zip(("decoder.0.self", "decoder.1.self"), output.decoder_attentions, strict=True))
+        eager_weights |= dict(zip(("decoder.0.cross", "decoder.1.cross"), output.cross_attentions, strict=True))
     else:
-        own = dict(zip(tape.sites, told.attentions, strict=True))
-    assert set(own) == set(tape.sites)
+        eager_weights = dict(zip(tape.sites, output.attentions, strict=True))
+    assert set(eager_weights) == set(tape.sites)
     real = inputs["attention_mask"].bool()
-    for site, weights in own.items():
+    for site, weights in eager_weights.items():
         rows = real if tape.site(site).queries == "source" or name != "T5" else torch.ones(2, 4, dtype=torch.bool)
         ours = tape.weights(site).transpose(1, 2)[rows]
         assert torch.allclose(ours, weights.transpose(1, 2)[rows], atol=1e-5)
@@ -114,8 +114,8 @@ def test_the_maps_are_those_of_the_models_own_explicit_attention(name):
 # Traps ---------------------------------------------------------------------------------------------------------------
 
 
-class Own(nn.Module):
-    """One's own attention, whose function was imported by name."""
+class OwnAttention(nn.Module):
+    """An attention whose function was imported by name."""
 
     def __init__(self, **options):
         super().__init__()
@@ -131,42 +131,42 @@ class Own(nn.Module):
         return imported_by_name(q, k, v, **self.options).transpose(1, 2).flatten(2)
 
 
-def test_a_function_that_was_imported_by_name_is_heard():
-    tape, _ = recorded(Own().eval(), {"x": torch.randn(2, 5, 8)})
+def test_function_imported_by_name_is_recorded():
+    tape, _ = recorded(OwnAttention().eval(), {"x": torch.randn(2, 5, 8)})
     assert tape.sites == ["attention"]
     assert tape.trust("attention").rebuild_error < 1e-6
 
 
-def test_the_causal_flag_with_fewer_queries_than_keys_means_the_first_ones():
-    tape, _ = recorded(Own(is_causal=True).eval(), {"x": torch.randn(1, 3, 8), "source": torch.randn(1, 5, 8)})
+def test_causal_flag_with_fewer_queries_means_the_first_ones():
+    tape, _ = recorded(OwnAttention(is_causal=True).eval(), {"x": torch.randn(1, 3, 8), "source": torch.randn(1, 5, 8)})
     assert tape.weights("attention")[0, 0].gt(0).int().tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0]]
     assert tape.trust("attention").rebuild_error < 1e-6
     assert tape.site("attention").kind == "cross"
 
 
-def test_what_is_added_is_told_from_what_is_hidden():
+def test_mask_is_split_into_bias_and_hidden_keys():
     mask = torch.randn(2, 2, 5, 5)
     mask[:, :, :, 4] = torch.finfo(torch.float32).min
-    mask[0, 1, 2, 3] = -float("inf")  # hidden from one head alone
-    tape, _ = recorded(Own(attn_mask=mask).eval(), {"x": torch.randn(2, 5, 8)})
+    mask[0, 1, 2, 3] = -float("inf")  # hidden from one head
+    tape, _ = recorded(OwnAttention(attn_mask=mask).eval(), {"x": torch.randn(2, 5, 8)})
     assert tape.trust("attention").rebuild_error < 1e-6
     assert tape.summands("attention", 0).bias[:, :4].equal(mask[0, 0, :, :4])
     assert tape.weights("attention")[0, 1, 2, 3] == 0 == tape.weights("attention")[..., 4].sum()
 
 
-def test_autocast_and_dropout_are_told():
-    model = Own(dropout_p=0.5)
+def test_autocast_and_dropout_are_recorded():
+    model = OwnAttention(dropout_p=0.5)
     with torch.autocast("cpu", torch.bfloat16):
         tape, _ = recorded(model, {"x": torch.randn(2, 5, 8)})
     assert tape.recorded("attention").call.q.dtype is torch.bfloat16
     assert tape.trust("attention").dropout == 0.5
     with torch.autocast("cpu", torch.bfloat16):
-        tape, _ = recorded(Own(), {"x": torch.randn(2, 5, 8)})
+        tape, _ = recorded(OwnAttention(), {"x": torch.randn(2, 5, 8)})
     assert tape.trust("attention").rebuild_error < 1e-2
 
 
-def test_what_another_thread_runs_is_not_heard():
-    model, other = Own().eval(), []
+def test_other_threads_are_not_recorded():
+    model, other = OwnAttention().eval(), []
     x = torch.randn(1, 3, 8)
     with jarilab.record(model) as tape:
         thread = threading.Thread(target=lambda: other.append(model(x)))
@@ -176,8 +176,8 @@ def test_what_another_thread_runs_is_not_heard():
     assert len(other) == len(tape.calls["attention"]) == 1
 
 
-def test_a_recording_inside_a_recording_hears_the_same():
-    model, x = Own().eval(), torch.randn(1, 3, 8)
+def test_nested_recordings_are_equal():
+    model, x = OwnAttention().eval(), torch.randn(1, 3, 8)
     with jarilab.record(model) as outer:
         with jarilab.record(model) as inner:
             model(x)
@@ -186,8 +186,8 @@ def test_a_recording_inside_a_recording_hears_the_same():
     assert outer.weights("attention", 0).equal(inner.weights("attention"))
 
 
-def test_after_an_error_nothing_listens_any_more():
-    model = Own().eval()
+def test_hooks_are_removed_after_an_error():
+    model = OwnAttention().eval()
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), jarilab.record(model):
         model(torch.randn(1, 3, 7))
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
@@ -195,15 +195,15 @@ def test_after_an_error_nothing_listens_any_more():
     assert tape.sites == ["attention"]
 
 
-def test_gradients_flow_while_it_is_recorded():
-    model, x = Own(), torch.randn(1, 3, 8)
+def test_gradients_flow_while_recording():
+    model, x = OwnAttention(), torch.randn(1, 3, 8)
     with jarilab.record(model) as tape:
         model(x).sum().backward()
     assert model.maps[0].weight.grad is not None
     assert not tape.weights("attention").requires_grad
 
 
-def test_generation_is_a_call_for_each_step():
+def test_generation_records_a_call_each_step():
     model, _ = of_text("GPT2", kind="LMHeadModel")
     with jarilab.record(model) as tape:
         model.generate(IDS, attention_mask=LEFT, max_new_tokens=3, do_sample=False, pad_token_id=0)
@@ -213,7 +213,7 @@ def test_generation_is_a_call_for_each_step():
     assert max(tape.trust("decoder.1.self", step).rebuild_error for step in range(3)) < 1e-6
 
 
-def test_heads_that_share_keys_stay_heads_while_it_generates():
+def test_grouped_queries_stay_heads_in_generation():
     model, _ = of_text("Llama", kind="ForCausalLM", num_key_value_heads=2)
     torch.manual_seed(4)
     with jarilab.record(model) as tape:
@@ -227,7 +227,7 @@ def test_heads_that_share_keys_stay_heads_while_it_generates():
     assert torch.allclose(whole.weights("decoder.1.self")[:, :, 8:], tape.weights("decoder.1.self", 2), atol=1e-6)
 
 
-def test_a_cache_that_is_written_over_is_noticed():
+def test_overwritten_cache_raises():
     model, _ = of_text("Llama", kind="ForCausalLM", num_key_value_heads=2)
     with jarilab.record(model) as tape:
         model.generate(IDS, max_new_tokens=3, cache_implementation="static", do_sample=False, disable_compile=True)
@@ -235,7 +235,7 @@ def test_a_cache_that_is_written_over_is_noticed():
         tape.weights("decoder.0.self", 0)
 
 
-def test_pytorchs_own_attention_is_heard_with_and_without_weights():
+def test_multihead_attention_of_pytorch_is_recorded():
     attention = nn.MultiheadAttention(32, 4, batch_first=True).eval()
     x, source = torch.randn(2, 5, 32), torch.randn(2, 7, 32)
     for needed in (False, True):
@@ -247,21 +247,21 @@ def test_pytorchs_own_attention_is_heard_with_and_without_weights():
             assert torch.allclose(tape.weights("attention"), weights, atol=1e-6)
 
 
-# What a tape is good for ---------------------------------------------------------------------------------------------
+# Uses of a tape -------------------------------------------------------------------------------------------
 
 
-def test_a_head_that_is_off_and_a_link_that_is_cut_change_what_comes_after():
-    model, inputs = made("Bert")
+def test_head_off_and_erased_link_change_the_output():
+    model, inputs = build("Bert")
     tape, plain = recorded(model, inputs)
     with operate(model, [HeadOff("encoder.1", 2)]):
         off = forward(model, inputs)
     assert not torch.allclose(plain, off)
 
     attention = model.encoder.layer[1].attention.self
-    kept = attention.value.weight.data.clone(), attention.value.bias.data.clone()
+    values = attention.value.weight.data.clone(), attention.value.bias.data.clone()
     attention.value.weight.data[16:24] = attention.value.bias.data[16:24] = 0  # the values of head 2
     assert torch.allclose(forward(model, inputs), off, atol=1e-6)
-    attention.value.weight.data, attention.value.bias.data = kept
+    attention.value.weight.data, attention.value.bias.data = values
 
     with operate(model, [Link("encoder.0", None, query=1, key=3, how="erase")]), jarilab.record(model) as cut:
         forward(model, inputs)
@@ -272,19 +272,19 @@ def test_a_head_that_is_off_and_a_link_that_is_cut_change_what_comes_after():
         forward(model, inputs)
 
 
-def test_the_measures_of_a_map_and_its_page():
-    model, inputs = made("GPT2")
+def test_measures_and_page_of_a_foreign_tape():
+    model, inputs = build("GPT2")
     one = {name: value[:1] for name, value in inputs.items()}
     tape, _ = recorded(model, one)
     tokens = [f"t{number}" for number in IDS[0].tolist()]
-    found = measure(Map.of(tape, "decoder.1.self", tokens, tokens))
-    assert found["previous"].value.shape == (4,)
+    measures = measure(Map.of(tape, "decoder.1.self", tokens, tokens))
+    assert measures["previous"].value.shape == (4,)
     page = tape.show(tokens)._repr_html_()
     assert "decoder.1.self" in page
 
 
-def test_what_cannot_be_known_is_not_claimed():
-    model, inputs = made("Llama")
+def test_unknown_quantities_raise():
+    model, inputs = build("Llama")
     tape, _ = recorded(model, inputs)
     with pytest.raises(UserError, match="after their rotation"):
         tape.before_rotation("decoder.0.self")
@@ -292,13 +292,13 @@ def test_what_cannot_be_known_is_not_claimed():
         pass
     with pytest.raises(UserError, match="is a LlamaAttention: expected jarilab"):
         walk_of(tape, "decoder.0.self", 0, queries=["a"] * 7, keys=["a"] * 7)
-    model, inputs = made("Bloom")
+    model, inputs = build("Bloom")
     tape, _ = recorded(model, inputs)
     with pytest.raises(UserError, match="computed its scores itself"):
         tape.summands("decoder.0.self", 0)
 
 
-def test_what_is_silent_says_why():
+def test_recording_nothing_explains_why():
     with (
         pytest.raises(UserError, match="Linear made no attention call that can be recorded"),
         jarilab.record(nn.Linear(3, 3)) as _,
@@ -312,7 +312,7 @@ def test_what_is_silent_says_why():
         model(**inputs)
 
 
-def test_chosen_sites_alone_are_kept():
+def test_selected_sites_are_recorded():
     model, inputs = pytorch()
     with torch.no_grad(), jarilab.record(model, ["decoder.1.cross"]) as tape:
         model(**inputs)
@@ -321,33 +321,33 @@ def test_chosen_sites_alone_are_kept():
     assert RIGHT.shape[1] == hidden.shape[-1]
 
 
-def test_measures_are_those_of_each_map():
+def test_tape_measures_equal_those_of_each_map():
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, batch_first=True, dropout=0.0).eval()
     model = nn.TransformerEncoder(layer, 2)
     with torch.no_grad(), jarilab.record(model) as tape:
         model(torch.randn(1, 5, 16))
     names = list("abcab")
-    found = tape.measures(names)
-    assert list(found) == tape.sites
+    measures = tape.measures(names)
+    assert list(measures) == tape.sites
     for site in tape.sites:
         expected = measure(Map.of(tape, site, names, names))
-        assert all(torch.equal(found[site][name].value, of_map.value) for name, of_map in expected.items())
-    assert not found[tape.sites[0]]["duplicate"].value.equal(tape.measures()[tape.sites[0]]["duplicate"].value)
+        assert all(torch.equal(measures[site][name].value, of_map.value) for name, of_map in expected.items())
+    assert not measures[tape.sites[0]]["duplicate"].value.equal(tape.measures()[tape.sites[0]]["duplicate"].value)
     with pytest.raises(UserError, match="5"):
         tape.measures(["one"])
 
 
 class Half(nn.Module):
-    """One attention that is heard, and one that mixes the weights of its softmax before they meet values."""
+    """One attention that is recorded, and one that mixes its weights before their product with values."""
 
     def __init__(self):
         super().__init__()
-        self.heard = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.recorded = nn.MultiheadAttention(8, 2, batch_first=True)
         self.mixed = Mixed()
 
     def forward(self, x):
-        return self.mixed(self.heard(x, x, x)[0])
+        return self.mixed(self.recorded(x, x, x)[0])
 
 
 class Mixed(nn.Module):
@@ -357,16 +357,16 @@ class Mixed(nn.Module):
         return (weights + 1) @ heads
 
 
-def test_what_may_attend_unheard_is_named_beside_what_is_heard():
+def test_missing_attentions_are_named_in_a_warning():
     model = Half().eval()
-    unheard = pytest.warns(UserWarning, match="mixed seem to attend in a way that cannot be recorded")
-    with unheard as told, jarilab.record(model) as tape:
+    warning = pytest.warns(UserWarning, match="mixed seem to attend in a way that cannot be recorded")
+    with warning as raised, jarilab.record(model) as tape:
         model(torch.randn(1, 5, 8))
-    assert (tape.missing, len(tape.sites), told[0].filename) == (["mixed"], 1, __file__)
+    assert (tape.missing, len(tape.sites), raised[0].filename) == (["mixed"], 1, __file__)
 
 
 @pytest.mark.long
-def test_copies_and_parts_of_a_model_on_two_processes_have_the_maps_of_the_whole(tmp_path):
+def test_parallel_models_on_two_processes_have_the_same_maps(tmp_path):
     tests = Path(__file__).parents[3]
     command = [sys.executable, tests / "helpers" / "heard_ranks.py", tmp_path / "store"]
     environment = {**os.environ, "PYTHONPATH": str(tests), "OMP_NUM_THREADS": "1"}
@@ -378,11 +378,11 @@ def test_copies_and_parts_of_a_model_on_two_processes_have_the_maps_of_the_whole
         assert rebuilt <= 1e-6
 
 
-# What people write by hand --------------------------------------------------------------------------------------------
+# Attention written by hand ------------------------------------------------------------------------------------------
 
 
 class ByHand(nn.Module):
-    """Attention of one's own. `attend` is how: of queries, keys and values `(B, H, L, E)`."""
+    """An attention layer that calls `attend` with queries, keys and values `(B, H, L, E)`."""
 
     def __init__(self, attend, width=16):
         super().__init__()
@@ -431,7 +431,7 @@ def hidden_by(least):
 
 @pytest.mark.parametrize("least", [-1e4, -1e9])
 @pytest.mark.parametrize("how", [0, 1], ids=["fused", "written"])
-def test_a_large_negative_number_hides_as_minus_infinity_does(least, how):
+def test_large_negative_number_hides_like_minus_infinity(least, how):
     tape, wanted = (by_hand(hidden_by(number)[how]) for number in (least, float("-inf")))
     assert tape.sites == wanted.sites == ["decoder.0.self"]
     assert torch.equal(tape.weights("decoder.0.self"), wanted.weights("decoder.0.self"))
@@ -441,12 +441,12 @@ def test_a_large_negative_number_hides_as_minus_infinity_does(least, how):
         assert torch.allclose(*both, equal_nan=True), name
 
 
-def test_places_that_are_added_to_queries_and_keys_alone_make_no_second_sequence():
+def test_positions_added_to_queries_and_keys_make_no_second_sequence():
     tape = by_hand(imported_by_name, torch.randn(1, 6, 16))
     assert tape.site("encoder.0").kind == "encoder"
 
 
-def test_each_softmax_of_a_module_is_heard():
+def test_each_softmax_of_a_module_is_recorded():
     used = []
 
     def differential(q, k, v):
@@ -480,7 +480,7 @@ def emptied_and_dropped(scores, weights):
 
 
 @pytest.mark.parametrize("spoil", [halved, emptied, halved_and_dropped, emptied_and_dropped])
-def test_weights_that_are_written_over_are_not_claimed(spoil):
+def test_overwritten_weights_are_not_recorded(spoil):
     def attend(q, k, v):
         scores = q @ k.transpose(-1, -2)
         return spoil(scores, scores.softmax(-1)) @ v
@@ -490,7 +490,7 @@ def test_weights_that_are_written_over_are_not_claimed(spoil):
 
 
 class Pools(nn.Module):
-    """Two layers, the second of half the tokens."""
+    """Two layers, the second with half the tokens."""
 
     def __init__(self):
         super().__init__()
@@ -500,7 +500,7 @@ class Pools(nn.Module):
         return self.layers[1](self.layers[0](x_BLD)[:, ::2])
 
 
-def test_a_model_that_pools_has_a_page_and_measures():
+def test_pooling_model_has_a_page_and_measures():
     model = Pools()
     with jarilab.record(model) as tape, torch.no_grad():
         model(torch.randn(1, 6, 16))
@@ -514,19 +514,19 @@ def test_a_model_that_pools_has_a_page_and_measures():
         assert "these are numbered: source (3 places)" in view["purpose"][0]
         assert tape.measures(tokens)["encoder.1"]["distance"].value.shape == (2,)
     assert "source (3 places)" in tape.show(words).html
-    # Names of the fewer places alone, and names that fit nowhere.
+    # Names for the pooled tokens only, and names that match no site.
     few = view_of_tape(tape, list("xyz"), "pools")["sides"]
     assert {name: len(side["tokens"]) for name, side in few.items()} == {"source": 3, "source (6 places)": 6}
     with pytest.raises(UserError, match="expected a name for each of the 6 queries, got 4"):
         tape.show(list("abcd"))
 
 
-def test_a_tape_whose_tokens_fit_says_nothing_of_places():
+def test_tape_with_matching_tokens_has_no_numbered_sequence():
     tape = by_hand(imported_by_name)
     assert view_of_tape(tape, None, "whole")["purpose"] is None
 
 
-def test_sites_may_be_one_name_and_pooled_keys_have_a_site():
+def test_sites_may_be_one_name_and_pooled_keys_have_their_own():
     def pooled(q, k, v):
         return imported_by_name(q, k[..., ::2, :], v[..., ::2, :])
 

@@ -1,4 +1,4 @@
-"""Whose tokens look at whose: read from the calls that went by, never from a name."""
+"""The kind, layer and sequences of a site, read from its calls and never from its name."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ IDS = torch.tensor([[3, 4, 5]])
 X, SOURCE = torch.randn(1, 3, 16), torch.randn(1, 5, 16)
 
 
-def test_a_site_says_all_of_itself() -> None:
+def test_site_has_kind_layer_and_sequences() -> None:
     tape = recorded(EncoderDecoder(9, 9, d_model=16, n_heads=2), IDS, IDS)
     assert tape.site("decoder.1.cross") == AttentionSite("decoder.1.cross", "cross", 1, "target", "source")
     assert tape.site("decoder.1.self") == AttentionSite("decoder.1.self", "decoder", 1, "target", "target")
@@ -42,8 +42,8 @@ def test_a_site_says_all_of_itself() -> None:
         tape.site("encodr.0")
 
 
-def test_a_stack_alone_is_what_it_is() -> None:
-    """The front page's own example is an encoder."""
+def test_kind_of_a_single_stack() -> None:
+    """The example of the README is an encoder."""
     encoder = recorded(Encoder(16, 2, n_layers=3), X)
     assert kinds(encoder) == {"0": "encoder", "1": "encoder", "2": "encoder"}
     assert [encoder.site(name).layer for name in encoder.sites] == [0, 1, 2]
@@ -64,11 +64,11 @@ def test_a_stack_alone_is_what_it_is() -> None:
     ],
     ids=["none", "causal", "causal, padded", "window", "padded", "pairs"],
 )
-def test_an_attention_alone_is_told_by_its_mask(mask: Mask | None, kind: str) -> None:
+def test_kind_of_a_single_attention_follows_its_mask(mask: Mask | None, kind: str) -> None:
     assert kinds(recorded(Attention(16, 2), X, mask=mask)) == {"attention": kind}
 
 
-def test_an_attention_alone_is_told_by_what_it_reads() -> None:
+def test_kind_of_a_single_attention_follows_its_inputs() -> None:
     assert kinds(recorded(Attention(16, 2), X, SOURCE)) == {"attention": "cross"}
     assert kinds(recorded(Attention(16, 2), X, X.clone())) == {"attention": "cross"}
     assert kinds(recorded(Attention(16, 2), X[:, :1], X)) == {"attention": "encoder"}
@@ -78,7 +78,7 @@ def test_an_attention_alone_is_told_by_what_it_reads() -> None:
     assert kinds(recorded(Attention(16, 2, causal=True), X[:, :1])) == {"attention": "decoder"}
 
 
-def test_every_kind_of_model_has_its_kinds() -> None:
+def test_kinds_of_every_model() -> None:
     assert set(kinds(recorded(LanguageModel(9, d_model=16, n_heads=2), IDS)).values()) == {"decoder"}
     recurrent = recorded(Recurrent(9, 9, d_model=8, n_layers=2), IDS, IDS)
     assert recurrent.site("decoder.1.cross") == AttentionSite("decoder.1.cross", "cross", 1, "target", "source")
@@ -87,7 +87,7 @@ def test_every_kind_of_model_has_its_kinds() -> None:
 
 
 @pytest.mark.parametrize("positions", ["boxes", "vectors"])
-def test_object_queries_are_written_and_patches_are_read(positions: str) -> None:
+def test_object_queries_are_target_and_patches_source(positions: str) -> None:
     model = Detector(
         1, 3, d_model=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, queries=4, query_positions=positions
     )
@@ -95,7 +95,7 @@ def test_object_queries_are_written_and_patches_are_read(positions: str) -> None
     assert kinds(recorded(model, torch.randn(1, 1, 24, 24))) == expected
 
 
-def test_a_name_says_nothing() -> None:
+def test_kind_does_not_depend_on_the_name() -> None:
     class Misnamed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -110,8 +110,8 @@ def test_a_name_says_nothing() -> None:
     assert [tape.site(name).layer for name in tape.sites] == [0, 1]
 
 
-def test_a_layer_is_counted_in_its_stack() -> None:
-    """As on the front page, whose encoder stands second in a list; and where a layer is a list itself."""
+def test_layer_is_counted_in_its_stack() -> None:
+    """As in the README, with an encoder that is second in a list; and with a layer that is a list."""
     listed = recorded(nn.Sequential(nn.Linear(4, 16), Encoder(16, 2, n_layers=3)), X[..., :4])
     assert [(name, listed.site(name).layer) for name in listed.sites] == [("1.0", 0), ("1.1", 1), ("1.2", 2)]
 
@@ -129,7 +129,7 @@ def test_a_layer_is_counted_in_its_stack() -> None:
     assert [nested.site(name).layer for name in nested.sites] == [0, 1, 2]
 
 
-def test_one_step_with_a_cache_is_still_a_decoders() -> None:
+def test_cached_step_is_of_kind_decoder() -> None:
     model = EncoderDecoder(9, 9, d_model=16, n_heads=2).eval()
     with torch.no_grad(), record(model) as tape:
         state, cache = model.start(Tokens.of(IDS, "source")), model.new_cache()
@@ -139,7 +139,7 @@ def test_one_step_with_a_cache_is_still_a_decoders() -> None:
     assert tape.site("decoder.0.cross").kind == "cross"
 
 
-def test_the_page_of_an_encoder_says_that_it_is_one() -> None:
+def test_page_of_an_encoder_names_its_kind() -> None:
     encoder = jarilab.Encoder(16, 2, n_layers=2)
     page = jarilab.show(recorded(encoder, X), ["a", "b", "c"]).html
     assert '"kind":"encoder"' in page

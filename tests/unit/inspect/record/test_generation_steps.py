@@ -1,4 +1,4 @@
-"""What `generate` looked at, step by step, as whole maps."""
+"""Whole maps from the calls of `generate`, step by step."""
 
 import importlib.util
 
@@ -12,13 +12,13 @@ from jarilab.explorer.tape_subject import view_of_tape
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
-    pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
+    pytest.mark.filterwarnings("ignore"),  # warnings of other libraries at import
 ]
 GREEDY = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
 
 
-def made(name, kind, **options):
-    """With weights that are large enough for attention to matter."""
+def build(name, kind, **options):
+    """A model with large weights, so that attention has an effect."""
     torch.manual_seed(0)
     model, _ = of_text(name, kind=kind, **options)
     for parameter in model.parameters():
@@ -43,22 +43,22 @@ def at_once(model, **inputs):
 
 
 def check_equal(joined, whole, real):
-    """real: which tokens are none of padding, where queries are the tokens of a padded prompt."""
+    """real: False on padding, where queries are the tokens of a padded prompt."""
     assert joined.sites == whole.sites
     for site in whole.sites:
-        found, expected = joined.weights(site), whole.weights(site)
-        assert found.shape == expected.shape
+        actual, expected = joined.weights(site), whole.weights(site)
+        assert actual.shape == expected.shape
         assert joined.site(site) == whole.site(site)
         assert joined.trust(site).rebuild_error < 1e-6
-        rows = real if found.shape[2] == real.shape[1] else torch.ones(len(real), found.shape[2], dtype=torch.bool)
-        assert torch.allclose(found.mT.transpose(1, 3)[rows], expected.mT.transpose(1, 3)[rows], atol=1e-5)
+        rows = real if actual.shape[2] == real.shape[1] else torch.ones(len(real), actual.shape[2], dtype=torch.bool)
+        assert torch.allclose(actual.mT.transpose(1, 3)[rows], expected.mT.transpose(1, 3)[rows], atol=1e-5)
 
 
 @pytest.mark.parametrize("way", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["Llama", "GPT2"])
-def test_what_a_language_model_wrote_is_one_map(name, way):
+def test_generated_text_of_a_language_model_is_one_map(name, way):
     kind = "ForCausalLM" if name == "Llama" else "LMHeadModel"
-    model = made(name, kind)
+    model = build(name, kind)
     model.set_attn_implementation(way)
     tape, written = generated(model, input_ids=IDS, attention_mask=LEFT)
     mask = torch.cat([LEFT, torch.ones(2, 4, dtype=torch.long)], 1)
@@ -70,8 +70,8 @@ def test_what_a_language_model_wrote_is_one_map(name, way):
 
 
 @pytest.mark.parametrize("name", ["T5", "Bart"])
-def test_what_an_encoder_decoder_wrote_is_one_map_of_each_site(name):
-    model = made(name, "ForConditionalGeneration", written=True)
+def test_generated_text_of_an_encoder_decoder_is_one_map_a_site(name):
+    model = build(name, "ForConditionalGeneration", written=True)
     inputs = {"input_ids": IDS, "attention_mask": RIGHT}
     tape, written = generated(model, **inputs)
     whole = at_once(model, **inputs, decoder_input_ids=written[:, :-1])
@@ -81,16 +81,16 @@ def test_what_an_encoder_decoder_wrote_is_one_map_of_each_site(name):
     assert all(joined.verified(site) == whole.verified(site) for site in whole.sites)
 
 
-def test_a_page_is_drawn_of_what_was_written():
-    model = made("Llama", "ForCausalLM")
+def test_merged_tape_has_a_page():
+    model = build("Llama", "ForCausalLM")
     tape, _ = generated(model, input_ids=IDS[:1])
     view = view_of_tape(tape.merged_steps(), [f"t{i}" for i in range(11)], "written")
     assert [shown["shape"] for shown in view["sites"]] == [[11, 11], [11, 11]]
     assert tape.merged_steps().measures()["decoder.0.self"]
 
 
-def test_calls_that_do_not_continue_each_other_are_refused():
-    model = made("Llama", "ForCausalLM")
+def test_calls_that_do_not_continue_raise():
+    model = build("Llama", "ForCausalLM")
     with jarilab.record(model) as twice, torch.no_grad():
         model(IDS)
         model(IDS)
@@ -107,10 +107,10 @@ def test_calls_that_do_not_continue_each_other_are_refused():
     assert uncached.weights("decoder.0.self", -1).shape[-2:] == (11, 11)
 
 
-def test_steps_of_jari_are_refused_in_words():
-    own = jarilab.LanguageModel(40, d_model=16, n_heads=2)
-    with jarilab.record(own) as tape, torch.no_grad():
-        own(IDS % 40)
-        own(IDS % 40)
+def test_steps_of_jari_raise():
+    model = jarilab.LanguageModel(40, d_model=16, n_heads=2)
+    with jarilab.record(model) as tape, torch.no_grad():
+        model(IDS % 40)
+        model(IDS % 40)
     with pytest.raises(UserError, match=r"decoder\.0\.self is an attention of jari.*record one forward"):
         tape.merged_steps()

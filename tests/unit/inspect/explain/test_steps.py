@@ -1,4 +1,4 @@
-"""Tokens in a terminal have the signs that they have on the pages."""
+"""The signs for invisible characters, in terminals and on pages."""
 
 import numpy
 import pytest
@@ -40,12 +40,12 @@ TOKENS += ["\u202e", "\ud7ff\ue000", "a\u200db", "👩‍🔬", "👩🏽‍🔬
         ("\u202e", "‹202E›"),
     ],
 )
-def test_what_cannot_be_seen_has_a_sign(token: str, shown: str) -> None:
+def test_invisible_characters_have_signs(token: str, shown: str) -> None:
     assert visible(token) == shown
 
 
 @pytest.mark.browser
-def test_a_terminal_shows_tokens_as_the_pages_do(pages: Pages) -> None:
+def test_terminal_and_pages_use_the_same_signs(pages: Pages) -> None:
     count = len(TOKENS)
     view = made_view([made_site("encoder.0", [numpy.eye(count)])], source=TOKENS)
     page = pages.open(render(made_page(view)), width=1600)
