@@ -21,7 +21,7 @@ from jarilab.explorer.summaries import rollout
 from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.explorer.windows import Windows, attentions_in
 from jarilab.huggingface import ModelInput, load, read, reads_files
-from jarilab.inspect.intervene.controls import compared
+from jarilab.inspect.intervene.controls import compare_with_controls
 from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.measure.link import TokenLinkHead, heads_of_link
 from jarilab.inspect.record.capture import Tape, record
@@ -201,7 +201,9 @@ class HuggingFaceSubject(Subject):
             effect = comparison.effect(before, comparison.of(outputs))
             random_edits = {}
             if controls:
-                each = compared(model, output, comparison.distance, intervention.edits, CONTROLS)
+                each = compare_with_controls(
+                    model, output, comparison.distance, intervention.edits, CONTROLS
+                )
                 random_edits = controls_payload(each)
         answer = self._answer(recording, intervention, outputs)
         return tape, {"answer": answer, **effect, **random_edits}

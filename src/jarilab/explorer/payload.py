@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from jarilab._version import __version__
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.measure.maps import Map, Scored, allowed_of, fitting
+from jarilab.inspect.measure.maps import Map, Scored, allowed_of, named_site
 from jarilab.inspect.measure.measures import MEASURES, SALIENT_MEASURES, measure
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.sites import AttentionSite
@@ -81,7 +81,7 @@ def side_of(sequence: TracedSequence) -> dict[str, Any]:
 
 def sites_of(tape: Tape, names: Names, untrained: Tape | None = None) -> list[dict[str, Any]]:
     """The sites of a forward of one input. untrained: the same input through the model before training."""
-    sites = [fitting(tape, name, names) for name in tape.sites]
+    sites = [named_site(tape, name, names) for name in tape.sites]
     return [_site(tape, site, names, untrained) for site in sites]
 
 

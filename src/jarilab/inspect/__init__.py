@@ -1,1 +1,1 @@
-"""Looking inside: capture, measures, the walk through one head."""
+"""Record attention calls, measure heads, explain one head, and edit forwards."""

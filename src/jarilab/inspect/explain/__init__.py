@@ -1,1 +1,1 @@
-"""One head taken apart, step by step."""
+"""Walks, score parts and softmax statistics of one head."""

@@ -83,9 +83,8 @@ def split_sides(tape: Tape, site: str) -> SplitSides:
         return SplitSides(queries, _split(source, other, geometry.k_pos, encoding, activations))
     if queries.mixed:
         raise UserError(
-            "positions were added to the input of a post-norm stack, whose norms have since divided them together "
-            "with the content, so that they cannot be told apart: expected its first self-attention, got "
-            f"{path}; look at the first, or at a model with norm=pre, where they can be told apart in every layer"
+            "a norm of a post-norm stack divides positions together with content, so they cannot be split after it: "
+            f"expected its first self-attention, got {path}; choose the first one, or a model with norm=pre"
         )
     return SplitSides(queries, _split(x, stack, geometry.k_pos, encoding, activations))
 

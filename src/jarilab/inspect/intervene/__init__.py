@@ -1,1 +1,1 @@
-"""Forwards with edits, and what the edits change."""
+"""Edit attention or positions in a forward, and measure the effect."""

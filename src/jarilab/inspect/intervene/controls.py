@@ -58,10 +58,10 @@ def controls(
     def distance(before: Tensor, after: Tensor) -> float:
         return divergence(before, after, inputs)
 
-    return compared(model, predict, distance, edits, count, seed)
+    return compare_with_controls(model, predict, distance, edits, count, seed)
 
 
-def compared(
+def compare_with_controls(
     model: nn.Module,
     predict: Callable[[], Tensor],
     distance: Callable[[Tensor, Tensor], float],

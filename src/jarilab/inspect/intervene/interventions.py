@@ -60,8 +60,8 @@ def operate(
     """Apply the edits, in their order, to every forward of `model` inside the block.
 
     free: the answer is generated, and may end before the tokens that are edited. All beams are edited alike.
-    Raises UserError for a model in training mode, an unknown site, head, query or key, and a link that the mask hides;
-    at the end of the block, if an edited attention did not run.
+    Raises UserError for a model in training mode, an unknown site, head, query or key, and a hidden link. Also raises
+    at the end of the block if an edited attention did not run.
     """
     return operate_on_copies(model, [edits], free=free)
 

@@ -1,8 +1,8 @@
 """Log-probabilities and losses of an answer, and divergences between distributions of the next token.
 
-`written`, in all functions: the IDs that were written after each token of the last input, `(B, L)` or those of a batch
-of one, below 0 for none; for images, the class of the image or of each object query. A language model's are the next of
-its tokens, unless a tensor is given.
+`written`, in all functions: the IDs that were written after each token of the last input, below 0 for none. These are
+a tensor `(B, L)`, or a list for a batch of one. For images, it is the class of the image or of each object query. A
+language model uses its next tokens instead of a list.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class Map:
 
     weights: after the softmax. scores: before mask and softmax. allowed: True where a query may attend to a key.
     queries, keys: the names of the tokens. q_at, k_at: their coordinates. q_order, k_order: their order.
-    same: whether queries and keys are of one sequence. apart: True for pairs of which one has no position; None if all
-    have one.
+    same: whether queries and keys are of one sequence. unplaced: True for pairs of which one has no position; None if
+    all have one.
     Raises UserError if the number of names does not match the rows and columns.
     """
 
@@ -57,7 +57,7 @@ class Map:
     q_order: Int[Tensor, " Q"]
     k_order: Int[Tensor, " K"]
     same: bool
-    apart: Bool[Tensor, "Q K"] | None = None
+    unplaced: Bool[Tensor, "Q K"] | None = None
 
     def __post_init__(self) -> None:
         _check_names("queries", self.queries, len(self.q_order))
@@ -87,7 +87,7 @@ class Map:
             q_order=torch.cat([geometry.q_pos.order for geometry in geometries]).cpu(),
             k_order=k_pos.order.cpu(),
             same=tape.site(site).kind != "cross",
-            apart=_apart(geometries[0]) if len(geometries) == 1 else None,
+            unplaced=_unplaced_pairs(geometries[0]) if len(geometries) == 1 else None,
         )
 
     @cached_property
@@ -109,8 +109,8 @@ class Map:
         if self.q_at.shape[-1] == 1:
             return self.ahead
         offset_QKA = self.k_at - self.q_at.unsqueeze(1)
-        if self.apart is not None:
-            offset_QKA = offset_QKA.masked_fill(self.apart.unsqueeze(-1), float("inf"))
+        if self.unplaced is not None:
+            offset_QKA = offset_QKA.masked_fill(self.unplaced.unsqueeze(-1), float("inf"))
         _, index = offset_QKA.flatten(0, 1).unique(dim=0, return_inverse=True)
         return index.view(self.ahead.shape)
 
@@ -159,7 +159,7 @@ def names_of_sides(
     return names
 
 
-def fitting(tape: Recording, name: str, names: Mapping[str, Sequence[str]]) -> AttentionSite:
+def named_site(tape: Recording, name: str, names: Mapping[str, Sequence[str]]) -> AttentionSite:
     """A site with its sequences replaced by those of `names_of_sides` that match its tokens."""
     site = tape.site(name)
     if name in names:
@@ -198,12 +198,12 @@ def _coordinates(positions: Positions) -> Float[Tensor, "L A"]:
     return row.double().cpu()
 
 
-def _apart(geometry: Geometry) -> Tensor | None:
+def _unplaced_pairs(geometry: Geometry) -> Tensor | None:
     """Pairs of which query or key has no position."""
-    apart = undefined_pairs(geometry.q_pos, geometry.k_pos)
-    if apart is None:
+    unplaced = undefined_pairs(geometry.q_pos, geometry.k_pos)
+    if unplaced is None:
         return None
-    return apart.reshape(-1, *apart.shape[-2:])[0].cpu()
+    return unplaced.reshape(-1, *unplaced.shape[-2:])[0].cpu()
 
 
 @dataclass(frozen=True, eq=False)

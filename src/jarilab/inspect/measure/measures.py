@@ -12,7 +12,7 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.core.registry import Registry
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.inspect.measure.maps import Map, Recording, Scored, fitting, names_of_sides
+from jarilab.inspect.measure.maps import Map, Recording, Scored, named_site, names_of_sides
 
 CHANCE_DRAWS = 256  # random picks for the chance of the commonest offset
 RIDGE = 1e-9  # makes a singular matrix solvable in float64; far below the figures that are shown
@@ -179,10 +179,10 @@ class Distance(Measure):
             return undefined(map)
         away_QK = torch.cdist(map.q_at, map.k_at, compute_mode="donot_use_mm_for_euclid_dist")
         away_QK = away_QK.to(map.weights.dtype)
-        if map.apart is None:
+        if map.unplaced is None:
             away_HQ = (map.weights * away_QK).sum(-1)
             return _mean(away_HQ, map.count > 0)
-        near_QK = map.allowed & ~map.apart
+        near_QK = map.allowed & ~map.unplaced
         smallest = torch.finfo(map.weights.dtype).tiny
         share_HQ = (map.weights * near_QK).sum(-1).clamp_min(smallest)
         near_away_QK = away_QK.masked_fill(~near_QK, 0.0)
@@ -469,7 +469,7 @@ def measure_heads(
     names = names_of_sides(tape, tokens)
     scores = {}
     for name in tape.sites:
-        site = fitting(tape, name, names)
+        site = named_site(tape, name, names)
         scores[name] = measure(Map.of(tape, name, names[site.queries], names[site.keys]), selected)
     return scores
 

@@ -249,7 +249,7 @@ def test_post_norm_stack_is_split_in_its_first_attention_only():
     torch.testing.assert_close(result["position . position"], q @ k.t() / math.sqrt(8))
     for site in ("encoder.1", "decoder.1.self"):
         with pytest.raises(
-            UserError, match=r"cannot be told apart: expected its first self-attention, got .*\.layers\.1"
+            UserError, match=r"cannot be split after it: expected its first self-attention, got .*\.layers\.1"
         ):
             parts(model, inputs(), site, 0)
     for site in ("decoder.0.cross", "decoder.1.cross"):

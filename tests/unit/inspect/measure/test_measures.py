@@ -518,7 +518,7 @@ def test_added_measure_is_on_pages_and_tapes(tape, table):
     assert "Backwards" in table
     assert "Backwards" in tape.measures()["decoder.0.self"]
     page = tape.show(["a", "b", "c", "a"]).html
-    assert "How much lies on keys before the query." in page
+    assert "The weight on keys before the query." in page
 
 
 def test_measure_in_an_untrusted_file_raises(tape, tmp_path):

@@ -368,12 +368,12 @@ def test_missing_attentions_are_named_in_a_warning():
 @pytest.mark.long
 def test_parallel_models_on_two_processes_have_the_same_maps(tmp_path):
     tests = Path(__file__).parents[3]
-    command = [sys.executable, tests / "helpers" / "heard_ranks.py", tmp_path / "store"]
+    command = [sys.executable, tests / "helpers" / "foreign_ranks.py", tmp_path / "store"]
     environment = {**os.environ, "PYTHONPATH": str(tests), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
-    for copies, parts, rebuilt in json.loads(line.removeprefix("FOUND ")).values():
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("DIFFERENCES ")]
+    for copies, parts, rebuilt in json.loads(line.removeprefix("DIFFERENCES ")).values():
         assert (copies, parts) == (0.0, 0.0)
         assert rebuilt <= 1e-6
 

@@ -1,9 +1,9 @@
-"""In two processes: records models of another library as copies (DDP) and cut into parts (FSDP2), and prints how far
-their maps are from those of the plain model.
+"""Records models of another library on two processes, as copies (DDP) and in shards (FSDP2), and prints the differences
+of their maps from those of the plain model.
 
-    python heard_ranks.py STORE
+    python foreign_ranks.py STORE
 
-The second process is a fork of the first, which has nothing but imported. They meet in the file STORE.
+The second process is a fork of the first. Both meet in the file STORE.
 """
 
 import json
@@ -23,7 +23,7 @@ from helpers.architectures import MODELS
 LAYERS = {"GPT2Block", "T5Block"}
 
 
-def made(name):
+def build(name):
     torch.manual_seed(0)
     return MODELS[name]()
 
@@ -34,14 +34,14 @@ def recorded(model, inputs):
     return tape
 
 
-def parted(model):
+def shard(model):
     for part in list(model.modules()):
         if type(part).__name__ in LAYERS:
             fully_shard(part)
     return fully_shard(model)
 
 
-def apart(tape, plain):
+def largest_difference(tape, plain):
     assert tape.sites == plain.sites
     return max((tape.weights(site) - plain.weights(site)).abs().max().item() for site in plain.sites)
 
@@ -50,16 +50,16 @@ logging.disable(logging.WARNING)
 warnings.simplefilter("ignore")
 child = os.fork()
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(not child), world_size=2)
-found = {}
+differences = {}
 for name in ("GPT2", "T5"):
-    model, inputs = made(name)
+    model, inputs = build(name)
     plain = recorded(model, inputs)
-    copies = recorded(DistributedDataParallel(made(name)[0]), inputs)
-    parts = recorded(parted(made(name)[0]), inputs)
-    trusts = [parts.trust(site).rebuild_error for site in parts.sites]
-    found[name] = [apart(copies, plain), apart(parts, plain), max(trusts)]
+    copies = recorded(DistributedDataParallel(build(name)[0]), inputs)
+    shards = recorded(shard(build(name)[0]), inputs)
+    trusts = [shards.trust(site).rebuild_error for site in shards.sites]
+    differences[name] = [largest_difference(copies, plain), largest_difference(shards, plain), max(trusts)]
 dist.destroy_process_group()
 if child:
     _, status = os.waitpid(child, 0)
     assert status == 0
-    print("FOUND", json.dumps(found))
+    print("DIFFERENCES", json.dumps(differences))
