@@ -1,4 +1,4 @@
-"""What may be typed: settings and options of a run as flags, what else they are called, and what --help lists."""
+"""Flags of settings and runs, suggestions for unknown flags, and --help."""
 
 import argparse
 import re
@@ -42,7 +42,7 @@ def settings(*words):
 
 
 def helped(capsys, *words):
-    """What --help prints, in one line."""
+    """The output of --help in one line."""
     with pytest.raises(SystemExit) as end:
         parse([*words, "--help"])
     assert end.value.code == 0
@@ -50,13 +50,13 @@ def helped(capsys, *words):
 
 
 def refused(*words: str) -> str:
-    """What a command that cannot be is told."""
+    """The error of an invalid command line."""
     with pytest.raises(UserError) as error:
         parse(words)
     return str(error.value)
 
 
-def test_a_setting_is_an_option_of_its_own():
+def test_every_setting_has_a_flag():
     assert settings("arithmetic", "--d-model", "64") == {"model.d_model": "64"}
     assert settings("arithmetic", "--d-model=64") == settings("arithmetic", "--set", "model.d_model=64")
     assert settings("arithmetic:maximum=9", "--lr", "0.1") == {"training.lr": "0.1"}
@@ -65,16 +65,16 @@ def test_a_setting_is_an_option_of_its_own():
     assert settings("arithmetic") == {}
 
 
-def test_a_yes_or_no_is_a_word():
+def test_a_boolean_has_a_flag_for_no():
     assert settings("arithmetic", "--tied") == {"model.tied": True}
     assert settings("arithmetic", "--no-tied", "--no-balanced") == {"model.tied": False, "task.balanced": False}
 
 
-def test_files_stand_one_behind_the_other():
+def test_a_list_of_files_is_several_words():
     assert settings("translation", "--train", "a.de", "a.en") == {"task.train": ["a.de", "a.en"]}
 
 
-def test_the_model_decides_which_options_there_are():
+def test_flags_depend_on_the_model():
     assert settings("translation", "--model", "recurrent", "--cell", "lstm") == {"model.cell": "lstm"}
     assert settings("translation", "--model=recurrent", "--cell", "lstm") == {"model.cell": "lstm"}
     with pytest.raises(UserError, match="unrecognized arguments: --cell lstm"):
@@ -96,13 +96,13 @@ def test_the_model_decides_which_options_there_are():
         ("--train text sort --model recurrent", {"task.train": ["text", "sort"]}),
     ],
 )
-def test_what_an_option_takes_is_not_the_task(before, given):
+def test_the_value_of_a_flag_is_not_the_task(before, given):
     options = parsed("train", *before.split(), "translation", "--dropout", "0.5", "--out", "run")
     assert options.task == "translation"
     assert settings_from(options) == {**given, "model.dropout": "0.5"}
 
 
-def test_options_of_a_verb_are_read_by_the_definition_of_its_function():
+def test_options_of_a_verb_have_the_types_of_its_function():
     options = parsed("train", "arithmetic", "--seed", "3", "--threads", "2", "--precision", "float32")
     assert options.verb == {"seed": 3, "threads": 2, "precision": "float32"}
     told = refused("compare", "arithmetic", "--encodings", "none", "--out", "x", "--jobs", "0")
@@ -111,7 +111,7 @@ def test_options_of_a_verb_are_read_by_the_definition_of_its_function():
     assert told.startswith("--precision: input should be 'auto', 'float32' or 'bfloat16'; got 'half'")
 
 
-def test_a_power_of_ten_is_a_whole_number():
+def test_a_power_of_ten_is_an_integer():
     assert parsed("train", "arithmetic", "--seed", "1e3").verb == {"seed": 1000}
     options = parsed("train", "arithmetic", "--examples", "1e6", "--batch-size", "2.5e2")
     training = Experiment.of("arithmetic", None, settings_from(options)).training
@@ -120,7 +120,7 @@ def test_a_power_of_ten_is_a_whole_number():
         assert "valid integer" in refused("train", "arithmetic", "--seed", text)
 
 
-def test_a_setting_given_twice_is_refused_where_it_differs():
+def test_two_values_of_a_setting_are_refused():
     assert settings("arithmetic", "--d-model", "64", "--set", "model.d_model=64") == {"model.d_model": "64"}
     with pytest.raises(UserError, match=r"one value of model\.d_model, got 128 and 64"):
         settings("arithmetic", "--d-model", "64", "--set", "model.d_model=128")
@@ -130,17 +130,17 @@ def test_a_setting_given_twice_is_refused_where_it_differs():
     ("typed", "meant"),
     [("--d-modle", "--d-model"), ("--learning_rate", "--lr"), ("--optimiser", "--optimizer"), ("--ot", "--out")],
 )
-def test_a_misspelt_option_names_the_nearest(typed, meant):
+def test_a_misspelt_flag_suggests_the_closest(typed, meant):
     told = refused("train", "arithmetic", typed, "3")
     assert told == f"unrecognized arguments: {typed} 3; did you mean {meant}? see `jarilab train arithmetic --help`"
 
 
-def test_an_option_that_nothing_comes_near_is_told_without_a_guess():
+def test_an_unknown_flag_without_a_close_match_has_no_suggestion():
     told = refused("train", "arithmetic", "--frobnicate", "3")
     assert told == "unrecognized arguments: --frobnicate 3; see `jarilab train arithmetic --help`"
 
 
-def test_no_option_is_guessed_from_its_beginning():
+def test_a_flag_cannot_be_abbreviated():
     assert refused("train", "arithmetic", "--drop", "3").startswith("unrecognized arguments: --drop 3")
 
 
@@ -157,11 +157,11 @@ def test_no_option_is_guessed_from_its_beginning():
         ("--gpu", "--device cuda"),
     ],
 )
-def test_an_option_of_another_program_suggests_the_name_here(typed, suggested):
+def test_a_flag_of_another_program_suggests_ours(typed, suggested):
     assert f"{typed} 3; did you mean {suggested}? see" in refused("train", "arithmetic", typed, "3")
 
 
-def test_every_alias_leads_to_an_option_and_is_none_itself():
+def test_every_alias_leads_to_existing_flags():
     flags = {flag for task in tasks.names() for flag in parser_of("train", [task]).flags}
     flags |= {flag for verb in ("data", "predict", "serve") for flag in parser_of(verb, []).flags}
     flags |= {"--beam-size", "--max-new-tokens", "--count"}  # of what a run answers
@@ -170,7 +170,7 @@ def test_every_alias_leads_to_an_option_and_is_none_itself():
         assert {f"--{alias}"} != set(meant)
 
 
-def test_what_stands_behind_two_dashes_is_no_option(run_of):
+def test_words_after_two_dashes_are_not_flags(run_of):
     assert parsed("predict", run_of("text"), "--", "--lr").sources == ["--lr"]
 
 
@@ -184,7 +184,7 @@ def test_a_pair_without_a_value_is_refused():
 # A file with one class -----------------------------------------------------------------------------------------------
 
 
-def test_a_file_with_one_class_needs_no_class(tmp_path):
+def test_a_file_with_one_class_needs_no_class_name(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(TASK)
     assert settings(str(file), "--lines") == {"task.lines": True}
@@ -198,7 +198,7 @@ def test_a_file_with_one_class_needs_no_class(tmp_path):
 
 @pytest.fixture
 def run_of(tmp_path):
-    """The folder of a run of a task, of which there is run.json alone."""
+    """Makes the folder of a run with only its run.json."""
 
     def make(kind: str, **changes: object) -> str:
         folder = tmp_path / kind
@@ -212,14 +212,14 @@ def run_of(tmp_path):
     return make
 
 
-def test_help_of_predict_lists_what_this_run_can_do(capsys, run_of):
+def test_help_of_predict_lists_the_options_of_the_run(capsys, run_of):
     detection = helped(capsys, "predict", run_of("detection"))
-    assert "--threshold NUMBER the probability from which a thing counts as found (default: 0.5)" in detection
+    assert re.search(r"--threshold NUMBER [^-(]*\(default: 0\.5\)", detection)
     assert "--beam-size" not in detection
     assert "--temperature" not in detection
     arithmetic = helped(capsys, "predict", run_of("arithmetic"))
-    assert "--beam-size INTEGER hypotheses of each source; 1 is greedy (default: 1)" in arithmetic
-    assert "--n-best INTEGER how many answers to each source" in arithmetic
+    assert re.search(r"--beam-size INTEGER [^-(]*\(default: 1\)", arithmetic)
+    assert "--n-best INTEGER" in arithmetic
     assert "--beam-size INTEGER" in helped(capsys, "evaluate", run_of("arithmetic"))
     assert "--n-best" not in helped(capsys, "evaluate", run_of("arithmetic"))
     general = helped(capsys, "predict")
@@ -227,7 +227,7 @@ def test_help_of_predict_lists_what_this_run_can_do(capsys, run_of):
     assert "--beam-size" not in general
 
 
-def test_an_option_of_another_kind_of_run_names_those_of_this_one(run_of):
+def test_an_option_of_another_kind_of_run_lists_those_of_this_run(run_of):
     run = run_of("detection")
     assert refused("predict", run, "--beam-size", "3") == (
         f"unrecognized arguments: --beam-size 3; the options of this run are --threshold, --draw; "
@@ -237,12 +237,12 @@ def test_an_option_of_another_kind_of_run_names_those_of_this_one(run_of):
     assert "did you mean --threshold?" in refused("predict", run, "--treshold", "3")
 
 
-def test_files_to_measure_on_stand_one_behind_the_other(run_of):
+def test_files_to_measure_on_are_several_words(run_of):
     options = parsed("evaluate", run_of("translation"), "--data", "a.de", "a.en", "--beam-size", "2")
     assert (options.verb, options.answer) == ({"data": ["a.de", "a.en"]}, {"beam_size": 2})
 
 
-def test_the_run_may_stand_behind_its_options(run_of):
+def test_the_run_may_follow_its_options(run_of):
     run = run_of("text")
     options = parsed("predict", "--stop", "x", "--top-k", "5", run, "one", "--seed", "7", "two")
     assert (options.run, options.sources) == (run, ["one", "two"])
@@ -250,13 +250,13 @@ def test_the_run_may_stand_behind_its_options(run_of):
 
 
 @pytest.mark.parametrize("seed", ["9" * 30, "-1", "one", "1.5"])
-def test_a_seed_that_no_generator_takes_is_refused(seed, run_of):
+def test_a_seed_out_of_range_is_refused(seed, run_of):
     run = run_of("text")
     assert parsed("predict", run, "--seed", str(2**63 - 1)).answer == {"seed": 2**63 - 1}
     assert refused("predict", run, f"--seed={seed}").startswith("--seed: input should be")
 
 
-def test_the_file_of_a_run_is_executed_only_where_that_is_said(run_of, tmp_path):
+def test_the_file_of_a_run_is_executed_only_with_trust_code(run_of, tmp_path):
     file, trace = tmp_path / "theirs.py", tmp_path / "executed"
     file.write_text(f"open({str(trace)!r}, 'w').close()\n{TASK}")
     run = run_of("arithmetic", task=f"{file}:Mine", task_options={})
@@ -271,10 +271,10 @@ def test_the_file_of_a_run_is_executed_only_where_that_is_said(run_of, tmp_path)
 # What --help lists ---------------------------------------------------------------------------------------------------
 
 
-def test_help_lists_the_defaults_of_the_task_at_hand(capsys):
+def test_help_lists_the_defaults_of_the_task(capsys):
     arithmetic = helped(capsys, "train", "arithmetic")
-    pair = "--minimum INTEGER the smallest number (default: 0) --maximum INTEGER the largest (default: 999)"
-    assert f"the task arithmetic: {pair}" in arithmetic
+    bounds = r"--minimum INTEGER [^-(]*\(default: 0\) --maximum INTEGER [^-(]*\(default: 999\)"
+    assert re.search(f"the task arithmetic: {bounds}", arithmetic)
     assert re.search(r"the model encoder_decoder: --d-model INTEGER [^(]*\(default: 64\) --n-heads INTEGER", arithmetic)
     assert "each time it is seen (default: 1000000)" in arithmetic
     assert "not set" not in arithmetic
@@ -285,14 +285,14 @@ def test_help_lists_the_defaults_of_the_task_at_hand(capsys):
     )
     assert "usage: jarilab train [options] [TASK] " in arithmetic
     translation = helped(capsys, "train", "translation", "--model", "recurrent")
-    assert "the task translation: --train FILE [FILE ...] two files, source and target, or one TSV" in (translation)
+    assert "the task translation: --train FILE [FILE ...] " in translation
     assert re.search(r"the model recurrent: --d-model INTEGER [^(]*\(default: 512\)", translation)
     assert "passes over the data, instead of examples (default: 12)" in translation
     assert "the highest learning rate (default: 0.002)" in translation
     assert "--cell" not in helped(capsys, "train", "translation")
 
 
-def test_help_without_a_task_says_how_to_get_more(capsys):
+def test_help_without_a_task_says_how_to_list_all_options(capsys):
     text = helped(capsys, "train")
     assert "`jarilab train TASK --help` lists all options" in text
     assert text.index("--encoding TEXT positional encoding") < text.index("--seed")
@@ -300,14 +300,14 @@ def test_help_without_a_task_says_how_to_get_more(capsys):
     assert "--out RUN folder of the run (default: runs/TASK-ENCODING-SEED)" in text
 
 
-def test_the_encodings_of_a_comparison_are_no_setting(capsys):
+def test_compare_has_no_flag_for_one_encoding(capsys):
     text = helped(capsys, "compare", "arithmetic")
     assert "--encodings SPEC,SPEC,..." in text
     assert "--encoding TEXT" not in text
     assert "--d-model INTEGER" in text
 
 
-def test_a_name_that_means_two_things_says_which(capsys, tmp_path):
+def test_a_name_of_two_settings_needs_its_section(capsys, tmp_path):
     (tmp_path / "mine.py").write_text(TASK)
     task = f"{tmp_path / 'mine.py'}:Mine"
     assert settings(task, "--task-d-model", "3", "--model-d-model", "64") == {
@@ -321,7 +321,7 @@ def test_a_name_that_means_two_things_says_which(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["train", "evaluate", "predict", "compare", "walk"])
-def test_every_option_of_a_verb_has_a_sentence(verb):
+def test_every_option_of_a_verb_is_described(verb):
     flags = parser_of(verb, []).flags_by_dest.values()
     assert [flag.name for flag in flags if not flag.option.meaning] == []
 
@@ -337,7 +337,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.fixture(scope="module")
 def asked_once():
-    """What can be typed is found out once for all shells."""
+    """Inspects the parsers once for all shells."""
     found = verbs()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jarilab.cli.completion, "verbs", lambda: found)
@@ -379,7 +379,7 @@ def test_bash_completes(completion, tmp_path, typed, offered):
     assert set(done.stdout.split()) == offered
 
 
-def test_every_shell_knows_commands_and_options(asked_once):
+def test_every_script_has_commands_and_options(asked_once):
     for shell in SHELLS:
         text = script(shell)
         for word in ("train", "arithmetic", "weight-decay", "threshold", "rotary"):

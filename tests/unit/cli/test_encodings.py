@@ -1,4 +1,4 @@
-"""The catalogue as text and as JSON."""
+"""`jarilab encodings` as text and as JSON."""
 
 import json
 
@@ -37,7 +37,7 @@ def test_an_encoding_names_its_paper():
     ("spec", "learned"),
     [("kerple", 2 * 2 * 8), ("alibi", 0), ("alibi:slopes=learned", 8), ("fire:hidden=4", 2 * (4 + 4 + 4 * 8 + 2))],
 )
-def test_learned_numbers_are_those_of_all_layers(spec, learned):
+def test_learned_parameters_are_counted_over_all_layers(spec, learned):
     assert describe_encoding(spec)["learns"] == learned
 
 
@@ -56,7 +56,7 @@ def test_one_encoding_is_described_in_full(capsys):
     assert "pairing=half (or half, interleaved): the two of the R components that form pair i" in rotary
 
 
-def test_json_has_the_claims_and_costs_where_they_are_measured(capsys, monkeypatch):
+def test_json_has_properties_and_measured_costs(capsys, monkeypatch):
     monkeypatch.setattr(costs, "cost", lambda spec: {"alibi": 1.014, "xpos": 1.5}[spec])
     _, out, err = printed(capsys, "alibi", "xpos", "--measure", "--json")
     alibi, xpos = json.loads(out)["encodings"]
@@ -68,7 +68,7 @@ def test_json_has_the_claims_and_costs_where_they_are_measured(capsys, monkeypat
     assert "cost" not in alibi
 
 
-def test_a_name_that_is_none_is_refused(capsys):
+def test_an_unknown_name_is_refused(capsys):
     code, _, err = printed(capsys, "kerpel")
     assert code == 2
     assert "kerple" in err

@@ -1,4 +1,4 @@
-"""Every number that may be typed, of every command, task, model, encoding and kind of answer, beyond all sense."""
+"""Numbers out of range, for every numeric option of verbs, tasks, models, encodings and predictors."""
 
 import math
 
@@ -20,7 +20,7 @@ TOO_MANY = ["1" + "0" * 20, "-1" + "0" * 20]
 
 
 def numbers():
-    """Each option that is a number, by its owner and name."""
+    """Every numeric option, by owner and name."""
     verbs = (api.train, api.evaluate, api.predict, api.compare, api.walk)
     groups = {f"{verb.__name__}()": options_of(verb) for verb in verbs} | {"cluster": options_of(Resources)}
     groups |= {name: options_of(encodings.spec(name).target) for name in encodings.names()}
@@ -35,7 +35,7 @@ def numbers():
 
 
 def told(option, owner, text) -> str:
-    """What is said of a value; nothing where it is taken, and finite."""
+    """The error for a value; None if it is accepted and finite."""
     try:
         assert math.isfinite(option.read(owner, text))
     except UserError as error:
@@ -43,7 +43,7 @@ def told(option, owner, text) -> str:
     return ""
 
 
-def test_no_number_is_beyond_what_a_tensor_has():
+def test_no_option_accepts_a_number_that_tensors_cannot_hold():
     found = list(numbers())
     assert len(found) > 100
     for owner, name, option in found:
@@ -52,7 +52,7 @@ def test_no_number_is_beyond_what_a_tensor_has():
 
 
 @pytest.mark.parametrize("text", ["0", "-1"])
-def test_what_is_refused_is_named(text):
+def test_the_error_names_the_number(text):
     said = [told(option, owner, text) for owner, _, option in numbers()]
     refused = [one for one in said if one]
     assert refused
@@ -64,7 +64,7 @@ FOLDERS = {"a\udcff": "expected the name of a folder in UTF-8", "/".join(["a"] *
 
 @pytest.mark.parametrize("out", FOLDERS, ids=["bytes", "deep"])
 @pytest.mark.parametrize("verb", ["train copy", "compare copy --encodings none"])
-def test_a_folder_that_nobody_means_is_refused_before_anything_is_written(out, verb, tmp_path, monkeypatch, capsys):
+def test_an_invalid_folder_is_refused_before_anything_is_written(out, verb, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*verb.split(), "--out", out]) == 2
     assert FOLDERS[out] in capsys.readouterr().err
@@ -84,7 +84,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("words", "told"), TYPED, ids=range(len(TYPED)))
-def test_a_number_without_sense_is_refused_with_what_was_expected(words, told, tmp_path, monkeypatch, capsys):
+def test_a_number_out_of_range_is_refused_with_the_range(words, told, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(words.split()) == 2
     assert told in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A command that ends with whoever started it."""
+"""A command that exits when its parent does."""
 
 import os
 import select
@@ -18,7 +18,7 @@ time.sleep(600)
 """
 
 
-def test_it_ends_however_its_driver_ends():
+def test_it_exits_however_its_parent_ends():
     with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE) as driver:
         command = int(driver.stdout.readline())
         driver.kill()

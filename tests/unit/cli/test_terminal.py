@@ -1,4 +1,4 @@
-"""Readers of what is said who go away: the work goes on, and its result is where it belongs."""
+"""Closed standard output and error: the work continues and its result is written."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ RESULT = {"metric": "exact_match", "exact_match": 0.5, "encoding": "none", "exam
 
 @pytest.fixture(autouse=True)
 def trained(monkeypatch):
-    """A training of three steps that are told, and how many of them were taken."""
+    """A training that reports three steps, and the number of steps done."""
     taken = []
 
     def train(experiment, out, *, report, **_):
@@ -31,7 +31,7 @@ def trained(monkeypatch):
 
 @pytest.fixture
 def unread():
-    """A stream whose reader has gone away."""
+    """A stream whose reader is gone."""
     reader, writer = os.pipe()
     os.close(reader)
     stream = os.fdopen(writer, "w", buffering=1)
@@ -40,24 +40,24 @@ def unread():
         stream.close()
 
 
-def test_a_reader_of_progress_that_goes_away_ends_no_training(monkeypatch, capsys, unread):
+def test_training_continues_without_a_reader_of_progress(monkeypatch, capsys, unread):
     monkeypatch.setattr("sys.stderr", unread)
     assert main(TRAIN) == 0
     assert json.loads(capsys.readouterr().out) == RESULT
 
 
-def test_progress_that_nobody_reads_from_the_start_goes_nowhere_else(monkeypatch, capsys):
+def test_progress_is_dropped_if_standard_error_is_closed(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr", None)  # as `2>&-` leaves it
     assert main(TRAIN) == 0
     assert json.loads(capsys.readouterr().out) == RESULT
 
 
-def test_a_mistake_that_nobody_reads_is_still_a_mistake(monkeypatch, unread):
+def test_the_exit_code_of_an_error_does_not_need_a_reader(monkeypatch, unread):
     monkeypatch.setattr("sys.stderr", unread)
     assert main(["train", "copi"]) == 2
 
 
-def test_a_reader_of_the_result_that_goes_away_comes_after_all_steps(monkeypatch, unread, trained):
+def test_a_closed_standard_output_matters_only_after_training(monkeypatch, unread, trained):
     monkeypatch.setattr("sys.stdout", unread)
     assert main(TRAIN) == 0
     assert len(trained) == STEPS

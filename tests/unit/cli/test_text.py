@@ -1,4 +1,4 @@
-"""Mistakes with text on the command line, and answers beside their questions."""
+"""Invalid text on the command line, and the order of answers."""
 
 import json
 import re
@@ -18,7 +18,7 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory, language: Path) -> dict[str, str]:
-    """Files by name, good and bad, and two runs."""
+    """Valid and invalid files by name, and two runs."""
     folder = tmp_path_factory.mktemp("files")
     contents = {
         "source": b"".join(b"%d eins\n" % n for n in range(200)),
@@ -127,7 +127,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """Runs a command with lines on standard input: its exit code and what it printed."""
+    """Runs a command with lines on standard input; returns its exit code and output."""
 
     def ask(command: list[str], lines: bytes = b"") -> tuple[int, str, str]:
         (tmp_path / "lines").write_bytes(lines)
@@ -141,7 +141,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_in_a_line_and_exits_2(asked: Any, places: dict[str, str], name: str) -> None:
+def test_an_error_is_one_line_and_exits_2(asked: Any, places: dict[str, str], name: str) -> None:
     command, message = MISTAKES[name]
     code, out, err = asked([word.format_map(places) for word in command], b"one eins\n")
     assert (code, out) == (2, "")
@@ -154,7 +154,7 @@ def test_a_mistake_is_told_in_a_line_and_exits_2(asked: Any, places: dict[str, s
 LINES = "eins\n\n7 eins\neins \xff\n".encode("latin-1") + b"eins " * 99 + b"\n7 eins\n"
 
 
-def test_answers_stay_beside_their_questions(asked: Any, places: dict[str, str]) -> None:
+def test_answers_are_in_the_order_of_their_lines(asked: Any, places: dict[str, str]) -> None:
     code, out, err = asked(["predict", places["run"], "--beam-size", "2"], LINES)
     answers = out.split("\n")
     assert code == 2
@@ -170,7 +170,7 @@ def test_answers_stay_beside_their_questions(asked: Any, places: dict[str, str])
     assert asked(["predict", places["run"], "--beam-size", "2", "--prompt", "7 eins"]) == (0, f"{answers[2]}\n", "")
 
 
-def test_several_answers_a_line(asked: Any, places: dict[str, str]) -> None:
+def test_several_answers_per_line(asked: Any, places: dict[str, str]) -> None:
     command = ["predict", places["run"], "--beam-size", "3", "--n-best", "3"]
     code, out, _ = asked(command, LINES)
     rows = [line.split("\t") for line in out.split("\n")]
@@ -186,7 +186,7 @@ def test_several_answers_a_line(asked: Any, places: dict[str, str]) -> None:
     ]
 
 
-def test_a_text_is_gone_on_with(asked: Any, places: dict[str, str]) -> None:
+def test_a_text_is_continued(asked: Any, places: dict[str, str]) -> None:
     command = ["predict", places["language"], "--max-new-tokens", "9", "--seed", "2"]
     code, out, err = asked([*command, "--prompt", "one two"])
     assert (code, err) == (0, "")
