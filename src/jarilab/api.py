@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
-from jarilab.comparison import comparing, curves, study
-from jarilab.comparison.places import ClusterKind, Place
-from jarilab.comparison.resources import Resources
+from jarilab.comparison import curves, run_study, study
+from jarilab.comparison.launchers.launcher import ClusterKind, Launcher
+from jarilab.comparison.launchers.resources import Resources
 from jarilab.core.devices import parse_device
 from jarilab.core.errors import UserError
 from jarilab.core.options import options_of, read_options
@@ -231,26 +231,27 @@ def compare(
         for sbatch and stops (default: trials end with this process).
     resources: of each trial on a cluster.
     """
-    place = Place(jobs, cores(), cluster, resources)
+    launcher = Launcher(jobs, cores(), cluster, resources)
     if study.is_study(task):
         if out is not None or settings or model is not None or rates:
             raise UserError(
                 f"{task} is a study, whose settings are fixed; pass only encodings and seeds"
             )
         folder = Path(task)
-        existing = study.Study.read(folder).trusted(folder, trust_code)
+        saved = study.Study.read(folder)
+        saved.trust(folder, trust_code)
         if not train:
-            return comparing.report(existing, folder)
-        return comparing.run(existing.extended(encodings, seeds), folder, place)
+            return run_study.report_study(saved, folder)
+        return run_study.run(saved.extend(encodings, seeds), folder, launcher)
     if out is None or not encodings:
         raise UserError(
             f"compare expects encodings and a folder for {task}; pass encodings and out"
         )
     seeds = 1 if seeds is None else seeds
-    new = study.Study.of(
+    requested = study.Study.of(
         str(task), encodings, seeds, settings or {}, precision, model, snapshots, rates
     )
-    return comparing.run(new, checked_folder(out), place)
+    return run_study.run(requested, checked_folder(out), launcher)
 
 
 def report(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import pytest
 
 from helpers.command import command
-from jarilab.comparison import processes
-from jarilab.comparison.processes import Running, said_last
+from jarilab.comparison.launchers import processes
+from jarilab.comparison.launchers.processes import Running, last_message
 from jarilab.comparison.trial import Trial
 
 
@@ -26,7 +26,7 @@ class Ended(Running):
     wait = end
 
     def failure(self, trial: Trial) -> str:
-        return said_last(trial, self.returncode or 0)
+        return last_message(trial, self.returncode or 0)
 
 
 def start_here(trial: Trial, snapshots: int, gpu: int | None = None) -> Ended:
@@ -41,7 +41,7 @@ def trials_in_this_process() -> Iterator[None]:
     """Where comparisons begun meanwhile train."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "start", start_here)
-        patch.setattr(processes.Engine, "every", 0.0)
+        patch.setattr(processes.Engine, "poll_seconds", 0.0)
         yield
 
 

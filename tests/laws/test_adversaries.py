@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers.pair_row import outcome_of
 
-from helpers.judged import outcome_of
 from helpers.seen_through import SEEN
 from jarilab.laws import check_encoding
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.pair_row import outcome_of
 
-from helpers.judged import outcome_of
 from helpers.seen_through import SEEN
 from jarilab.attention import geometry
 from jarilab.laws import LAWS, Outcome, check_encoding

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.pair_row import FORMULA, outcome_of
 
-from helpers.judged import FORMULA, outcome_of
 from jarilab.core.errors import UserError
 from jarilab.encodings.base import registry
 from jarilab.encodings.formulas.oracle import package_oracles

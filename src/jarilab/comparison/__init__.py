@@ -1,1 +1,1 @@
-"""Paired trials, statistics, tables and the report."""
+"""Comparisons of encodings: studies, their trials, statistics, tables and reports."""

@@ -1,7 +1,7 @@
-"""A model card: what a run is, in Markdown, under the YAML head that hubs read. It says what the run's own files say,
-and nothing else.
+"""A model card of a run, in Markdown with the YAML head that model hubs read.
 
-Names are a person's, and may hold anything: in Markdown they are escaped, in YAML they are strings of JSON.
+The card contains only facts from the run's own files. Names may hold any character: they are escaped in Markdown and
+written as JSON strings in YAML.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIGHT, DARK = np.array([240, 244, 250]), np.array([8, 48, 107])
 
 
 def card(loaded: OpenRun, picture: str | None = None) -> str:
-    """The card of a run. picture: the address of the image that `maps` draws, if there is one."""
+    """The model card of a run. picture: the address of the image from `maps`, if there is one."""
     run = read_run(loaded.folder)
     has_result = (loaded.folder / "result.json").exists()
     result = read_result(loaded.folder, loaded.experiment.hash) if has_result else None
@@ -54,26 +54,31 @@ def card(loaded: OpenRun, picture: str | None = None) -> str:
 
 
 def write(loaded: OpenRun, out: Path) -> Path | None:
-    """Write the card, and beside it the picture of what an example looks at, whose path this gives; None where the task
-    has no example at hand. Their folder is made where it is missing. Raises UserError where they cannot be written."""
+    """Write the card, and beside it a picture of an example's attention; return the picture's path.
+
+    Creates the folder if it is missing. Returns None if the task has no example at hand. Raises UserError if a file
+    cannot be written.
+    """
     if out.is_dir():
         raise UserError(f"{out} is a folder; expected the name of a file, such as README.md")
-    beside = out.with_name(f"{out.stem}-attention.png")
-    drawn = maps(loaded)
+    picture_path = out.with_name(f"{out.stem}-attention.png")
+    picture = maps(loaded)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error}") from None
-    if drawn is not None:
-        write_bytes(beside, drawn)
-    write_text(out, card(loaded, None if drawn is None else beside.name))
-    return None if drawn is None else beside
+    if picture is not None:
+        write_bytes(picture_path, picture)
+    write_text(out, card(loaded, None if picture is None else picture_path.name))
+    return None if picture is None else picture_path
 
 
 @torch.no_grad()
 def maps(loaded: OpenRun) -> bytes | None:
-    """A PNG of all attention weights of the example: a row of maps for each site, one for each head; None where the
-    task has no example at hand, since its data are elsewhere."""
+    """A PNG of all attention weights of the example: a row for each site, a map for each head.
+
+    None if the task has no example at hand, because its data are elsewhere.
+    """
     try:
         trace = loaded.predictor.trace(loaded.example(), LONGEST_INPUT)
         model = loaded.predictor.traced_model
@@ -82,17 +87,19 @@ def maps(loaded: OpenRun) -> bytes | None:
     except UserError:
         return None
     rows = [_row(tape.weights(site)[0].float().cpu().numpy()) for site in tape.sites]
-    wide = max(row.shape[1] for row in rows)
-    pieces = [np.pad(row, ((0, GAP), (0, wide - row.shape[1])), constant_values=-1) for row in rows]
-    shares_HW1 = np.concatenate(pieces)[..., None]
+    width = max(row.shape[1] for row in rows)
+    padded_rows = [
+        np.pad(row, ((0, GAP), (0, width - row.shape[1])), constant_values=-1) for row in rows
+    ]
+    shares_HW1 = np.concatenate(padded_rows)[..., None]
     pixels = LIGHT + (DARK - LIGHT) * shares_HW1.clip(0, 1)
     return png(np.where(shares_HW1 < 0, 255, pixels))
 
 
 def _row(weights_HQK: np.ndarray) -> np.ndarray:
-    """The maps of all heads beside each other; -1 between them."""
-    large = weights_HQK.repeat(CELL, 1).repeat(CELL, 2)
-    padded = np.pad(large, ((0, 0), (0, 0), (0, GAP)), constant_values=-1)
+    """The maps of all heads side by side, with -1 between them."""
+    enlarged = weights_HQK.repeat(CELL, 1).repeat(CELL, 2)
+    padded = np.pad(enlarged, ((0, 0), (0, 0), (0, GAP)), constant_values=-1)
     return np.concatenate(list(padded), 1)
 
 
@@ -100,7 +107,7 @@ def _row(weights_HQK: np.ndarray) -> np.ndarray:
 
 
 def _head(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
-    """What hubs read."""
+    """The YAML head for model hubs."""
     experiment = loaded.experiment
     tags = ["jarilab", "attention", experiment.model, experiment.encoding]
     head: dict[str, Any] = {"library_name": "jarilab", "tags": tags}
@@ -137,21 +144,23 @@ def _figures(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
         rows.append(_figure(group, metric, result[f"{key}_{group}"], count))
     head = [f"| of | {metric.title} | interval | examples |", "| --- | --- | --- | --- |"]
     how = mean_interval([result[key]], examples, share=metric.share).how
-    said = f"Measured on held-out examples at step {result['steps']:,}. Interval: {plain(how)}."
-    return "\n".join(["## Figures", "", *head, *rows, "", said, *_ceiling(loaded, metric, result)])
+    sentence = f"Measured on held-out examples at step {result['steps']:,}. Interval: {plain(how)}."
+    return "\n".join(
+        ["## Figures", "", *head, *rows, "", sentence, *_ceiling(loaded, metric, result)]
+    )
 
 
 def _figure(name: str, metric: Metric, value: float, examples: int) -> str:
-    found = mean_interval([value], examples, share=metric.share)
-    between = "not known"
-    if found.low is not None and found.high is not None:
-        between = f"{metric.text(found.low)} to {metric.text(found.high)}"
-    return f"| {plain(name)} | {metric.text(value)} | {between} | {examples:,} |"
+    estimate = mean_interval([value], examples, share=metric.share)
+    interval = "not known"
+    if estimate.low is not None and estimate.high is not None:
+        interval = f"{metric.text(estimate.low)} to {metric.text(estimate.high)}"
+    return f"| {plain(name)} | {metric.text(value)} | {interval} | {examples:,} |"
 
 
 def _ceiling(loaded: OpenRun, metric: Metric, result: Mapping[str, Any]) -> Iterator[str]:
-    held = result.get("ceiling")
-    share = held.get("all") if isinstance(held, dict) else held
+    ceiling = result.get("ceiling")
+    share = ceiling.get("all") if isinstance(ceiling, dict) else ceiling
     if share is not None:
         yield f"Without positions at most {metric.text(share)} on average."
 
@@ -180,32 +189,34 @@ In Python, where the folder of the run is at hand:
 def _attention(loaded: OpenRun, picture: str | None) -> str:
     if picture is None:
         return "## What it looks at\n\n`jarilab explore RUN` draws its attention; this card has no picture of it."
-    said = (
+    caption = (
         f"The attention weights for the input {plain(loaded.example())}: a row of maps for each site of attention, "
         "a map for each head. Rows of a map are queries, columns are keys; dark is 1, light is 0."
     )
-    return f"## What it looks at\n\n![Attention weights of every head]({quote(picture)})\n\n{said}"
+    return (
+        f"## What it looks at\n\n![Attention weights of every head]({quote(picture)})\n\n{caption}"
+    )
 
 
 def _limits(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
-    """Only what follows from what was built and measured."""
-    known = [
+    """Limits that follow from the model and its measurements."""
+    lines = [
         "It was measured on held-out examples of the data above alone; nothing is known of other data."
         if result is not None
         else "It was not measured."
     ]
-    ends = getattr(loaded.model, "max_positions", dict)()
-    known += [
+    max_positions = getattr(loaded.model, "max_positions", dict)()
+    lines += [
         f"It cannot read more than {count:,} positions of the {side}."
-        for side, count in ends.items()
+        for side, count in max_positions.items()
         if count is not None
     ]
-    known += [
+    lines += [
         f"It was trained on sequences of up to {count:,} tokens of the {side}."
         for side, count in loaded.task.longest.items()
     ]
-    known.append("It is one run of one seed: another seed may learn more or less.")
-    return "\n".join(["## What it is not for", "", *(f"- {line}" for line in known)])
+    lines.append("It is one run of one seed: another seed may learn more or less.")
+    return "\n".join(["## What it is not for", "", *(f"- {line}" for line in lines)])
 
 
 def _settings(loaded: OpenRun) -> str:
@@ -243,8 +254,8 @@ _MARKS = re.compile(r"^[#+\-=]|^[0-9](?=[0-9]*[.)](?:\s|$))|[\\`*_{}\[\]|~@&<>!]
 """What would begin a heading or a list, emphasis, a link, an image or a cell of a table."""
 
 
-def plain(words: Any) -> str:
-    """A text that Markdown, and HTML inside it, shows as it is, on one line."""
-    shown = " ".join(str(words).split())
-    shown = "".join(letter for letter in shown if letter.isprintable())
-    return _MARKS.sub(lambda found: f"&#{ord(found[0])};", shown)
+def plain(value: Any) -> str:
+    """A text that Markdown, and HTML inside it, shows literally, on one line."""
+    text = " ".join(str(value).split())
+    text = "".join(letter for letter in text if letter.isprintable())
+    return _MARKS.sub(lambda found: f"&#{ord(found[0])};", text)

@@ -1,4 +1,4 @@
-"""The curves of any runs, as one page that needs no network."""
+"""Training curves of any runs, as one HTML page that needs no network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from jarilab.comparison.explore import explore_command
+from jarilab.comparison.examples import explore_command
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_text
 from jarilab.pages.kit.page import assemble
@@ -23,7 +23,7 @@ UNKNOWN = Metric("value", "the metric of the task")
 
 @dataclass(frozen=True)
 class Curve:
-    """The curve of one run: what it is, and the rows of metrics.jsonl."""
+    """The training curve of a run: the rows of its metrics.jsonl."""
 
     run: Path
     experiment: Experiment
@@ -31,7 +31,7 @@ class Curve:
 
     @property
     def metric(self) -> Metric:
-        """What was measured on the way."""
+        """The metric that was measured during training."""
         measured = next((row for row in self.rows if "value" in row), {})
         return next((METRICS[name] for name in METRICS if name in measured), UNKNOWN)
 
@@ -43,7 +43,7 @@ class Curve:
 
 
 def curve_of(run: Path) -> Curve:
-    """Raises UserError for a folder that is no run, or of which nothing was trained yet."""
+    """The curve of a run. Raises UserError if the folder is no run or has no row yet."""
     experiment = read_experiment(read_run(run), run / "run.json")
     rows = read_metrics(run) if (run / "metrics.jsonl").exists() else []
     rows = [row for row in rows if {"examples", "loss"} <= row.keys()]
@@ -53,7 +53,7 @@ def curve_of(run: Path) -> Curve:
 
 
 def write(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Write the page; gives its path. See `jarilab.report`."""
+    """Write the page and return its path. See `jarilab.report`."""
     curves = [curve_of(Path(run)) for run in runs]
     path = _beside(runs) if out is None else Path(out)
     if path.is_dir():
@@ -63,21 +63,21 @@ def write(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
 
 
 def _beside(runs: Sequence[str | Path]) -> Path:
-    """In the folder of the one run, or beside several."""
+    """The default path: in the folder of one run, or beside several."""
     first = Path(runs[0])
     return (first if len(runs) == 1 else first.parent) / "report.html"
 
 
 def render(curves: Sequence[Curve]) -> str:
     """The page as one HTML document."""
-    told = payload(curves)
+    data = payload(curves)
     return assemble(
         "jarilab.comparison",
         "curves.html",
         STYLES,
         "curves.js",
-        told,
-        str(told["title"]),
+        data,
+        str(data["title"]),
         live=False,
         description="; ".join(_described(curve) for curve in curves),
     )
@@ -90,7 +90,7 @@ def _described(curve: Curve) -> str:
 
 
 def payload(curves: Sequence[Curve]) -> dict[str, Any]:
-    """Everything that the page draws."""
+    """The data that the page draws."""
     names = ", ".join(curve.run.name for curve in curves)
     return {
         "title": names,
@@ -101,7 +101,7 @@ def payload(curves: Sequence[Curve]) -> dict[str, Any]:
 
 
 def _point(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of metrics.jsonl, as far as it is drawn."""
+    """The fields of a row of metrics.jsonl that are drawn."""
     return {key: row.get(key) for key in ("examples", "cpu_seconds", "loss", "value")}
 
 

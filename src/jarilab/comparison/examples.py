@@ -1,8 +1,9 @@
-"""Examples of a report: what each model answers, its maps, and what proves them."""
+"""Examples of a report: the answer of each model, its attention maps and their checks."""
 
 from __future__ import annotations
 
 import base64
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,8 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from jarilab.comparison.explore import explore_command
-from jarilab.comparison.opening import KINDS
+from jarilab.comparison.lead_example import KINDS
 from jarilab.inspect.intervene.effects import ablation
 from jarilab.inspect.measure.maps import Map, equal_row_difference
 from jarilab.inspect.measure.measures import salience
@@ -36,10 +36,20 @@ MEASURED_INPUT = 256
 Trials = Sequence[tuple[Experiment, Path]]
 
 
-def example_of(task: Task, line: str, shown: Trials) -> dict[str, Any]:
-    """An input, and what the newest checkpoint of each trial makes of it."""
+def explore_command(runs: Sequence[tuple[Experiment, Path]], line: str | None = None) -> str:
+    """The command that opens these runs in the explorer. line: the input."""
+    words = ["jarilab", "explore", *(str(folder) for _, folder in runs)]
+    if line is not None:
+        words += ["--input", line]
+    if any(run.files for run, _ in runs):
+        words.append("--trust-code")
+    return shlex.join(words)
+
+
+def example_of(task: Task, line: str, trials: Trials) -> dict[str, Any]:
+    """An input, and what the newest checkpoint of each trial computes for it."""
     models, traces = [], []
-    for experiment, folder in shown:
+    for experiment, folder in trials:
         model, trace = _model(task, line, experiment, folder)
         models.append(model)
         traces.append(trace)
@@ -49,7 +59,7 @@ def example_of(task: Task, line: str, shown: Trials) -> dict[str, Any]:
         "input": line,
         "image": image,
         "expected": traces[0].expected,
-        "explore": explore_command(shown, line),
+        "explore": explore_command(trials, line),
         "models": models,
     }
 
@@ -58,9 +68,9 @@ def example_of(task: Task, line: str, shown: Trials) -> dict[str, Any]:
 def _model(
     task: Task, line: str, experiment: Experiment, folder: Path
 ) -> tuple[dict[str, Any], Trace]:
-    path, _ = checkpoint.newest(folder / "checkpoints")
-    assert path is not None, f"{folder} has a result, so it has a checkpoint"
-    predictor = predictor_for(load_checkpoint(path, experiment, task), task)
+    checkpoint_path, _ = checkpoint.newest(folder / "checkpoints")
+    assert checkpoint_path is not None, f"{folder} has a result, so it has a checkpoint"
+    predictor = predictor_for(load_checkpoint(checkpoint_path, experiment, task), task)
     trace = predictor.trace(line, LONGEST_INPUT)
     # In float64, so that what is 0 in theory is not hidden behind rounding.
     model = predictor.traced_model.double()
@@ -69,7 +79,7 @@ def _model(
         model(*inputs)
     # Where there is a source, a decoder's own attention says little of how it is read.
     sites = [tape.site(name) for name in tape.sites]
-    shown = [site for site in sites if site.kind != "decoder"] or sites
+    selected = [site for site in sites if site.kind != "decoder"] or sites
     effects = _effects(model, inputs, trace)
     expected = trace.expected
     return {
@@ -77,25 +87,26 @@ def _model(
         "seed": experiment.seed,
         "run": str(folder),
         "experiment": experiment.hash,
-        "step": int(path.name.removeprefix("step-")),
+        "step": int(checkpoint_path.name.removeprefix("step-")),
         "answer": trace.answer,
         "correct": None if expected is None else trace.answer == expected,
-        "sites": [_site(tape, site, trace, effects.get(site.name)) for site in shown],
+        "sites": [_site(tape, site, trace, effects.get(site.name)) for site in selected],
     }, trace
 
 
 def _effects(model: nn.Module, inputs: tuple[Any, ...], trace: Trace) -> dict[str, list[float]]:
-    """How much the loss of the answer rises without each head; nothing where that would take long."""
+    """How much the loss of the answer rises without each head, by site; empty if that would take long."""
     longest = max(len(sequence.names) for sequence in trace.sequences.values())
     if longest > MEASURED_INPUT or trace.answer is None:
         return {}
-    found = ablation(model, inputs, trace.written)
-    return {name: effect_H.tolist() for name, effect_H in found.items()}
+    effects = ablation(model, inputs, trace.written)
+    return {name: effect_H.tolist() for name, effect_H in effects.items()}
 
 
 def _site(
     tape: Tape, site: AttentionSite, trace: Trace, effects: list[float] | None
 ) -> dict[str, Any]:
+    """The maps and measurements of one site."""
     weights_HQK = tape.weights(site.name)[0]
     trust = asdict(tape.trust(site.name))
     query = list(trace.names(site.queries))

@@ -1,15 +1,15 @@
-"""All pairs of encodings against each other: paired over seeds, corrected for how many pairs there are.
+"""All pairs of encodings compared: paired over seeds, corrected for the number of pairs.
 
-Of six equal encodings with three seeds, a test of each pair by itself calls some pair different in every second study.
-Here all intervals hold together in 95 % of studies, so that at most 5 % call any pair of equals different. A difference
-has to stand out from two noises of the seeds:
+Of six equal encodings with three seeds, separate tests of each pair find a difference in every second study. Here all
+intervals hold together in 95 % of studies. At most 5 % of studies then call any two equal encodings different. A
+difference must exceed two noises of the seeds:
 
-- from that of all encodings together (Tukey 1953, in the two-way layout of encodings and seeds). It cannot be small by
-  chance, as that of three seeds that happen to agree;
-- from that of its own two encodings, with the degrees of freedom of these alone. Some encodings scatter far more than
-  others, and the noise of all together would be too small for them.
+- the noise of all encodings together (Tukey 1953, in the two-way layout of encodings and seeds). Three seeds that
+  happen to agree cannot make it small;
+- the noise of its own two encodings, with their degrees of freedom alone. Some encodings scatter far more than others,
+  and the common noise would be too small for them.
 
-With shares, another sample of held-out examples is a noise too: Wilson's, squared and added.
+For shares, another sample of held-out examples is a third noise: Wilson's, squared and added.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STUDIES = 2000
 
 @dataclass(frozen=True)
 class Difference:
-    """first - second, with the ends of its interval; None where nothing is known of them."""
+    """first - second, with the ends of its interval; None if they are unknown."""
 
     first: str
     second: str
@@ -42,7 +42,7 @@ class Difference:
 
     @property
     def ranked(self) -> bool:
-        """Whether there is a difference, as far as can be told."""
+        """Whether the interval excludes 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
@@ -50,80 +50,80 @@ class Difference:
 class Pairs:
     """All pairs of a study.
 
-    seeds: that every encoding has. seen: the true difference that would have been seen in four of five studies with
-    noise like this one's; None where there are no intervals.
+    seeds: the number that every encoding has. detectable: the true difference that four of five studies with this noise
+    would detect; None without intervals.
     """
 
     differences: list[Difference]
     seeds: int
-    seen: float | None
+    detectable: float | None
 
 
 def compare_pairs(
     values: Mapping[str, Sequence[float]], held_out: int, *, share: bool = True
 ) -> Pairs:
-    """Every pair of encodings, with intervals that hold all together in 95 % of studies.
+    """Every pair of encodings, with intervals that hold together in 95 % of studies.
 
-    values: of each encoding, one for each seed, in the same order of seeds. held_out: the examples that shares were
-    measured on. With one seed, and where numbers that are no shares do not differ at all, there are no intervals.
+    values: for each encoding, one value a seed, with seeds in the same order. held_out: the number of examples that
+    shares were measured on. There are no intervals with one seed, or if values that are no shares do not differ at all.
     """
     numbers_ES = np.array(list(values.values()), dtype=np.float64)
     encodings, seeds = numbers_ES.shape
     means = dict(zip(values, numbers_ES.mean(1).tolist(), strict=True))
     pairs = list(itertools.combinations(values, 2))
     if seeds < 2 or not pairs:
-        found = [Difference(a, b, means[a] - means[b]) for a, b in pairs]
-        return Pairs(found, seeds, None)
-    halves = seed_half_widths(numbers_ES).tolist()
-    found, of_examples = [], [0.0]
-    for (a, b), half in zip(pairs, halves, strict=True):
+        differences = [Difference(a, b, means[a] - means[b]) for a, b in pairs]
+        return Pairs(differences, seeds, None)
+    half_widths = seed_half_widths(numbers_ES).tolist()
+    differences, example_widths = [], [0.0]
+    for (a, b), half_width in zip(pairs, half_widths, strict=True):
         below = above = 0.0
         if share:
             below, above = _example_widths(means[a], means[b], held_out, encodings)
-            of_examples += [below, above]
+            example_widths += [below, above]
         difference = means[a] - means[b]
-        low, high = difference - math.hypot(half, below), difference + math.hypot(half, above)
+        low = difference - math.hypot(half_width, below)
+        high = difference + math.hypot(half_width, above)
         if share:
             low, high = max(-1.0, low), min(1.0, high)
-        ends = (low, high) if high > low else (None, None)
-        found.append(Difference(a, b, difference, *ends))
-    known = any(one.low is not None for one in found)
-    over_seeds = float(common_noise(numbers_ES)) * _seen_over_seeds(encodings, seeds)
-    seen = math.hypot(over_seeds, max(of_examples)) if known else None
-    return Pairs(found, seeds, seen)
+        interval = (low, high) if high > low else (None, None)
+        differences.append(Difference(a, b, difference, *interval))
+    has_interval = any(one.low is not None for one in differences)
+    seed_difference = float(common_noise(numbers_ES)) * _detectable_over_seeds(encodings, seeds)
+    detectable = math.hypot(seed_difference, max(example_widths)) if has_interval else None
+    return Pairs(differences, seeds, detectable)
 
 
 def seed_half_widths(numbers_ES: np.ndarray) -> np.ndarray:
-    """How far the seeds let each pair's difference be from the true one `(..., P)`, all pairs at once.
+    """Half-width of each pair's interval over seeds `(..., P)`.
 
-    numbers: of E encodings and S seeds `(..., E, S)`. Pairs stand as `itertools.combinations` gives them.
+    numbers_ES: values of E encodings and S seeds `(..., E, S)`. Pairs are in the order of `itertools.combinations`.
     """
     *_, encodings, seeds = numbers_ES.shape
     first, second = np.triu_indices(encodings, 1)
-    of_pair = (numbers_ES[..., first, :] - numbers_ES[..., second, :]).std(-1, ddof=1)
-    of_all = math.sqrt(2) * common_noise(numbers_ES)[..., None]
-    by_all = tukey_quantile(encodings, (encodings - 1) * (seeds - 1)) * of_all
-    by_pair = tukey_quantile(encodings, seeds - 1) * of_pair
-    return np.maximum(by_all, by_pair) / math.sqrt(seeds)
+    pair_noise = (numbers_ES[..., first, :] - numbers_ES[..., second, :]).std(-1, ddof=1)
+    all_noise = math.sqrt(2) * common_noise(numbers_ES)[..., None]
+    width_from_all = tukey_quantile(encodings, (encodings - 1) * (seeds - 1)) * all_noise
+    width_from_pair = tukey_quantile(encodings, seeds - 1) * pair_noise
+    return np.maximum(width_from_all, width_from_pair) / math.sqrt(seeds)
 
 
 def common_noise(numbers_ES: np.ndarray) -> np.ndarray:
-    """The standard deviation that is left of runs when what is their encoding's and what is their seed's is taken away
-    `(...)`."""
+    """Standard deviation of the residuals after removing encoding and seed effects `(...)`."""
     *_, encodings, seeds = numbers_ES.shape
-    of_encoding = numbers_ES.mean(-1, keepdims=True)
-    of_seed = numbers_ES.mean(-2, keepdims=True)
-    left_ES = numbers_ES - of_encoding - of_seed + of_encoding.mean(-2, keepdims=True)
-    freedom = (encodings - 1) * (seeds - 1)
-    return np.asarray(np.sqrt((left_ES**2).sum((-2, -1)) / freedom))
+    encoding_means = numbers_ES.mean(-1, keepdims=True)
+    seed_means = numbers_ES.mean(-2, keepdims=True)
+    residual_ES = numbers_ES - encoding_means - seed_means + encoding_means.mean(-2, keepdims=True)
+    degrees_of_freedom = (encodings - 1) * (seeds - 1)
+    return np.asarray(np.sqrt((residual_ES**2).sum((-2, -1)) / degrees_of_freedom))
 
 
 def _example_widths(
     first: float, second: float, held_out: int, encodings: int
 ) -> tuple[float, float]:
-    """How far below and above the difference of two shares another sample of examples may put it (Newcombe 1998).
+    """How far another sample of examples may move the difference of two shares down and up (Newcombe 1998).
 
-    The examples are taken as if each encoding had its own, which makes the interval wider than it need be.
+    The examples are treated as independent between encodings, which makes the interval wider than necessary.
     """
     z = tukey_quantile(encodings, math.inf)
     low_1, high_1 = wilson(first, held_out, z)
@@ -134,20 +134,23 @@ def _example_widths(
 
 
 @lru_cache
-def tukey_quantile(encodings: int, freedom: int | float) -> float:
-    """What the largest of all pairs' t stays below in 95 % of studies of equal encodings with a common variance: the
-    quantile of the studentized range, divided by the root of 2. Of two encodings it is that of Student's t."""
+def tukey_quantile(encodings: int, degrees_of_freedom: int | float) -> float:
+    """The 95 % quantile of the studentized range, divided by the root of 2.
+
+    In 95 % of studies of equal encodings with a common variance, the largest t of all pairs is below it. For two
+    encodings it is Student's t.
+    """
     from scipy.stats import studentized_range
 
-    return float(studentized_range.ppf(LEVEL, encodings, freedom)) / math.sqrt(2)
+    return float(studentized_range.ppf(LEVEL, encodings, degrees_of_freedom)) / math.sqrt(2)
 
 
 @lru_cache
-def _seen_over_seeds(encodings: int, seeds: int) -> float:
-    """The difference, in standard deviations of a run, that `POWER` of studies tell from 0: found by drawing them."""
-    chance = np.random.default_rng(0)
-    numbers_MES = chance.standard_normal((STUDIES, encodings, seeds))
+def _detectable_over_seeds(encodings: int, seeds: int) -> float:
+    """The difference, in standard deviations of a run, that a share `POWER` of studies detects, by simulation."""
+    generator = np.random.default_rng(0)
+    numbers_MES = generator.standard_normal((STUDIES, encodings, seeds))
     means_ME = numbers_MES.mean(-1)
-    by_luck = means_ME[:, 0] - means_ME[:, 1]
-    needed = seed_half_widths(numbers_MES)[:, 0] - by_luck
-    return float(np.quantile(needed, POWER))
+    noise_M = means_ME[:, 0] - means_ME[:, 1]
+    detected_M = seed_half_widths(numbers_MES)[:, 0] - noise_M
+    return float(np.quantile(detected_M, POWER))

@@ -1,4 +1,4 @@
-"""The trials of a study, begun by an engine and followed until they end. One that fails stops nothing else."""
+"""Runs the trials of a study on an engine until they end. A trial that fails stops nothing else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jarilab.comparison.processes import Engine, Running
+from jarilab.comparison.launchers.processes import Engine, Running
 from jarilab.comparison.trial import Trial
 from jarilab.runs import metrics_log
 from jarilab.runs.signals import StopSignals
@@ -14,51 +14,52 @@ from jarilab.training.progress import TrainingProgress
 
 
 def train_all(trials: Sequence[Trial], engine: Engine) -> dict[str, str]:
-    """Run each unfinished trial as `jarilab train` in a process of its own with one thread: the same command a person
-    would give, so a trial can be repeated alone and gives the same bits. Gives the names of those that failed, and why.
+    """Train each unfinished trial with `jarilab train`, in its own process; return the reason of each failure.
+
+    The command is the one that a user would type, so a trial can be repeated alone with the same bits.
     """
     waiting = [trial for trial in trials if not trial.finished]
     by_name = {trial.name: trial for trial in waiting}
     running: dict[str, Running] = {}
-    failed: dict[str, str] = {}
-    shown = {trial.name: len(_curve(trial)) for trial in waiting}
+    failures: dict[str, str] = {}
+    row_counts = {trial.name: len(_curve(trial)) for trial in waiting}
 
     def end_all() -> None:
-        for one in running.values():
-            one.end()
+        for handle in running.values():
+            handle.end()
 
     with TrainingProgress(list(by_name)) as progress, StopSignals(end_all) as stop:
         try:
             while waiting or running:
-                for trial, begun in engine.start(waiting, running):
+                for trial, handle in engine.start(waiting, running):
                     waiting.remove(trial)
-                    running[trial.name] = begun
-                time.sleep(engine.every)
+                    running[trial.name] = handle
+                time.sleep(engine.poll_seconds)
                 stop.check()
-                for name, one in list(running.items()):
+                for name, handle in list(running.items()):
                     trial = by_name[name]
                     rows = _curve(trial)
-                    news = _as_one(rows[shown[name] :])
-                    if news:
-                        progress.update(name, news)
-                    shown[name] = len(rows)
-                    if one.poll() is None:
+                    update = _merge_rows(rows[row_counts[name] :])
+                    if update:
+                        progress.update(name, update)
+                    row_counts[name] = len(rows)
+                    if handle.poll() is None:
                         continue
                     del running[name]
-                    if one.returncode:
-                        failed[name] = one.failure(trial)
+                    if handle.returncode:
+                        failures[name] = handle.failure(trial)
                     elif not trial.finished:
                         waiting.insert(0, trial)  # it was waited for, and did not end: it goes on
         except BaseException:  # whatever it was: no trial of this machine outlives the comparison
             end_all()
-            for one in running.values():
-                one.wait()
+            for handle in running.values():
+                handle.wait()
             raise
-    return failed
+    return failures
 
 
-def _as_one(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Rows of a curve that came together, told as one: a rate between them would be that of reading them."""
+def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """New rows of a curve merged into one."""
     together: dict[str, Any] = {}
     for row in rows:
         together |= row

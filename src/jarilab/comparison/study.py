@@ -1,4 +1,4 @@
-"""A study: what is compared, the same model under several encodings and seeds, with equal budgets; and its file."""
+"""A study: one model under several encodings and seeds, with equal budgets, and its study.json."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jarilab.comparison.trial import Trial
-from jarilab.comparison.tuning import SEED, check_rates
 from jarilab.core.errors import UserError
-from jarilab.core.options import check_fields
+from jarilab.core.options import check_fields, options_of
 from jarilab.core.storage.files import check_format, read_json, write_json
 from jarilab.runs.experiment import Experiment, as_file_name
-from jarilab.runs.options import Precision
+from jarilab.runs.options import Precision, Training
 from jarilab.runs.resolved_encodings import overriding
+from jarilab.runs.results import read_result
 from jarilab.runs.task_settings import trust_encoding
 from jarilab.tasks.base import registry as tasks
+from jarilab.tasks.metrics import Metric
 
 RECORD = "study.json"
 FORMAT = "jari study 1"
@@ -30,13 +31,18 @@ FIELDS = {
     "rates": list[float],
 }
 """What study.json holds."""
+SEED = 0
+"""Of the trials that are tuned by; those that are compared have seeds from 1."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """experiment: the first trial; all others differ from it by encoding and seed alone. encodings: their specs.
-    seeds: how many, from 1. snapshots: of the weights of each trial. rates: learning rates, of which
-    each encoding gets its best; none where they are not tuned."""
+    """The encodings, seeds and settings to compare.
+
+    experiment: the first trial; the others differ in encoding and seed alone. encodings: their specs. seeds: the number
+    of seeds, from 1. snapshots: weights to keep of each trial. rates: learning rates to choose from for each encoding;
+    empty without tuning.
+    """
 
     experiment: Experiment
     encodings: tuple[str, ...]
@@ -55,18 +61,20 @@ class Study:
         snapshots: int = 0,
         rates: Sequence[float] = (),
     ) -> Study:
-        """The study that a person asked for. Raises UserError."""
+        """The study of these settings. Raises UserError."""
         _check_seeds(seeds)
         check_rates(rates, settings)
-        of_each = [Experiment.of(task, spec, settings, 1, precision, model) for spec in encodings]
-        for experiment in of_each:
+        experiments = [
+            Experiment.of(task, spec, settings, 1, precision, model) for spec in encodings
+        ]
+        for experiment in experiments:
             _check_compared(experiment)
-        specs = [experiment.model_options["encoding"] for experiment in of_each]
-        return Study(of_each[0], tuple(specs), seeds, snapshots, tuple(rates))
+        specs = [experiment.model_options["encoding"] for experiment in experiments]
+        return Study(experiments[0], tuple(specs), seeds, snapshots, tuple(rates))
 
     @staticmethod
     def read(folder: Path) -> Study:
-        """The study in a folder; nothing that it names is executed. Raises UserError."""
+        """The study in a folder, without executing any file that it names. Raises UserError."""
         path = folder / RECORD
         record = read_json(path)
         check_format(path, FORMAT, record)
@@ -80,20 +88,22 @@ class Study:
         check_rates(study.rates, {})
         return study
 
-    def trusted(self, folder: Path, told: bool) -> Study:
-        """Itself. told: whether to let the Python files that it names be executed; raises UserError where it names one
-        and was not told."""
+    def trust(self, folder: Path, allowed: bool) -> Study:
+        """Trust the Python files that the study names.
+
+        allowed: whether they may be executed. Raises UserError if there is one and this is False.
+        """
         for trial in self.trials(folder):
-            trial.experiment.trust(str(folder / RECORD), told)
+            trial.experiment.trust(str(folder / RECORD), allowed)
         return self
 
     def write(self, folder: Path) -> None:
-        """Keep it, so that `jarilab compare FOLDER` goes on with it."""
+        """Write study.json, so that `jarilab compare FOLDER` can continue."""
         record = {"format": FORMAT, **asdict(self)}
         write_json(folder / RECORD, record)
 
-    def extended(self, encodings: Sequence[str], seeds: int | None) -> Study:
-        """With more encodings, each written as `+t5`, and as many seeds as are asked for. Raises UserError."""
+    def extend(self, encodings: Sequence[str], seeds: int | None) -> Study:
+        """A study with more encodings, each written as `+t5`, and more seeds. Raises UserError."""
         added = []
         for spec in encodings:
             if not spec.startswith("+"):
@@ -101,8 +111,8 @@ class Study:
                     f"the study has {', '.join(self.encodings)}; what is added is written with a plus, "
                     f"such as --encodings +{spec}"
                 )
-            named = trust_encoding(spec.removeprefix("+"))
-            added += [named] if named not in (*self.encodings, *added) else []
+            spec_text = trust_encoding(spec.removeprefix("+"))
+            added += [spec_text] if spec_text not in (*self.encodings, *added) else []
         seeds = self.seeds if seeds is None else seeds
         if seeds < self.seeds:
             raise UserError(
@@ -111,25 +121,26 @@ class Study:
         return replace(self, encodings=(*self.encodings, *added), seeds=seeds)
 
     def check_folder(self, folder: Path) -> None:
-        """Raise UserError if the folder holds another study; encodings and seeds may differ."""
+        """Raises UserError if the folder holds another study. Encodings and seeds may differ."""
         if not (folder / RECORD).exists():
             return
         study = Study.read(folder)
-        held = study.experiment
-        mine = self._under(held.model_options["encoding"], held.seed)
-        different = mine.difference(held)
+        saved = study.experiment
+        requested = self._variant(saved.model_options["encoding"], saved.seed)
+        differences = requested.difference(saved)
         if study.rates != self.rates:
-            different.append(
+            differences.append(
                 f"learning rates to choose among: {self.rates} here, {study.rates} there"
             )
-        if different:
-            lines = "\n  ".join(different)
+        if differences:
+            lines = "\n  ".join(differences)
             raise UserError(
                 f"{folder} holds another study than this comparison asks for; choose another --out, or give its "
                 f"settings:\n  {lines}"
             )
 
-    def _under(self, encoding: str, seed: int, rate: float | None = None) -> Experiment:
+    def _variant(self, encoding: str, seed: int, rate: float | None = None) -> Experiment:
+        """The experiment of a trial. rate: its learning rate, if that is tuned."""
         options = {**self.experiment.model_options, "encoding": encoding}
         training = self.experiment.training
         if rate is not None:
@@ -137,29 +148,31 @@ class Study:
         return replace(self.experiment, model_options=options, training=training, seed=seed)
 
     def tuning(self, folder: Path) -> list[Trial]:
-        """The trials that learning rates are chosen by."""
+        """The trials that train each encoding with each learning rate."""
         trials = []
         for spec, rate in itertools.product(self.encodings, self.rates):
-            experiment = self._under(spec, SEED, rate)
+            experiment = self._variant(spec, SEED, rate)
             name = f"{as_file_name(experiment.encoding)}-rate={rate:g}"
             trials.append(Trial(name, experiment, folder / "tuning" / name))
         return trials
 
     def trials(self, folder: Path, rates: Mapping[str, float] | None = None) -> list[Trial]:
-        """All of them, seed by seed, so that a study that is cut off has whole pairs. rates: the learning rate of each
-        encoding, by its label, where they are tuned. Raises UserError for two of one name."""
+        """All trials to compare, seed by seed, so that an interrupted study has whole pairs.
+
+        rates: the learning rate of each encoding by its label, if tuned. Raises UserError if two trials have one name.
+        """
         trials: list[Trial] = []
         for seed, spec in itertools.product(range(1, self.seeds + 1), self.encodings):
-            label = self._under(spec, seed).encoding
-            experiment = self._under(spec, seed, (rates or {}).get(label))
+            label = self._variant(spec, seed).encoding
+            experiment = self._variant(spec, seed, (rates or {}).get(label))
             name = f"{as_file_name(experiment.encoding)}-{seed}"
             trials.append(Trial(name, experiment, folder / name))
-        taken = [trial.name for trial in trials]
-        for name in taken:
-            if taken.count(name) > 1:
-                twice = [trial.experiment.encoding for trial in trials if trial.name == name]
+        names = [trial.name for trial in trials]
+        for name in names:
+            if names.count(name) > 1:
+                labels = [trial.experiment.encoding for trial in trials if trial.name == name]
                 raise UserError(
-                    f"two trials would be called {name}, of {' and '.join(twice)}; name each encoding once, and give "
+                    f"two trials would be called {name}, of {' and '.join(labels)}; name each encoding once, and give "
                     "files of your own different names"
                 )
         return trials
@@ -171,20 +184,20 @@ def _check_seeds(seeds: int) -> None:
 
 
 def _check_compared(experiment: Experiment) -> None:
-    """Raises UserError where other options leave nothing to the encodings that are compared."""
-    instead = overriding(experiment.model, experiment.model_options)
-    if not instead:
+    """Raises UserError if other options override the encoding in every attention."""
+    overrides = overriding(experiment.model, experiment.model_options)
+    if not overrides:
         return
-    chosen = [f"model.{name}={experiment.model_options[name]}" for name in instead]
-    omitted = [f"model.{name}" for name in instead]
+    assignments = [f"model.{name}={experiment.model_options[name]}" for name in overrides]
+    names = [f"model.{name}" for name in overrides]
     raise UserError(
-        f"--encodings would change nothing: {' and '.join(chosen)} take the place of it in every attention; omit "
-        f"{' or '.join(omitted)}"
+        f"--encodings would change nothing: {' and '.join(assignments)} take the place of it in every attention; omit "
+        f"{' or '.join(names)}"
     )
 
 
 def is_study(task: str | Path) -> bool:
-    """Whether this is the folder of a study, and not the name of a task. Raises UserError for any other folder."""
+    """Whether `task` is the folder of a study, not the name of a task. Raises UserError for any other folder."""
     folder = Path(task)
     if (folder / RECORD).is_file():
         return True
@@ -194,3 +207,43 @@ def is_study(task: str | Path) -> bool:
             "--encodings and --out"
         )
     return False
+
+
+# Learning rates -----------------------------------------------------------------------------------------------------
+
+
+def tuned_values(trials: Sequence[Trial], metric: Metric) -> list[dict[str, Any]]:
+    """What each finished trial reached: encoding, lr and value."""
+    rows = []
+    for trial in trials:
+        if trial.finished:
+            experiment = trial.experiment
+            result = read_result(trial.folder, experiment.hash)
+            rate = experiment.training["lr"]
+            measurement = {"lr": rate, "value": result[metric.name]}
+            rows.append({"encoding": experiment.encoding, **measurement})
+    return rows
+
+
+def best_rates(rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, float]:
+    """The best learning rate of each encoding; of equals, the first."""
+    best: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        best_row = best.setdefault(row["encoding"], row)
+        if metric.better(row["value"], best_row["value"]):
+            best[row["encoding"]] = row
+    return {encoding: row["lr"] for encoding, row in best.items()}
+
+
+def check_rates(rates: Sequence[float], settings: Mapping[str, Any]) -> None:
+    """Raises UserError for learning rates that cannot be compared."""
+    invalid = [rate for rate in rates if not 0 < rate < float("inf")]
+    if invalid or len(rates) == 1 or len(set(rates)) < len(rates):
+        text = ", ".join(map(str, rates))
+        raise UserError(
+            f"expected two different learning rates above 0 or more to choose among, got {text}; such as 0.002,0.004"
+        )
+    for rate in rates:
+        options_of(Training)["lr"].read_as("learning rates to choose among", rate)
+    if rates and "training.lr" in settings:
+        raise UserError("the learning rate is tuned, so it cannot be given too; omit training.lr")

@@ -9,7 +9,7 @@ from typing import Any
 from jarilab.comparison.pairs import Pairs, compare_pairs
 from jarilab.comparison.statistics import mean_interval
 from jarilab.comparison.trial import Trial
-from jarilab.comparison.verdicts import about_pairs, judged
+from jarilab.comparison.verdicts import describe_pairs, pair_row
 from jarilab.core.errors import UserError
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_run
@@ -21,28 +21,32 @@ from jarilab.tasks.metrics import Metric
 def tabulate(
     trials: Sequence[Trial], task: Task, unfinished: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """The table of finished trials. unfinished: what is said of the others. Raises UserError where budgets are not
-    equal."""
+    """The table of finished trials. unfinished: rows for the others.
+
+    Raises UserError if a folder holds a run with other settings.
+    """
     rows: list[dict[str, Any]] = []
     reference = trials[0].experiment
     for trial in trials:
         record = read_run(trial.folder)
-        held = read_experiment(record, trial.folder / "run.json")
-        unequal = trial.experiment.difference(held)
-        if unequal:
-            lines = "\n  ".join(unequal)
+        saved = read_experiment(record, trial.folder / "run.json")
+        differences = trial.experiment.difference(saved)
+        if differences:
+            lines = "\n  ".join(differences)
             raise UserError(
                 f"{trial.folder} cannot be compared: it holds another run than this comparison asks for; choose "
                 f"another --out, or give its settings:\n  {lines}"
             )
         result = read_result(trial.folder, trial.experiment.hash)
-        rows.append(_row(trial, held, result, task))
-    rows_of: dict[str, list[dict[str, Any]]] = {}
+        rows.append(_row(trial, saved, result, task))
+    rows_by_encoding: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        rows_of.setdefault(row["encoding"], []).append(row)
+        rows_by_encoding.setdefault(row["encoding"], []).append(row)
     metric = task.metric
-    summaries = [_summary(name, of_name, metric) for name, of_name in rows_of.items()]
-    pairs = _pairs(rows_of, metric)
+    summaries = [
+        _summary(name, encoding_rows, metric) for name, encoding_rows in rows_by_encoding.items()
+    ]
+    pairs = _pairs(rows_by_encoding, metric)
     return {
         "task": reference.task,
         "describe": task.describe(),
@@ -51,12 +55,14 @@ def tabulate(
         "trials": rows,
         "unfinished": list(unfinished),
         "encodings": summaries,
-        "differences": [judged(one, metric, pairs.seeds) for one in pairs.differences],
-        "pairs": about_pairs(pairs, rows[0]["held_out"], metric),
+        "differences": [pair_row(one, metric, pairs.seeds) for one in pairs.differences],
+        "pairs": describe_pairs(pairs, rows[0]["held_out"], metric),
     }
 
 
-def _row(trial: Trial, held: Experiment, result: Mapping[str, Any], task: Task) -> dict[str, Any]:
+def _row(
+    trial: Trial, experiment: Experiment, result: Mapping[str, Any], task: Task
+) -> dict[str, Any]:
     """A finished trial in the table."""
     metric = task.metric.name
     groups = {}
@@ -65,8 +71,8 @@ def _row(trial: Trial, held: Experiment, result: Mapping[str, Any], task: Task) 
         if key in result:
             groups[group] = result[key]
     return {
-        "encoding": held.encoding,
-        "seed": held.seed,
+        "encoding": experiment.encoding,
+        "seed": experiment.seed,
         "value": result[metric],
         "best_value": result["best"][metric],
         "groups": groups,
@@ -74,7 +80,7 @@ def _row(trial: Trial, held: Experiment, result: Mapping[str, Any], task: Task) 
         "parts": result.get("parts", {}),
         "hash": trial.experiment.hash,
         "held_out": int(result["examples"]),
-        "lr": held.training["lr"],
+        "lr": experiment.training["lr"],
         "parameters": result["parameters"],
         "examples": result["trained_examples"],
         "steps": result["steps"],
@@ -93,12 +99,12 @@ def _summary(name: str, rows: Sequence[Mapping[str, Any]], metric: Metric) -> di
     interval = mean_interval(values, first["held_out"], share=metric.share)
     groups, group_intervals = {}, {}
     for group in first["groups"]:
-        of_group = [row["groups"][group] for row in rows]
-        groups[group] = _mean(of_group)
+        group_values = [row["groups"][group] for row in rows]
+        groups[group] = _mean(group_values)
         examples = first["group_examples"].get(group)
         if examples:
-            ends = mean_interval(of_group, examples, share=metric.share)
-            group_intervals[group] = [ends.low, ends.high]
+            group_interval = mean_interval(group_values, examples, share=metric.share)
+            group_intervals[group] = [group_interval.low, group_interval.high]
 
     peaks = [row["peak_memory"] for row in rows if row["peak_memory"] is not None]
 
@@ -127,8 +133,7 @@ def _summary(name: str, rows: Sequence[Mapping[str, Any]], metric: Metric) -> di
 
 
 def _mean_parts(rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, Any]:
-    """The parts of several seeds, which were measured on the same examples, each with its interval; those that all of
-    them have."""
+    """The mean of each part over the seeds, with its interval; parts that every seed has."""
     means: dict[str, Any] = {}
     for by, parts in rows[0]["parts"].items():
         if any(by not in row["parts"] for row in rows):
@@ -136,8 +141,13 @@ def _mean_parts(rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, 
         means[by] = {}
         for name, part in parts.items():
             values = [row["parts"][by][name]["value"] for row in rows]
-            ends = mean_interval(values, part["examples"], share=metric.share)
-            means[by][name] = {**part, "value": ends.mean, "low": ends.low, "high": ends.high}
+            interval = mean_interval(values, part["examples"], share=metric.share)
+            means[by][name] = {
+                **part,
+                "value": interval.mean,
+                "low": interval.low,
+                "high": interval.high,
+            }
     return means
 
 
@@ -147,12 +157,12 @@ def _pairs(rows_of: Mapping[str, Sequence[Mapping[str, Any]]], metric: Metric) -
     for name, rows in rows_of.items():
         values[name] = {row["seed"]: row["value"] for row in rows}
     first, *_ = rows_of.values()
-    shared = sorted(set.intersection(*map(set, values.values())))
-    if not shared:  # some failed at every seed of another
+    common_seeds = sorted(set.intersection(*map(set, values.values())))
+    if not common_seeds:  # some failed at every seed of another
         return Pairs([], 0, None)
     paired = {}
-    for name, own in values.items():
-        paired[name] = [own[seed] for seed in shared]
+    for name, by_seed in values.items():
+        paired[name] = [by_seed[seed] for seed in common_seeds]
     return compare_pairs(paired, first[0]["held_out"], share=metric.share)
 
 

@@ -13,7 +13,7 @@ from jarilab.runs.options import deciding
 
 @dataclass(frozen=True)
 class Trial:
-    """One training of the study."""
+    """One training of a study."""
 
     name: str
     experiment: Experiment
@@ -31,12 +31,12 @@ class Trial:
 
     @property
     def log(self) -> Path:
-        """What it says while it trains."""
+        """The file of its output."""
         return self.folder.parent / f"{self.name}.log"
 
     @property
     def command(self) -> list[str]:
-        """The words that train it, as a person would type them."""
+        """The command that trains it, as a user would type it."""
         experiment = self.experiment
         words = ["jarilab", "train", experiment.task]
         words += ["--out", str(self.folder), "--threads", "1"]
@@ -55,6 +55,6 @@ class Trial:
         return words
 
     def words(self, snapshots: int) -> list[str]:
-        """What `jarilab` is told to train it. snapshots: of its weights, which change nothing else."""
+        """The arguments of `jarilab` that train it. snapshots: weights to keep, which change nothing else."""
         _, *words = self.command
         return [*words, "--snapshots", str(snapshots)]

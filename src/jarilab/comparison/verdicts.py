@@ -1,4 +1,4 @@
-"""What may be said of a pair: the one place that says whether an encoding is better than another."""
+"""Verdicts on pairs: the one place that decides whether an encoding is better than another."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from jarilab.comparison.pairs import Difference, Pairs
 from jarilab.tasks.metrics import Metric
 
 
-def judged(found: Difference, metric: Metric, seeds: int) -> dict[str, Any]:
-    """A pair in the table. better: the encoding that is, None where the pair is not ranked."""
+def pair_row(difference: Difference, metric: Metric, seeds: int) -> dict[str, Any]:
+    """A pair in the table. better: the better encoding, or None if the pair is not ranked."""
     better = None
-    if found.ranked:
-        better = found.first if metric.better(found.difference, 0.0) else found.second
+    if difference.ranked:
+        better = (
+            difference.first if metric.better(difference.difference, 0.0) else difference.second
+        )
     return {
-        "first": found.first,
-        "second": found.second,
-        "difference": found.difference,
-        "low": found.low,
-        "high": found.high,
+        "first": difference.first,
+        "second": difference.second,
+        "difference": difference.difference,
+        "low": difference.low,
+        "high": difference.high,
         "better": better,
-        "verdict": _verdict(found, better, metric, seeds),
+        "verdict": _verdict(difference, better, metric, seeds),
     }
 
 
-def _verdict(found: Difference, better: str | None, metric: Metric, seeds: int) -> str:
+def _verdict(difference: Difference, better: str | None, metric: Metric, seeds: int) -> str:
     if better is not None:
         return f"{better} is better"
-    if found.low is not None:
+    if difference.low is not None:
         noise = "seeds and examples" if metric.share else "the seeds"
         return f"below the noise of {noise}; not ranked"
     if seeds > 1:
@@ -35,20 +37,19 @@ def _verdict(found: Difference, better: str | None, metric: Metric, seeds: int) 
     return "one seed each, so not ranked: --seeds 5 would tell chance from encoding"
 
 
-def about_pairs(pairs: Pairs, held_out: int, metric: Metric) -> dict[str, Any]:
-    """How all pairs were compared: how many, over how many seeds, what their intervals say together, and the true
-    difference that would have been seen."""
+def describe_pairs(pairs: Pairs, held_out: int, metric: Metric) -> dict[str, Any]:
+    """How all pairs were compared: their number, the seeds, the correction and the detectable difference."""
     return {
         "count": len(pairs.differences),
         "seeds": pairs.seeds,
-        "seen": pairs.seen,
+        "seen": pairs.detectable,
         "correction": _correction(pairs, held_out, metric),
         "power": _power(pairs, metric),
     }
 
 
 def _correction(pairs: Pairs, held_out: int, metric: Metric) -> str | None:
-    if pairs.seen is None:
+    if pairs.detectable is None:
         return None
     count = len(pairs.differences)
     counted = "1 pair" if count == 1 else f"{count:,} pairs"
@@ -60,12 +61,12 @@ def _correction(pairs: Pairs, held_out: int, metric: Metric) -> str | None:
 
 
 def _power(pairs: Pairs, metric: Metric) -> str | None:
-    if pairs.seen is None:
+    if pairs.detectable is None:
         return None
-    size = f"{pairs.seen:.{metric.digits}f}"
-    seen = f"a true difference of {size}"
+    size = f"{pairs.detectable:.{metric.digits}f}"
+    difference = f"a true difference of {size}"
     if metric.share:
-        seen = f"a true difference of {100 * pairs.seen:.2f} percentage points"
-        if pairs.seen >= 1:
-            seen = "no true difference"
-    return f"With {pairs.seeds} seeds and such noise, {seen} would have been seen in four of five studies."
+        difference = f"a true difference of {100 * pairs.detectable:.2f} percentage points"
+        if pairs.detectable >= 1:
+            difference = "no true difference"
+    return f"With {pairs.seeds} seeds and such noise, {difference} would have been seen in four of five studies."

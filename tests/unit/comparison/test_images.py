@@ -9,7 +9,7 @@ import pytest
 import jarilab
 from helpers.browser import READ_CANVAS, Pages, assert_cover, image_pixels
 from jarilab.comparison.examples import example_of
-from jarilab.comparison.opening import blind_of, opening_of, weights_of
+from jarilab.comparison.lead_example import blind_of, lead_example, weights_of
 from jarilab.comparison.report import render
 from jarilab.pages.kit.blocks import unpacked
 from jarilab.runs.folder import read_experiment, read_run
@@ -39,7 +39,7 @@ def payload(image_runs: Path) -> dict[str, Any]:
         "trials": [],
         "differences": [],
     }
-    return made | {"blind": blind_of(examples), "opening": opening_of(examples, NAMES)}
+    return made | {"blind": blind_of(examples), "opening": lead_example(examples, NAMES)}
 
 
 def test_examples_are_their_images_with_what_is_expected_and_answered(pages: Pages, payload: dict[str, Any]) -> None:

@@ -89,7 +89,7 @@ def test_the_difference_that_is_told_is_seen_in_four_of_five_studies(encodings, 
     told = []
     for numbers_ES in numbers_MES:
         values = {str(number): row.tolist() for number, row in enumerate(numbers_ES)}
-        told.append(compare_pairs(values, 1, share=False).seen)
+        told.append(compare_pairs(values, 1, share=False).detectable)
     numbers_MES[:, 0] += np.sqrt(np.mean(np.square(told)))
     first_M = numbers_MES[:, 0].mean(-1) - numbers_MES[:, 1].mean(-1)
     assert (first_M > seed_half_widths(numbers_MES)[:, 0]).mean() == pytest.approx(0.8, abs=0.07)
@@ -158,14 +158,14 @@ def test_seeds_that_agree_by_chance_do_not_make_a_pair_sure():
 
 def test_what_is_no_share_and_does_not_differ_has_no_interval():
     pairs = compare_pairs({"a": [2.0, 2.0], "b": [1.0, 1.0]}, 1000, share=False)
-    assert (pairs.differences[0].low, pairs.differences[0].high, pairs.seen) == (None, None, None)
+    assert (pairs.differences[0].low, pairs.differences[0].high, pairs.detectable) == (None, None, None)
 
 
 def test_one_seed_has_no_intervals():
     pairs = compare_pairs({"a": [0.2], "b": [0.1], "c": [0.4]}, 1000)
     assert [(one.first, one.second) for one in pairs.differences] == list(itertools.combinations("abc", 2))
     assert {(one.low, one.high, one.ranked) for one in pairs.differences} == {(None, None, False)}
-    assert pairs.seen is None
+    assert pairs.detectable is None
 
 
 def test_one_encoding_has_no_pairs():

@@ -20,13 +20,13 @@ import pytest
 
 import jarilab
 from helpers.browser import Pages, assert_colours, decode_png, read_cells, read_pixels, until
-from jarilab.comparison import report_data
-from jarilab.comparison.opening import blind_of, opening_of
+from jarilab.comparison import report
+from jarilab.comparison.lead_example import blind_of, lead_example
 from jarilab.comparison.pairs import Difference, Pairs
 from jarilab.comparison.report import render
 from jarilab.comparison.table import tabulate
 from jarilab.comparison.trial import Trial
-from jarilab.comparison.verdicts import about_pairs, judged
+from jarilab.comparison.verdicts import describe_pairs, pair_row
 from jarilab.pages.kit.tones import tones_of
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.metrics import METRICS
@@ -101,11 +101,11 @@ def make_model(encoding: str, text: str, answer: str, expected: str, layers: int
 
 
 def opened(payload: Payload) -> Payload:
-    """The payload with what follows from the rest of it, as `report_data.payload` has it."""
+    """The payload with what follows from the rest of it, as `report.payload` has it."""
     metric, rows = payload["task"]["metric"], payload["summary"]
     ranked = [row["encoding"] for row in sorted(rows, key=lambda row: row["mean"], reverse=metric["higher"])]
     examples = payload["examples"]
-    payload |= {"tones": tones_of(ranked), "blind": blind_of(examples), "opening": opening_of(examples, ranked)}
+    payload |= {"tones": tones_of(ranked), "blind": blind_of(examples), "opening": lead_example(examples, ranked)}
     return payload
 
 
@@ -192,7 +192,7 @@ def make_payload(
             found.append(Difference(best["encoding"], row["encoding"], difference, *ends))
     pairs = Pairs(found, seeds, 0.0123 if seeds > 1 else None)
     metric = METRICS["exact_match"]
-    differences = [judged(one, metric, seeds) for one in found]
+    differences = [pair_row(one, metric, seeds) for one in found]
     made = {
         "title": f"arithmetic: {', '.join(goals)}",
         "model": "encoder_decoder",
@@ -208,7 +208,7 @@ def make_payload(
         },
         "summary": summary,
         "differences": differences,
-        "pairs": about_pairs(pairs, 100_000, metric),
+        "pairs": describe_pairs(pairs, 100_000, metric),
         "unfinished": [],
         "trials": trials,
         "examples": [
@@ -300,7 +300,7 @@ def measured_by(payload: Payload, metric: str, scale: float, offset: float = 0.0
     if payload["pairs"]["seen"] is not None:
         found = [Difference(row["first"], row["second"], row["difference"]) for row in payload["differences"]]
         pairs = Pairs(found, payload["pairs"]["seeds"], abs(scale) * payload["pairs"]["seen"])
-        payload["pairs"] = about_pairs(pairs, 100_000, METRICS[metric])
+        payload["pairs"] = describe_pairs(pairs, 100_000, METRICS[metric])
     return payload
 
 
@@ -1216,13 +1216,13 @@ def test_what_decides_the_budget_and_the_kind_of_model_are_told(tmp_path: Path) 
     jarilab.train("copy", tmp_path / "none-1", encoding="none", model="recurrent", settings=settings, threads=1)
     task = experiment.resolved.build_task()
     table = tabulate([Trial("none-1", experiment, tmp_path / "none-1")], task)
-    made = report_data.payload(table, [(experiment, tmp_path / "none-1")], task)
+    made = report.payload(table, [(experiment, tmp_path / "none-1")], task)
     assert made["model"] == made["what_ran"]["model"] == "recurrent"
     told = {name: value for name, value in made["what_ran"].items() if name.startswith("training: ")}
     assert told["training: epochs"] == 1.0
     assert told["training: tokens"] == 30
     assert not {"training: examples", "training: batch"} & told.keys(), "these decide nothing here"
-    plain = report_data.deciding(Experiment.of("copy", "none").training)
+    plain = report.deciding(Experiment.of("copy", "none").training)
     assert {"examples", "batch_size"} <= plain.keys(), "and these do"
 
 

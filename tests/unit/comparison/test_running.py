@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from helpers.runs import tiny
 from helpers.trials import Ended
-from jarilab.comparison import processes, running
-from jarilab.comparison.processes import ThisMachine, jobs_for, least_used, start
+from jarilab.comparison import running
+from jarilab.comparison.launchers import processes
+from jarilab.comparison.launchers.processes import LocalProcesses, jobs_for, least_used_gpu, start
 from jarilab.comparison.running import train_all
 from jarilab.comparison.study import Study
 from jarilab.comparison.trial import Trial
@@ -75,7 +76,7 @@ def test_rows_that_come_together_are_told_as_one(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "start", lambda *_: process)
     monkeypatch.setattr(running, "TrainingProgress", lambda names: told)
     monkeypatch.setattr(running.time, "sleep", tick)
-    train_all([trial], ThisMachine(1))
+    train_all([trial], LocalProcesses(1))
     assert told == [("none-1", {"step": 4, "loss": 2.0, "measured": "3 %"}), ("none-1", {"step": 6, "loss": 3.0})]
 
 
@@ -96,7 +97,7 @@ def test_a_trial_that_fails_is_told_without_the_programs_name(tmp_path, monkeypa
     monkeypatch.setattr(processes, "start", lambda *_: Ended(code))
     monkeypatch.setattr(running, "TrainingProgress", Told)
     monkeypatch.setattr(running.time, "sleep", lambda _: None)
-    assert train_all([trial], ThisMachine(1)) == {"none-1": reason}
+    assert train_all([trial], LocalProcesses(1)) == {"none-1": reason}
 
 
 def test_a_trial_that_another_process_trains_is_waited_for_and_goes_on(tmp_path, monkeypatch):
@@ -123,7 +124,7 @@ def test_a_trial_that_another_process_trains_is_waited_for_and_goes_on(tmp_path,
     monkeypatch.setattr(processes, "start", begin)
     monkeypatch.setattr(running, "TrainingProgress", Told)
     monkeypatch.setattr(running.time, "sleep", lambda _: tick(_) if locks else None)
-    assert train_all([first, second], ThisMachine(2)) == {}
+    assert train_all([first, second], LocalProcesses(2)) == {}
     assert started == ["t5-1"]
 
 
@@ -132,7 +133,7 @@ def test_a_trial_that_was_killed_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "start", lambda *_: Ended(-9))
     monkeypatch.setattr(running, "TrainingProgress", Told)
     monkeypatch.setattr(running.time, "sleep", lambda _: None)
-    assert train_all([trial], ThisMachine(1)) == {"none-1": "it was ended by the signal SIGKILL"}
+    assert train_all([trial], LocalProcesses(1)) == {"none-1": "it was ended by the signal SIGKILL"}
 
 
 def test_each_trial_sees_the_gpu_that_the_fewest_others_use(tmp_path, monkeypatch):
@@ -149,12 +150,12 @@ def test_each_trial_sees_the_gpu_that_the_fewest_others_use(tmp_path, monkeypatc
         return begun
 
     monkeypatch.setattr(processes, "start", begin)
-    first = ThisMachine(3, gpus=2).start(trials, {})
+    first = LocalProcesses(3, gpus=2).start(trials, {})
     assert seen == [0, 1, 0]
-    ThisMachine(3, gpus=2).start(trials[:1], {"a": first[0][1], "b": first[2][1]})
+    LocalProcesses(3, gpus=2).start(trials[:1], {"a": first[0][1], "b": first[2][1]})
     assert seen[-1] == 1, "0 has two"
     assert jobs_for(6, 2, 4) == 4, "as many as there are GPUs"
-    assert least_used([], 0) is None
+    assert least_used_gpu([], 0) is None
 
 
 def test_a_gpu_is_one_of_those_that_a_person_left(tmp_path, monkeypatch):

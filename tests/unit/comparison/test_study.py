@@ -7,7 +7,7 @@ import pytest
 
 import jarilab
 from helpers.runs import TINY
-from jarilab.comparison import comparing
+from jarilab.comparison import run_study
 from jarilab.comparison.study import Study
 from jarilab.core.errors import UserError
 
@@ -64,7 +64,7 @@ def trained(monkeypatch):
         names.extend(trial.name for trial in trials)
         return dict.fromkeys(names, "ValueError: x")
 
-    monkeypatch.setattr(comparing, "train_all", train_all)
+    monkeypatch.setattr(run_study, "train_all", train_all)
     return names
 
 

@@ -12,8 +12,8 @@ from helpers.runs import held, seal
 from jarilab.cli.results import table_text
 from jarilab.comparison.statistics import mean_interval
 from jarilab.comparison.table import tabulate
+from jarilab.comparison.table_export import figures_csv, latex, trials_csv
 from jarilab.comparison.trial import Trial
-from jarilab.comparison.writing import figures_csv, latex, trials_csv
 from jarilab.core.errors import UserError
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import FORMAT

@@ -6,8 +6,7 @@ import pytest
 
 import jarilab
 from helpers.runs import TINY
-from jarilab.comparison.study import Study
-from jarilab.comparison.tuning import best_rates, tuned
+from jarilab.comparison.study import Study, best_rates, tuned_values
 from jarilab.core.errors import UserError
 from jarilab.tasks.metrics import METRICS
 
@@ -46,7 +45,7 @@ def test_a_study_is_tuned_and_compared_with_what_was_best(tmp_path):
     study = Study.read(tmp_path / "study")
     trials = study.tuning(tmp_path / "study")
     task = study.experiment.resolved.build_task()
-    assert table["tuning"] == tuned(trials, task.metric)
+    assert table["tuning"] == tuned_values(trials, task.metric)
     chosen = best_rates(table["tuning"], task.metric)
     assert {row["encoding"]: row["lr"] for row in table["encodings"]} == chosen
     for row in table["trials"]:
@@ -68,7 +67,7 @@ def test_rates_that_cannot_be(tmp_path, rates):
     assert not (tmp_path / "study").exists()
 
 
-def test_a_rate_that_is_given_cannot_be_tuned(tmp_path):
+def test_a_rate_that_is_given_cannot_be_tuned_values(tmp_path):
     settings = {"training.lr": 0.1}
     with pytest.raises(UserError, match=r"the learning rate is tuned.*omit training\.lr"):
         jarilab.compare(TASK, tmp_path / "study", encodings=["none"], rates=[0.1, 0.2], settings=settings)

@@ -3,7 +3,7 @@
 import pytest
 
 from jarilab.comparison.pairs import Pairs, compare_pairs
-from jarilab.comparison.verdicts import about_pairs, judged
+from jarilab.comparison.verdicts import describe_pairs, pair_row
 from jarilab.tasks.metrics import METRICS
 
 
@@ -12,7 +12,7 @@ def verdict_of(metric, **values):
     metric = METRICS[metric]
     pairs = compare_pairs(values, 1000, share=metric.share)
     (found,) = pairs.differences
-    return judged(found, metric, pairs.seeds)
+    return pair_row(found, metric, pairs.seeds)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_verdicts_go_by_what_is_better(metric, a, b, verdict):
 def test_the_number_of_pairs_and_the_power_are_said():
     values = {name: [0.5, 0.52, 0.51] for name in "abcdef"}
     values["f"] = [0.9, 0.91, 0.94]
-    told = about_pairs(compare_pairs(values, 1000), 1000, METRICS["exact_match"])
+    told = describe_pairs(compare_pairs(values, 1000), 1000, METRICS["exact_match"])
     assert (told["count"], told["seeds"]) == (15, 3)
     assert told["correction"] == (
         "15 pairs: all intervals hold together in 95 % of studies (Tukey's range over 3 paired seeds and 1,000 "
@@ -70,12 +70,12 @@ def test_the_number_of_pairs_and_the_power_are_said():
 
 def test_one_pair_of_what_is_no_share():
     pairs = compare_pairs({"a": [20.0, 21.0], "b": [30.0, 30.5]}, 1000, share=False)
-    told = about_pairs(pairs, 1000, METRICS["bleu"])
+    told = describe_pairs(pairs, 1000, METRICS["bleu"])
     assert told["correction"].startswith("1 pair: all intervals hold together in 95 % of studies (Tukey's range over 2")
     assert "examples" not in told["correction"]
     assert f"a true difference of {told['seen']:.2f} would" in told["power"]
 
 
 def test_nothing_is_said_of_one_seed():
-    told = about_pairs(Pairs([], 1, None), 1000, METRICS["exact_match"])
+    told = describe_pairs(Pairs([], 1, None), 1000, METRICS["exact_match"])
     assert told == {"count": 0, "seeds": 1, "seen": None, "correction": None, "power": None}

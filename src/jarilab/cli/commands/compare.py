@@ -59,7 +59,7 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def add_resources(parser: Parser) -> None:
     """Add the options of trials on a cluster."""
-    from jarilab.comparison.resources import Resources
+    from jarilab.comparison.launchers.resources import Resources
     from jarilab.core.options import options_of
 
     parser.add_options("resources", options_of(Resources), title=CLUSTER)
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
     from jarilab import api
     from jarilab.cli.results import table_text
     from jarilab.cli.terminal import open_or_point_to, show
-    from jarilab.comparison.resources import Resources
+    from jarilab.comparison.launchers.resources import Resources
 
     keywords = {**options.verb, "resources": Resources(**options.resources)}
     if options.encodings is not None:

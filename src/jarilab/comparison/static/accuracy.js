@@ -103,8 +103,8 @@ function ranking() {
 /** The trials that failed or are not trained yet: what is shown flatters an encoding that fails at some seeds. */
 function leftOut() {
   if (!unfinished.length) return null;
-  const one = ({ encoding, seed, reason }) => el("li", {}, nameNode(t("seeded", encoding, seed)), ": ", sentence(reason));
-  return el("div", { class: "note", id: "left-out" }, el("p", {}, t("leftOut")), el("ul", {}, unfinished.map(one)));
+  const lineOf = ({ encoding, seed, reason }) => el("li", {}, nameNode(t("seeded", encoding, seed)), ": ", sentence(reason));
+  return el("div", { class: "note", id: "left-out" }, el("p", {}, t("leftOut")), el("ul", {}, unfinished.map(lineOf)));
 }
 
 function summaryTable() {
@@ -153,12 +153,12 @@ function drawAll() {
   drawBars(bars, metricTitle(), rows, ceiling.all, t("ceiling", shown(ceiling.all)));
   for (const box of groupBars.querySelectorAll(".chart")) {
     const { group } = box.dataset;
-    const own = summary.map((row) => {
+    const groupRows = summary.map((row) => {
       const [low, high] = row.group_intervals?.[group] ?? [];
       return { encoding: row.encoding, value: row.groups?.[group], low, high };
     });
     const [label, limit] = [t("groupLabel", metricTitle(), group), ceiling[group]];
-    drawBars(box, label, own, limit, t("ceilingShort", shown(limit)));
+    drawBars(box, label, groupRows, limit, t("ceilingShort", shown(limit)));
   }
   drawParts();
 }

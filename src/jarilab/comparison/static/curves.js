@@ -51,8 +51,8 @@ function chartOf(field, own, metric) {
 function chartsOf() {
   const metrics = unique(runs.filter(({ value }) => known(value)).map(({ metric }) => metric.name));
   const measured = metrics.map((name) => {
-    const own = runs.filter(({ metric }) => metric.name === name);
-    return chartOf("value", own, own[0].metric);
+    const measuredRuns = runs.filter(({ metric }) => metric.name === name);
+    return chartOf("value", measuredRuns, measuredRuns[0].metric);
   });
   return [...measured, chartOf("loss", runs, null)];
 }
@@ -74,8 +74,8 @@ function tableOfRuns() {
 function headline() {
   const [run] = runs;
   if (runs.length > 1) return t.parts("several", String(runs.length), listed(unique(runs.map(({ encoding }) => encoding))));
-  const said = [nameNode(run.encoding), run.loss.toFixed(4), whole(run.step)];
-  return known(run.value) ? t.parts("oneMeasured", ...said, words(run.metric), valueOf(run.metric, run.value)) : t.parts("one", ...said);
+  const figures = [nameNode(run.encoding), run.loss.toFixed(4), whole(run.step)];
+  return known(run.value) ? t.parts("oneMeasured", ...figures, words(run.metric), valueOf(run.metric, run.value)) : t.parts("one", ...figures);
 }
 
 let charts = [];

@@ -56,9 +56,9 @@ function limitLine({ width, left, right, y }, limit) {
 /** The end of each name's line, of several the middle one, and the height of the name, which keep their distance. */
 function endsOf(series, { names, height, y }) {
   const ends = names.map((name) => {
-    const own = series.filter((one) => one.name === name);
-    const last = own.map(({ points }) => points.at(-1)).sort((first, second) => first[1] - second[1])[Math.floor(own.length / 2)];
-    return { ...own[0], last, at: y(last[1]) };
+    const named = series.filter((line) => line.name === name);
+    const last = named.map(({ points }) => points.at(-1)).sort((first, second) => first[1] - second[1])[Math.floor(named.length / 2)];
+    return { ...named[0], last, at: y(last[1]) };
   }).sort((first, second) => first.at - second.at);
   for (let index = 1; index < ends.length; index += 1) ends[index].at = Math.max(ends[index].at, ends[index - 1].at + APART);
   let floor = height - FLOOR;
@@ -95,8 +95,8 @@ export function drawLines(box, label, series, looks, across, options) {
   const drawLine = (one) => toned(one.encoding, svg("g", {}, svg("path", { class: "line",
     "stroke-dasharray": DASHES[patternOf(one, looks)], d: `M${one.points.map(point).join("L")}` }), dots(one)));
   const edge = (points) => points.map(([right, up]) => point([right, clamp(up, laid.low, laid.high)])).join("L");
-  const band = ({ encoding, ends: own = [] }) => own.length > 1 && toned(encoding, svg("path", { class: "band",
-    d: `M${edge(own.map(([right, low]) => [right, low]))}L${edge(own.map(([right, , high]) => [right, high]).reverse())}Z` }));
+  const band = ({ encoding, ends: limits = [] }) => limits.length > 1 && toned(encoding, svg("path", { class: "band",
+    d: `M${edge(limits.map(([right, low]) => [right, low]))}L${edge(limits.map(([right, , high]) => [right, high]).reverse())}Z` }));
   const bands = measured.map(band).filter(Boolean);
   const lines = laid.names.flatMap((name) => measured.filter((one) => one.name === name)).map(drawLine);
   const words = ends.map(({ name, last }) => `${name} ${options.written(last[1])}`).join(", ");
@@ -113,6 +113,6 @@ export function pointsOf(curve, field, axis, logarithmic) {
 
 /** Whether a number falls so far that only powers of ten show it. */
 export function isWide(curves, field) {
-  const seen = curves.flatMap((curve) => curve.map((point) => point[field])).filter((value) => value > 0);
-  return seen.length > 0 && largest(seen) / smallest(seen) > 30;
+  const positive = curves.flatMap((curve) => curve.map((point) => point[field])).filter((value) => value > 0);
+  return positive.length > 0 && largest(positive) / smallest(positive) > 30;
 }

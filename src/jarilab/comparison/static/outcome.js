@@ -7,7 +7,7 @@ import { precisePercent } from "./numbers.js";
 import { bare, ceiling, differences, ordered, payload, ranked, shown } from "./study.js";
 import { capital, WORDS } from "./words.js";
 
-const LEARNED = 0.9; // from here on it is said to be told, not to be on its way
+const LEARNED = 0.9; // from here on it is called learned
 
 const t = speaking({
   learned: ["With positions {0} right. Without: {1}, at most {2} on average.", "위치를 알면 정답률 {0}, 모르면 {1}(평균 상한 {2})."],
@@ -24,17 +24,17 @@ const t = speaking({
 
 /** Whether an encoding is better than every other one, by the verdicts of the table. */
 function isBest(encoding) {
-  const own = differences.filter((row) => [row.first, row.second].includes(encoding));
-  return own.length > 0 && own.every((row) => row.better === encoding);
+  const pairs = differences.filter((row) => [row.first, row.second].includes(encoding));
+  return pairs.length > 0 && pairs.every((row) => row.better === encoding);
 }
 
 /** With a model that is told nothing, and the most that it can reach. */
-function againstCeiling(without, told, limit) {
-  const [top, second] = told;
+function againstCeiling(without, informed, limit) {
+  const [top, second] = informed;
   const most = precisePercent(limit);
   if (top.mean <= limit) {
-    if (told.length > 2) return t.parts("noneOf", String(told.length), most);
-    if (told.length > 1) return t.parts("neither", nameNode(top.encoding), nameNode(second.encoding), most);
+    if (informed.length > 2) return t.parts("noneOf", String(informed.length), most);
+    if (informed.length > 1) return t.parts("neither", nameNode(top.encoding), nameNode(second.encoding), most);
     return t.parts("notYet", nameNode(top.encoding), most);
   }
   if (top.mean < LEARNED) return t.parts("onItsWay", nameNode(top.encoding), precisePercent(top.mean), most);
@@ -48,8 +48,8 @@ export function headline() {
   const [best, second] = ranked;
   if (!best) return [payload.title];
   const without = ranked.find((row) => row.encoding === bare);
-  const told = ranked.filter((row) => row !== without);
-  if (exact && !ordered && without && told.length && known(ceiling.all)) return againstCeiling(without, told, ceiling.all);
+  const informed = ranked.filter((row) => row !== without);
+  if (exact && !ordered && without && informed.length && known(ceiling.all)) return againstCeiling(without, informed, ceiling.all);
   const [name, title] = [nameNode(best.encoding), t("metric")];
   if (!second) return t.parts("one", name, title, shown(best.mean));
   const rest = [shown(best.mean), nameNode(second.encoding), shown(second.mean)];

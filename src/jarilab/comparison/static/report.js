@@ -27,9 +27,9 @@ function fit() {
 /** The address keeps the section that was gone to, and the language where it is not the usual one. */
 function writeAddress() {
   const parts = location.hash.slice(1).split("&").filter((part) => part && !part.startsWith("lang="));
-  const kept = chosenLanguage() ? [...parts, `lang=${chosenLanguage()}`] : parts;
+  const sections = chosenLanguage() ? [...parts, `lang=${chosenLanguage()}`] : parts;
   try {
-    history.replaceState(null, "", `#${kept.join("&")}`);
+    history.replaceState(null, "", `#${sections.join("&")}`);
   } catch { /* a page inside a page (a notebook) has no address of its own */ }
 }
 function languageChanged() {

@@ -40,9 +40,9 @@ function trialRow(trial) {
 
 /** What makes each figure once more. */
 function commands() {
-  const told = trials.filter(({ command }) => command);
-  const one = ({ encoding, seed, command }) => [el("dt", {}, nameNode(t("seeded", encoding, seed))), el("dd", { lang: "en" }, el("code", { dir: "auto" }, command))];
-  return told.length > 0 && el("details", { id: "commands" }, el("summary", { "data-keep": "commands" }, t("commands")), el("dl", {}, told.map(one)));
+  const repeatable = trials.filter(({ command }) => command);
+  const entryOf = ({ encoding, seed, command }) => [el("dt", {}, nameNode(t("seeded", encoding, seed))), el("dd", { lang: "en" }, el("code", { dir: "auto" }, command))];
+  return repeatable.length > 0 && el("details", { id: "commands" }, el("summary", { "data-keep": "commands" }, t("commands")), el("dl", {}, repeatable.map(entryOf)));
 }
 
 export const run = {

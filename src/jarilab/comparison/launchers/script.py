@@ -1,5 +1,7 @@
-"""The trials of a study as a script for sbatch, for people whose cluster has no submitit, or another scheduler: each is
-a command line that may be given any number of times."""
+"""The trials of a study as a script for sbatch, for clusters without submitit.
+
+Each line is a command that may run any number of times.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jarilab.comparison.resources import Resources
+from jarilab.comparison.launchers.resources import Resources
 from jarilab.comparison.trial import Trial
 from jarilab.core.storage.files import write_text
 from jarilab.runs.jobs import CLUSTER
@@ -29,14 +31,14 @@ def write(
     trials: Sequence[Trial],
     study: Path,
     resources: Resources,
-    most: int | None,
+    limit: int | None,
     snapshots: int,
     grace: int,
 ) -> Path:
-    """Write `cluster/trials.sbatch` of the trials that are not finished; gives its path."""
+    """Write `cluster/trials.sbatch` for the unfinished trials and return its path."""
     folder = study / CLUSTER
     folder.mkdir(mode=0o700, exist_ok=True)
-    lines = ["#!/bin/bash", *resources.sbatch_lines(most, len(trials), grace)]
+    lines = ["#!/bin/bash", *resources.sbatch_lines(limit, len(trials), grace)]
     lines.append(f'#SBATCH --output="{folder.absolute()}/%A_%a.out"')
     lines += [f"cd {shlex.quote(str(Path.cwd()))} || exit 1", "export OMP_NUM_THREADS=1", RUN]
     lines.append('case "$SLURM_ARRAY_TASK_ID" in')

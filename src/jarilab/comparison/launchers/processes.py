@@ -1,4 +1,4 @@
-"""Where trials run: what is asked of an engine, and the engine of this machine, a process for each trial."""
+"""Engines of trials, and the engine of this machine, which starts a process for each trial."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from jarilab.comparison.job import tied
+from jarilab.comparison.launchers.job import tied
 from jarilab.comparison.trial import Trial
 
 
 class Running(ABC):
-    """A trial that was begun. returncode: of its command, once it has ended."""
+    """A trial that was started. returncode: of its command, once it has ended."""
 
     returncode: int | None = None
 
     @abstractmethod
     def poll(self) -> int | None:
-        """None while it trains or waits for its turn; then its returncode."""
+        """None while the trial trains or waits for its turn; then its return code."""
 
     @abstractmethod
     def end(self) -> None:
-        """Let it end as by SIGTERM, where it is ours to end."""
+        """End it as by SIGTERM, if this process started it."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Until it has ended, where it is ours to end."""
+        """Wait until it has ended, if this process started it."""
 
     @abstractmethod
     def failure(self, trial: Trial) -> str:
@@ -37,42 +37,41 @@ class Running(ABC):
 
 
 class Engine(ABC):
-    """Who runs trials. every: seconds between looks at them."""
+    """Starts trials. poll_seconds: time between two looks at them."""
 
-    every = 0.5
+    poll_seconds = 0.5
 
     @abstractmethod
     def start(
         self, waiting: Sequence[Trial], running: Mapping[str, Running]
     ) -> list[tuple[Trial, Running]]:
-        """Begin those of the waiting trials that may run now, beside those that are running, by their names."""
+        """Start those of the waiting trials that may run now. running: handles of the others, by name."""
 
 
-class Outlived(Running):
-    """A trial that another process trains: one that still ends after its comparison was killed, or a person's own. It
-    is waited for."""
+class OtherProcess(Running):
+    """A trial that another process trains, such as one that outlived its comparison."""
 
     def __init__(self, trial: Trial):
         self._trial = trial
 
     def poll(self) -> int | None:
-        """None while it trains; where it did not end, it waits for its turn again."""
+        """None while it trains. If it did not end well, it waits for its turn again."""
         if not self._trial.is_training:
             self.returncode = 0
         return self.returncode
 
     def end(self) -> None:
-        """It is not ours to end."""
+        """Does nothing: this process did not start it."""
 
     def wait(self) -> None:
-        """Nor to wait for, once we end."""
+        """Does nothing: this process did not start it."""
 
     def failure(self, trial: Trial) -> str:
-        return said_last(trial, 1)
+        return last_message(trial, 1)
 
 
 class Process(Running):
-    """A trial that is a child of this process, and ends with it, however that ends."""
+    """A trial that is a child of this process, and ends with it."""
 
     def __init__(self, child: subprocess.Popen[bytes], gpu: int | None):
         self._child = child
@@ -95,39 +94,41 @@ class Process(Running):
 
     def failure(self, trial: Trial) -> str:
         assert self.returncode is not None
-        return said_last(trial, self.returncode)
+        return last_message(trial, self.returncode)
 
 
-class ThisMachine(Engine):
-    """jobs: trials at once. snapshots: of the weights of each. gpus: how many of them share the trials, each trial on
-    one; none where there are none."""
+class LocalProcesses(Engine):
+    """Trials as processes of this machine.
+
+    jobs: trials at once. snapshots: weights to keep of each. gpus: how many GPUs share the trials, one trial each.
+    """
 
     def __init__(self, jobs: int, snapshots: int = 0, gpus: int | None = None):
         self._jobs = jobs
         self._snapshots = snapshots
-        self._gpus = gpus_here() if gpus is None else gpus
+        self._gpus = count_gpus() if gpus is None else gpus
 
     def start(
         self, waiting: Sequence[Trial], running: Mapping[str, Running]
     ) -> list[tuple[Trial, Running]]:
-        begun: list[tuple[Trial, Running]] = []
+        handles: list[tuple[Trial, Running]] = []
         for trial in waiting[: self._jobs - len(running)]:
             if trial.is_training:
-                begun.append((trial, Outlived(trial)))
+                handles.append((trial, OtherProcess(trial)))
                 continue
-            beside = [*running.values(), *(one for _, one in begun)]
-            gpu = least_used([getattr(one, "gpu", None) for one in beside], self._gpus)
-            begun.append((trial, start(trial, self._snapshots, gpu)))
-        return begun
+            active = [*running.values(), *(handle for _, handle in handles)]
+            gpu = least_used_gpu([getattr(handle, "gpu", None) for handle in active], self._gpus)
+            handles.append((trial, start(trial, self._snapshots, gpu)))
+        return handles
 
 
 def start(trial: Trial, snapshots: int, gpu: int | None = None) -> Process:
-    """Begin a trial, its log anew. gpu: the only one that it sees, counted among those that this process sees."""
+    """Start a trial with a new log. gpu: the only GPU that it sees, counted among those visible here."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if gpu is not None:
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        named = [name.strip() for name in seen.split(",") if name.strip()]
-        environment["CUDA_VISIBLE_DEVICES"] = named[gpu] if named else str(gpu)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = [name.strip() for name in visible.split(",") if name.strip()]
+        environment["CUDA_VISIBLE_DEVICES"] = names[gpu] if names else str(gpu)
     with trial.log.open("wb") as log:
         child = subprocess.Popen(
             tied(trial.words(snapshots)),
@@ -142,31 +143,35 @@ def start(trial: Trial, snapshots: int, gpu: int | None = None) -> Process:
     return Process(child, gpu)
 
 
-def gpus_here() -> int:
-    """How many there are for trials."""
+def count_gpus() -> int:
+    """The number of GPUs for trials."""
     return torch.cuda.device_count()
 
 
-def least_used(used: Sequence[int | None], gpus: int) -> int | None:
-    """The GPU that the fewest trials are on; None where there are none."""
+def least_used_gpu(used: Sequence[int | None], gpus: int) -> int | None:
+    """The GPU with the fewest trials; None without GPUs."""
     return min(range(gpus), key=used.count, default=None)
 
 
 def jobs_for(trials: int, cores: int, gpus: int = 0) -> int:
-    """How many trials to run at once, so that no GPU or, one thread each, no core is idle in the last round: 3 trials
-    on 2 cores run all at once, 5 in rounds of 3 and 2. A GPU has one at a time."""
+    """How many trials to run at once, so that no core and no GPU is idle in the last round.
+
+    With one thread each, 3 trials on 2 cores run all at once, and 5 run in rounds of 3 and 2. A GPU runs one at a time.
+    """
     if gpus:
         return min(trials, gpus)
     rounds = max(1, trials // cores)
     return -(-trials // rounds)
 
 
-def said_last(trial: Trial, code: int) -> str:
-    """What a trial said last: of a mistake (2) the whole message, without the program's name, which stands before ours;
-    else the last line."""
+def last_message(trial: Trial, code: int) -> str:
+    """The last message of a trial's log.
+
+    Of a mistake (exit code 2) it is the whole message, without the program's name. Otherwise it is the last line.
+    """
     if code < 0:
         return f"it was ended by the signal {signal.Signals(-code).name}"
     text = trial.log.read_text(encoding="utf-8", errors="replace").strip()
-    beginning = "\njarilab: " if code == 2 else "\n"
-    _, _, last = f"\n{text}".rpartition(beginning)
-    return last.replace("\n", "\n  ")
+    start = "\njarilab: " if code == 2 else "\n"
+    _, _, message = f"\n{text}".rpartition(start)
+    return message.replace("\n", "\n  ")

@@ -15,10 +15,10 @@ import pytest
 import jarilab
 from helpers.runs import TINY, train
 from jarilab.cli import main
-from jarilab.comparison import cluster as module
-from jarilab.comparison.cluster import Cluster
-from jarilab.comparison.places import NotRunError, Place
-from jarilab.comparison.resources import Resources
+from jarilab.comparison.launchers import cluster as module
+from jarilab.comparison.launchers.cluster import Cluster
+from jarilab.comparison.launchers.launcher import Launcher, NotRunError
+from jarilab.comparison.launchers.resources import Resources
 from jarilab.comparison.running import train_all
 from jarilab.comparison.study import Study
 from jarilab.core.errors import UserError
@@ -126,7 +126,7 @@ def slurm(tmp_path, monkeypatch):
 
 
 def cluster(folder, **resources):
-    return Cluster(folder, "slurm", Resources(**resources), most=4)
+    return Cluster(folder, "slurm", Resources(**resources), limit=4)
 
 
 def test_all_trials_are_one_array_with_what_was_asked_for(tmp_path, slurm):
@@ -139,7 +139,7 @@ def test_all_trials_are_one_array_with_what_was_asked_for(tmp_path, slurm):
     assert {f"#SBATCH --{one}" for one in expected | {"account=lab", "qos=low", "requeue", "signal=USR2@120"}} <= lines
     pickles = list((tmp_path / "study" / "cluster").glob("*.pkl"))
     assert len(pickles) == 2
-    assert all(b"jarilab.comparison.job" in path.read_bytes() for path in pickles), "the function is a name"
+    assert all(b"jarilab.comparison.launchers.job" in path.read_bytes() for path in pickles), "the function is a name"
 
 
 def test_a_driver_that_died_before_it_was_told_the_number_submits_nothing_again(tmp_path, slurm):
@@ -185,7 +185,7 @@ def test_a_job_that_left_the_queue_without_a_result_has_failed(tmp_path, slurm, 
     trials = study_of(folder, ["none"]).trials(folder)
     monkeypatch.setattr(module, "PATIENCE", 0.0)
     engine = cluster(folder)
-    engine.every = 0.01
+    engine.poll_seconds = 0.01
     failed = train_all(trials, engine)
     assert failed["none-1"].startswith("its job left the queue without a result, cancelled or ended from outside")
 
@@ -233,7 +233,7 @@ def test_a_script_for_sbatch_has_a_command_line_for_each_trial(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     study = study_of(tmp_path / "study", **{"training.examples": 32})
     with pytest.raises(NotRunError) as written:
-        Place(2, 2, "script", Resources(partition="gpu")).engine(study.trials(Path("study")), Path("study"))
+        Launcher(2, 2, "script", Resources(partition="gpu")).engine(study.trials(Path("study")), Path("study"))
     text = written.value.path.read_text()
     assert "#SBATCH --array=0-1%2\n" in text
     assert "#SBATCH --partition=gpu\n" in text

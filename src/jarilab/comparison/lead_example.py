@@ -1,4 +1,4 @@
-"""What a report opens with: the input, the two models, and the head and the cell of their maps that say most."""
+"""The example, the models, the head and the cell that a report opens with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ Site = Mapping[str, Any]
 
 
 def blind_of(examples: Sequence[Example]) -> str | None:
-    """The encoding that tells nothing: with it, equal tokens have equal rows in every head of the encoder."""
+    """The encoding without positions: with it, equal tokens have equal rows in every encoder head.
+
+    None if there is no such encoding.
+    """
     models = (model for example in examples for model in example["models"])
     return next((model["encoding"] for model in models if _is_blind(model)), None)
 
@@ -32,41 +35,44 @@ def _is_blind(model: Model) -> bool:
     return bool(known) and not any(known)
 
 
-def opening_of(examples: Sequence[Example], ranked: Sequence[str]) -> dict[str, Any] | None:
-    """The example, its one or two models (the better one last), site, head, query and key; None without maps.
+def lead_example(examples: Sequence[Example], ranked: Sequence[str]) -> dict[str, Any] | None:
+    """The example, models, site, head, query and key that a report opens with; None without maps.
 
-    ranked: encodings, the best first. An input is chosen that the better model answers and the other does not, if there
-    is one; then the head of the better model without which the loss of its answer rises most, or, where that was not
-    measured, the one farthest from chance; then the weight that says most.
+    Of the one or two models the better one is last. ranked: encodings, the best first. The example is one that the
+    better model answers and the other does not, if there is one. The head is the one of the better model whose removal
+    raises the loss of the answer most. If that was not measured, it is the head farthest above chance. The cell is the
+    weight farthest above an equal share.
     """
     blind = blind_of(examples)
-    pairs = [_pair(example["models"], blind, ranked) for example in examples]
-    shown = [number for number, pair in enumerate(pairs) if pair]
-    if not shown:
+    pair_indices = [_pair(example["models"], blind, ranked) for example in examples]
+    candidates = [number for number, pair in enumerate(pair_indices) if pair]
+    if not candidates:
         return None
-    chosen = max(shown, key=lambda number: _contrast(examples[number]["models"], pairs[number]))
-    models = pairs[chosen]
-    better = examples[chosen]["models"][models[-1]]
-    site, head = max(_heads(better), key=lambda one: _says(*one))
+    best = max(
+        candidates, key=lambda number: _contrast(examples[number]["models"], pair_indices[number])
+    )
+    indices = pair_indices[best]
+    better = examples[best]["models"][indices[-1]]
+    site, head = max(_heads(better), key=lambda entry: _salience(*entry))
     query, key = _cell(site, head)
-    measured = site["effects"] is not None
-    place = {"site": site["name"], "head": head, "query": query, "key": key, "measured": measured}
-    return {"example": chosen, "models": models, **place}
+    has_effects = site["effects"] is not None
+    cell = {"site": site["name"], "head": head, "query": query, "key": key, "measured": has_effects}
+    return {"example": best, "models": indices, **cell}
 
 
 def _pair(models: Sequence[Model], blind: str | None, ranked: Sequence[str]) -> list[int]:
-    """The numbers of those that stand side by side: the one that is told nothing, or the second best; then the best."""
+    """Indices of the models to compare: the one without positions or the second best, then the best."""
     numbers = {model["encoding"]: number for number, model in enumerate(models) if model["sites"]}
     by_rank = [name for name in ranked if name in numbers]
-    told = [name for name in by_rank if name != blind]
-    best = told[0] if told else blind
+    informed = [name for name in by_rank if name != blind]
+    best = informed[0] if informed else blind
     others = [name for name in (blind, *by_rank) if name in numbers and name != best]
     names = [*others[:1], best]
     return [numbers[name] for name in names if name in numbers]
 
 
 def _contrast(models: Sequence[Model], pair: Sequence[int]) -> tuple[bool, bool]:
-    """Whether the better one is right, and the other wrong."""
+    """Whether the better model is right, and whether the other one is wrong."""
     return models[pair[-1]]["correct"] is True, models[pair[0]]["correct"] is False
 
 
@@ -76,14 +82,14 @@ def _heads(model: Model) -> Iterator[tuple[Site, int]]:
             yield site, head
 
 
-def _says(site: Site, head: int) -> tuple[float, float]:
-    """How much there is to say of a head: its effect on the answer, and its distance from chance."""
+def _salience(site: Site, head: int) -> tuple[float, float]:
+    """The effect of a head on the answer, then its distance from chance."""
     effect = float("-inf") if site["effects"] is None else site["effects"][head]
     return effect, site["salience"][head]
 
 
 def _cell(site: Site, head: int) -> tuple[int, int]:
-    """Query and key of the weight that is farthest above an equal share of what the query may look at."""
+    """Query and key of the weight that is farthest above an equal share of the visible keys."""
     weights_QK = weights_of(site, head)
     queries, keys = weights_QK.shape
     seen_Q = np.full(queries, keys)

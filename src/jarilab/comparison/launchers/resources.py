@@ -1,4 +1,4 @@
-"""What a trial asks of a cluster."""
+"""What a trial requests from a cluster."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Resources:
 
     def __post_init__(self) -> None:
         for name in ("partition", "account", "qos", "constraint"):
-            given = getattr(self, name)
-            if given is not None and not _WORD.fullmatch(given):
+            value = getattr(self, name)
+            if value is not None and not _WORD.fullmatch(value):
                 raise UserError(
-                    f"{name}: expected a name that SLURM knows, without spaces or quotes; got {given!r}"
+                    f"{name}: expected a name that SLURM knows, without spaces or quotes; got {value!r}"
                 )
         if self.memory is not None and not _MEMORY.fullmatch(self.memory):
             raise UserError(f"memory: expected such as 8G or 500M; got {self.memory!r}")
@@ -58,68 +58,74 @@ class Resources:
 
     @property
     def minutes(self) -> int:
-        """The time, rounded up. Raises UserError for one that SLURM would not read."""
-        found = _TIME.fullmatch(self.time)
-        if found is None:
+        """The time in minutes, rounded up. Raises UserError for a text that SLURM cannot read."""
+        match = _TIME.fullmatch(self.time)
+        if match is None:
             raise UserError(
                 f"time: expected hours:minutes:seconds, minutes or days-hours, such as 2:00:00, 90 or 1-12; got "
                 f"{self.time!r}"
             )
-        numbers = [int(part) for part in found["parts"].split(":")]
-        days = found["days"]
+        numbers = [int(part) for part in match["parts"].split(":")]
+        days = match["days"]
         factors = (FACTORS if days is None else FACTORS_OF_DAYS)[len(numbers)]
         minutes = sum(number * factor for number, factor in zip(numbers, factors, strict=True))
         return int(-(-(minutes + 1440 * int(days or 0)) // 1))
 
     @property
-    def given(self) -> list[str]:
-        """The names of those that differ from what is usual."""
+    def changed(self) -> list[str]:
+        """The names of the options that differ from their defaults."""
         return [one.name for one in fields(self) if getattr(self, one.name) != one.default]
 
     def for_submitit(
-        self, scheduler: str, name: str, grace: int, most: int | None
+        self, scheduler: str, name: str, grace: int, limit: int | None
     ) -> dict[str, Any]:
-        """The parameters of an executor."""
+        """The parameters of a submitit executor."""
         if scheduler == "local":
             # Its own limit is two minutes; on this machine nobody else waits for the place.
             return {"timeout_min": 60 * 24 * 365, "gpus_per_node": self.gpus}
-        asked: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "name": name,
             "timeout_min": self.minutes,
             "cpus_per_task": self.cpus,
             "slurm_signal_delay_s": min(grace, 30 * self.minutes),
             "slurm_additional_parameters": {"requeue": True},
         }
-        asked |= {"gpus_per_node": self.gpus} if self.gpus else {}
-        asked |= {"slurm_array_parallelism": most} if most else {}
+        parameters |= {"gpus_per_node": self.gpus} if self.gpus else {}
+        parameters |= {"slurm_array_parallelism": limit} if limit else {}
         slurm = {"partition": self.partition, "account": self.account, "qos": self.qos}
         slurm |= {"mem": self.memory, "constraint": self.constraint}
-        return asked | {f"slurm_{key}": value for key, value in slurm.items() if value is not None}
+        return parameters | {
+            f"slurm_{key}": value for key, value in slurm.items() if value is not None
+        }
 
-    def sbatch_lines(self, most: int | None, trials: int, grace: int) -> list[str]:
+    def sbatch_lines(self, limit: int | None, trials: int, grace: int) -> list[str]:
         """The head of a script for sbatch."""
-        at_once = f"%{most}" if most else ""
-        asked = {"array": f"0-{trials - 1}{at_once}", "time": self.time, "cpus-per-task": self.cpus}
-        asked |= {"gpus-per-node": self.gpus or None, "partition": self.partition}
-        asked |= {"mem": self.memory, "account": self.account, "qos": self.qos}
-        asked |= {"constraint": self.constraint}
-        asked |= {"signal": f"B:USR2@{min(grace, 30 * self.minutes)}", "open-mode": "append"}
-        named = [f"#SBATCH --{key}={value}" for key, value in asked.items() if value is not None]
-        return [*named, "#SBATCH --requeue"]
+        suffix = f"%{limit}" if limit else ""
+        options = {
+            "array": f"0-{trials - 1}{suffix}",
+            "time": self.time,
+            "cpus-per-task": self.cpus,
+        }
+        options |= {"gpus-per-node": self.gpus or None, "partition": self.partition}
+        options |= {"mem": self.memory, "account": self.account, "qos": self.qos}
+        options |= {"constraint": self.constraint}
+        options |= {"signal": f"B:USR2@{min(grace, 30 * self.minutes)}", "open-mode": "append"}
+        lines = [f"#SBATCH --{key}={value}" for key, value in options.items() if value is not None]
+        return [*lines, "#SBATCH --requeue"]
 
     def advice(self) -> str:
-        """What to do where SLURM refuses."""
-        there = partitions()
-        if self.partition is not None and there and self.partition not in there:
-            return f"expected --partition {' or '.join(there)}, got {self.partition}"
-        asked = ", ".join(f"--{name} {getattr(self, name)}" for name in self.given)
-        return f"`sinfo` lists what there is; asked for: {asked or 'what is usual'}"
+        """What to do if SLURM refuses."""
+        available = partitions()
+        if self.partition is not None and available and self.partition not in available:
+            return f"expected --partition {' or '.join(available)}, got {self.partition}"
+        requested = ", ".join(f"--{name} {getattr(self, name)}" for name in self.changed)
+        return f"`sinfo` lists what there is; asked for: {requested or 'what is usual'}"
 
 
 def partitions() -> list[str]:
-    """Those that SLURM has here; none where it does not say."""
+    """The partitions that SLURM has here; empty if it does not say."""
     if shutil.which("sinfo") is None:
         return []
     command = ["sinfo", "--noheader", "--format", "%R"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    return sorted(set(told.stdout.split()))
+    output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return sorted(set(output.stdout.split()))

@@ -1,5 +1,7 @@
-"""The job of a trial: the one function that a scheduler's pickle names, and words of a command line. Nothing heavy is
-imported here, since the process that waits for the command stays as long as the command."""
+"""The job of a trial: the function that a scheduler's pickle names.
+
+It imports nothing heavy, because the process that waits for the command lives as long as the command.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,20 @@ def tied(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "jarilab.cli.supervised_child", *words]
 
 
-def train_as_told(words: Sequence[str], folder: str, log: str, exit_file: str) -> None:
-    """`jarilab` with these words, which train in this folder; what it says goes to the end of the log, its exit code
-    into a file."""
+def train_trial(words: Sequence[str], folder: str, log: str, exit_file: str) -> None:
+    """Run `jarilab` with these words, which train in `folder`.
+
+    The output is appended to the log. The exit code goes into a file.
+    """
     global _child
     _wait_for(Path(folder))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with Path(log).open("ab") as said:
+    with Path(log).open("ab") as output:
         _child = subprocess.Popen(
             tied(words),
             stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             env=environment,
         )
     code = _child.wait()
@@ -50,15 +54,17 @@ def train_as_told(words: Sequence[str], folder: str, log: str, exit_file: str) -
 
 
 def _wait_for(folder: Path) -> None:
-    """Until the same trial, as it was before it was queued again, has written its checkpoint and ended."""
-    until = time.monotonic() + PATIENCE
-    while is_training(folder) and time.monotonic() < until:
+    """Wait until an earlier job of the same trial has written its checkpoint and ended."""
+    deadline = time.monotonic() + PATIENCE
+    while is_training(folder) and time.monotonic() < deadline:
         time.sleep(0.5)
 
 
 def interrupted(words: Sequence[str], folder: str, log: str, exit_file: str) -> Any:
-    """What submitit calls when time is up or the job is preempted: the command writes its checkpoint and ends, and the
-    same is queued again."""
+    """Called by submitit when time is up or the job is preempted.
+
+    The command writes its checkpoint and ends, and the same command is queued again.
+    """
     from submitit.helpers import DelayedSubmission
 
     if _child is not None:
@@ -66,7 +72,7 @@ def interrupted(words: Sequence[str], folder: str, log: str, exit_file: str) -> 
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(_child.pid, signal.SIGTERM)
             os.waitpid(_child.pid, 0)
-    return DelayedSubmission(train_as_told, words, folder, log, exit_file)
+    return DelayedSubmission(train_trial, words, folder, log, exit_file)
 
 
-train_as_told.checkpoint = interrupted  # type: ignore[attr-defined]
+train_trial.checkpoint = interrupted  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy
 import pytest
 
-from jarilab.comparison.opening import KINDS, blind_of, opening_of
+from jarilab.comparison.lead_example import KINDS, blind_of, lead_example
 
 
 def a_site(name: str, effects: list[float] | None, weights: Any = None, equal: float = 0.5) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def a_model(encoding: str, correct: bool | None, sites: list[dict[str, Any]] | N
 def test_the_input_is_one_that_the_better_model_answers_and_the_blind_one_does_not() -> None:
     sides = [(True, True), (False, False), (False, True), (False, True)]
     examples = [{"models": [a_model("deaf", deaf), a_model("loud", loud)]} for deaf, loud in sides]
-    opening = opening_of(examples, ["loud", "deaf"])
+    opening = lead_example(examples, ["loud", "deaf"])
     assert opening is not None
     assert (opening["example"], opening["models"]) == (2, [0, 1]), "the first of these"
 
@@ -37,11 +37,11 @@ def test_the_input_is_one_that_the_better_model_answers_and_the_blind_one_does_n
 def test_the_models_are_the_blind_one_and_the_best() -> None:
     models = [a_model("loud", True), a_model("best", True), a_model("deaf", False)]
     assert blind_of([{"models": models}]) == "deaf"
-    assert opening_of([{"models": models}], ["best", "loud", "deaf"])["models"] == [2, 1]
-    assert opening_of([{"models": models}], ["deaf", "loud", "best"])["models"] == [2, 0], "the best that is told"
-    assert opening_of([{"models": models[:2]}], ["best", "loud"])["models"] == [0, 1], "the second beside the best"
-    assert opening_of([{"models": models[:1]}], ["loud"])["models"] == [0]
-    assert opening_of([{"models": models[2:]}], ["deaf"])["models"] == [0]
+    assert lead_example([{"models": models}], ["best", "loud", "deaf"])["models"] == [2, 1]
+    assert lead_example([{"models": models}], ["deaf", "loud", "best"])["models"] == [2, 0], "the best that is told"
+    assert lead_example([{"models": models[:2]}], ["best", "loud"])["models"] == [0, 1], "the second beside the best"
+    assert lead_example([{"models": models[:1]}], ["loud"])["models"] == [0]
+    assert lead_example([{"models": models[2:]}], ["deaf"])["models"] == [0]
 
 
 def test_the_cell_is_no_token_that_can_look_at_nothing_else() -> None:
@@ -50,7 +50,7 @@ def test_the_cell_is_no_token_that_can_look_at_nothing_else() -> None:
     site["weights"] = base64.b64encode(numpy.rint(numpy.array(weights) * 65535).astype("<u2").tobytes()).decode()
     cells = {}
     for kind in KINDS.values():
-        opening = opening_of([{"models": [a_model("loud", True, [site | {"kind": kind}])]}], ["loud"])
+        opening = lead_example([{"models": [a_model("loud", True, [site | {"kind": kind}])]}], ["loud"])
         assert opening is not None
         cells[kind] = opening["query"], opening["key"]
     assert cells == {KINDS["encoder"]: (0, 0), KINDS["cross"]: (0, 0), KINDS["decoder"]: (1, 1)}
@@ -66,19 +66,19 @@ def test_the_cell_is_no_token_that_can_look_at_nothing_else() -> None:
 )
 def test_the_head_is_the_one_without_which_the_answer_suffers_most(effects: Any, where: Any, measured: bool) -> None:
     sites = [a_site(f"encoder.{layer}", of_layer) for layer, of_layer in enumerate(effects)]
-    opening = opening_of([{"models": [a_model("loud", True, sites)]}], ["loud"])
+    opening = lead_example([{"models": [a_model("loud", True, sites)]}], ["loud"])
     assert opening is not None
     assert (opening["site"], opening["head"], opening["measured"]) == (*where, measured)
 
 
 def test_the_cell_is_the_largest_weight() -> None:
     weights = [[[0.1, 0.2, 0.1], [0.1, 0.1, 0.1]], [[0.1, 0.2, 0.1], [0.3, 0.1, 0.9]]]
-    opening = opening_of([{"models": [a_model("loud", True, [a_site("encoder.0", [0.0, 1.0], weights)])]}], ["loud"])
+    opening = lead_example([{"models": [a_model("loud", True, [a_site("encoder.0", [0.0, 1.0], weights)])]}], ["loud"])
     assert opening is not None
     assert (opening["head"], opening["query"], opening["key"]) == (1, 1, 2)
 
 
 def test_nothing_is_opened_without_maps() -> None:
-    assert opening_of([], ["loud"]) is None
-    assert opening_of([{"models": [a_model("loud", True, [])]}], ["loud"]) is None
+    assert lead_example([], ["loud"]) is None
+    assert lead_example([{"models": [a_model("loud", True, [])]}], ["loud"]) is None
     assert blind_of([]) is None

@@ -1,8 +1,8 @@
-"""The engine of clusters: trials as jobs of SLURM, or of this machine for trying it out, through submitit.
+"""The engine of clusters: trials as jobs of SLURM, or of this machine to try it out, through submitit.
 
-submitit keeps what a job does as a pickle in the study's `cluster/`, which only its owner may enter, and the job
-unpickles it. In it is one function of job.py and the words of a command line: nothing of a run. Jobs outlive the
-driver, which finds them again by `cluster/jobs.json`.
+submitit keeps the function of a job as a pickle in the study's `cluster/`, which only its owner may enter. The pickle
+holds one function of job.py and the words of a command line, nothing of a run. Jobs outlive the driver, which finds
+them again by `cluster/jobs.json`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from jarilab.comparison.job import train_as_told
-from jarilab.comparison.processes import Engine, Outlived, Running, said_last
-from jarilab.comparison.resources import Resources
+from jarilab.comparison.launchers.job import train_trial
+from jarilab.comparison.launchers.processes import Engine, OtherProcess, Running, last_message
+from jarilab.comparison.launchers.resources import Resources
 from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.storage.files import read_json
@@ -38,16 +38,19 @@ EXITS = "exits"
 
 
 class Cluster(Engine):
-    """study: its folder. most: trials at once; as many as the cluster has room for by default."""
+    """Runs trials as jobs of a scheduler.
 
-    every = 2.0
+    study: its folder. limit: trials at once; as many as the cluster runs by default.
+    """
+
+    poll_seconds = 2.0
 
     def __init__(
         self,
         study: Path,
         scheduler: Scheduler,
         resources: Resources,
-        most: int | None,
+        limit: int | None,
         snapshots: int = 0,
     ):
         self._submitit: Any = import_optional("submitit", "cluster")
@@ -57,19 +60,19 @@ class Cluster(Engine):
         self.folder = study / CLUSTER
         self._scheduler = scheduler
         self._resources = resources
-        self._most = most
+        self._limit = limit
         self._snapshots = snapshots
         self._alive: dict[str, TrialJob] = {}
-        self._asked = float("-inf")
+        self._asked_at = float("-inf")
         _private(self.folder)
         (self.folder / EXITS).mkdir(exist_ok=True)
 
     def alive(self) -> dict[str, TrialJob]:
-        """The trials whose jobs are queued or running; what was so last where the scheduler does not answer now."""
-        if time.monotonic() - self._asked >= self.every:
+        """The trials whose jobs are queued or running. The last answer, if the scheduler does not respond."""
+        if time.monotonic() - self._asked_at >= self.poll_seconds:
             with contextlib.suppress(UnreachableError):
                 self._alive = jobs_file.jobs_alive(self.study)
-            self._asked = time.monotonic()
+            self._asked_at = time.monotonic()
         return self._alive
 
     def start(
@@ -78,24 +81,24 @@ class Cluster(Engine):
         if not waiting:
             return []
         alive = self._certainly_alive()
-        begun: list[tuple[Trial, Running]] = []
-        fresh = []
+        handles: list[tuple[Trial, Running]] = []
+        new_trials = []
         for trial in waiting:
             if self.name_of(trial) in alive:
-                begun.append((trial, OnCluster(self, trial)))
+                handles.append((trial, ClusterJob(self, trial)))
             elif trial.is_training:
-                begun.append((trial, Outlived(trial)))
+                handles.append((trial, OtherProcess(trial)))
             else:
-                fresh.append(trial)
-        if self._scheduler == "local" and self._most is not None:
-            fresh = fresh[: max(0, self._most - len(running) - len(begun))]
-        if fresh:
-            self._submit(fresh)
-            begun += [(trial, OnCluster(self, trial)) for trial in fresh]
-        return begun
+                new_trials.append(trial)
+        if self._scheduler == "local" and self._limit is not None:
+            new_trials = new_trials[: max(0, self._limit - len(running) - len(handles))]
+        if new_trials:
+            self._submit(new_trials)
+            handles += [(trial, ClusterJob(self, trial)) for trial in new_trials]
+        return handles
 
     def _certainly_alive(self) -> dict[str, TrialJob]:
-        """What is asked before anything is submitted: not to know is no reason to submit twice. Raises UserError."""
+        """The same, asked anew before a submission. Raises UserError if the scheduler does not respond."""
         try:
             self._alive = jobs_file.jobs_alive(self.study)
         except UnreachableError as error:
@@ -106,11 +109,11 @@ class Cluster(Engine):
         return self._alive
 
     def name_of(self, trial: Trial) -> str:
-        """Its folder in that of the study, which jobs.json calls it by."""
+        """The name of a trial in jobs.json: its folder in that of the study."""
         return trial.folder.relative_to(self.study).as_posix()
 
     def exit_file(self, trial: Trial) -> Path:
-        """Where its job writes the exit code."""
+        """The file of a job's exit code."""
         return (self.folder / EXITS / f"{trial.name}.json").absolute()
 
     def _submit(self, trials: Sequence[Trial]) -> None:
@@ -119,20 +122,20 @@ class Cluster(Engine):
         for array in arrays:
             job = self._submit_array(array)
             names = ", ".join(trial.name for trial in array)
-            ends = "scancel" if self._scheduler == "slurm" else "kill"
+            end_command = "scancel" if self._scheduler == "slurm" else "kill"
             print(
                 f"jarilab: submitted {names} as {self._scheduler} job {job}, which needs this command no more: given "
-                f"again it finds the job and waits; `{ends} {job}` ends it",
+                f"again it finds the job and waits; `{end_command} {job}` ends it",
                 file=sys.stderr,
             )
 
     def _submit_array(self, trials: Sequence[Trial]) -> str:
-        """One submission, written down before it is made; gives the number of the job."""
+        """Record a submission, then make it; return the number of the job."""
         names = tuple(map(self.name_of, trials))
         submission = Submission(self._scheduler, f"jari-{secrets.token_hex(6)}", names)
         jobs_file.keep(self.study, submission)
         try:
-            numbers = self._given_numbers(submission, trials)
+            numbers = self._submitted_numbers(submission, trials)
         except UserError:
             jobs_file.drop(self.study, submission)
             raise
@@ -140,30 +143,30 @@ class Cluster(Engine):
         jobs_file.keep(self.study, jobs_file.numbered(submission, job))
         return job
 
-    def _given_numbers(self, submission: Submission, trials: Sequence[Trial]) -> list[str]:
-        """The numbers of the jobs that these trials have become. Raises UserError where they are refused."""
-        words, folders, logs, exits = [], [], [], []
+    def _submitted_numbers(self, submission: Submission, trials: Sequence[Trial]) -> list[str]:
+        """Submit the trials and return the numbers of their jobs. Raises UserError if they are refused."""
+        words, folders, logs, exit_files = [], [], [], []
         for trial in trials:
             trial.log.write_bytes(b"")
             self.exit_file(trial).unlink(missing_ok=True)
             words.append(trial.words(self._snapshots))
             folders.append(str(trial.folder.absolute()))
             logs.append(str(trial.log.absolute()))
-            exits.append(str(self.exit_file(trial)))
+            exit_files.append(str(self.exit_file(trial)))
         with _safe_path():
             executor = self._executor(submission.name)
             try:
-                submitted = executor.map_array(train_as_told, words, folders, logs, exits)
+                jobs = executor.map_array(train_trial, words, folders, logs, exit_files)
             except self._submitit.core.utils.FailedJobError as error:
                 raise self._refused(error) from None
-        return [one.job_id for one in submitted]
+        return [job.job_id for job in jobs]
 
     def _executor(self, name: str) -> Any:
         python = f"{shlex.quote(sys.executable)} -P"
         folder, kind = self.folder.absolute(), self._scheduler
-        given = {f"{kind}_max_num_timeout": TIMEOUTS, f"{kind}_python": python}
-        executor = self._submitit.AutoExecutor(folder=folder, cluster=kind, **given)
-        executor.update_parameters(**self._resources.for_submitit(kind, name, GRACE, self._most))
+        options = {f"{kind}_max_num_timeout": TIMEOUTS, f"{kind}_python": python}
+        executor = self._submitit.AutoExecutor(folder=folder, cluster=kind, **options)
+        executor.update_parameters(**self._resources.for_submitit(kind, name, GRACE, self._limit))
         return executor
 
     def _refused(self, error: Exception) -> UserError:
@@ -175,32 +178,35 @@ class Cluster(Engine):
         return UserError(f"SLURM does not take the trials: {reason}; {self._resources.advice()}")
 
 
-class OnCluster(Running):
-    """A trial's job. It ends by itself: it is not ours to end with us."""
+class ClusterJob(Running):
+    """A trial's job. It does not end with this process."""
 
     def __init__(self, cluster: Cluster, trial: Trial):
         self._cluster = cluster
         self._trial = trial
-        self._gone: float | None = None
+        self._missing_since: float | None = None
 
     def poll(self) -> int | None:
-        """None while its job is queued or running. A requeued one that has just left a node may be in no list for a
-        moment, and a result that was written on another machine may be late here."""
+        """None while its job is queued or running.
+
+        A requeued job that has just left a node may be in no list for a moment. A result written on another machine may
+        appear late.
+        """
         if self._trial.finished:
             self.returncode = 0
         elif self._cluster.name_of(self._trial) in self._cluster.alive():
-            self._gone = None
-        elif self._gone is None:
-            self._gone = time.monotonic()
-        elif self._exit_code() is not None or time.monotonic() - self._gone > PATIENCE:
+            self._missing_since = None
+        elif self._missing_since is None:
+            self._missing_since = time.monotonic()
+        elif self._exit_code() is not None or time.monotonic() - self._missing_since > PATIENCE:
             self.returncode = self._exit_code() or 1
         return self.returncode
 
     def end(self) -> None:
-        """It goes on without us."""
+        """Does nothing: the job continues without this process."""
 
     def wait(self) -> None:
-        """It goes on without us."""
+        """Does nothing: the job continues without this process."""
 
     def _exit_code(self) -> int | None:
         file = self._cluster.exit_file(self._trial)
@@ -209,26 +215,26 @@ class OnCluster(Running):
     def failure(self, trial: Trial) -> str:
         code = self._exit_code()
         if code is not None and trial.log.stat().st_size:
-            return said_last(trial, code)
+            return last_message(trial, code)
         return f"its job left the queue without a result, cancelled or ended from outside; see {self._cluster.folder}"
 
 
 @contextlib.contextmanager
 def _safe_path() -> Iterator[None]:
-    """What is started here has no current folder on its import path: a statistics.py lying there is not executed."""
-    before = os.environ.get("PYTHONSAFEPATH")
+    """Child processes do not have the current folder on their import path, so a statistics.py there is not executed."""
+    previous = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
         yield
     finally:
-        if before is None:
+        if previous is None:
             del os.environ["PYTHONSAFEPATH"]
         else:
-            os.environ["PYTHONSAFEPATH"] = before
+            os.environ["PYTHONSAFEPATH"] = previous
 
 
 def _private(folder: Path) -> None:
-    """A folder for its owner alone: what lies in it is executed. Raises UserError where somebody else owns it."""
+    """Make a folder for its owner alone, since jobs execute its files. Raises UserError if another user owns it."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_uid != os.getuid():

@@ -1,4 +1,4 @@
-"""The table for other programs: CSV, one line for each figure and one for each trial, and LaTeX."""
+"""The table for other programs: CSV with a line for each figure and each trial, and LaTeX."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPECIAL = {
 
 
 def figures_csv(table: Mapping[str, Any]) -> str:
-    """Every mean of every encoding with its interval: of all examples, of each group, and by what examples are like."""
+    """Every mean of every encoding with its interval: of all examples, of each group, and of each part."""
     rows = []
     for row in table["encodings"]:
         shared = {"encoding": row["encoding"], "seeds": row["trials"], "metric": table["metric"]}
@@ -36,16 +36,16 @@ def figures_csv(table: Mapping[str, Any]) -> str:
 
 
 def _figures(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    of_all = {"examples": row["held_out"]}
-    ends = {"low": row["low"], "high": row["high"]}
-    yield {"checkpoint": "last", "value": row["mean"], **of_all, **ends}
-    yield {"checkpoint": "best", "value": row["best_mean"], **of_all}
+    all_examples = {"examples": row["held_out"]}
+    interval = {"low": row["low"], "high": row["high"]}
+    yield {"checkpoint": "last", "value": row["mean"], **all_examples, **interval}
+    yield {"checkpoint": "best", "value": row["best_mean"], **all_examples}
 
     for group, value in row["groups"].items():
         low, high = row["group_intervals"].get(group, (None, None))
-        of_group = {"by": "group", "of": group, "examples": row["group_examples"].get(group)}
-        measured = {"value": value, "low": low, "high": high}
-        yield {"checkpoint": "last", **of_group, **measured}
+        group_fields = {"by": "group", "of": group, "examples": row["group_examples"].get(group)}
+        estimate = {"value": value, "low": low, "high": high}
+        yield {"checkpoint": "last", **group_fields, **estimate}
 
     for by, parts in row["parts"].items():
         for name, part in parts.items():
@@ -66,16 +66,16 @@ def _csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def latex(table: Mapping[str, Any]) -> str:
-    """The table of encodings as a tabular, with the commands of its trials as comments."""
+    """The table of encodings as a LaTeX tabular, with the commands of its trials as comments."""
     metric = METRICS[table["metric"]]
     groups = list(table["encodings"][0]["groups"])
     titles = ["encoding", metric.title, "95 % interval", "best", *groups, "parameters", "s/step"]
     columns = "l" + "r" * (len(titles) - 1)
-    lines = _comments(_said(table))
+    lines = _comments(_sentences(table))
     lines += [rf"\begin{{tabular}}{{{columns}}}", r"\hline", _line(titles), r"\hline"]
     for row in table["encodings"]:
-        trials = [one for one in table["trials"] if one["encoding"] == row["encoding"]]
-        lines += _comments(one["command"] for one in trials)
+        trials = [trial for trial in table["trials"] if trial["encoding"] == row["encoding"]]
+        lines += _comments(trial["command"] for trial in trials)
         lines.append(_line(_cells(row, metric, groups)))
     if table["ceiling"]:
         lines.append(_line(_ceiling(table["ceiling"], metric, groups)))
@@ -84,12 +84,12 @@ def latex(table: Mapping[str, Any]) -> str:
 
 
 def _comments(texts: Iterable[str]) -> list[str]:
-    """Each in one line, whatever lines it has."""
+    """Each text as one line of a LaTeX comment."""
     return [f"% {' '.join(text.split())}" for text in texts]
 
 
-def _said(table: Mapping[str, Any]) -> list[str]:
-    """What is to be known of the figures."""
+def _sentences(table: Mapping[str, Any]) -> list[str]:
+    """Sentences that explain the figures."""
     sentences = [table["describe"], table["encodings"][0]["interval"]]
     for row in table["differences"]:
         sentences.append(f"{row['first']} - {row['second']}: {row['verdict']}")
@@ -104,15 +104,15 @@ def _cells(row: Mapping[str, Any], metric: Metric, groups: Sequence[str]) -> lis
     interval = ""
     if row["low"] is not None:
         interval = f"{metric.text(row['low'])} -- {metric.text(row['high'])}"
-    of_groups = [metric.text(row["groups"][group]) for group in groups]
+    group_cells = [metric.text(row["groups"][group]) for group in groups]
     size, speed = f"{row['parameters']:,}", f"{row['seconds_per_step']:.4f}"
-    return [row["encoding"], mean, interval, best, *of_groups, size, speed]
+    return [row["encoding"], mean, interval, best, *group_cells, size, speed]
 
 
 def _ceiling(ceiling: Mapping[str, float], metric: Metric, groups: Sequence[str]) -> list[str]:
-    most = metric.text(ceiling["all"])
-    of_groups = [metric.text(ceiling[group]) for group in groups]
-    return ["ceiling, on average", most, "", "", *of_groups, "", ""]
+    limit = metric.text(ceiling["all"])
+    group_cells = [metric.text(ceiling[group]) for group in groups]
+    return ["ceiling, on average", limit, "", "", *group_cells, "", ""]
 
 
 def _line(cells: Sequence[str]) -> str:
