@@ -5,8 +5,8 @@
 No training. A causal language model with random weights reads many lines; then each line with the tokens before its
 last one in another order. How far are the scores after the last token apart, for 1 to 4 layers and each encoding? One
 causal layer without positions sees of what came before only which tokens there are: its output is the same but for
-rounding. From the second layer on each earlier token has seen a prefix of its own, so the order is heard (Irie 2025,
-*Why Are Positional Encodings Nonessential for Deep Autoregressive Transformers?*). Writes prefix.md.
+rounding. From the second layer on each earlier token has seen a prefix of its own, so the output depends on token
+order (Irie 2025, *Why Are Positional Encodings Nonessential for Deep Autoregressive Transformers?*). Writes prefix.md.
 
 Minutes: under one. Expected: without positions at most 1e-12 with one layer and more than 1e-3 with two; with any
 encoding more than 1e-3 with one.

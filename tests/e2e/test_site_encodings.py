@@ -58,7 +58,7 @@ def test_a_page_goes_on_with_what_the_code_knows(
 ) -> None:
     monkeypatch.setattr(catalogue, "DRAWN", tmp_path / "drawn")
     monkeypatch.setattr(catalogue, "LAWS", tmp_path)
-    (tmp_path / f"{name}.txt").write_text("holds    order is heard\n20 hold, 0 broken, 2 skipped\n")
+    (tmp_path / f"{name}.txt").write_text("holds    output depends on token order\n20 hold, 0 broken, 2 skipped\n")
     one = describe_encoding(name)
     told = catalogue.known(one, language, catalogue.WORDS[language])
     assert "| 20 hold, 0 broken, 2 skipped |" in told

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers.pair_row import outcome_of
 
+from helpers.judged import outcome_of
 from helpers.seen_through import SEEN
 from jarilab.laws import check_encoding
 
@@ -37,6 +37,6 @@ def test_it_is_seen_through(name: str) -> None:
 def test_the_fault_is_named_and_not_its_echo(name: str, law: str) -> None:
     outcomes = check_encoding(f"{FILE}:{name}")
     assert [outcome.law for outcome in outcomes if outcome.verdict == "broken"] == [law]
-    echoes = [outcome for outcome in outcomes if outcome.detail.startswith(f"perhaps an echo of {law!r}: ")]
+    echoes = [outcome for outcome in outcomes if outcome.detail.startswith(f"possibly a consequence of {law!r}: ")]
     assert echoes
     assert {outcome.verdict for outcome in echoes} == {"skipped"}

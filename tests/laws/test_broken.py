@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.pair_row import outcome_of
 
+from helpers.judged import outcome_of
 from helpers.seen_through import SEEN
 from jarilab.attention import geometry
 from jarilab.laws import LAWS, Outcome, check_encoding
@@ -39,8 +39,8 @@ RED = {
         "WakesTheDead": "a query without any key is not exactly 0 in the output of definition",
     },
     "hooks by distance are as claimed": {
-        "MisstatesVectors": "terms by distance, from position 0 on",
-        "ForgetsToLearn": "gradient of slope through bias by distance, from position 0 on",
+        "MisstatesVectors": "terms in distance form, from position 0 on",
+        "ForgetsToLearn": "gradient of slope through bias in distance form, from position 0 on",
     },
     "cached decoding equals the full forward": {
         "CountsQueries": "scores of 1, 2, 1 and 3 tokens at a time, from position 0 on",
@@ -57,29 +57,29 @@ RED = {
         "ByLength": "the second of two packed documents, from position 0 on",
     },
     "shift invariance is as claimed": {
-        "ClaimsTooMuch": "output of an encoder with all positions moved by 1: off by",
-        "Diagonal": "output of an encoder with all positions moved by (1, 0): off by",
-        "ClaimsTooLittle": "moved positions change nothing",
+        "ClaimsTooMuch": "output of an encoder with all positions shifted by 1: off by",
+        "Diagonal": "output of an encoder with all positions shifted by (1, 0): off by",
+        "ClaimsTooLittle": "shifted positions change nothing",
     },
     "rotation keeps norms": {"Swells": "norms from position"},
-    "order is heard": {
+    "output depends on token order": {
         "WiredToNothing": "it overrides embed, but the outputs of an encoder follow a permutation",
         "RowsOnly": "it overrides embed, but the outputs of an encoder follow a permutation along a row",
         "Smuggler": "it says that it uses no hook, but a permutation changes outputs",
         "SaysItHearsNothing": "it says uses_order = False, but a permutation changes outputs",
     },
-    "the end is announced": {
-        "ForgetsTheEnd": "it has 64 positions, so the last is 63, but 64 passes without a word",
+    "the longest position is enforced": {
+        "ForgetsTheEnd": "it has 64 positions, so the last is 63, but 64 is accepted",
         "MumblesTheEnd": "position 64 is refused without being named: 'too far'",
         "OverstatesTheEnd": "raised UserError: table knows 0 to 62, got 63",
         "DeniesTheEnd": "raised IndexError",
     },
     "instances share nothing": {
-        "SharedCache": "embed of an instance with other options, beside others, is not what it is alone",
-        "LastBuiltWins": "embed of an instance with other options, beside others, is not what it is alone",
+        "SharedCache": "embed of an instance with other options, among others, is not what it is alone",
+        "LastBuiltWins": "embed of an instance with other options, among others, is not what it is alone",
     },
     "round trips change nothing": {
-        "CastsWithTheModel": "rotate after a detour through bfloat16",
+        "CastsWithTheModel": "rotate after a cast to bfloat16 and back",
         "CastsWithTheModel:persistent=false": "rotate when built on the meta device and loaded",
         "RollsDice": "embed when built from its canonical spec",
         "LosesOptions": "embed when copied deeply",
@@ -88,15 +88,15 @@ RED = {
         "Idle": "idle gets no gradient",
         "FrozenFrequency": "encoder.encoding.parts.0.0.frequency gets no gradient",
     },
-    "tokens without a place have none": {
-        "PlacesEverybody": "embed at a token without a place, from position",
-        "TurnsEverybody": "rotate at a token without a place, from position",
-        "Erases": "rotate at a token without a place, from position",
-        "MeasuresEverybody": "bias at a token without a place, from position 0 on, as query",
+    "unplaced tokens get no position": {
+        "PlacesEverybody": "embed at an unplaced token, from position",
+        "TurnsEverybody": "rotate at an unplaced token, from position",
+        "Erases": "rotate at an unplaced token, from position",
+        "MeasuresEverybody": "bias at an unplaced token, from position 0 on, as query",
     },
     "samples do not mix": {
         "NumbersSamples": "a reversed batch of 2, from position 0 on",
-        "FirstRowForAll": "a reversed batch of 2 whose rows have positions of their own",
+        "FirstRowForAll": "a reversed batch of 2 whose rows have their own positions",
     },
     "a grid of one row is a line": {"FirstAxisOnly": "output of an encoder for a grid of 1 x 7"},
     "initial values are those of the seed": {
@@ -136,7 +136,7 @@ def test_an_encoding_for_causal_decoders_is_tried_there() -> None:
     verdicts = outcomes("LooksBackOnly")
     assert not [outcome for outcome in verdicts.values() if outcome.verdict == "broken"]
     assert verdicts["cached decoding equals the full forward"].verdict == "holds"
-    assert verdicts["order is heard"].verdict == "holds"
+    assert verdicts["output depends on token order"].verdict == "holds"
     assert verdicts["padding changes no real token"].detail.endswith("in a causal stack")
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.pair_row import FORMULA, outcome_of
 
+from helpers.judged import FORMULA, outcome_of
 from jarilab.core.errors import UserError
 from jarilab.encodings.base import registry
 from jarilab.encodings.formulas.oracle import package_oracles
@@ -80,7 +80,7 @@ SUMS = [
 ]
 
 # Shaw with all distances clipped to 0 adds the same vector to every key: it tells nothing. The law is right to say so.
-TELLS_NOTHING = {("shaw:clip=0", "order is heard")}
+TELLS_NOTHING = {("shaw:clip=0", "output depends on token order")}
 
 REASONS = (
     "it rotates nothing",
@@ -88,8 +88,8 @@ REASONS = (
     "it reads the labels of pairs",
     "no formula was given",
     "it does not take both",
-    "it looks at no places",
-    "it says nothing by distance",
+    "it uses no positions",
+    "it has no distance form",
     "it has no distances on one axis",
     "it does not claim to: keeps_norms = False",
     "what it does depends on the length everywhere, as it claims",
@@ -144,7 +144,7 @@ def test_laws_hold_with_a_power_of_two_heads(spec: str) -> None:
 def test_without_a_formula_it_says_how_to_give_one() -> None:
     outcome = outcome_of(FORMULA, "rotary+rotary:base=500")
     assert outcome.verdict == "skipped"
-    assert "no formula was given; write jarilab.Oracle(score=" in outcome.detail
+    assert "no formula is known; write jarilab.Oracle(score=" in outcome.detail
     assert "class attribute `oracle`" in outcome.detail
 
 
@@ -176,9 +176,9 @@ def test_too_few_positions_for_the_laws_are_said_so() -> None:
         ("table2d:columns=2", "the laws need offsets of 3, and table2d:columns=2 has 2; try more"),
         (
             "rotary+rotary2d",
-            r"the laws look at sequences and images, and rotary\+rotary2d takes positions with neither",
+            r"the laws test sequences and images, and rotary\+rotary2d takes positions with neither",
         ),
-        ("rotary2d@image", "the laws look at encodings for all axes; try the parts of rotary2d@image without their @"),
+        ("rotary2d@image", "the laws test encodings for all axes; try the parts of rotary2d@image without their @"),
     ],
 )
 def test_images_that_the_laws_cannot_look_at_are_said_so(spec: str, message: str) -> None:

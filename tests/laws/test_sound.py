@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers.pair_row import outcome_of
 
+from helpers.judged import outcome_of
 from jarilab.laws import check_encoding
 
 FILE = Path(__file__).parent / "sound.py"
@@ -36,6 +36,6 @@ def test_a_bias_that_a_softmax_removes_is_no_idle_parameter() -> None:
 
 
 def test_places_that_pytorch_refuses_are_said() -> None:
-    fractions = outcome_of("places between whole ones are as claimed", f"{FILE}:PlainTable")
+    fractions = outcome_of("fractional positions are as claimed", f"{FILE}:PlainTable")
     assert fractions.verdict == "skipped"
     assert "say integer_only = True" in fractions.detail

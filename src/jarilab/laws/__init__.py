@@ -1,11 +1,11 @@
-"""The laws that an encoding keeps, as code to run on one's own.
+"""Conformance tests ("laws") of encodings and of whole models.
 
     for outcome in check_encoding("my_encoding.py:Mine:k=3"):
         print(outcome.verdict, outcome.law, outcome.detail)
 
-Most faults of encodings look right at position 0, with as many queries as keys and with small initial values. So the
-laws look far from 0, with queries and keys of different number, and with the encoding's parameters drawn from a
-standard normal. `rules.py` names them all; `oracle.py` tries an encoding's formula.
+Most faults of encodings are invisible at position 0, with equal numbers of queries and keys, and with small initial
+values. The laws therefore test far positions, unequal numbers, and parameters drawn from a standard normal. `rules.py`
+lists the laws of encodings, `whole_laws.py` those of models.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jarilab.core.registry import trust_code
 from jarilab.encodings.compose import files_of
 from jarilab.encodings.formulas.oracle import Oracle
 from jarilab.laws.checks import BrokenError, SkippedError
-from jarilab.laws.rules import FORMULA, GROUNDS, LAWS
+from jarilab.laws.rules import BASIC_LAWS, FORMULA, LAWS
 from jarilab.laws.subject import Subject
 
 __all__ = ["FORMULA", "LAWS", "Oracle", "Outcome", "check_encoding", "contained", "judge"]
@@ -32,7 +32,7 @@ Asked = TypeVar("Asked")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one law. detail: what was compared, what went wrong, or why the law was skipped."""
+    """The result of one law. detail: what was compared, what failed, or why the law was skipped."""
 
     law: str
     verdict: Literal["holds", "broken", "skipped"]
@@ -40,35 +40,45 @@ class Outcome:
 
 
 def check_encoding(spec: str, oracle: Oracle | None = None, *, n_heads: int = 6) -> list[Outcome]:
-    """Try all laws on an encoding, about a second on one core. Raises UserError for a spec that cannot be built.
+    """Test an encoding against all laws, in about a second on one core.
 
-    spec: options and sums too. oracle: its formula; by default the class attribute `oracle`, or the paper's for an
-    encoding of the package. n_heads: H of all sites.
+    spec: also with options, or a sum. oracle: its formula; by default the class attribute `oracle`, or the paper's
+    formula for an encoding of the package. n_heads: H of all sites. Raises UserError for a spec that cannot be built.
     """
     for path in files_of(spec):
         trust_code(path)
-    with contained():
+    with isolated_torch_state():
         subject = Subject.of(spec, oracle, n_heads)
-    return without_echoes([judge(name, law, subject) for name, law in LAWS.items()], GROUNDS)
+    return skip_consequences(
+        [run_law(name, law, subject) for name, law in LAWS.items()], BASIC_LAWS
+    )
 
 
-def without_echoes(outcomes: list[Outcome], grounds: Collection[str]) -> list[Outcome]:
-    """Where a law that others rest on is broken, what those say may be its echo, and names the wrong fault."""
-    broken = [one.law for one in outcomes if one.verdict == "broken" and one.law in grounds]
+def skip_consequences(outcomes: list[Outcome], grounds: Collection[str]) -> list[Outcome]:
+    """Mark later failures as skipped if a basic law is broken: they may be consequences of it."""
+    broken = [
+        outcome.law
+        for outcome in outcomes
+        if outcome.verdict == "broken" and outcome.law in grounds
+    ]
     if not broken:
         return outcomes
     first = broken[0]
     return [
-        replace(one, verdict="skipped", detail=f"perhaps an echo of {first!r}: {one.detail}")
-        if one.verdict == "broken" and one.law != first
-        else one
-        for one in outcomes
+        replace(
+            outcome,
+            verdict="skipped",
+            detail=f"possibly a consequence of {first!r}: {outcome.detail}",
+        )
+        if outcome.verdict == "broken" and outcome.law != first
+        else outcome
+        for outcome in outcomes
     ]
 
 
 @contextmanager
-def contained() -> Iterator[None]:
-    """Whatever is done to torch's random numbers and default dtype is undone."""
+def isolated_torch_state() -> Iterator[None]:
+    """Restore torch's random state and default dtype afterwards."""
     default = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):
         try:
@@ -77,10 +87,10 @@ def contained() -> Iterator[None]:
             torch.set_default_dtype(default)
 
 
-def judge(name: str, law: Callable[[Asked], str], subject: Asked) -> Outcome:
-    """Try one law. An exception that no law raises on purpose is the subject's fault, and counts as broken."""
+def run_law(name: str, law: Callable[[Asked], str], subject: Asked) -> Outcome:
+    """Run one law. Any exception that is not raised on purpose counts as broken."""
     try:
-        with contained():
+        with isolated_torch_state():
             return Outcome(name, "holds", law(subject))
     except BrokenError as broken:
         return Outcome(name, "broken", str(broken))

@@ -1,4 +1,4 @@
-"""One attention for the laws: from heads that are not rotated yet to its output and gradients, by any kernel."""
+"""One attention for the laws, from unrotated heads to its output and gradients, with any kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import Kernel, attend
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding
-from jarilab.laws.material import BATCH, HEAD_WIDTH, LENGTH, VALUE_WIDTH, noise
+from jarilab.laws.fixtures import BATCH, HEAD_WIDTH, LENGTH, VALUE_WIDTH, noise
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
@@ -78,7 +78,7 @@ def call_of(
     mask: Mask | None,
     x: Tensor | None = None,
 ) -> AttentionCall:
-    """An attention between heads that are not rotated yet. x: what the keys are made of; by chance by default."""
+    """An attention between unrotated heads. x: what the keys are made of; random by default."""
     geometry = geometry_of(encoding, q_pos, k_pos, mask)
     if "rotate" in encoding.hooks:
         q = encoding.rotate(q, geometry.q_rotation)
@@ -97,9 +97,11 @@ def differentiate(
     kernel: Kernel,
     autocast: bool = False,
 ) -> dict[str, Tensor]:
-    """Output and gradients of an attention by `kernel`, from inputs rounded to `dtype`. The definition is given them in
-    float64 again: it is what the kernels are measured with. autocast: as in training in bfloat16, where linear maps
-    give the heads in it."""
+    """Output and gradients of an attention with `kernel`, from inputs rounded to `dtype`.
+
+    The definition gets the same inputs in float64, since the kernels are compared with it. autocast: as in training in
+    bfloat16, where linear maps return heads in bfloat16.
+    """
     precise = torch.float64 if kernel == "definition" else dtype
     qkv = {name: x.to(dtype).to(precise).requires_grad_() for name, x in _qkv(encoding).items()}
     of_heads = {name: x.to(torch.bfloat16) if autocast else x for name, x in qkv.items()}
@@ -115,34 +117,34 @@ def differentiate(
 
 
 def shapes(encoding: Encoding) -> dict[str, torch.Size]:
-    """Of all that an attention has a gradient for, by name."""
+    """The shape of each input that has a gradient, by name."""
     inputs = {**_qkv(encoding), **_parameters(encoding)}
     return {name: tensor.shape for name, tensor in inputs.items()}
 
 
 @torch.no_grad()
 def slope(encoding: Encoding, pos: Positions, case: Case, name: str, step: float) -> Tensor:
-    """How fast the definition's output, in `_direction`, changes when one input is moved: what its gradient should say.
+    """Finite difference of the definition's output, in `_direction`, when one input moves.
 
-    name: one of `shapes`. The input is moved as `noise(name)` says, so far there and so far back.
+    name: one of `shapes`. The input moves along `noise(name)` by `step`, forwards and backwards.
     """
-    heights = []
-    for moved in (step, -step):
-        there, qkv = copy.deepcopy(encoding), _qkv(encoding)
-        inputs = qkv | _parameters(there)
-        inputs[name] += moved * noise(f"towards {name}", *inputs[name].shape)
-        output = attend(case.call(there, pos, **qkv), "definition")
-        heights.append((output * _direction(output)).sum())
-    return (heights[0] - heights[1]) / (2 * step)
+    projections = []
+    for offset in (step, -step):
+        moved_encoding, qkv = copy.deepcopy(encoding), _qkv(encoding)
+        inputs = qkv | _parameters(moved_encoding)
+        inputs[name] += offset * noise(f"towards {name}", *inputs[name].shape)
+        output = attend(case.call(moved_encoding, pos, **qkv), "definition")
+        projections.append((output * _direction(output)).sum())
+    return (projections[0] - projections[1]) / (2 * step)
 
 
 def _parameters(encoding: Encoding) -> dict[str, Tensor]:
-    """By names that no q, k or v has."""
+    """The parameters, by names that no q, k or v has."""
     return {f"parameter {name}": value for name, value in encoding.named_parameters()}
 
 
 def _qkv(encoding: Encoding) -> dict[str, Tensor]:
-    """Queries, keys and values of all heads by name."""
+    """Queries, keys and values of all heads, by name."""
     heads, widths = encoding.site.n_heads, {"q": HEAD_WIDTH, "k": HEAD_WIDTH, "v": VALUE_WIDTH}
     return {name: noise(name, BATCH, heads, LENGTH, width) for name, width in widths.items()}
 

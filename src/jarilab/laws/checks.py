@@ -1,4 +1,4 @@
-"""How a law compares, and how it says that it does not hold."""
+"""Comparison of tensors in a law, and the errors for a broken or skipped law."""
 
 from __future__ import annotations
 
@@ -20,38 +20,41 @@ class BrokenError(Exception):
 
 
 class SkippedError(Exception):
-    """The law says nothing about this encoding."""
+    """The law does not apply to this encoding or model."""
 
 
-def apart(first: Tensor, second: Tensor) -> float:
-    """The largest difference."""
+def max_difference(first: Tensor, second: Tensor) -> float:
+    """The largest absolute difference."""
     difference = first.detach().double() - second.detach().double()
     return float(difference.abs().max())
 
 
-def near(found: Tensor, expected: Tensor, tolerance: float, what: str) -> float:
-    """The largest difference, relative to the largest expected number where that is above 1. Raises BrokenError."""
-    if found.shape != expected.shape:
-        raise BrokenError(f"{what}: shape {tuple(found.shape)} instead of {tuple(expected.shape)}")
+def check_close(actual: Tensor, expected: Tensor, tolerance: float, what: str) -> float:
+    """Compare two tensors and return the largest difference.
+
+    It is relative to the largest expected number, if that is above 1. Raises BrokenError if it exceeds the tolerance.
+    """
+    if actual.shape != expected.shape:
+        raise BrokenError(f"{what}: shape {tuple(actual.shape)} instead of {tuple(expected.shape)}")
     if not expected.numel():
         return 0.0
     largest = float(expected.detach().abs().max())
-    difference = apart(found, expected) / max(1.0, largest)
+    difference = max_difference(actual, expected) / max(1.0, largest)
     if not difference <= tolerance:
         raise BrokenError(f"{what}: off by {difference:.2g}, allowed {tolerance:g}")
     return difference
 
 
-def near_all(
-    found: dict[str, Tensor], expected: dict[str, Tensor], how: str, tolerance: float = 0.0
+def check_all_close(
+    actual: dict[str, Tensor], expected: dict[str, Tensor], how: str, tolerance: float = 0.0
 ) -> None:
-    """The same answers, by default bit for bit. Raises BrokenError."""
+    """Compare two sets of tensors, bit for bit by default. Raises BrokenError."""
     for hook, answer in expected.items():
-        near(found[hook], answer, tolerance, f"{hook} {how}")
+        check_close(actual[hook], answer, tolerance, f"{hook} {how}")
 
 
-def complaint(action: Callable[[], Any]) -> str | None:
-    """The text of the UserError that it raises, or None."""
+def user_error_of(action: Callable[[], Any]) -> str | None:
+    """The text of the UserError that `action` raises, or None."""
     try:
         action()
     except UserError as error:
@@ -59,12 +62,12 @@ def complaint(action: Callable[[], Any]) -> str | None:
     return None
 
 
-def unstored(model: nn.Module) -> str:
-    """Tells of tensors that modules hold as plain attributes, which a state_dict passes over."""
-    found = []
+def unsaved_tensors(model: nn.Module) -> str:
+    """A note about tensors that modules hold as plain attributes, which a state_dict omits."""
+    paths = []
     for path, module in model.named_modules():
-        names = [name for name, held in vars(module).items() if isinstance(held, Tensor)]
-        found += [f"{path}.{name}".removeprefix(".") for name in names]
-    if not found:
+        names = [name for name, value in vars(module).items() if isinstance(value, Tensor)]
+        paths += [f"{path}.{name}".removeprefix(".") for name in names]
+    if not paths:
         return ""
-    return f"; not in it, so that no checkpoint brings it back: {', '.join(found[:3])}"
+    return f"; not in it, so that no checkpoint brings it back: {', '.join(paths[:3])}"

@@ -1,4 +1,4 @@
-"""Laws of what one attention computes: its kernels, its rotation."""
+"""Laws about what one attention computes: its kernels and its rotation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,17 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding
 from jarilab.laws.attention import TWO_SEQUENCES, Case, cases, differentiate, shapes, slope
-from jarilab.laws.checks import EXACT, POSITIONS, BrokenError, SkippedError, apart, complaint, near
-from jarilab.laws.hooks import Question, hook_outputs
-from jarilab.laws.material import LENGTH, noise
+from jarilab.laws.checks import (
+    EXACT,
+    POSITIONS,
+    BrokenError,
+    SkippedError,
+    check_close,
+    max_difference,
+    user_error_of,
+)
+from jarilab.laws.fixtures import LENGTH, noise
+from jarilab.laws.hooks import HookInputs, hook_outputs
 from jarilab.laws.subject import Subject
 from jarilab.positions.coordinates import Positions
 
@@ -29,8 +37,11 @@ PRECISIONS = {torch.float64: 1e-6, torch.float32: 2e-5, torch.bfloat16: 5e-2}
 
 
 def kernels(subject: Subject) -> str:
-    """Each kernel gives the definition's output and gradients in every precision and under autocast, and exactly 0
-    without any key, or is refused when a model is built; and the definition's gradients are its slopes."""
+    """Each kernel matches the definition's output and gradients, in every precision and under autocast.
+
+    A query without any key gives exactly 0. A kernel that cannot compute the encoding is refused when a model is built.
+    The definition's gradients match finite differences.
+    """
     refused: set[Kernel] = set()
     for start in dict.fromkeys((0, subject.starts()[1], subject.far())):
         for dtype, case in itertools.product(PRECISIONS, cases()):
@@ -38,7 +49,7 @@ def kernels(subject: Subject) -> str:
     if "explicit" in refused:
         raise BrokenError("no kernel can compute it: the explicit one is refused")
     for kernel in refused:
-        if complaint(partial(subject.model, kernel=kernel)) is None:
+        if user_error_of(partial(subject.model, kernel=kernel)) is None:
             raise BrokenError(
                 f"the {kernel} kernel is refused when it runs, but not when a model is built with it"
             )
@@ -46,43 +57,46 @@ def kernels(subject: Subject) -> str:
 
 
 def _check_case(subject: Subject, start: int, dtype: torch.dtype, case: Case) -> set[Kernel]:
-    """Which kernels are refused; all others agree with the definition. From the farthest position on outputs alone do:
-    there the gradient of a frequency is multiplied by the place, and what rounding leaves of it."""
+    """The refused kernels; all others must match the definition.
+
+    At the farthest position only outputs are compared. There the gradient of a frequency is multiplied by the position,
+    and its rounding errors with it.
+    """
     pos, encoding, refused = subject.sequence(start), subject.encoding().to(dtype), set()
     expected = differentiate(copy.deepcopy(encoding).double(), dtype, pos, case, "definition")
     at_start, is_far = start == 0, start > subject.starts()[1]
     if dtype is torch.float64 and at_start:
         _check_slopes(encoding, pos, case, expected)
-    allowed = max(PRECISIONS[dtype], POSITIONS) if is_far else PRECISIONS[dtype]
+    tolerance = max(PRECISIONS[dtype], POSITIONS) if is_far else PRECISIONS[dtype]
     autocasts = (False, True) if dtype is torch.float32 and case.mask is None else (False,)
     for kernel, autocast in itertools.product(KERNELS, autocasts):
         mode = ", under autocast" * autocast
         where = f"of {kernel}, {dtype}{mode}, {case.name}, from position {start} on"
         try:
-            found = differentiate(encoding, dtype, pos, case, kernel, autocast)
+            tensors = differentiate(encoding, dtype, pos, case, kernel, autocast)
         except UserError:
             refused.add(kernel)
             continue
-        for what, tensor in found.items():
+        for what, tensor in tensors.items():
             if what == "output" or not (is_far or autocast):
-                tolerance = PRECISIONS[torch.bfloat16] if autocast else allowed
+                tolerance = PRECISIONS[torch.bfloat16] if autocast else tolerance
                 if what != "output" and dtype is torch.bfloat16:
                     tolerance = SUMMED
-                near(tensor, expected[what], tolerance, f"{what} {where}")
-        _check_rows_without_keys(found["output"], pos, case, where)
+                check_close(tensor, expected[what], tolerance, f"{what} {where}")
+        _check_rows_without_keys(tensors["output"], pos, case, where)
     return refused
 
 
 def _check_slopes(
     encoding: Encoding, pos: Positions, case: Case, expected: dict[str, Tensor]
 ) -> None:
-    """The definition's gradients say how fast its output changes."""
+    """Check the definition's gradients against finite differences."""
     for name, shape in shapes(encoding).items():
         what = f"gradient of {name}"
-        along = (expected[what] * noise(f"towards {name}", *shape)).sum()
-        found = [slope(encoding, pos, case, name, step) for step in STEPS]
-        nearest = min(found, key=lambda one: apart(one, along))
-        near(along, nearest, SLOPE, f"{what} of the definition, {case.name}")
+        directional = (expected[what] * noise(f"towards {name}", *shape)).sum()
+        differences = [slope(encoding, pos, case, name, step) for step in STEPS]
+        best = min(differences, key=lambda value: max_difference(value, directional))
+        check_close(directional, best, SLOPE, f"{what} of the definition, {case.name}")
 
 
 def rows_without_keys(subject: Subject) -> str:
@@ -115,7 +129,7 @@ def _check_rows_without_keys(output_BHQE: Tensor, pos: Positions, case: Case, wh
 
 
 def norms(subject: Subject) -> str:
-    """`rotate` leaves the length of every query and key as it is, unless the class says `keeps_norms = False`."""
+    """`rotate` keeps the norm of every query and key, unless the class says `keeps_norms = False`."""
     if "rotate" not in subject.encoding().hooks:
         raise SkippedError("it rotates nothing")
     if not subject.claims("keeps_norms"):
@@ -123,8 +137,11 @@ def norms(subject: Subject) -> str:
     for start in subject.starts():
         pos = subject.sequence(start)
         encoding = subject.encoding()
-        asked, turned = Question.about(encoding.site, pos), hook_outputs(encoding, pos)
-        for what, hook, still in (("", "rotate", asked.q), (" of keys", "rotate of keys", asked.k)):
+        inputs, turned = HookInputs.random(encoding.site, pos), hook_outputs(encoding, pos)
+        for what, hook, still in (
+            ("", "rotate", inputs.q),
+            (" of keys", "rotate of keys", inputs.k),
+        ):
             where = f"norms{what} from position {start} on"
-            near(turned[hook].norm(dim=-1), still.norm(dim=-1), EXACT, where)
+            check_close(turned[hook].norm(dim=-1), still.norm(dim=-1), EXACT, where)
     return f"up to position {subject.starts()[-1] + LENGTH - 1}"

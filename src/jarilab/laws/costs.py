@@ -1,4 +1,4 @@
-"""What an encoding costs: a training step with it over one without, measured here and now."""
+"""The cost of an encoding: its training step over one without an encoding, measured now."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ Step = Callable[[], Tensor]
 
 
 def cost(spec: str) -> float:
-    """The time of a forward and backward with the encoding over that with none, of a small model that reads 64 tokens,
-    an image of 8 x 8 where it takes no line: the median of pairs, one after the other. Other work on the machine hits
-    both, but not equally: expect a tenth more or less."""
+    """Time of a forward and backward pass with the encoding over that without one.
+
+    The model is small and reads 64 tokens, or an image of 8 x 8 if the encoding takes no line. The result is the median
+    of pairs, one after the other. Other work on the machine affects both, but not equally: expect an error of a tenth.
+    """
     site = Site(WIDTH, HEADS, WIDTH // HEADS, WIDTH // HEADS, causal=True)
-    on_a_line = 1 in build(spec, site).axes
-    make = _of_text if on_a_line else _of_image
-    plain, own = make(NO_ENCODING), make(spec)
+    reads_sequences = 1 in build(spec, site).axes
+    make = _of_text if reads_sequences else _of_image
+    plain, encoded = make(NO_ENCODING), make(spec)
     ratios: list[float] = []
-    for step in (plain, own):
+    for step in (plain, encoded):
         _seconds(step)
     end = time.perf_counter() + SECONDS
     while len(ratios) < LEAST or time.perf_counter() < end:
-        ratios.append(1 / _seconds(plain) * _seconds(own))
+        ratios.append(1 / _seconds(plain) * _seconds(encoded))
     return statistics.median(ratios)
 
 
 def _seconds(step: Step) -> float:
-    """Of the processor, which is less of what others do than of a clock."""
+    """Processor time, which other processes disturb less than wall-clock time."""
     begin = time.process_time()
     step().backward()
     return time.process_time() - begin

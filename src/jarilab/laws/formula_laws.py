@@ -1,4 +1,4 @@
-"""The law that an encoding computes what its formula says."""
+"""The law that an encoding computes its formula."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jarilab.encodings.base import Encoding, Site
 from jarilab.encodings.compose import build
 from jarilab.encodings.formulas.oracle import Cell, Oracle, Position
 from jarilab.laws.attention import SCALE, call_of
-from jarilab.laws.checks import POSITIONS, BrokenError, SkippedError, complaint, near
-from jarilab.laws.material import BATCH, VALUE_WIDTH, noise
+from jarilab.laws.checks import POSITIONS, BrokenError, SkippedError, check_close, user_error_of
+from jarilab.laws.fixtures import BATCH, VALUE_WIDTH, noise
 from jarilab.laws.oracle import double_loop, scores_of
 from jarilab.laws.subject import GRAPH, Subject
 from jarilab.positions.masks import Mask
 
 MISSING = (
-    "no formula was given; write jarilab.Oracle(score=..., value=..., embed=...) and pass it as "
+    "no formula is known; write jarilab.Oracle(score=..., value=..., embed=...) and pass it as "
     "check_encoding(spec, oracle) or make it the class attribute `oracle`"
 )
 OTHER_SITES = ((1, 20), (8, 8), (12, 20))
@@ -36,7 +36,7 @@ ROW_HEADS = 2
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Places of queries and keys at a site, with vectors by chance."""
+    """Queries and keys at positions of a site, with random vectors."""
 
     encoding: Encoding
     q_at: list[Position]
@@ -63,7 +63,7 @@ class Trial:
 
     @property
     def x(self) -> Tensor:
-        """What the keys are made of."""
+        """The vectors that the keys are made of."""
         return noise("x", self.batch, len(self.k_at), self.site.d_model)
 
     @property
@@ -72,14 +72,14 @@ class Trial:
 
     @property
     def allowed(self) -> Tensor:
-        """A query sees what is not at a later place."""
+        """Pairs whose key is not at a later position than the query."""
         pairs_QK = torch.ones(len(self.q_at), len(self.k_at), dtype=torch.bool)
         for query, key in np.ndindex(*pairs_QK.shape):
             pairs_QK[query, key] = self.k_at[key] <= self.q_at[query] or not self.causal
         return pairs_QK
 
     def call(self, subject: Subject) -> AttentionCall:
-        """The attention between them, in two frames where the site is a cross-attention's."""
+        """The attention between them; in cross-attention, queries and keys have different frames."""
         frame = "source" if self.site.cross else "sequence"
         k_pos = replace(subject.at(self.k_at), frame=frame)
         mask = Mask(pairs=self.allowed) if self.causal else None
@@ -88,8 +88,7 @@ class Trial:
 
 
 def formula(subject: Subject) -> str:
-    """What it adds to the input, the scores over every distance, and the output with all that it adds, are those of a
-    float64 double loop."""
+    """Input, scores over every distance and output match a double loop in float64."""
     if subject.oracle is None:
         raise SkippedError(MISSING)
     if subject.labels:
@@ -106,7 +105,7 @@ def formula(subject: Subject) -> str:
 
 
 def _trials(subject: Subject) -> Iterator[Trial]:
-    """Sites and places of all kinds."""
+    """Sites and positions of all kinds."""
     some, causals = [5, 1, 3], sorted({subject.causal_only, True})
     for start, causal in itertools.product(subject.starts(), causals):
         k_at = subject.scattered(start)
@@ -121,36 +120,36 @@ def _trials(subject: Subject) -> Iterator[Trial]:
         yield Trial(encoding, [k_at[i] for i in some], k_at, site.causal, where, 1)
     if subject.crosses:
         encoding = subject.encoding(site=subject.site(cross=True))
-        apart = 0 if subject.max_distance is None else 1
-        q_at = subject.scattered(subject.starts()[apart])[1:5]
+        start_index = 0 if subject.max_distance is None else 1
+        q_at = subject.scattered(subject.starts()[start_index])[1:5]
         where = f"at positions {_short(k_at)}, in cross-attention from {_short(q_at)}"
         yield Trial(encoding, q_at, k_at, False, where, 1)
-    many = subject.row(MANY)
+    row = subject.row(MANY)
     encoding = subject.encoding(site=subject.site(n_heads=ROW_HEADS))
-    where = f"at {len(many)} positions from 0 on"
-    yield Trial(encoding, [many[i] for i in (-1, 3)], many, subject.causal_only, where, 1)
+    where = f"at {len(row)} positions from 0 on"
+    yield Trial(encoding, [row[i] for i in (-1, 3)], row, subject.causal_only, where, 1)
     halves = _halves(subject)
     if _taken(subject, halves):
         yield halves
 
 
 def _other_site(subject: Subject, n_heads: int, d_head: int) -> Encoding:
-    """One with other heads; of the usual width where it refuses this one."""
+    """The encoding with other heads; with the default head width if it refuses this one."""
     site = subject.site(n_heads=n_heads, d_head=d_head)
-    if complaint(lambda: build(subject.spec, site)) is not None:
+    if user_error_of(lambda: build(subject.spec, site)) is not None:
         site = subject.site(n_heads=n_heads)
     return subject.encoding(site=site)
 
 
 def _halves(subject: Subject) -> Trial:
-    """Places between whole ones."""
+    """Positions between whole numbers."""
     k_at = subject.halves()
     q_at, where = [k_at[5], k_at[1]], f"at positions {_short(k_at)}"
     return Trial(subject.encoding(), q_at, k_at, subject.causal_only, where, 1)
 
 
 def _taken(subject: Subject, trial: Trial) -> bool:
-    """Whether both the encoding and its formula take these places; that they should is another law."""
+    """Whether the encoding and its formula both take these positions. Another law says that they should."""
     assert subject.oracle is not None
     try:
         trial.call(subject)
@@ -164,9 +163,9 @@ def _taken(subject: Subject, trial: Trial) -> bool:
 
 def _scored(oracle: Oracle, trial: Trial, head: int) -> Tensor:
     """The formula's scores of a head, `(Q, K)`."""
-    given = (trial.q[0, head].numpy(), trial.k[0, head].numpy(), trial.x[0].numpy())
+    vectors = (trial.q[0, head].numpy(), trial.k[0, head].numpy(), trial.x[0].numpy())
     places = (trial.q_at, trial.k_at, trial.allowed.numpy(), head, trial.scale)
-    return torch.from_numpy(scores_of(oracle)(trial.encoding, *given, *places))
+    return torch.from_numpy(scores_of(oracle)(trial.encoding, *vectors, *places))
 
 
 def _short(places: list[Position]) -> list[Position]:
@@ -174,7 +173,7 @@ def _short(places: list[Position]) -> list[Position]:
 
 
 def _output_apart(subject: Subject, oracle: Oracle, trial: Trial) -> float:
-    """How far the definition's output is from the double loop's."""
+    """The difference between the definition's output and the double loop's."""
     looped = double_loop(
         oracle,
         trial.encoding,
@@ -187,22 +186,22 @@ def _output_apart(subject: Subject, oracle: Oracle, trial: Trial) -> float:
         scale=trial.scale,
         causal=trial.causal,
     )
-    found = definition.output(trial.call(subject))
-    return near(found, torch.from_numpy(looped), POSITIONS, f"output {trial.where}")
+    output = definition.output(trial.call(subject))
+    return check_close(output, torch.from_numpy(looped), POSITIONS, f"output {trial.where}")
 
 
 def _input_apart(
     subject: Subject, oracle: Oracle, encoding: Encoding, at: list[Position], what: str
 ) -> float:
-    """How far what is added to the input is from what the formula adds."""
+    """The difference between the vectors added to the input and the formula's."""
     zeros_1LD = torch.zeros(1, len(at), encoding.site.d_model, dtype=torch.float64)
     added_LD = encoding.embed(zeros_1LD, subject.at(at))[0]
     embedded = np.stack([oracle.embed(encoding, place) for place in at])
-    return near(added_LD, torch.from_numpy(embedded), POSITIONS, what)
+    return check_close(added_LD, torch.from_numpy(embedded), POSITIONS, what)
 
 
 def _rows_apart(subject: Subject, oracle: Oracle, causal: bool) -> Iterator[float]:
-    """The same over every distance up to the furthest, both ways: a softmax would hide what is far."""
+    """The same over every distance, both ways. A softmax would hide far keys."""
     encoding = subject.encoding(site=subject.site(causal, n_heads=ROW_HEADS))
     row = subject.row(FURTHEST + 1)
     where = f"over the distances 0 to {len(row) - 1}{', causal' * causal}"
@@ -216,21 +215,23 @@ def _rows_apart(subject: Subject, oracle: Oracle, causal: bool) -> Iterator[floa
 
 
 def _scores_apart(subject: Subject, oracle: Oracle, trial: Trial) -> float:
-    """Scores, but for a number that all of a query's have in common, which no softmax hears."""
+    """The difference of scores, up to a constant a query, which the softmax removes."""
     allowed_QK, worst = trial.allowed, 0.0
-    found_BHQK = definition.scores(trial.call(subject)).detach()
+    scores_BHQK = definition.scores(trial.call(subject)).detach()
     for head in range(ROW_HEADS):
         looped_QK = _scored(oracle, trial, head)
         for query, number in ((0, 0), (1, len(trial.k_at) - 1)):
-            seen = allowed_QK[query]
-            found_K, expected_K = found_BHQK[0, head, query], looped_QK[query]
-            apart_K = (found_K - found_K[number]) - (expected_K - expected_K[number])
+            visible_K = allowed_QK[query]
+            scores_K, expected_K = scores_BHQK[0, head, query], looped_QK[query]
+            apart_K = (scores_K - scores_K[number]) - (expected_K - expected_K[number])
             relative_K = apart_K.abs() / expected_K.abs().clamp_min(1.0)
-            largest = float(relative_K[seen].max())
+            largest = float(relative_K[visible_K].max())
             worst = max(worst, largest)
             if not largest <= POSITIONS:
-                at = int(relative_K.masked_fill(~seen, 0.0).nan_to_num(float("inf")).argmax())
-                pair = _short([trial.q_at[query], trial.k_at[at]])
+                farthest = int(
+                    relative_K.masked_fill(~visible_K, 0.0).nan_to_num(float("inf")).argmax()
+                )
+                pair = _short([trial.q_at[query], trial.k_at[farthest]])
                 raise BrokenError(
                     f"scores of head {head} {trial.where}: off by {largest:.2g}, most at the query "
                     f"{pair[0]} and the key {pair[1]}, allowed {POSITIONS:g}"
@@ -239,7 +240,7 @@ def _scores_apart(subject: Subject, oracle: Oracle, trial: Trial) -> float:
 
 
 def _values_apart(subject: Subject, oracle: Oracle, trial: Trial) -> float:
-    """What the last query takes from each key that it looks at alone."""
+    """Check the value of each key, alone, for the last query."""
     keys, heads = len(trial.k_at), trial.site.n_heads
     q_pos, k_pos = subject.at(trial.q_at[-1:]), subject.at(trial.k_at)
     weights_KH1K = torch.eye(keys, dtype=torch.float64)[:, None, None].expand(-1, heads, -1, -1)
@@ -250,5 +251,5 @@ def _values_apart(subject: Subject, oracle: Oracle, trial: Trial) -> float:
     for head in range(heads):
         expected = [oracle.value(trial.encoding, nothing, last, at, head) for at in trial.k_at]
         what = f"values of head {head} {trial.where}"
-        near(added[:, head, 0], torch.from_numpy(np.stack(expected)), POSITIONS, what)
+        check_close(added[:, head, 0], torch.from_numpy(np.stack(expected)), POSITIONS, what)
     return 0.0

@@ -1,4 +1,4 @@
-"""What the hooks of an encoding answer, asked one by one and without a model around them."""
+"""Calls the hooks of an encoding one by one, without a model around them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torch.nn import functional
 
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding, Site
-from jarilab.laws.material import BATCH, LENGTH, noise
+from jarilab.laws.fixtures import BATCH, LENGTH, noise
 from jarilab.positions.coordinates import Positions
 
-OF_TOKENS = ("embed", "inject", "rotate", "rotate of keys")
+TOKEN_HOOKS = ("embed", "inject", "rotate", "rotate of keys")
 """Answers about one token each, `(B, _, L, _)`."""
-OF_PAIRS = ("bias", "terms", "values")
+PAIR_HOOKS = ("bias", "terms", "values")
 """Answers about a query, on axis 2, and a key, on axis 3."""
-READS_KEYS_BETWEEN = {"product", "allowed", "state"}
+READS_OTHER_KEYS = {"product", "allowed", "state"}
 """Who asks for one of these may hear of other keys than the pair's own."""
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
-    """Vectors at places, for the hooks to answer about.
+class HookInputs:
+    """Vectors at positions, for the hooks.
 
-    x: what embed and inject add to, and what keys are made of, `(B, K, D)`; q: `(B, H, Q, E)`; k: `(B, H, K, E)`.
-    weights: of each key for each query, `(B, H, Q, K)`; None asks what `values` gives for each key alone.
+    x: what embed and inject add to, and what keys are made of, `(B, K, D)`. q: `(B, H, Q, E)`. k: `(B, H, K, E)`.
+    weights: of each key for each query, `(B, H, Q, K)`; None asks for `values` of each key alone.
     """
 
     q_pos: Positions
@@ -38,11 +38,11 @@ class Question:
     weights: Tensor | None = None
 
     @staticmethod
-    def about(site: Site, q_pos: Positions, k_pos: Positions | None = None) -> Question:
-        """Vectors by chance, the first LENGTH tokens' the same for all lengths."""
+    def random(site: Site, q_pos: Positions, k_pos: Positions | None = None) -> HookInputs:
+        """Random vectors; those of the first LENGTH tokens are equal for all lengths."""
         k_pos = q_pos if k_pos is None else k_pos
         heads, width = site.n_heads, site.d_head
-        return Question(
+        return HookInputs(
             q_pos,
             k_pos,
             _cut(noise("x", BATCH, LENGTH, site.d_model), k_pos.length),
@@ -53,16 +53,16 @@ class Question:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The vectors by name."""
-        named = {"x": self.x, "q": self.q, "k": self.k}
-        return named if self.weights is None else {**named, "weights": self.weights}
+        tensors = {"x": self.x, "q": self.q, "k": self.k}
+        return tensors if self.weights is None else {**tensors, "weights": self.weights}
 
-    def weighted(self) -> Question:
-        """The same with weights by chance, which sum to 1."""
+    def with_weights(self) -> HookInputs:
+        """The same with random weights that sum to 1."""
         shape = (*self.q.shape[:3], self.k.shape[2])
         return replace(self, weights=noise("weights", *shape).softmax(-1))
 
-    def to(self, dtype: torch.dtype, of_heads: torch.dtype | None = None) -> Question:
-        """The same in another precision. of_heads: that of all but x."""
+    def to(self, dtype: torch.dtype, of_heads: torch.dtype | None = None) -> HookInputs:
+        """The same in another precision. of_heads: the precision of all but x."""
         of_heads = of_heads or dtype
         return replace(
             self,
@@ -72,12 +72,12 @@ class Question:
             weights=None if self.weights is None else self.weights.to(of_heads),
         )
 
-    def picked(self, queries: Tensor, keys: Tensor) -> Question:
-        """The same about some of the tokens."""
+    def select(self, queries: Tensor, keys: Tensor) -> HookInputs:
+        """The same for some of the tokens."""
         assert self.weights is None
-        return Question(
-            pick(self.q_pos, queries),
-            pick(self.k_pos, keys),
+        return HookInputs(
+            select_positions(self.q_pos, queries),
+            select_positions(self.k_pos, keys),
             self.x[:, keys],
             self.q[:, :, queries],
             self.k[:, :, keys],
@@ -86,22 +86,22 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What a forward works out of the positions alone, before the layers use it."""
+    """What a forward computes from the positions alone, before the layers use it."""
 
     q_rotation: Any
     k_rotation: Any
     relation: Any
 
 
-def pick(pos: Positions, index: Tensor) -> Positions:
-    """Some of the tokens, in another order perhaps; each keeps its place and its number in the order."""
+def select_positions(pos: Positions, index: Tensor) -> Positions:
+    """Some of the tokens, in any order; each keeps its position and its place in the order."""
     unplaced = None if pos.unplaced is None else pos.unplaced[..., index]
     coordinates = pos.coordinates[..., index, :]
     return replace(pos, coordinates=coordinates, order=pos.order[index], unplaced=unplaced)
 
 
 def prepare(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> Prepared:
-    """As `geometry_of` does it."""
+    """Compute the rotation and the relation as `geometry_of` does."""
     hooks = encoding.hooks
     turns, relates = "rotate" in hooks, bool(hooks & {"terms", "values"})
     return Prepared(
@@ -111,72 +111,71 @@ def prepare(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> Prepared:
     )
 
 
-def answers(
-    encoding: Encoding, asked: Question, prepared: Prepared | None = None
+def call_hooks(
+    encoding: Encoding, inputs: HookInputs, prepared: Prepared | None = None
 ) -> dict[str, Tensor]:
-    """What every hook that it uses gives. prepared: worked out before; by default now."""
+    """The results of all hooks that the encoding uses. prepared: computed before; now by default."""
     hooks = encoding.hooks
-    ready = prepared or prepare(encoding, asked.q_pos, asked.k_pos)
-    found: dict[str, Tensor | None] = {
-        "embed": encoding.embed(asked.x, asked.k_pos).unsqueeze(1),
-        "inject": encoding.inject(asked.x, asked.k_pos).unsqueeze(1),
+    computed = prepared or prepare(encoding, inputs.q_pos, inputs.k_pos)
+    results: dict[str, Tensor | None] = {
+        "embed": encoding.embed(inputs.x, inputs.k_pos).unsqueeze(1),
+        "inject": encoding.inject(inputs.x, inputs.k_pos).unsqueeze(1),
     }
     if "rotate" in hooks:
-        found["rotate"] = encoding.rotate(asked.q, ready.q_rotation)
-        found["rotate of keys"] = encoding.rotate(asked.k, ready.k_rotation)
-    bias = encoding.bias(asked.q_pos, asked.k_pos)
+        results["rotate"] = encoding.rotate(inputs.q, computed.q_rotation)
+        results["rotate of keys"] = encoding.rotate(inputs.k, computed.k_rotation)
+    bias = encoding.bias(inputs.q_pos, inputs.k_pos)
     if bias is not None:
-        found["bias"] = bias.expand(*asked.q.shape[:3], asked.k.shape[2])
+        results["bias"] = bias.expand(*inputs.q.shape[:3], inputs.k.shape[2])
     if "terms" in hooks:
-        found["terms"] = _terms(encoding, asked, ready.relation)
+        results["terms"] = _terms(encoding, inputs, computed.relation)
     if "values" in hooks:
-        found["values"] = _values(encoding, asked, ready.relation)
-    return {hook: answer for hook, answer in found.items() if answer is not None}
+        results["values"] = _values(encoding, inputs, computed.relation)
+    return {hook: answer for hook, answer in results.items() if answer is not None}
 
 
 def hook_outputs(encoding: Encoding, pos: Positions) -> dict[str, Tensor]:
-    """What every hook gives for the first LENGTH tokens, between themselves."""
-    found = {}
-    for hook, answer in answers(encoding, Question.about(encoding.site, pos)).items():
+    """The results of all hooks for the first LENGTH tokens, among themselves."""
+    results = {}
+    for hook, answer in call_hooks(encoding, HookInputs.random(encoding.site, pos)).items():
         answer = answer[:, :, :LENGTH].detach()
-        found[hook] = answer[:, :, :, :LENGTH] if hook in OF_PAIRS else answer
-    return found
+        results[hook] = answer[:, :, :, :LENGTH] if hook in PAIR_HOOKS else answer
+    return results
 
 
 def _cut(x: Tensor, length: int) -> Tensor:
-    """The first tokens, on the last axis but one, and zeros for more than there are."""
-    room = max(0, length - x.shape[-2])
-    return functional.pad(x, (0, 0, 0, room))[..., :length, :]
+    """The first tokens on the last axis but one, with zeros beyond the end."""
+    missing = max(0, length - x.shape[-2])
+    return functional.pad(x, (0, 0, 0, missing))[..., :length, :]
 
 
-def _terms(encoding: Encoding, asked: Question, relation: Any) -> Tensor | None:
-    """What is added to q.k: all keys in sight of an encoder, none later in that of a decoder."""
-    q_order, k_order = asked.q_pos.order, asked.k_pos.order
-    seen_QK = k_order <= q_order.unsqueeze(-1)
-    around = {
-        "product": asked.q @ asked.k.transpose(-1, -2),
-        "allowed": seen_QK[None, None] if encoding.site.causal else None,
+def _terms(encoding: Encoding, inputs: HookInputs, relation: Any) -> Tensor | None:
+    """The terms added to q.k. In an encoder all keys are visible, in a decoder no later ones."""
+    q_order, k_order = inputs.q_pos.order, inputs.k_pos.order
+    visible_QK = k_order <= q_order.unsqueeze(-1)
+    extra = {
+        "product": inputs.q @ inputs.k.transpose(-1, -2),
+        "allowed": visible_QK[None, None] if encoding.site.causal else None,
         "scale": encoding.site.d_head**-0.5,
-        "state": encoding.key_states(asked.x),
+        "state": encoding.key_states(inputs.x),
     }
-    terms = encoding.terms_for(asked.q, asked.k, relation, around)
+    terms = encoding.terms_for(inputs.q, inputs.k, relation, extra)
     if terms is None or not encoding.site.causal:
         return terms
     # What is added where nobody may look means nothing.
-    return terms.masked_fill(~seen_QK, 0.0)
+    return terms.masked_fill(~visible_QK, 0.0)
 
 
-def _values(encoding: Encoding, asked: Question, relation: Any) -> Tensor | None:
-    """What is added to the values; with all weight on one key after the other where no weights are given, so that this
-    too is about pairs."""
-    if asked.weights is not None:
-        return encoding.values(asked.weights, relation)
-    alone = [encoding.values(weights, relation) for weights in _one_hot(asked)]
-    given = [each for each in alone if each is not None]
-    return torch.stack(given, 3) if given else None
+def _values(encoding: Encoding, inputs: HookInputs, relation: Any) -> Tensor | None:
+    """What is added to the values. Without weights, each key in turn gets all the weight."""
+    if inputs.weights is not None:
+        return encoding.values(inputs.weights, relation)
+    results = [encoding.values(weights, relation) for weights in _one_hot(inputs)]
+    known = [each for each in results if each is not None]
+    return torch.stack(known, 3) if known else None
 
 
-def _one_hot(asked: Question) -> Iterator[Tensor]:
-    keys = asked.k.shape[2]
-    for weights_K in torch.eye(keys, dtype=asked.q.dtype)[:LENGTH]:
-        yield weights_K.expand(*asked.q.shape[:3], -1)
+def _one_hot(inputs: HookInputs) -> Iterator[Tensor]:
+    keys = inputs.k.shape[2]
+    for weights_K in torch.eye(keys, dtype=inputs.q.dtype)[:LENGTH]:
+        yield weights_K.expand(*inputs.q.shape[:3], -1)

@@ -1,4 +1,4 @@
-"""Laws of encodings as objects: they share nothing, and survive every way to copy them."""
+"""Laws about encodings as objects: they share nothing and can be copied in every way."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torch.overrides import TorchFunctionMode
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding, registry
 from jarilab.encodings.compose import build, canonical, files_of, split_sum
-from jarilab.laws.checks import EXACT, BrokenError, complaint, near_all
-from jarilab.laws.hooks import Question, answers, hook_outputs, prepare
-from jarilab.laws.material import LENGTH, variants
+from jarilab.laws.checks import EXACT, BrokenError, check_all_close, user_error_of
+from jarilab.laws.fixtures import LENGTH, variants
+from jarilab.laws.hooks import HookInputs, call_hooks, hook_outputs, prepare
 from jarilab.laws.subject import NODES, Subject
 from jarilab.positions.coordinates import Positions
 
@@ -29,53 +29,59 @@ TIMES = 20  # what wears out does so by then
 
 
 def repeats(subject: Subject) -> str:
-    """The same question gets the same answer, whatever was asked before and in between; what was prepared from places
-    can be used after others were, and twice; and neither vectors, places nor parameters are changed by it."""
+    """Equal inputs give equal results, whatever was computed before or in between.
+
+    What was prepared from positions can be used later, and twice. No call changes its vectors, positions or parameters.
+    """
     encoding = subject.encoding()
-    questions = [Question.about(encoding.site, pos) for pos in _asked_about(subject)]
-    _check_unchanged(encoding, questions)
-    # Of each, first from an instance that was asked nothing else.
-    expected = [_kept(answers(subject.encoding(), asked)) for asked in questions]
+    input_sets = [HookInputs.random(encoding.site, pos) for pos in _position_sets(subject)]
+    _check_unchanged(encoding, input_sets)
+    # Of each, first from an instance without other calls.
+    expected = [_cloned(call_hooks(subject.encoding(), inputs)) for inputs in input_sets]
     hook_outputs(encoding, subject.anywhere(LENGTH + 5))
-    prepared = [prepare(encoding, asked.q_pos, asked.k_pos) for asked in questions]
+    prepared = [prepare(encoding, inputs.q_pos, inputs.k_pos) for inputs in input_sets]
     for time in ("first", "second"):
-        for asked, ready, answer in zip(questions, prepared, expected, strict=True):
-            what = f"used for the {time} time, prepared before other questions were asked"
-            near_all(answers(encoding, asked, ready), answer, what, EXACT)
+        for inputs, computed, answer in zip(input_sets, prepared, expected, strict=True):
+            what = f"used for the {time} time, prepared before other calls"
+            check_all_close(call_hooks(encoding, inputs, computed), answer, what, EXACT)
         hook_outputs(encoding, subject.anywhere(LENGTH + 2))
-    for asked, answer in zip(questions * TIMES, expected * TIMES, strict=True):
-        near_all(answers(encoding, asked), answer, "asked again after other questions", EXACT)
-    return f"in other orders, {TIMES} times, and nothing is changed by asking"
+    for inputs, answer in zip(input_sets * TIMES, expected * TIMES, strict=True):
+        check_all_close(
+            call_hooks(encoding, inputs), answer, "called again after other calls", EXACT
+        )
+    return f"in other orders, {TIMES} times, and calls change nothing"
 
 
-def _asked_about(subject: Subject) -> list[Positions]:
-    """As many tokens, at places that have neither first nor last nor distances in common."""
+def _position_sets(subject: Subject) -> list[Positions]:
+    """Positions without a common first, last or distance."""
     far = subject.sequence(subject.starts()[-1])
     return [subject.anywhere(LENGTH), far, *list(subject.arrangements(0).values())[-1:]]
 
 
-def _check_unchanged(encoding: Encoding, questions: list[Question]) -> None:
-    """Asking changes nothing that is given or held."""
-    for asked in questions:
-        held = {f"parameter {name}": value for name, value in encoding.named_parameters()}
-        held |= {f"buffer {name}": value for name, value in encoding.named_buffers()}
-        held |= asked.tensors | {"places": asked.q_pos.coordinates, "order": asked.q_pos.order}
-        before = {name: tensor.detach().clone() for name, tensor in held.items()}
-        answers(encoding, asked)
-        for name, tensor in held.items():
+def _check_unchanged(encoding: Encoding, input_sets: list[HookInputs]) -> None:
+    """Check that a call changes neither its inputs nor the encoding's tensors."""
+    for inputs in input_sets:
+        tensors = {f"parameter {name}": value for name, value in encoding.named_parameters()}
+        tensors |= {f"buffer {name}": value for name, value in encoding.named_buffers()}
+        tensors |= inputs.tensors | {
+            "places": inputs.q_pos.coordinates,
+            "order": inputs.q_pos.order,
+        }
+        before = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        call_hooks(encoding, inputs)
+        for name, tensor in tensors.items():
             if not torch.equal(tensor, before[name]):
-                raise BrokenError(f"asking it changes {name} in place")
+                raise BrokenError(f"a call changes {name} in place")
 
 
-def _kept(found: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {hook: answer.detach().clone() for hook, answer in found.items()}
+def _cloned(results: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {hook: answer.detach().clone() for hook, answer in results.items()}
 
 
-def independence(subject: Subject) -> str:
-    """What an instance gives does not depend on which others, with other options, were built or used before: each gives
-    what it gives alone in a new process."""
+def separate(subject: Subject) -> str:
+    """An instance gives what it gives alone in a new process, whatever other instances were built or used."""
     # A cache that instances share by mistake is mostly keyed by length, so take two lengths that are new to it: in
-    # the first this encoding is asked before the others, in the second after them.
+    # the first this encoding is called before the others, in the second after them.
     earlier, later = next(_fresh_lengths), next(_fresh_lengths)
     larger = subject.site(n_heads=subject.n_heads + 1)
     texts = [text for text in variants(subject.spec) if _can_be(subject, text)]
@@ -87,40 +93,40 @@ def independence(subject: Subject) -> str:
     orders = {earlier: [0, *range(len(builders)), 0], later: [*reversed(range(len(builders)))]}
     for length, order in orders.items():
         for number in order:
-            found = _asked_at(subject, together[number], length)
-            what = "that was asked for" if number == 0 else "with other options"
-            how = f"of an instance {what}, beside others, is not what it is alone in a new process"
-            near_all(found, alone[number][length], how, EXACT)
+            results = _asked_at(subject, together[number], length)
+            what = "under test" if number == 0 else "with other options"
+            how = f"of an instance {what}, among others, is not what it is alone in a new process"
+            check_all_close(results, alone[number][length], how, EXACT)
     third = _asked_at(subject, subject.encoding(), earlier)
-    near_all(third, alone[0][earlier], "of another instance with the same options", EXACT)
+    check_all_close(third, alone[0][earlier], "of another instance with the same options", EXACT)
     return f"{len(builders) - 1} other instances change nothing"
 
 
 def _can_be(subject: Subject, text: str) -> bool:
-    return complaint(partial(build, text, subject.site())) is None
+    return user_error_of(partial(build, text, subject.site())) is None
 
 
 def _alone(
     subject: Subject, builder: Callable[[], Encoding], lengths: tuple[int, ...]
 ) -> dict[int, dict[str, Tensor]]:
-    """What an instance gives at each length where there are no others."""
-    with afresh(subject.spec):
+    """The results of an instance at each length, without other instances."""
+    with fresh_modules(subject.spec):
         encoding = builder()
         return {length: _asked_at(subject, encoding, length) for length in lengths}
 
 
 @contextmanager
-def afresh(spec: str) -> Iterator[None]:
-    """As in a new process: Python files that the spec names are executed anew, and their `hash` gives other numbers."""
+def fresh_modules(spec: str) -> Iterator[None]:
+    """Simulate a new process: execute the spec's Python files again, with another `hash`."""
     names = [_module_name(part) for part in split_sum(spec) if files_of(part)]
-    old = {name: sys.modules.pop(name) for name in dict.fromkeys(names)}
+    previous = {name: sys.modules.pop(name) for name in dict.fromkeys(names)}
     try:
         for part in split_sum(spec):
             if files_of(part):
                 vars(sys.modules[_module_name(part)]).setdefault("hash", _other_hash)
         yield
     finally:
-        sys.modules.update(old)
+        sys.modules.update(previous)
 
 
 def _module_name(part: str) -> str:
@@ -136,8 +142,10 @@ def _asked_at(subject: Subject, other: Encoding, length: int) -> dict[str, Tenso
 
 
 def round_trips(subject: Subject) -> str:
-    """The canonical spec, a state dict, a deep copy, the meta device and a detour through bfloat16 (but for rounded
-    parameters) give back the same encoding, bit for bit."""
+    """Copies give the same results, bit for bit.
+
+    Copies by canonical spec, state dict, deep copy, meta device, and through bfloat16 (except for rounded parameters).
+    """
     pos = subject.sequence(min(4000, subject.starts()[-1]))
     encoding, spec = subject.encoding(), canonical(subject.spec)
     expected = hook_outputs(encoding, pos)
@@ -150,12 +158,12 @@ def round_trips(subject: Subject) -> str:
         "built on the meta device and loaded": _loaded_from_meta(subject, encoding),
     }
     for how, other in copies.items():
-        near_all(hook_outputs(other, pos), expected, f"when {how}")
+        check_all_close(hook_outputs(other, pos), expected, f"when {how}")
     rounded = copy.deepcopy(encoding).to(torch.bfloat16).double()
     for parameter, value in zip(encoding.parameters(), rounded.parameters(), strict=True):
         parameter.detach().copy_(value)
-    found, expected = hook_outputs(rounded, pos), hook_outputs(encoding, pos)
-    near_all(found, expected, "after a detour through bfloat16")
+    results, expected = hook_outputs(rounded, pos), hook_outputs(encoding, pos)
+    check_all_close(results, expected, "after a cast to bfloat16 and back")
     return f"{', '.join(copies)}, and after bfloat16, at position {int(pos.order[0])}"
 
 
@@ -166,19 +174,22 @@ def _loaded(subject: Subject, encoding: Encoding) -> Encoding:
 
 
 class Unfilled(TorchFunctionMode):
-    """Draws nothing for tensors without data: PyTorch takes 0.9 seconds to load what finds out that they have none."""
+    """Skips random initialization of tensors without data.
+
+    PyTorch takes 0.9 seconds to load the code that detects them.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        named = kwargs or {}
-        if getattr(func, "__module__", None) == "torch.nn.init" and "tensor" in named:
-            return named["tensor"]
-        return args[0] if func in (Tensor.normal_, Tensor.uniform_) else func(*args, **named)
+        keywords = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init" and "tensor" in keywords:
+            return keywords["tensor"]
+        return args[0] if func in (Tensor.normal_, Tensor.uniform_) else func(*args, **keywords)
 
 
 def _loaded_from_meta(subject: Subject, encoding: Encoding) -> Encoding:
-    """One that has nothing but what the state dict brings: all else is not a number."""
+    """An encoding that has only what the state dict contains; everything else is NaN."""
     with torch.device("meta"), Unfilled():
         empty = build(subject.spec, subject.site()).double().eval()
     empty.to_empty(device="cpu")

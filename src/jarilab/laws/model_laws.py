@@ -1,4 +1,4 @@
-"""Laws of models under an encoding: what caches, padding, packing and batches must not change."""
+"""Laws of models under an encoding: caches, padding, packing and batches change nothing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import nn
 
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.compose import NO_ENCODING
-from jarilab.laws.beside import steady
-from jarilab.laws.checks import EXACT, BrokenError, SkippedError, near
-from jarilab.laws.hooks import Question, answers
-from jarilab.laws.instance_laws import afresh
-from jarilab.laws.material import BATCH, LENGTH, noise, owned, randomise, tokens
+from jarilab.laws.checks import EXACT, BrokenError, SkippedError, check_close
+from jarilab.laws.fixtures import BATCH, LENGTH, encoding_parameters, noise, randomise, tokens
+from jarilab.laws.hooks import HookInputs, call_hooks
+from jarilab.laws.independence import ignores_length
+from jarilab.laws.instance_laws import fresh_modules
 from jarilab.laws.stacks import Stack, stacks
 from jarilab.laws.subject import WIDE, Subject
 from jarilab.models.encoder_decoder import EncoderDecoder
@@ -25,22 +25,21 @@ SMALL = 1e-12
 
 
 def steps(subject: Subject) -> str:
-    """A decoder gives the same scores whether it reads the target at once or in pieces, with a cache, wherever its
-    tokens stand."""
+    """A decoder gives equal scores for the whole target and for pieces of it with a cache, at any positions."""
     model, differences, left_out = randomise(subject.model()), [], []
     model.eval()
     with torch.no_grad():
         for where, pos in _places_to_read(subject):
-            if not steady(subject, pos):
+            if not ignores_length(subject, pos):
                 left_out.append(where)
                 continue
             differences.append(_pieces_apart(subject, model, pos, where))
     if not differences:
-        raise SkippedError("what it does depends on the length everywhere, as it claims")
-    said = f"largest difference {max(differences):.1g}, reading 1, 2, 1 and 3 tokens at a time"
+        raise SkippedError("its results depend on the length everywhere, as claimed")
+    detail = f"largest difference {max(differences):.1g}, reading 1, 2, 1 and 3 tokens at a time"
     if left_out:
-        said += f"; not {'; '.join(left_out)}, where the length decides, as it claims"
-    return said
+        detail += f"; not {'; '.join(left_out)}, where the length matters, as claimed"
+    return detail
 
 
 def _places_to_read(subject: Subject) -> Iterator[tuple[str, Positions]]:
@@ -48,11 +47,11 @@ def _places_to_read(subject: Subject) -> Iterator[tuple[str, Positions]]:
         yield f"from position {start} on", subject.sequence(start, frame="target")
     last = subject.starts()[-1]
     for name, pos in subject.arrangements(last).items():
-        yield f"at {name} places from {last} on", replace(pos, frame="target")
+        yield f"at {name} positions from {last} on", replace(pos, frame="target")
 
 
 def _pieces_apart(subject: Subject, model: EncoderDecoder, pos: Positions, where: str) -> float:
-    """How far the scores of a target read in pieces are from those of one read at once."""
+    """The difference between the scores of a target read in pieces and at once."""
     target_BQ = tokens("target")
     # As far away as it can compare the target with.
     nearest = 0 if subject.max_distance is None else int(pos.coordinates.min())
@@ -64,7 +63,7 @@ def _pieces_apart(subject: Subject, model: EncoderDecoder, pos: Positions, where
         ids_BL, piece = target_BQ[:, first:last], pos.slice(first, last)
         pieces.append(model.step(memory, ids_BL, piece, cache))
     what = f"scores of 1, 2, 1 and 3 tokens at a time, {where}"
-    return near(torch.cat(pieces, 1), expected, EXACT, what)
+    return check_close(torch.cat(pieces, 1), expected, EXACT, what)
 
 
 def padding(subject: Subject) -> str:
@@ -82,8 +81,8 @@ def _named(subject: Subject) -> str:
 
 
 def _check_beside(subject: Subject, stack: Stack, x_BLD: Tensor, start: int, side: str) -> None:
-    """The second of two rows is padded on a side."""
-    real, full = 4, subject.sequence(start)
+    """Pad the second of two rows on one side."""
+    real, all_positions = 4, subject.sequence(start)
     keep_BL = torch.ones(BATCH, LENGTH, dtype=torch.bool)
     if side == "left":
         keep_BL[1, :-real] = False
@@ -92,17 +91,17 @@ def _check_beside(subject: Subject, stack: Stack, x_BLD: Tensor, start: int, sid
     index_BL = Positions.from_mask(keep_BL).index()
     padded = stack(x_BLD, subject.places(index_BL, start), keep_BL)
     real_L = keep_BL[1]
-    own = subject.sequence(start, real)
-    alone = stack(x_BLD[1:, real_L], own)
+    positions = subject.sequence(start, real)
+    alone = stack(x_BLD[1:, real_L], positions)
     where = f"padding on the {side}, from position {start} on, in {stack.name}"
     padded_row = padded[1:, real_L]
-    near(padded_row, alone, EXACT, f"a row with {where}")
-    above = stack(x_BLD[:1], full)
-    near(padded[:1], above, EXACT, f"the row above one with {where}")
+    check_close(padded_row, alone, EXACT, f"a row with {where}")
+    first_row = stack(x_BLD[:1], all_positions)
+    check_close(padded[:1], first_row, EXACT, f"the row above one with {where}")
 
 
 def _check_between(subject: Subject, stack: Stack, x_BLD: Tensor, start: int) -> None:
-    """An image's padding lies between its rows: the real tokens stay where they are."""
+    """Pad an image between its rows; the real tokens keep their positions."""
     index_L = torch.arange(LENGTH)
     region_L = index_L % WIDE < WIDE - 1
     keep_BL = torch.stack((region_L, torch.ones_like(region_L)))
@@ -110,34 +109,34 @@ def _check_between(subject: Subject, stack: Stack, x_BLD: Tensor, start: int) ->
     places = subject.places(index_L[region_L], start)
     alone = stack(x_BLD[:1, region_L], places)
     what = f"a row with padding in between, from position {start} on, in {stack.name}"
-    near(padded[:1, region_L], alone, EXACT, what)
+    check_close(padded[:1, region_L], alone, EXACT, what)
 
 
 def packing(subject: Subject) -> str:
-    """Two documents in one row, positions restarted and `Mask(documents=...)`, give what they give apart."""
-    x_BLD, tried = subject.encoder_input(), 0
+    """Two documents in one row, with restarted positions and a document mask, give what they give alone."""
+    x_BLD, count = subject.encoder_input(), 0
     index_L = torch.tensor([0, 1, 2, 3, 0, 1, 2])
     document_L = torch.tensor([0, 0, 0, 0, 1, 1, 1])
     document_BL = document_L.expand(BATCH, -1)
     parts = {"first": slice(0, 4), "second": slice(4, 7)}
     for stack, start in itertools.product(stacks(subject), subject.starts()):
         pos = subject.places(index_L, start)
-        if not steady(subject, pos):
+        if not ignores_length(subject, pos):
             continue
-        tried += 1
+        count += 1
         packed = stack.packed(x_BLD, pos, document_BL)
         for name, part in parts.items():
-            own = subject.sequence(start, part.stop - part.start)
-            alone = stack(x_BLD[:, part], own)
+            positions = subject.sequence(start, part.stop - part.start)
+            alone = stack(x_BLD[:, part], positions)
             what = f"the {name} of two packed documents, from position {start} on, in {stack.name}"
-            near(packed[:, part], alone, EXACT, what)
-    if not tried:
-        raise SkippedError("what it does depends on the length everywhere, as it claims")
+            check_close(packed[:, part], alone, EXACT, what)
+    if not count:
+        raise SkippedError("its results depend on the length everywhere, as claimed")
     return f"two documents in a row, in {_named(subject)}"
 
 
 def batch(subject: Subject) -> str:
-    """Reversing a batch reverses the outputs and does nothing else, with shared positions and with each row's own."""
+    """Reversing a batch only reverses the outputs, with shared positions and with each row's own."""
     sizes = (BATCH, LENGTH, subject.n_heads)
     everything = itertools.product(stacks(subject), subject.starts(), sizes)
     for stack, start, samples in everything:
@@ -146,32 +145,32 @@ def batch(subject: Subject) -> str:
         ordered = stack(x_BLD, shared)
         turned = stack(x_BLD.flip(0), shared)
         what = f"a reversed batch of {samples}, from position {start} on, in {stack.name}"
-        near(turned.flip(0), ordered, EXACT, what)
+        check_close(turned.flip(0), ordered, EXACT, what)
         if not subject.labels:
             _check_own_positions(subject, stack, x_BLD, start)
     return f"batches of {BATCH}, {LENGTH} and {subject.n_heads}, in {_named(subject)}"
 
 
 def _check_own_positions(subject: Subject, stack: Stack, x_BLD: Tensor, start: int) -> None:
-    """Each row of the batch has positions of its own."""
+    """Each row of the batch has its own positions."""
     samples = len(x_BLD)
     offset_B1 = 3 * torch.arange(samples).unsqueeze(-1)
     index_BL = torch.arange(LENGTH) + offset_B1
     ordered = stack(x_BLD, subject.wrapped(index_BL, start))
     backwards = subject.wrapped(index_BL.flip(0), start)
     turned = stack(x_BLD.flip(0), backwards)
-    what = f"a reversed batch of {samples} whose rows have positions of their own, in {stack.name}"
-    near(turned.flip(0), ordered, EXACT, what)
+    what = f"a reversed batch of {samples} whose rows have their own positions, in {stack.name}"
+    check_close(turned.flip(0), ordered, EXACT, what)
     second = subject.wrapped(index_BL[1], start)
     alone = stack(x_BLD[1:2], second)
-    what = f"a row with positions of its own in a batch of {samples}, and alone, in {stack.name}"
-    near(ordered[1:2], alone, EXACT, what)
+    what = f"a row with its own positions in a batch of {samples}, and alone, in {stack.name}"
+    check_close(ordered[1:2], alone, EXACT, what)
 
 
 def gradients(subject: Subject) -> str:
-    """In a model, each parameter of the encoding, in every layer, gets a gradient other than 0."""
+    """In a model, each parameter of the encoding, in every layer, has a gradient other than 0."""
     model = randomise(subject.model())
-    parameters = owned(model)
+    parameters = encoding_parameters(model)
     if not parameters:
         raise SkippedError("it has no parameters")
     source_pos = subject.sequence(0, frame="source")
@@ -189,18 +188,20 @@ def gradients(subject: Subject) -> str:
 
 
 def _moves_all_alike(subject: Subject, name: str) -> bool:
-    """Whether a parameter moves all scores of a query by the same, as the last bias of a network does: it is heard, and
-    the softmax removes it."""
+    """Whether a parameter moves all scores of a query equally, as the last bias of a network does.
+
+    The softmax removes such a change, so the gradient is rightly 0.
+    """
     encoding = subject.encoding()
-    moving = [own for own in dict(encoding.named_parameters()) if name.endswith(f".{own}")]
-    if not moving:
+    matches = [name for name in dict(encoding.named_parameters()) if name.endswith(f".{name}")]
+    if not matches:
         return False
-    parameter = dict(encoding.named_parameters())[max(moving, key=len)]
-    asked = Question.about(encoding.site, subject.sequence(0))
+    parameter = dict(encoding.named_parameters())[max(matches, key=len)]
+    inputs = HookInputs.random(encoding.site, subject.sequence(0))
     slopes = []
     for centred in (False, True):
         total = torch.zeros((), dtype=torch.float64)
-        for hook, answer in answers(encoding, asked).items():
+        for hook, answer in call_hooks(encoding, inputs).items():
             direction = noise(f"direction of {hook}", *answer.shape)
             if centred and hook in ("bias", "terms"):
                 direction = direction - direction.mean(-1, keepdim=True)
@@ -213,18 +214,20 @@ def _moves_all_alike(subject: Subject, name: str) -> bool:
 
 
 def initial_values(subject: Subject) -> str:
-    """At a seed, every parameter that is not the encoding's is bit for bit what it is without an encoding, and the
-    encoding's own are the same each time, whatever was drawn before."""
+    """At a seed, all other parameters are those without an encoding, and the encoding's own are reproducible.
+
+    Both hold bit for bit, whatever was drawn before.
+    """
     default = torch.get_default_dtype()
     # In this order: its constructor may change torch's defaults.
     plain = subject.model(NO_ENCODING)
-    own = subject.model()
+    encoded = subject.model()
     if torch.get_default_dtype() is not default:
         raise BrokenError(
             f"building it sets torch's default dtype to {torch.get_default_dtype()}, for all that is built later"
         )
-    encodings = owned(own)
-    rest = {name: value for name, value in own.named_parameters() if name not in encodings}
+    encodings = encoding_parameters(encoded)
+    rest = {name: value for name, value in encoded.named_parameters() if name not in encodings}
     expected = dict(plain.named_parameters())
     other = sorted(rest.keys() ^ expected.keys())
     if other:
@@ -237,10 +240,10 @@ def initial_values(subject: Subject) -> str:
 
 
 def _check_own_values(subject: Subject, expected: dict[str, nn.Parameter]) -> None:
-    """Those of another model of that seed, built after other numbers were drawn."""
+    """Compare with a second model of the same seed, built after other numbers were drawn."""
     torch.manual_seed(1)
-    with afresh(subject.spec):
-        again = owned(subject.model())
+    with fresh_modules(subject.spec):
+        again = encoding_parameters(subject.model())
     for name, value in expected.items():
         if not value.isfinite().all():
             raise BrokenError(f"{name} does not start with finite numbers")

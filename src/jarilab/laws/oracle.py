@@ -1,4 +1,4 @@
-"""An encoding's formula, and the double loop that applies it: in numpy alone."""
+"""An encoding's formula, applied by a double loop in numpy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jarilab.encodings.formulas.oracle import (
     pair_by_pair,
     sum_of,
 )
-from jarilab.laws.material import HEAD_WIDTH, VALUE_WIDTH
+from jarilab.laws.fixtures import HEAD_WIDTH, VALUE_WIDTH
 
 
 def double_loop(
@@ -34,10 +34,10 @@ def double_loop(
     scale: float,
     causal: bool,
 ) -> Vector:
-    """Softmax of the scores and weighted sum of the values, one query and one key after the other: `(B, H, Q, E')`.
+    """Softmax and weighted sum for one query and key after the other: `(B, H, Q, E')`.
 
-    x: what the keys are made of, `(B, K, D)`. q_at, k_at: positions. causal: no query sees a key at a later position;
-    of cells, one in a later row, or further on in its own.
+    x: what the keys are made of, `(B, K, D)`. q_at, k_at: positions. causal: whether keys at later positions are
+    hidden; a later cell is in a later row, or further right in its own.
     """
     output = np.zeros((*q.shape[:3], v.shape[3]))
     allowed_QK = np.ones((len(q_at), len(k_at)), dtype=bool)
@@ -47,18 +47,18 @@ def double_loop(
     for b, h in np.ndindex(*q.shape[:2]):
         scores_QK = scores(encoding, q[b, h], k[b, h], x[b], q_at, k_at, allowed_QK, h, scale)
         for query, i in enumerate(q_at):
-            seen = np.flatnonzero(allowed_QK[query])
-            scores_K = scores_QK[query, seen]
+            visible = np.flatnonzero(allowed_QK[query])
+            scores_K = scores_QK[query, visible]
             weights_K = np.exp(scores_K - scores_K.max())
             weights_K /= weights_K.sum()
-            for weight, key in zip(weights_K, seen, strict=True):
+            for weight, key in zip(weights_K, visible, strict=True):
                 value_E = oracle.value(encoding, v[b, h, key], i, k_at[key], h)
                 output[b, h, query] += weight * value_E
     return output
 
 
 def scores_of(oracle: Oracle) -> Callable[..., Vector]:
-    """All scores of a head: as the formula gives them, or one by one where each depends on its own pair alone."""
+    """A function for all scores of a head: the formula's own, or one that computes pair by pair."""
     if oracle.scores is not None:
         return oracle.scores
 
@@ -71,8 +71,11 @@ def scores_of(oracle: Oracle) -> Callable[..., Vector]:
 
 
 def formula_of(spec: str) -> Oracle | None:
-    """The encoding's own oracle, or the paper's formula for one of the package; None where a part has neither, and
-    where the parts are no sum: two of them rotate, or one rotates the queries that another's terms compare."""
+    """The encoding's own oracle, or the paper's formula for an encoding of the package.
+
+    None if a part has neither, and if the parts do not simply add up: two rotate, or one rotates the queries that
+    another's terms use.
+    """
     specs = [registry.spec(part) for part in split_sum(spec)]
     oracles = []
     for part in specs:

@@ -1,4 +1,4 @@
-"""Laws of what hooks give in other precisions and modes, and of their gradients."""
+"""Laws about hooks in other precisions and modes, and about their gradients."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding
-from jarilab.laws.checks import EXACT, NOTICEABLE, BrokenError, apart, near
-from jarilab.laws.hooks import Question, answers, hook_outputs
-from jarilab.laws.material import noise
+from jarilab.laws.checks import EXACT, NOTICEABLE, BrokenError, check_close, max_difference
+from jarilab.laws.fixtures import noise
+from jarilab.laws.hooks import HookInputs, call_hooks, hook_outputs
 from jarilab.laws.subject import Subject
 from jarilab.positions.coordinates import Positions
 
@@ -25,26 +25,28 @@ FARTHEST = 0.3
 
 
 def precisions(subject: Subject) -> str:
-    """Every hook gives in float32, in bfloat16 and under autocast what it gives in float64, near, at 5,000 and at
-    1,000,000; and each of its gradients in float32, too."""
+    """Every hook agrees across float64, float32, bfloat16 and autocast, also at far positions.
+
+    So do its gradients in float32.
+    """
     for start in _starts(subject):
         pos = _spread(subject, start)
         for dtype in ALLOWED:
             encoding = subject.encoding().to(dtype)
-            asked = Question.about(encoding.site, pos).weighted().to(dtype)
+            inputs = HookInputs.random(encoding.site, pos).with_weights().to(dtype)
             precise = _as_precise(subject, encoding)
-            expected = answers(precise, asked.to(torch.float64))
+            expected = call_hooks(precise, inputs.to(torch.float64))
             allowed = ALLOWED[dtype] if start <= FAR[0] else FARTHEST
             where = f"in {_short(dtype)}, from position {start:,} on"
-            _check_near(answers(encoding, asked), expected, allowed, where, dtype)
+            _check_near(call_hooks(encoding, inputs), expected, allowed, where, dtype)
             if dtype is torch.float32:
-                _check_autocast(encoding, asked, expected, start)
+                _check_autocast(encoding, inputs, expected, start)
     _check_gradients(subject)
     return "float32, bfloat16 and autocast, at " + ", ".join(f"{x:,}" for x in _starts(subject))
 
 
 def _starts(subject: Subject) -> list[int]:
-    """Near, and as far as it goes."""
+    """A near start, and the farthest ones."""
     end = subject.max_positions
     last = FAR[1] if end is None else end - subject.span
     starts = [start for start in (subject.starts()[1], *FAR) if start <= last]
@@ -54,18 +56,18 @@ def _starts(subject: Subject) -> list[int]:
 
 
 def _spread(subject: Subject, start: int) -> Positions:
-    """Places near to each other and far apart."""
+    """Positions near to each other and far apart."""
     if subject.labels:
         return subject.sequence(start)
     return subject.at(subject.scattered(start))
 
 
 def _as_precise(subject: Subject, encoding: Encoding) -> Encoding:
-    """One in float64 with the parameters that this one has."""
+    """The same encoding in float64, with the same parameters."""
     precise = subject.encoding()
     with torch.no_grad():
-        for own, value in zip(precise.parameters(), encoding.parameters(), strict=True):
-            own.copy_(value)
+        for parameter, value in zip(precise.parameters(), encoding.parameters(), strict=True):
+            parameter.copy_(value)
     return precise
 
 
@@ -74,61 +76,61 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def _check_near(
-    found: dict[str, Tensor],
+    results: dict[str, Tensor],
     expected: dict[str, Tensor],
-    allowed: float,
+    tolerance: float,
     where: str,
     dtype: torch.dtype | None = None,
 ) -> None:
     for hook, answer in expected.items():
-        near(found[hook], answer, allowed, f"{hook} {where}")
+        check_close(results[hook], answer, tolerance, f"{hook} {where}")
         # A bias is made of places alone: float32 whatever the model is in.
-        if dtype is not None and hook != "bias" and found[hook].dtype is not dtype:
-            raise BrokenError(f"{hook} {where}: comes out in {_short(found[hook].dtype)}")
+        if dtype is not None and hook != "bias" and results[hook].dtype is not dtype:
+            raise BrokenError(f"{hook} {where}: is {_short(results[hook].dtype)}")
 
 
 def _check_autocast(
-    encoding: Encoding, asked: Question, expected: dict[str, Tensor], start: int
+    encoding: Encoding, inputs: HookInputs, expected: dict[str, Tensor], start: int
 ) -> None:
-    """Under autocast x stays in float32, and the linear maps before the heads give bfloat16."""
-    allowed = ALLOWED[HALF] if start <= FAR[0] else FARTHEST
+    """Under autocast x stays in float32, and the linear maps before the heads return bfloat16."""
+    tolerance = ALLOWED[HALF] if start <= FAR[0] else FARTHEST
     with torch.autocast("cpu", HALF):
-        found = answers(encoding, asked.to(torch.float32, HALF))
-    _check_near(found, expected, allowed, f"under autocast, from position {start:,} on")
+        results = call_hooks(encoding, inputs.to(torch.float32, HALF))
+    _check_near(results, expected, tolerance, f"under autocast, from position {start:,} on")
 
 
 def _check_gradients(subject: Subject) -> None:
     pos = _spread(subject, subject.starts()[0])
     encoding = subject.encoding().float()
-    asked = Question.about(encoding.site, pos).weighted()
+    inputs = HookInputs.random(encoding.site, pos).with_weights()
     precise = _as_precise(subject, encoding)
-    expected = gradients(precise, asked.to(torch.float32).to(torch.float64))
-    for what, gradient in gradients(encoding, asked.to(torch.float32)).items():
-        near(gradient, expected[what], NOTICEABLE, f"{what} in float32")
+    expected = gradients(precise, inputs.to(torch.float32).to(torch.float64))
+    for what, gradient in gradients(encoding, inputs.to(torch.float32)).items():
+        check_close(gradient, expected[what], NOTICEABLE, f"{what} in float32")
 
 
-def gradients(encoding: Encoding, asked: Question) -> dict[str, Tensor]:
+def gradients(encoding: Encoding, inputs: HookInputs) -> dict[str, Tensor]:
     """The gradient of every hook, in a direction, with respect to every vector and parameter."""
-    given = {name: x.detach().requires_grad_() for name, x in asked.tensors.items()}
+    vectors = {name: x.detach().requires_grad_() for name, x in inputs.tensors.items()}
     parameters = {f"parameter {name}": value for name, value in encoding.named_parameters()}
-    everything = {**given, **parameters}
-    found = {}
-    for hook, answer in answers(encoding, _with(asked, given)).items():
+    tensors_by_name = {**vectors, **parameters}
+    named_gradients = {}
+    for hook, answer in call_hooks(encoding, _with(inputs, vectors)).items():
         if not answer.requires_grad:
-            slopes: tuple[Tensor, ...] = tuple(map(torch.zeros_like, everything.values()))
+            slopes: tuple[Tensor, ...] = tuple(map(torch.zeros_like, tensors_by_name.values()))
         else:
             loss = (answer * _direction(hook, answer)).sum()
-            tensors = list(everything.values())
+            tensors = list(tensors_by_name.values())
             slopes = torch.autograd.grad(
                 loss, tensors, retain_graph=True, allow_unused=True, materialize_grads=True
             )
-        for name, gradient in zip(everything, slopes, strict=True):
-            found[f"gradient of {hook} with respect to {name}"] = gradient
-    return found
+        for name, gradient in zip(tensors_by_name, slopes, strict=True):
+            named_gradients[f"gradient of {hook} with respect to {name}"] = gradient
+    return named_gradients
 
 
-def _with(asked: Question, tensors: dict[str, Tensor]) -> Question:
-    return Question(asked.q_pos, asked.k_pos, **tensors)
+def _with(inputs: HookInputs, tensors: dict[str, Tensor]) -> HookInputs:
+    return HookInputs(inputs.q_pos, inputs.k_pos, **tensors)
 
 
 def _direction(hook: str, answer: Tensor) -> Tensor:
@@ -136,94 +138,104 @@ def _direction(hook: str, answer: Tensor) -> Tensor:
 
 
 def slopes(subject: Subject) -> str:
-    """The gradient of every hook, with respect to every vector and parameter, in training, says how fast it changes."""
+    """The gradient of every hook matches finite differences, in training, for every vector and parameter."""
     encoding = subject.encoding().train()
-    asked = Question.about(encoding.site, _spread(subject, subject.starts()[0])).weighted()
+    inputs = HookInputs.random(encoding.site, _spread(subject, subject.starts()[0])).with_weights()
     with _seeded():
-        expected = gradients(encoding, asked)
+        expected = gradients(encoding, inputs)
     parameters = {f"parameter {name}": value for name, value in encoding.named_parameters()}
-    for label, tensor in {**asked.tensors, **parameters}.items():
+    for label, tensor in {**inputs.tensors, **parameters}.items():
         towards = noise(f"towards {label}", *tensor.shape)
-        _check_slope(encoding, asked, label, tensor, towards, expected)
-    return f"of {len(expected)} pairs of a hook and what it hears"
+        _check_slope(encoding, inputs, label, tensor, towards, expected)
+    return f"of {len(expected)} pairs of a hook and an input"
 
 
 def _check_slope(
     encoding: Encoding,
-    asked: Question,
+    inputs: HookInputs,
     label: str,
     moved: Tensor,
     towards: Tensor,
     expected: dict[str, Tensor],
 ) -> None:
-    """Whether one of several steps gives the slope: a long one may step over a kink, a short one is lost in rounding
-    where the encoding counts in float32."""
-    nearest: dict[str, tuple[float, float, float]] = {}
+    """Check whether one of several steps matches.
+
+    A long step may cross a kink. A short one is lost in rounding if the encoding computes in float32.
+    """
+    best: dict[str, tuple[float, float, float]] = {}
     for step in STEPS:
-        for hook, slope in _slopes(encoding, asked, moved, step * towards).items():
-            along = float((expected[f"gradient of {hook} with respect to {label}"] * towards).sum())
-            found = float(slope) / (2 * step)
-            off = abs(along - found) / max(1.0, abs(found))
-            if hook not in nearest or not off >= nearest[hook][0]:
-                nearest[hook] = (off, along, found)
-        if all(off <= SLOPE for off, _, _ in nearest.values()):
+        for hook, slope in _slopes(encoding, inputs, moved, step * towards).items():
+            directional = float(
+                (expected[f"gradient of {hook} with respect to {label}"] * towards).sum()
+            )
+            finite = float(slope) / (2 * step)
+            error = abs(directional - finite) / max(1.0, abs(finite))
+            if hook not in best or not error >= best[hook][0]:
+                best[hook] = (error, directional, finite)
+        if all(error <= SLOPE for error, _, _ in best.values()):
             return
-    for hook, (off, along, found) in nearest.items():
-        if not off <= SLOPE:
+    for hook, (error, directional, finite) in best.items():
+        if not error <= SLOPE:
             raise BrokenError(
-                f"gradient of {hook} with respect to {label}: says {along:.4g}, and the slope is {found:.4g}"
+                f"gradient of {hook} with respect to {label}: is {directional:.4g}, and the finite difference is "
+                f"{finite:.4g}"
             )
 
 
 @torch.no_grad()
-def _slopes(encoding: Encoding, asked: Question, moved: Tensor, by: Tensor) -> dict[str, Tensor]:
-    """By how much every hook changes, in its direction, when a vector or parameter is moved there and back."""
-    heights = []
+def _slopes(encoding: Encoding, inputs: HookInputs, moved: Tensor, by: Tensor) -> dict[str, Tensor]:
+    """How much every hook changes, in its direction, when a vector or parameter moves forwards and backwards."""
+    projections = []
     for step in (by, -2 * by):
         moved += step
         with _seeded():
-            found = answers(encoding, asked)
-        heights.append({h: (x * _direction(h, x)).sum() for h, x in found.items()})
+            results = call_hooks(encoding, inputs)
+        projections.append({h: (x * _direction(h, x)).sum() for h, x in results.items()})
     moved += by
-    return {hook: heights[0][hook] - heights[1][hook] for hook in heights[0]}
+    return {hook: projections[0][hook] - projections[1][hook] for hook in projections[0]}
 
 
 @contextmanager
 def _seeded() -> Iterator[None]:
-    """The same random numbers each time, for encodings that draw some in training."""
+    """Fixed random numbers, for encodings that draw some in training."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         yield
 
 
 def modes(subject: Subject) -> str:
-    """Hooks give in training, in evaluation and without gradients the same; what claims to be random in training is
-    that, is the same for a seed, and keeps still in evaluation."""
+    """Hooks agree in training, in evaluation and without gradients.
+
+    An encoding that claims `random_in_training` must be random there, reproducible by a seed, and constant in
+    evaluation.
+    """
     encoding = subject.encoding()
-    expected = _asked(subject, encoding)
-    _check_near(_asked(subject, encoding), expected, EXACT, "asked twice in evaluation")
+    expected = _fresh_outputs(subject, encoding)
+    _check_near(_fresh_outputs(subject, encoding), expected, EXACT, "called twice in evaluation")
     for name, without in (("no_grad", torch.no_grad), ("inference_mode", torch.inference_mode)):
         with without():
-            _check_near(_asked(subject, encoding), expected, EXACT, f"under torch.{name}")
+            _check_near(_fresh_outputs(subject, encoding), expected, EXACT, f"under torch.{name}")
     encoding.train()
     if not subject.claims("random_in_training"):
-        found = _asked(subject, encoding)
-        _check_near(found, expected, EXACT, "in training, as in evaluation")
+        results = _fresh_outputs(subject, encoding)
+        _check_near(results, expected, EXACT, "in training, as in evaluation")
         return "training, evaluation and no_grad"
     with _seeded():
-        first = _asked(subject, encoding)
+        first = _fresh_outputs(subject, encoding)
     with _seeded():
-        again = _asked(subject, encoding)
+        again = _fresh_outputs(subject, encoding)
     _check_near(again, first, 0.0, "in training, at the same seed")
-    other = [_asked(subject, encoding) for _ in range(3)]
-    worst = max(apart(one[hook], first[hook]) for one in other for hook in first)
-    if worst < NOTICEABLE:
+    others = [_fresh_outputs(subject, encoding) for _ in range(3)]
+    largest = max(
+        max_difference(results[hook], first[hook]) for results in others for hook in first
+    )
+    if largest < NOTICEABLE:
         raise BrokenError(
-            "it says random_in_training = True, but in training it gives the same each time; claim False"
+            "it says random_in_training = True, but training gives the same each time; claim False"
         )
-    return "evaluation keeps still; training differs, and is the same at a seed"
+    return "evaluation is constant; training is random, and reproducible by a seed"
 
 
-def _asked(subject: Subject, encoding: Encoding) -> dict[str, Tensor]:
-    """About places that nothing has touched yet."""
+def _fresh_outputs(subject: Subject, encoding: Encoding) -> dict[str, Tensor]:
+    """The outputs at positions that nothing has used yet."""
     return hook_outputs(encoding, _spread(subject, subject.starts()[0]))

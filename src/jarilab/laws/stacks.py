@@ -1,4 +1,4 @@
-"""The stacks that laws of models look at: an encoder's, and a causal one."""
+"""The stacks for laws of models: an encoder, and a causal one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from jarilab.core.shapes import Tensor
-from jarilab.laws.material import randomise
+from jarilab.laws.fixtures import randomise
 from jarilab.laws.subject import Subject
 from jarilab.models.decoder import CausalStack
 from jarilab.models.layers import LayerOptions
@@ -22,7 +22,7 @@ HIDDEN = 16
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """A stack under the encoding, in float64 and evaluation. packed: how it reads documents in one row."""
+    """A stack with the encoding, in float64 and evaluation. packed: reads several documents in one row."""
 
     name: str
     module: nn.Module
@@ -34,7 +34,7 @@ class Stack:
 
 
 def stacks(subject: Subject) -> list[Stack]:
-    """An encoder where the encoding may be in one, and a causal stack."""
+    """An encoder, if the encoding allows one, and a causal stack."""
     causal = causal_stack(subject)
     return [causal] if subject.causal_only else [encoder(subject), causal]
 
@@ -52,7 +52,7 @@ def encoder(subject: Subject, n_layers: int = 2) -> Stack:
 
 
 def causal_stack(subject: Subject, n_layers: int = 2) -> Stack:
-    """A stack in which a token sees itself and what came before."""
+    """A stack in which a token sees itself and earlier ones."""
     site = subject.site()
     options = LayerOptions(site.d_model, site.n_heads, d_ff=HIDDEN)
     module = _filled(CausalStack(options, n_layers, encoding=subject.spec, window=None))

@@ -1,4 +1,4 @@
-"""An encoding on trial: how the laws build it, and where they place tokens for it."""
+"""The encoding under test: how to build it, and positions for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.compose import NO_ENCODING, build, canonical, part_spec, split_sum
 from jarilab.encodings.formulas.oracle import Cell, Oracle, Position
 from jarilab.laws.checks import SkippedError
-from jarilab.laws.material import (
+from jarilab.laws.fixtures import (
     BATCH,
     HEAD_WIDTH,
     LENGTH,
@@ -45,18 +45,18 @@ PLANE_STARTS = (0, 3, 100)
 FURTHER = (0, 1, 2, 5, 9, 40, 300)  # from the start, for the formula
 FURTHER_RIGHT = (2, 0, 40, 1, 300, 9, 5)
 
-GRAPH = "it reads the labels of pairs, and a graph has no line to pad, pack or move along"
+GRAPH = "it reads labels of pairs, and a graph cannot be padded, packed or shifted"
 
 Start = int | tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The encoding on trial: how to build it, and what it and positions for it look like.
+    """The encoding under test, and the positions that it can read.
 
-    labels: how many it tells apart where it reads labelled relations in place of distances, by its attribute `labels`;
-        else 0. max_positions, max_distance: as it claims, or None. axes: 1, or 2 where it takes no positions with one.
-    made: the claims that it makes; a sum may make fewer than its parts.
+    labels: the number of labels, if it reads labelled relations in place of distances (attribute `labels`); else 0.
+    max_positions, max_distance: as it claims, or None. axes: 1, or 2 if it takes no positions with one. made: its
+    claims; a sum may make fewer than its parts.
     """
 
     spec: str
@@ -72,7 +72,7 @@ class Subject:
     def of(spec: str, oracle: Oracle | None, n_heads: int) -> Subject:
         if any(part_spec(part)[1] is not None for part in split_sum(spec)):
             raise UserError(
-                f"the laws look at encodings for all axes; try the parts of {spec} without their @"
+                f"the laws test encodings for all axes; test the parts of {spec} without their @"
             )
         oracle = oracle or formula_of(spec)
         subject = Subject(canonical(spec), oracle, n_heads, 0)
@@ -80,7 +80,7 @@ class Subject:
         build(spec, subject.site(causal=True))
         if not {1, 2} & set(encoding.axes):
             raise UserError(
-                f"the laws look at sequences and images, and {spec} takes positions with neither one axis nor two"
+                f"the laws test sequences and images, and {spec} takes positions with neither one axis nor two"
             )
         made = frozenset(claim for claim in CLAIMS if getattr(encoding, claim))
         subject = replace(subject, axes=1 if 1 in encoding.axes else 2, made=made)
@@ -88,19 +88,19 @@ class Subject:
         return subject.reading(encoding)
 
     def _check_room(self, encoding: Encoding) -> None:
-        """Raises UserError for an encoding of too few positions to try it."""
+        """Raises UserError for an encoding with too few positions for the laws."""
         positions, distance = encoding.max_positions, encoding.max_distance
         if positions is not None and positions < 2 * self.span:
             raise UserError(
-                f"the laws need {2 * self.span} positions, and {self.spec} has {positions}; try more"
+                f"the laws need {2 * self.span} positions, and {self.spec} has {positions}; use more"
             )
         if distance is not None and distance < self.span:
             raise UserError(
-                f"the laws need offsets of {self.span}, and {self.spec} has {distance}; try more"
+                f"the laws need offsets of {self.span}, and {self.spec} has {distance}; use more"
             )
 
     def reading(self, encoding: Encoding) -> Subject:
-        """The same trial, with the positions that `encoding` can read."""
+        """The same subject, with the positions that `encoding` can read."""
         labels = max(getattr(module, "labels", 0) for module in encoding.modules())
         return replace(
             self,
@@ -114,7 +114,7 @@ class Subject:
         return claim in self.made
 
     def denies(self, claim: str) -> bool:
-        """Whether a class of it says that the claim is not true; a sum may fail to make what all of its parts do."""
+        """Whether one of its classes denies the claim; a sum may not make it although all parts do."""
         classes = [registry.spec(part).target for part in split_sum(self.spec)]
         return not self.claims(claim) and not all(getattr(cls, claim) for cls in classes)
 
@@ -136,23 +136,23 @@ class Subject:
 
     @property
     def crosses(self) -> bool:
-        """Whether it may be asked for in cross-attention, between places of two frames."""
+        """Whether it may be used in cross-attention, between positions of two frames."""
         return self.claims("cross") and not self.labels and not self.causal_only
 
     def encoding(self, spec: str | None = None, site: Site | None = None) -> Encoding:
-        """A new one in float64 and evaluation, its parameters the same whenever spec and site are."""
+        """A new encoding in float64 and evaluation; its parameters depend only on spec and site."""
         return randomise(build(spec or self.spec, site or self.site()).double().eval())
 
     def nothing(self) -> Encoding:
-        """The encoding that leaves everything as it is."""
+        """The encoding that changes nothing."""
         return build(NO_ENCODING, self.site())
 
     def encoder_input(self) -> Tensor:
-        """Vectors to put into a stack, `(B, L, D)`."""
+        """Vectors for a stack, `(B, L, D)`."""
         return noise("x", BATCH, LENGTH, self.site().d_model)
 
     def model(self, spec: str | None = None, kernel: Kernel = "auto") -> EncoderDecoder:
-        """Encoder, decoder and, if it may be there, cross-attention, all under the encoding."""
+        """An encoder-decoder with the encoding in every attention that may have it."""
         spec = spec or self.spec
         model = EncoderDecoder(
             VOCABULARY,
@@ -170,11 +170,11 @@ class Subject:
 
     @property
     def span(self) -> int:
-        """How many positions of an axis the tokens take: all of a line, or the rows and columns of a small image."""
+        """How many positions of an axis the tokens take: a whole line, or the side of a small image."""
         return LENGTH if self.axes == 1 else WIDE
 
     def starts(self) -> list[int]:
-        """Where sequences begin, on every axis, as far from 0 as it can go."""
+        """First positions of sequences, on every axis, up to the farthest."""
         if self.labels:
             return [0, LENGTH]
         starts = STARTS if self.axes == 1 else PLANE_STARTS
@@ -184,16 +184,19 @@ class Subject:
         return sorted({last, *(start for start in starts if start <= last)})
 
     def far(self) -> int:
-        """Where kernels are tried besides 0. On an image not where it is farthest: the gradient of a learned frequency
-        is multiplied by the place, and what bfloat16 rounds off with it."""
+        """The start for kernels besides 0.
+
+        On an image it is not the farthest: the gradient of a learned frequency is multiplied by the position, and so
+        are rounding errors of bfloat16.
+        """
         return self.starts()[-1] if self.axes == 1 else self.starts()[1]
 
     def moves(self, by: int) -> list[Start]:
-        """All ways to move that far: along the line, or along both axes or one."""
+        """All shifts by that distance: along the line, or along both axes or one."""
         return [by] if self.axes == 1 else [by, (by, 0), (0, by)]
 
     def shuffles(self) -> dict[str, Tensor]:
-        """Permutations that should change outputs: of all tokens, on two axes also of two in a row, and in a column."""
+        """Permutations that should change outputs: of all tokens; on two axes also within a row and a column."""
         shuffles = {"of the tokens": torch.tensor([3, 0, 6, 1, 5, 2, 4])}
         if self.axes == 2:
             shuffles["along a row"] = torch.tensor([1, 0, 2, 3, 4, 5, 6])
@@ -201,7 +204,7 @@ class Subject:
         return shuffles
 
     def sequence(self, start: int, length: int = LENGTH, frame: str = "sequence") -> Positions:
-        """Tokens that follow each other; where it reads labels, as many nodes of a graph."""
+        """Consecutive tokens; for labels, nodes of a graph."""
         if self.labels:
             generator = generator_for(0, "labels")
             labels = torch.randint(self.labels, (NODES, NODES), generator=generator)
@@ -212,7 +215,7 @@ class Subject:
         return replace(self.places(order, start), order=order + start, frame=frame)
 
     def anywhere(self, length: int) -> Positions:
-        """So many tokens, starting over where the encoding ends."""
+        """`length` tokens, starting again at the encoding's limit."""
         if self.labels:
             return self.sequence(0, length)
         index = torch.arange(length)
@@ -223,8 +226,7 @@ class Subject:
         return self.places(index % (WIDE * nearest_end))
 
     def places(self, index: Tensor, start: Start = 0) -> Positions:
-        """Tokens at `index`, `(L,)` or `(B, L)`, in the order given: steps along the line from `start` on, or cells of
-        the image whose first is in row and column `start`."""
+        """Tokens at `index`, `(L,)` or `(B, L)`: steps along a line, or cells of an image, from `start` on."""
         if self.labels:
             raise SkippedError(GRAPH)
         first = torch.tensor(start)
@@ -234,8 +236,7 @@ class Subject:
         return self._at(cells + first)
 
     def arrangements(self, start: int) -> dict[str, Positions]:
-        """Tokens whose places are not simply one after the other: they start anew as the digits of a second number do,
-        several share one, or they are in no order."""
+        """Tokens whose positions restart, repeat or are shuffled."""
         if self.labels:
             return {}
         indices = {
@@ -246,14 +247,14 @@ class Subject:
         return {name: self.places(torch.tensor(index), start) for name, index in indices.items()}
 
     def wrapped(self, index: Tensor, start: int) -> Positions:
-        """`places`, starting over where the encoding ends."""
+        """`places`, starting again at the encoding's limit."""
         pos = self.places(index, start)
         if self.max_positions is None:
             return pos
         return replace(pos, coordinates=pos.coordinates % self.max_positions)
 
     def scattered(self, start: int) -> list[Position]:
-        """LENGTH positions near and far from each other, from `start` on, as the formula takes them."""
+        """LENGTH positions near to and far from each other, from `start` on, for the formula."""
         rows = [self._within(start, further) for further in FURTHER]
         if self.axes == 1:
             return list(rows)
@@ -262,8 +263,7 @@ class Subject:
         return [Cell(row, column, HEIGHT, WIDTH) for row, column in pairs]
 
     def row(self, count: int) -> list[Position]:
-        """So many positions from 0 on, or as many as it knows; on two axes every row and every column, in another
-        order."""
+        """`count` positions from 0, or as many as it has; on two axes all rows and columns, in different orders."""
         ends = (count, self.max_positions, self.max_distance and self.max_distance + 1)
         count = min(end for end in ends if end is not None)
         if self.axes == 1:
@@ -272,13 +272,13 @@ class Subject:
         return [Cell(i, 3 * i % count, HEIGHT, WIDTH) for i in range(count)]
 
     def halves(self) -> list[Position]:
-        """LENGTH positions of which most lie between whole ones."""
+        """LENGTH positions, most of them between whole numbers."""
         if self.axes == 1:
             return [1.5 * i for i in range(LENGTH)]
         return [Cell(1.5 * (i // WIDE), 0.5 * (i % WIDE), HEIGHT, WIDTH) for i in range(LENGTH)]  # type: ignore[arg-type]
 
     def _within(self, start: int, further: int) -> int:
-        """A place so much further than `start`, started over where the encoding ends."""
+        """A position `further` than `start`, starting again at the encoding's limit."""
         if self.max_distance is not None:
             further %= self.max_distance + 1
         place = start + further

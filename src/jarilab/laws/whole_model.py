@@ -1,8 +1,7 @@
-"""A model of whoever built it, as something that laws can ask: token ids or an image in, scores out.
+"""Any PyTorch model as a subject of laws: token ids or an image in, scores out.
 
-What a law allows is not guessed: it is a few times what rounding does to this very model, which is how far it is in
-float32 from itself in float64; or, where it does not compute in float64, from itself with weights that are off by half
-a digit of float32.
+The tolerance of a law is a few times the rounding error of this model. That is its difference in float32 from itself in
+float64. If it cannot compute in float64, it is the difference from itself with weights off by half a digit of float32.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from torch import nn
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.laws.checks import SkippedError, apart, near
-from jarilab.laws.ways import IMAGE, READ, WRITTEN, scores_of, way_of
+from jarilab.laws.call_adapters import IMAGE, READ, WRITTEN, call_adapter_for, scores_of
+from jarilab.laws.checks import SkippedError, check_close, max_difference
 from jarilab.nn.layers import TokenEmbedding
 
 ROWS, LENGTH, ANSWER = 3, 11, 5
@@ -32,11 +31,11 @@ SEED = 7
 
 
 class WholeModel:
-    """What laws ask of a model. Raises UserError for one that reads neither ids nor images.
+    """Adapter that lets the laws call any PyTorch model.
 
-    vocab_size: how many ids it reads; needed for one without a configuration or a table of them. image: the shape
-    `(C, H, W)` that it reads, where its configuration does not say. causal: no token of what it reads may see a later
-    one; needed for one that writes without a cache.
+    vocab_size: how many ids it reads; required without a configuration or an embedding. image: the shape `(C, H, W)`
+    that it reads, if its configuration has none. causal: whether tokens must not see later ones; required for a model
+    that generates without a cache. Raises UserError if it reads neither ids nor images.
     """
 
     def __init__(
@@ -48,11 +47,11 @@ class WholeModel:
         causal: bool = False,
     ):
         _check_forward(model)
-        self._told_causal = causal
-        self._given = model
+        self._declared_causal = causal
+        self._original = model
         self.config: Any = getattr(model, "config", None)
-        self.way = way_of(model, images=image is not None)
-        self.reads_images = IMAGE in self.way.takes
+        self.adapter = call_adapter_for(model, images=image is not None)
+        self.reads_images = IMAGE in self.adapter.arguments
         read = getattr(model, "main_input_name", None)
         if read not in (None, READ, IMAGE):
             raise UserError(
@@ -73,196 +72,199 @@ class WholeModel:
     @cached_property
     def model(self) -> nn.Module:
         """A copy in float32, in evaluation."""
-        return copy.deepcopy(self._given).eval().cpu().float()
+        return copy.deepcopy(self._original).eval().cpu().float()
 
     @cached_property
     def rounding(self) -> float:
-        """What rounding does to its scores, relative to the largest."""
-        scores = self.ask(self.inputs)
+        """The rounding error of its scores, relative to the largest."""
+        scores = self.run(self.inputs)
         other = copy.deepcopy(self.model)
         try:
             exact = scores_of(self._call(other.double(), self.inputs))
         except RuntimeError:  # a part of it is float32 whatever it is told
             exact = scores_of(self._call(_off_by_a_digit(other.float()), self.inputs))
-        off = apart(scores, exact)
-        return off / max(1.0, float(scores.abs().max()))
+        difference = max_difference(scores, exact)
+        return difference / max(1.0, float(scores.abs().max()))
 
-    def near(self, found: Tensor, expected: Tensor, what: str) -> str:
-        """What was compared. Raises BrokenError."""
-        allowed = ALLOWED * self.rounding
-        off = near(found, expected, allowed, what)
-        return f"off by {off:.1g}, allowed {allowed:.1g}"
+    def check_close(self, actual: Tensor, expected: Tensor, what: str) -> str:
+        """Compare scores within the tolerance and return a description. Raises BrokenError."""
+        tolerance = ALLOWED * self.rounding
+        difference = check_close(actual, expected, tolerance, what)
+        return f"off by {difference:.1g}, allowed {tolerance:.1g}"
 
     # What goes in --------------------------------------------------------------------------------
 
     @cached_property
     def inputs(self) -> dict[str, Tensor]:
         """A batch without padding."""
-        drawn = torch.Generator().manual_seed(SEED)
+        generator = torch.Generator().manual_seed(SEED)
         if self.reads_images:
             shape = self._image or self._configured_image()
-            return {IMAGE: torch.randn(ROWS, *shape, generator=drawn)}
+            return {IMAGE: torch.randn(ROWS, *shape, generator=generator)}
         assert self._vocabulary is not None
-        given = {READ: _ids(LENGTH, self._vocabulary, drawn)}
+        inputs = {READ: _ids(LENGTH, self._vocabulary, generator)}
         if self.writes:
-            given[WRITTEN] = _ids(ANSWER, self._count_written(given), drawn)
-        return given
+            inputs[WRITTEN] = _ids(ANSWER, self._count_written(inputs), generator)
+        return inputs
 
     def ids(self) -> Int[Tensor, "B L"]:
-        """Raises SkippedError for a model of images."""
+        """The ids that it reads. Raises SkippedError for a model of images."""
         if self.reads_images:
             raise SkippedError("it reads images")
         return self.inputs[READ]
 
-    def takes(self, name: str) -> None:
-        """Raises SkippedError where the model has no such argument."""
-        if name not in self.way.takes:
-            raise SkippedError(f"it takes no {name}")
+    def require(self, name: str) -> None:
+        """Raises SkippedError if the model has no such argument."""
+        if name not in self.adapter.arguments:
+            raise SkippedError(f"it has no argument {name}")
 
-    def steps(self) -> None:
-        """Raises SkippedError where steps with a cache are meant to be no full forward."""
-        if self.way.steps_differ is not None:
-            raise SkippedError(self.way.steps_differ)
+    def require_steps(self) -> None:
+        """Raises SkippedError if its cached steps differ from a full forward on purpose."""
+        if self.adapter.steps_differ is not None:
+            raise SkippedError(self.adapter.steps_differ)
 
     @property
     def writes(self) -> bool:
-        """Whether it is an encoder and a decoder."""
-        return WRITTEN in self.way.takes
+        """Whether it is an encoder-decoder."""
+        return WRITTEN in self.adapter.arguments
 
     @cached_property
     def causal(self) -> bool:
-        """Whether it writes, token by token, what it reads: it keeps a cache when it is asked to."""
-        if self.reads_images or self.writes or "past_key_values" not in self.way.takes:
+        """Whether it continues what it reads, token by token: it returns a cache on request."""
+        if self.reads_images or self.writes or "past_key_values" not in self.adapter.arguments:
             return False
         return (
             getattr(self._outputs(self.inputs, use_cache=True), "past_key_values", None) is not None
         )
 
-    def needs_causal(self) -> None:
-        """Raises SkippedError."""
+    def require_causal(self) -> None:
+        """Raises SkippedError if it does not continue what it reads."""
         if not self.causal:
-            raise SkippedError("it reads whole inputs, and keeps no cache")
+            raise SkippedError("it reads whole inputs, and returns no cache")
 
-    def written(self) -> str:
-        """The name of what it writes, token by token. Raises SkippedError."""
+    def causal_input(self) -> str:
+        """The name of the sequence that it generates. Raises SkippedError if there is none."""
         if self.writes:
             return WRITTEN
-        if self.causal or self._told_causal:
+        if self.causal or self._declared_causal:
             return READ
         raise SkippedError(
-            "it keeps no cache, so it is taken to read whole inputs; causal=True says that it may not"
+            "it returns no cache, so it may read whole inputs; pass causal=True if it must not"
         )
 
     @property
     def longest(self) -> int | None:
-        """The positions that it declares."""
-        return self.way.longest
+        """The number of positions that it declares."""
+        return self.adapter.longest
 
-    def at(self, first: int) -> dict[str, Tensor]:
-        """The places of all that it reads and writes, from `first` on."""
+    def positions_from(self, first: int) -> dict[str, Tensor]:
+        """The position IDs of its inputs, from `first` on."""
         names = {READ: "position_ids", WRITTEN: "decoder_position_ids"}
         return {
             names[name]: torch.arange(first, first + ids.shape[1]).expand(len(ids), -1)
             for name, ids in self.inputs.items()
-            if names[name] in self.way.takes
+            if names[name] in self.adapter.arguments
         }
 
-    def positions(self, mask: Bool[Tensor, "B L"]) -> dict[str, Any]:
-        """As generation makes them: the first token is at 0, wherever padding is. Nothing where the model has no
-        argument for them, or counts by itself."""
-        if not self.causal or "position_ids" not in self.way.takes:
+    def generation_positions(self, mask: Bool[Tensor, "B L"]) -> dict[str, Any]:
+        """Position IDs as generation makes them: the first real token is at 0.
+
+        Empty if the model has no argument for them, or counts by itself.
+        """
+        if not self.causal or "position_ids" not in self.adapter.arguments:
             return {}
         return {"position_ids": (mask.long().cumsum(-1) - 1).clamp_min(0)}
 
     # What comes out ------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises UserError where it cannot be asked at all."""
-        self._asked(self.inputs)
+        """Raises UserError if the model cannot be called at all."""
+        self._first_scores(self.inputs)
 
-    def _asked(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Its scores. Raises UserError for whatever it raises."""
+    def _first_scores(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Its scores. Raises UserError for any error of the model."""
         try:
-            return self.ask(inputs)
+            return self.run(inputs)
         except UserError:
             raise
         except Exception as error:
             shapes = ", ".join(
-                f"{self.way.spelled(name)}={tuple(each.shape)}" for name, each in inputs.items()
+                f"{self.adapter.argument_name(name)}={tuple(each.shape)}"
+                for name, each in inputs.items()
             )
             first = str(error).partition("\n")[0]
             raise UserError(
-                f"{type(self._given).__name__} could not be asked for anything by model({shapes}): "
+                f"{type(self._original).__name__} could not be called with model({shapes}): "
                 f"{type(error).__name__}: {first[:200]}; wrap it in a module whose forward reads that, or give "
                 "vocab_size= or image= as it expects them"
             ) from None
 
     @torch.no_grad()
-    def ask(self, inputs: dict[str, Tensor], **rest: Any) -> Float[Tensor, "B *L V"]:
-        """The scores, or the hidden state where it has no head."""
+    def run(self, inputs: dict[str, Tensor], **rest: Any) -> Float[Tensor, "B *L V"]:
+        """Its scores, or the hidden state if it has no head."""
         return scores_of(self._outputs(inputs, **rest))
 
     @torch.no_grad()
     def step(self, inputs: dict[str, Tensor], cache: Any, **rest: Any) -> tuple[Tensor, Any]:
-        """Scores and the cache after them. Raises SkippedError where it gives none."""
+        """Scores and the new cache. Raises SkippedError if it returns none."""
         output = self._outputs(inputs, past_key_values=cache, use_cache=True, **rest)
-        kept = getattr(output, "past_key_values", None)
-        if kept is None:
-            raise SkippedError("it gives no cache")
-        return scores_of(output), kept
+        new_cache = getattr(output, "past_key_values", None)
+        if new_cache is None:
+            raise SkippedError("it returns no cache")
+        return scores_of(output), new_cache
 
-    def of_ids(self, ids: Int[Tensor, "B L"], rows: slice = slice(None), **rest: Any) -> Tensor:
-        """The scores of other ids, beside what else the rows read."""
-        return self.ask(self.beside(ids, rows), **rest)
+    def run_ids(self, ids: Int[Tensor, "B L"], rows: slice = slice(None), **rest: Any) -> Tensor:
+        """The scores of other ids, with the other inputs of these rows."""
+        return self.run(self.with_ids(ids, rows), **rest)
 
-    def beside(self, ids: Int[Tensor, "B L"], rows: slice = slice(None)) -> dict[str, Tensor]:
-        """Ids, and what else the rows read."""
+    def with_ids(self, ids: Int[Tensor, "B L"], rows: slice = slice(None)) -> dict[str, Tensor]:
+        """These ids, with the other inputs of these rows."""
         return {name: each[rows] for name, each in self.inputs.items()} | {READ: ids}
 
     @contextmanager
-    def as_copy(self) -> Iterator[nn.Module]:
-        """Inside the block another copy is asked."""
-        kept = self.model
-        self.__dict__["model"] = copy.deepcopy(kept)
+    def on_copy(self) -> Iterator[nn.Module]:
+        """Within the block, the laws call another copy."""
+        original = self.model
+        self.__dict__["model"] = copy.deepcopy(original)
         try:
             yield self.model
         finally:
-            self.__dict__["model"] = kept
+            self.__dict__["model"] = original
 
     def _outputs(self, inputs: dict[str, Tensor], **rest: Any) -> Any:
         return self._call(self.model, inputs, **rest)
 
     @torch.no_grad()
     def _call(self, model: nn.Module, inputs: dict[str, Tensor], **rest: Any) -> Any:
-        kind = next((each.dtype for each in model.parameters()), torch.float32)
-        given = {
-            name: each.to(kind) if each.is_floating_point() else each
+        dtype = next((each.dtype for each in model.parameters()), torch.float32)
+        typed = {
+            name: each.to(dtype) if each.is_floating_point() else each
             for name, each in inputs.items()
         }
-        return self.way.call(model, given | rest)
+        return self.adapter.call(model, typed | rest)
 
-    def _count_written(self, given: dict[str, Tensor]) -> int:
-        """How many ids it writes: those that it scores, where no configuration says that it is one vocabulary."""
+    def _count_written(self, inputs: dict[str, Tensor]) -> int:
+        """How many ids it generates: the size of its scores, unless the configuration has one vocabulary."""
         assert self._vocabulary is not None
         if hasattr(self.config, "vocab_size"):
             return self._vocabulary
-        first = given[READ].new_full((ROWS, ANSWER), FIRST_ID)
-        scored = self._asked(given | {WRITTEN: first}).shape[-1]
+        first = inputs[READ].new_full((ROWS, ANSWER), FIRST_ID)
+        scored = self._first_scores(inputs | {WRITTEN: first}).shape[-1]
         return max(FIRST_ID + 1, min(self._vocabulary, scored))
 
     def _count_ids(self) -> int:
         count = getattr(self.config, "vocab_size", None)
         tables = [
             each
-            for each in self._given.modules()
+            for each in self._original.modules()
             if isinstance(each, nn.Embedding | TokenEmbedding)
         ]
         if count is None and tables:
             count = len(tables[0].weight)
         if count is None:
             raise UserError(
-                f"{type(self._given).__name__} has no table of ids and no configuration that says how many it reads; "
-                "give vocab_size=, or image=(C, H, W) for a model of images"
+                f"{type(self._original).__name__} has no table of ids, and no configuration that says how many it "
+                "reads; give vocab_size=, or image=(C, H, W) for a model of images"
             )
         return int(count)
 
@@ -270,7 +272,7 @@ class WholeModel:
         size = getattr(self.config, "image_size", None)
         if size is None:
             raise UserError(
-                f"the configuration of {type(self._given).__name__} does not say which images it reads; give "
+                f"the configuration of {type(self._original).__name__} does not say which images it reads; give "
                 "image=(C, H, W)"
             )
         height, width = (size, size) if isinstance(size, int) else size
@@ -278,7 +280,7 @@ class WholeModel:
 
 
 def _check_forward(model: Any) -> None:
-    """Raises UserError for what is no model, and for one whose forward reads nothing."""
+    """Raises UserError for anything that is no model, or has a forward without arguments."""
     forward = getattr(type(model), "forward", nn.Module.forward)
     if forward is nn.Module.forward or not inspect.signature(model.forward).parameters:
         raise UserError(
@@ -287,14 +289,14 @@ def _check_forward(model: Any) -> None:
         )
 
 
-def _ids(length: int, vocab_size: int, drawn: torch.Generator) -> Int[Tensor, "B L"]:
-    return torch.randint(FIRST_ID, vocab_size, (ROWS, length), generator=drawn)
+def _ids(length: int, vocab_size: int, generator: torch.Generator) -> Int[Tensor, "B L"]:
+    return torch.randint(FIRST_ID, vocab_size, (ROWS, length), generator=generator)
 
 
 def _off_by_a_digit(model: nn.Module) -> nn.Module:
-    """The model with each weight off by half the last digit of float32, more or less."""
-    drawn = torch.Generator().manual_seed(SEED)
+    """The model with each weight off by about half the last digit of float32."""
+    generator = torch.Generator().manual_seed(SEED)
     for parameter in model.parameters():
-        noise = torch.randn(parameter.shape, generator=drawn)
+        noise = torch.randn(parameter.shape, generator=generator)
         parameter.data *= 1 + noise * torch.finfo(torch.float32).eps / 2
     return model

@@ -13,7 +13,7 @@ from jarilab.encodings import compose
 from jarilab.encodings.bias.distance_functions import alibi_slopes
 from jarilab.encodings.formulas.absolute import sinusoidal_embed
 from jarilab.encodings.numbers import bias_by_distance
-from jarilab.laws.material import randomise
+from jarilab.laws.fixtures import randomise
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import initialise
 from jarilab.positions.coordinates import Positions, Tokens, distance

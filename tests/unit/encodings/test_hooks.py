@@ -14,7 +14,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.registry import split_specs
 from jarilab.encodings.base import PROVIDED, Encoding, Site
 from jarilab.encodings.compose import LayerEncodings, build, canonical
-from jarilab.laws.material import randomise
+from jarilab.laws.fixtures import randomise
 from jarilab.models.decoder import LanguageModel, NoPrompt
 from jarilab.nn.init import initialise
 from jarilab.positions.coordinates import Positions

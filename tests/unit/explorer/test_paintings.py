@@ -63,7 +63,7 @@ def test_the_answer_is_what_the_judge_reads_and_nobody_reads_a_folder_of_images(
     task: Any = jarilab.load(painted_runs / "painter").task
     view = view_of(explorers["painter"], "A small red 3 top left")
     assert view["expected"] == CAPTION
-    assert view["answer"] == task.pair_row(painted(painted_runs / "painter"))
+    assert view["answer"] == task.judged(painted(painted_runs / "painter"))
     view = view_of(explorers["folder"], "light")
     assert view["answer"] is view["expected"] is None
     assert view["sides"]["target"]["picture"]["pixels"]["shape"] == [16, 16, 3]

@@ -159,7 +159,7 @@ FAULTS = {
     "caches": "cached steps equal the full forward",
     "caches after padding": "cached steps after left padding equal rows alone",
     "packs": "packed documents equal separate ones",
-    "shifts": "a shift of all places changes nothing",
+    "shifts": "shifting all positions changes nothing",
     "rounds": ROUNDS,
     "ends": FAR,
 }
@@ -249,7 +249,7 @@ class Says(Unstored):
 
 def test_scores_that_are_none_are_told():
     first = check_model(Says(lambda x: x * float("nan")))[0]
-    assert (first.verdict, "its scores are no numbers" in first.detail) == ("broken", True)
+    assert (first.verdict, "its scores are NaN" in first.detail) == ("broken", True)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_scores_that_are_none_are_told():
         (lambda x: (), "expected a tensor of scores"),
         (
             lambda x: x @ x,
-            r"Says could not be asked for anything by model\(ids=\(\d+, \d+\)\): RuntimeError: .*; wrap it in",
+            r"Says could not be called with model\(ids=\(\d+, \d+\)\): RuntimeError: .*; wrap it in",
         ),
     ],
 )
@@ -275,7 +275,7 @@ PADDING, CACHE, AHEAD = (
     "no token sees a later one",
 )
 LEFT, STEPS = "left padding changes nothing", "cached steps after left padding equal rows alone"
-PACKED, SHIFTED = "packed documents equal separate ones", "a shift of all places changes nothing"
+PACKED, SHIFTED = "packed documents equal separate ones", "shifting all positions changes nothing"
 ALWAYS = {"evaluation draws nothing", "rows do not mix", "state_dict holds all of it", ROUNDS}
 TINY = {"d_model": 16, "n_heads": 2}
 
@@ -435,7 +435,7 @@ class Masked(Unstored):
 
 
 def test_a_mask_that_must_be_given_is_no_second_sequence():
-    with pytest.raises(UserError, match=r"Masked could not be asked for anything by model\(ids=\(3, 11\)\)"):
+    with pytest.raises(UserError, match=r"Masked could not be called with model\(ids=\(3, 11\)\)"):
         check_model(Masked())
 
 

@@ -347,11 +347,11 @@ def test_a_caption_is_what_its_image_should_show(ready: Captions) -> None:
     assert ready.expected(" a Small  red 3 top left\n") == "a small red 3 top left"
     assert ready.expected("red small a") is None
     held_out = ready._source.held_out(torch.arange(40))
-    said = [ready.pair_row(image) for image in held_out.images]
+    said = [ready.judged(image) for image in held_out.images]
     found = attributes(STYLES["attributes"], held_out.images)
     colours = [dict(STYLES["attributes"].parts)["colour"][int(c)] for c in found["colour"]]
     assert [words.split()[2] for words in said] == colours  # type: ignore[union-attr]
-    assert ready.pair_row(torch.zeros(3, 32, 32, dtype=torch.uint8)) == "an empty image"
+    assert ready.judged(torch.zeros(3, 32, 32, dtype=torch.uint8)) == "an empty image"
 
 
 @pytest.mark.parametrize(

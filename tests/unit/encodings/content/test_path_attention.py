@@ -11,7 +11,7 @@ from jarilab.encodings import compose
 from jarilab.encodings.content import path_attention
 from jarilab.encodings.formulas.content import ORACLES
 from jarilab.encodings.formulas.oracle import array
-from jarilab.laws.material import randomise
+from jarilab.laws.fixtures import randomise
 from jarilab.models.decoder import LanguageModel, NoPrompt
 from jarilab.nn.init import initialise
 from jarilab.positions.coordinates import Positions

@@ -1,4 +1,4 @@
-"""What laws are tried with: numbers by chance, tokens, parameters, variants of a spec."""
+"""Test inputs of the laws: random numbers, tokens, parameters and variants of a spec."""
 
 from __future__ import annotations
 
@@ -23,22 +23,24 @@ VOCABULARY = 11
 M = TypeVar("M", bound=nn.Module)
 
 
-def owned(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of the encodings in a model."""
-    found = {}
+def encoding_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of the encodings in a model, by path."""
+    parameters = {}
     for path, module in model.named_modules():
         if isinstance(module, Encoding):
-            found |= {f"{path}.{name}": value for name, value in module.named_parameters()}
-    return found
+            parameters |= {f"{path}.{name}": value for name, value in module.named_parameters()}
+    return parameters
 
 
 def randomise(model: M) -> M:
-    """Draw the encodings' parameters from a standard normal: nothing is then too small to be noticed, or symmetric.
-    The matrices of modules in them map vectors to such of the same size."""
-    own = {id(parameter) for module in model.modules() for parameter in _own(module)}
+    """Draw the encodings' parameters from a standard normal, so that none is too small or symmetric to matter.
+
+    Matrices of modules inside an encoding are scaled to keep the size of vectors.
+    """
+    own_ids = {id(parameter) for module in model.modules() for parameter in _own(module)}
     with torch.no_grad():
-        for name, parameter in owned(model).items():
-            is_map = parameter.ndim > 1 and id(parameter) not in own
+        for name, parameter in encoding_parameters(model).items():
+            is_map = parameter.ndim > 1 and id(parameter) not in own_ids
             size = parameter[0].numel() ** -0.5 if is_map else 1.0
             parameter.copy_(size * noise(name, *parameter.shape))
     return model
@@ -50,17 +52,17 @@ def _own(module: nn.Module) -> list[nn.Parameter]:
 
 
 def noise(name: str, *shape: int) -> Tensor:
-    """Standard normal numbers in float64, the same for a name and a shape."""
+    """Standard normal numbers in float64, fixed by name and shape."""
     return torch.randn(shape, generator=generator_for(0, name), dtype=torch.float64)
 
 
 def tokens(name: str) -> Tensor:
-    """Token numbers, `(B, L)`."""
+    """Token ids, `(B, L)`."""
     return torch.randint(VOCABULARY, (BATCH, LENGTH), generator=generator_for(0, name))
 
 
 def variants(spec: str) -> Iterator[str]:
-    """The same encoding with one option changed at a time; its constructor may not accept it."""
+    """The same spec with one option changed at a time; its constructor may refuse it."""
     parts = [registry.spec(part) for part in split_sum(spec)]
     for i, part in enumerate(parts):
         for name, option in options_of(part.target).items():
@@ -72,7 +74,7 @@ def variants(spec: str) -> Iterator[str]:
 
 
 def _other_values(annotation: Any, value: Any) -> list[Any]:
-    """All other choices of a fixed set, or one other number; nothing for what is neither."""
+    """All other choices of a fixed set, or one other number; otherwise nothing."""
     if typing.get_origin(annotation) is Literal:
         return [choice for choice in typing.get_args(annotation) if choice != value]
     if isinstance(value, bool):
