@@ -178,7 +178,10 @@ FAULTS = [
         "unit/comparison/test_pairs.py",
     ),
     Fault(
-        "comparison", "metric.better(found.difference, 0.0)", "found.difference > 0", "unit/comparison/test_verdicts.py"
+        "comparison",
+        "metric.better(difference.difference, 0.0)",
+        "difference.difference > 0",
+        "unit/comparison/test_verdicts.py",
     ),
     # Explorer
     Fault("explorer", "self.popitem(last=False)", "self.popitem()", "unit/explorer/test_lru.py"),
