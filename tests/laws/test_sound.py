@@ -26,7 +26,7 @@ def test_where_the_length_decides_is_said() -> None:
     steps = outcome_of("cached decoding equals the full forward", f"{FILE}:ByLength")
     assert steps.verdict == "holds"
     assert "not from position 1000 on; from position 5000 on" in steps.detail
-    assert steps.detail.endswith("where the length decides, as it claims")
+    assert steps.detail.endswith("where the length matters, as claimed")
     # From 0 on nothing depends on it, up to the trained length.
     assert "from position 0 on" not in steps.detail
 

@@ -193,10 +193,11 @@ def _moves_all_alike(subject: Subject, name: str) -> bool:
     The softmax removes such a change, so the gradient is rightly 0.
     """
     encoding = subject.encoding()
-    matches = [name for name in dict(encoding.named_parameters()) if name.endswith(f".{name}")]
+    parameters = dict(encoding.named_parameters())
+    matches = [own_name for own_name in parameters if name.endswith(f".{own_name}")]
     if not matches:
         return False
-    parameter = dict(encoding.named_parameters())[max(matches, key=len)]
+    parameter = parameters[max(matches, key=len)]
     inputs = HookInputs.random(encoding.site, subject.sequence(0))
     slopes = []
     for centred in (False, True):
