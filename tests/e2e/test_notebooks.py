@@ -67,9 +67,13 @@ def test_a_notebook_begins_by_installing_what_is_missing(
     assert given == [[sys.executable, "-m", "pip", "install", "-q", wanted]]
 
 
+def long_if_it_trains(path: Path) -> Any:
+    return pytest.param(path, id=path.stem, marks=[pytest.mark.long] * (path.stem == "compare_encodings"))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of transformers while it is imported
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [long_if_it_trains(path) for path in NOTEBOOKS])
 def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
     if path.stem == "look_at_hugging_face" and importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed")

@@ -49,7 +49,7 @@ def built(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in registry.names():
         (cache / "laws" / f"{name}.txt").write_text("nobody asked the laws\n")
     opens = ("--input", "12+7", "--site", "encoder.0", "--head", 0)
-    explored = (runs / "none", runs / "rotary", *opens, "--save", cache / "live" / "bag.html")
+    explored = (runs / "none", *opens, "--save", cache / "live" / "bag.html")
     jaxtyping.config.update("jaxtyping_disable", True)  # where `torch.export` follows a model, a length is no `int`
     assert command("explore", *explored).returncode == 0
     jaxtyping.config.update("jaxtyping_disable", False)

@@ -60,7 +60,7 @@ def averaged(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("step", [1, 4, 11])
+@pytest.mark.parametrize("step", [4, *(pytest.param(step, marks=pytest.mark.long) for step in (1, 11))])
 def test_an_average_cut_off_goes_on_to_the_same_bits(averaged, tmp_path, step):
     experiment = tiny(training__average=0.9)
     with pytest.raises(PowerCutError):
