@@ -17,7 +17,7 @@ import jarilab
 from helpers.browser import Pages, until
 from helpers.command import command
 from jarilab.explorer import open_explorer
-from jarilab.explorer.page_folder import RUNTIME_FILES, USUAL_RUNTIME
+from jarilab.explorer.page_folder import DEFAULT_RUNTIME, RUNTIME_FILES
 
 READY = "html[data-engines]"
 NOTE = "#input-note"
@@ -26,7 +26,7 @@ NOTE = "#input-note"
 @pytest.fixture(scope="session")
 def runtime() -> Path:
     """The folder of ONNX Runtime Web."""
-    folder = Path(os.environ.get("JARILAB_ONNX_RUNTIME", USUAL_RUNTIME)).resolve()
+    folder = Path(os.environ.get("JARILAB_ONNX_RUNTIME", DEFAULT_RUNTIME)).resolve()
     if not (folder / RUNTIME_FILES[0]).is_file():
         pytest.skip("NO ONNX RUNTIME WEB: pages in folders were NOT checked (npm install onnxruntime-web)")
     for name in ("onnx", "onnxscript"):
