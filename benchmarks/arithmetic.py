@@ -34,7 +34,7 @@ from jarilab.models.decoding import greedy
 from jarilab.nn.init import generator_for
 from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.options import Precision
+from jarilab.runs.training_options import Precision
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
 from jarilab.tasks.predictors.base import predictor_for

@@ -27,7 +27,7 @@ from jarilab.models.base import Generates
 from jarilab.models.decoding.greedy_search import greedy
 from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.positions.masks import Mask
-from jarilab.runs.options import Training
+from jarilab.runs.training_options import Training
 from jarilab.training.determinism import deterministic
 from jarilab.training.optimization import build_optimizers
 

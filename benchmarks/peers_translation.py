@@ -12,7 +12,7 @@ import translation
 from peers import Budget, EnoughError, Tell, Watch
 from torch import Tensor
 
-from jarilab.data.text import END, PADDING, files
+from jarilab.data.text import END, PADDING, text_files
 from jarilab.tasks.translation import Translation
 
 SIZE = translation.Size(vocab_size=4000, d_model=128, n_heads=4, d_ff=512, n_layers=2, dropout=0.1)
@@ -49,7 +49,7 @@ def joeynmt(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> Non
     out.mkdir(parents=True, exist_ok=True)
     for part in ("train", "val"):
         for language in ("de", "en"):
-            lines = files.lines(data / "multi30k" / f"{part}.{language}.gz")
+            lines = text_files.lines(data / "multi30k" / f"{part}.{language}.gz")
             (out / f"{part}.{language}").write_text("".join(f"{line.strip()}\n" for line in lines))
     vocabulary.SentencePieceTrainer.train(
         input=[str(out / "train.de"), str(out / "train.en")], model_prefix=str(out / "joint"),
@@ -111,7 +111,7 @@ def marian(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None
     task = Translation(train=train, valid=held_out, vocab_size=SIZE.vocab_size)
     task.prepare()
     source, target = task.tokenizers
-    pairs = files.pairs([Path(path) for path in train], files.PairCounts())
+    pairs = text_files.pairs([Path(path) for path in train], text_files.PairCounts())
     # Every line ends with its end token: without it the model learns no end, and each answer is as long as it may be.
     examples = [
         {"input_ids": [*source.encode(one), END], "labels": [*target.encode(other), END]} for one, other in pairs

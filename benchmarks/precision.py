@@ -16,7 +16,7 @@ import steps
 import timing
 
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.options import Precision, choose_precision
+from jarilab.runs.training_options import Precision, choose_precision
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.training.determinism import deterministic
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from jarilab.core.devices import autocast
 from jarilab.nn.init import generator_for, initialise
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.options import Training
+from jarilab.runs.training_options import Training
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
 from jarilab.training.batching import FixedSizeBatches

@@ -55,9 +55,9 @@ from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import initialise
 from jarilab.nn.loss import cross_entropy
 from jarilab.positions.coordinates import Positions, Tokens
-from jarilab.runs.options import Training
+from jarilab.runs.training_options import Training
 from jarilab.tasks.base import Batch
-from jarilab.tasks.rows import right_padded
+from jarilab.tasks.token_rows import right_padded
 from jarilab.training.determinism import deterministic
 from jarilab.training.optimization import BETAS, EPSILON, build_optimizers
 

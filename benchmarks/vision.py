@@ -49,7 +49,7 @@ from torch.nn import functional
 from jarilab.core.devices import autocast
 from jarilab.models.vision import VisionTransformer
 from jarilab.nn.init import initialise
-from jarilab.runs.options import Training, choose_precision
+from jarilab.runs.training_options import Training, choose_precision
 from jarilab.training.determinism import deterministic
 from jarilab.training.memory import keep_freed_memory
 from jarilab.training.optimization import BETAS, EPSILON, build_optimizers

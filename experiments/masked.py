@@ -31,7 +31,7 @@ from torch.nn import functional
 import jarilab
 from jarilab.core.registry import split_specs
 from jarilab.core.storage.files import read_json, write_json
-from jarilab.nn.layers import TokenEmbedding
+from jarilab.nn.sublayers import TokenEmbedding
 
 ENCODINGS = "none,sinusoidal,learned,rotary,t5,alibi"
 WIDTH, HEADS, LAYERS = 64, 4, 2

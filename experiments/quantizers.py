@@ -25,7 +25,7 @@ from images import markdown, told
 
 from jarilab.data.captions.sources import SceneSource
 from jarilab.data.captions.styles import STYLES
-from jarilab.data.images.tokenizer import measure, train_image_tokenizer
+from jarilab.data.images.image_tokenizer import measure, train_image_tokenizer
 
 QUANTIZERS = ("fsq", "gumbel")
 SCENES = 30_000

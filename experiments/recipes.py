@@ -29,7 +29,7 @@ from torch import Tensor
 import jarilab
 from jarilab.comparison.statistics import mean_interval
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.options import Training
+from jarilab.runs.training_options import Training
 from jarilab.training import loop, optimization
 from jarilab.training.batching import Batches, batches_of
 

@@ -20,7 +20,7 @@ from jarilab.core.options import options_of
 from jarilab.core.registry import first_sentence
 from jarilab.encodings.base import registry as encodings
 from jarilab.inspect.measure.measures import MEASURES
-from jarilab.laws.oracle import formula_of
+from jarilab.laws.spec_oracle import formula_of
 from jarilab.models.base import registry as models
 from jarilab.runs.catalog import describe_encoding
 from jarilab.tasks.base import registry as tasks

@@ -24,7 +24,7 @@ from jarilab.inspect.record.model_io import to_float64
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import Checkpoint, OpenRun, load
-from jarilab.runs.options import Precision
+from jarilab.runs.training_options import Precision
 from jarilab.tasks.predictors.base import AT_ONCE, Prediction, predictor_for
 from jarilab.tasks.predictors.reading import chunks
 from jarilab.training import loop

@@ -41,7 +41,7 @@ def warm_up() -> None:
     import sklearn.datasets  # noqa: F401 - the digits
     import torch
 
-    import jarilab.cli.results
+    import jarilab.cli.result_output
     import jarilab.data.captions.sources
     import jarilab.training.loop
     import jarilab.training.progress  # noqa: F401

@@ -17,7 +17,7 @@ import pytest
 from helpers.browser import Pages, ServedPages, assert_colours, canvas_bytes, until
 from helpers.command import command
 from jarilab.explorer import Explorer, open_explorer
-from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.data_blocks import unpacked
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # as a person's terminal has it

@@ -20,7 +20,7 @@ from helpers.explorer import made_page, made_site, made_view, random_rows
 from jarilab.explorer import open_explorer, render
 from jarilab.explorer.page_file import saved_page
 from jarilab.inspect.record.capture import record
-from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.pages.kit.page import read
 
 pytestmark = pytest.mark.browser

@@ -12,7 +12,7 @@ from helpers.browser import IMAGE, Pages, assert_cover, image_pixels, middle_of_
 from helpers.explorer import made_page, made_site, made_view
 from jarilab.explorer import open_explorer, render
 from jarilab.explorer.page_file import saved_page
-from jarilab.pages.kit.blocks import block, unpacked
+from jarilab.pages.kit.data_blocks import block, unpacked
 
 pytestmark = pytest.mark.browser
 

@@ -18,7 +18,7 @@ from helpers.runs import TINY_MODEL, train
 from jarilab import api
 from jarilab.explorer import Explorer, open_explorer, render
 from jarilab.explorer.page_file import saved_page
-from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.runs.experiment import Experiment
 
 pytestmark = pytest.mark.browser

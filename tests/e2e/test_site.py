@@ -13,7 +13,7 @@ import pytest
 import jarilab
 from helpers.command import command
 from jarilab import api
-from jarilab.cli.settings import parse_specs
+from jarilab.cli.setting_flags import parse_specs
 from jarilab.encodings.base import registry
 
 ROOT = Path(__file__).parent.parent.parent

@@ -19,24 +19,24 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from helpers.runs import save_checkpoint
-from jarilab.cli.settings import parse_specs
+from jarilab.cli.setting_flags import parse_specs
 from jarilab.comparison.study import Study
 from jarilab.core.errors import UserError
 from jarilab.core.options import options_of, read_options
 from jarilab.core.registry import split_specs
 from jarilab.core.storage.files import seal_record
 from jarilab.data.images import coco, idx, listing, voc
-from jarilab.data.images.files import read_image
+from jarilab.data.images.image_files import read_image
+from jarilab.data.images.image_tokenizer import ImageTokenizer
 from jarilab.data.images.notices import Notices
-from jarilab.data.images.tokenizer import ImageTokenizer
-from jarilab.data.text import files
+from jarilab.data.text import text_files
 from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.encodings import compose
-from jarilab.explorer.server import Head, Look, Surgery
+from jarilab.explorer.server import HeadRequest, Look, Surgery
 from jarilab.models.base import registry as models
 from jarilab.runs import checkpoint, metrics_log
 from jarilab.runs.folder import read_experiment, read_result, read_run
-from jarilab.runs.options import Training
+from jarilab.runs.training_options import Training
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.policies import base as policies
 
@@ -132,20 +132,22 @@ def tokenizer(data: bytes) -> object:
 
 
 def lines(data: bytes) -> object:
-    return list(files.lines(file(data, "text.txt"), longest_line=100))
+    return list(text_files.lines(file(data, "text.txt"), longest_line=100))
 
 
 def compressed(data: bytes) -> object:
-    return list(files.lines(file(data, "text.txt.gz"), longest_line=100))
+    return list(text_files.lines(file(data, "text.txt.gz"), longest_line=100))
 
 
 def pairs(data: bytes) -> object:
     first, _, second = data.partition(b"\0\0")
-    return list(files.pairs((file(first, "one.txt"), file(second, "other.txt")), files.PairCounts(), longest_line=100))
+    return list(
+        text_files.pairs((file(first, "one.txt"), file(second, "other.txt")), text_files.PairCounts(), longest_line=100)
+    )
 
 
 def columns(data: bytes) -> object:
-    return list(files.pairs((file(data, "pairs.tsv"),), files.PairCounts(), longest_line=100))
+    return list(text_files.pairs((file(data, "pairs.tsv"),), text_files.PairCounts(), longest_line=100))
 
 
 def idx_images(data: bytes) -> object:
@@ -209,7 +211,7 @@ def record(data: bytes) -> object:
 
 def body(data: bytes) -> object:
     """What the explorer's page asks for, as the server reads it."""
-    for asked in (Look, Head, Surgery):
+    for asked in (Look, HeadRequest, Surgery):
         try:
             TypeAdapter(asked).validate_json(data)
         except ValidationError as error:

@@ -13,7 +13,7 @@ from jarilab.data.captions import judges, sources
 from jarilab.explorer.initial_view import initial_view
 from jarilab.explorer.payload import page_of
 from jarilab.inspect.record.sites import SEQUENCES
-from jarilab.pages.kit.blocks import block
+from jarilab.pages.kit.data_blocks import block
 from jarilab.runs.experiment import Experiment
 
 TEXT = "one two three four five six seven eight nine ten\n1+2-3\n" * 40

@@ -2,7 +2,7 @@
 
 from jarilab.encodings.formulas.oracle import Oracle
 from jarilab.laws import LAWS, Outcome, isolated_torch_state, run_law
-from jarilab.laws.subject import Subject
+from jarilab.laws.law_subject import Subject
 
 FORMULA = "agrees with its formula"
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from hypercorn.asyncio import serve
 
-from jarilab.serving import running
+from jarilab.serving import run_server
 
 
 @contextmanager
 def served(application: Any) -> Iterator[tuple[str, int]]:
     """Where it is served, in a thread. application: makes it of the names that requests may call it by."""
-    listening = running.listen("127.0.0.1", 0)
+    listening = run_server.listen("127.0.0.1", 0)
     address = listening.getsockname()[:2]
-    app = application(running.hosts_of(listening))
+    app = application(run_server.hosts_of(listening))
     begun = threading.Event()
     ends: list[Any] = []
 
@@ -25,7 +25,7 @@ def served(application: Any) -> Iterator[tuple[str, int]]:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         ends.append(lambda: loop.call_soon_threadsafe(stop.set))
         begun.set()
-        await serve(app, running.config_of(listening, 1.0), shutdown_trigger=stop.wait)  # type: ignore[arg-type]
+        await serve(app, run_server.config_of(listening, 1.0), shutdown_trigger=stop.wait)  # type: ignore[arg-type]
 
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()

@@ -7,7 +7,7 @@ from typing import get_args
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Site
-from jarilab.nn.layers import Scale
+from jarilab.nn.sublayers import Scale
 
 
 def scale_of(scale: Scale, d_head: int) -> float:

@@ -9,13 +9,13 @@ from importlib.resources import files
 
 from jarilab.cli import commands
 from jarilab.cli.arguments import SETTINGS, Parser, parser_of
-from jarilab.cli.runs import all_answer_options
+from jarilab.cli.run_arguments import all_answer_options
 
 SHELLS = ("bash", "zsh", "fish")
 
 
 @dataclass(frozen=True)
-class Verb:
+class CompletedVerb:
     """Words that can follow a verb.
 
     flags: of the verb. of_task: further flags of each task. choices: values of some flags. words: choices of the first
@@ -28,18 +28,18 @@ class Verb:
     words: Sequence[str] = ()
 
 
-def verbs() -> dict[str, Verb]:
+def verbs() -> dict[str, CompletedVerb]:
     """Every verb, from its parser."""
     return {name: _verb(name) for name in commands.names()}
 
 
-def _verb(name: str) -> Verb:
+def _verb(name: str) -> CompletedVerb:
     parser = parser_of(name, [])
     if parser.answers:
         _add_answers(parser, parser.answers)
     choices = _choices(parser)
     if not any(action.dest == "task" for action in parser._get_positional_actions()):
-        return Verb(parser.flags, choices=choices, words=_words(parser))
+        return CompletedVerb(parser.flags, choices=choices, words=_words(parser))
     from jarilab.tasks.base import registry
 
     of_task: dict[str, list[str]] = {}
@@ -47,7 +47,7 @@ def _verb(name: str) -> Verb:
         with_task = parser_of(name, [task])
         of_task[task] = [flag for flag in with_task.flags if flag not in parser.flags]
         choices |= _choices(with_task)
-    return Verb(parser.flags, of_task, choices, list(of_task))
+    return CompletedVerb(parser.flags, of_task, choices, list(of_task))
 
 
 def _add_answers(parser: Parser, kind: str) -> None:
@@ -82,7 +82,7 @@ def script(shell: str) -> str:
     return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](verbs())
 
 
-def _bash(verbs: Mapping[str, Verb]) -> str:
+def _bash(verbs: Mapping[str, CompletedVerb]) -> str:
     first = [_case(name, verb.words) for name, verb in verbs.items() if verb.words]
     general = [_case(name, verb.flags) for name, verb in verbs.items()]
     of_tasks: list[str] = []
@@ -101,12 +101,12 @@ def _case(pattern: str, words: Sequence[str]) -> str:
     return f'    {pattern}) words="$words {" ".join(words)}" ;;'
 
 
-def _zsh(verbs: Mapping[str, Verb]) -> str:
+def _zsh(verbs: Mapping[str, CompletedVerb]) -> str:
     begin = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"
     return begin + _bash(verbs)
 
 
-def _fish(verbs: Mapping[str, Verb]) -> str:
+def _fish(verbs: Mapping[str, CompletedVerb]) -> str:
     lines = ["complete -c jarilab -f -n __fish_use_subcommand -a '" + " ".join(verbs) + "'"]
     for name, verb in verbs.items():
         here = f"__fish_seen_subcommand_from {name}"
@@ -119,7 +119,7 @@ def _fish(verbs: Mapping[str, Verb]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _fish_flag(condition: str, flag: str, verb: Verb) -> str:
+def _fish_flag(condition: str, flag: str, verb: CompletedVerb) -> str:
     words = verb.choices.get(flag)
     values = f" -x -a '{' '.join(words)}'" if words else ""
     return f"complete -c jarilab -n '{condition}' -l {flag[2:]}{values}"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.cli.arguments import Words
-from jarilab.cli.runs import TRUST
+from jarilab.cli.run_arguments import TRUST
 from jarilab.runs.environment import environment_record, what_changed
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
-from jarilab.runs.options import REPLACED, deciding
+from jarilab.runs.training_options import REPLACED, deciding
 
 
 @dataclass(frozen=True)

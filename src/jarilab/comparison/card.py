@@ -22,7 +22,7 @@ from jarilab.comparison.statistics import mean_interval
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import sha256, write_bytes, write_text
 from jarilab.inspect.record.capture import record
-from jarilab.pages.kit.images import png
+from jarilab.pages.kit.image_data import png
 from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import OpenRun
 from jarilab.runs.results import read_result

@@ -20,8 +20,8 @@ from jarilab.inspect.measure.measures import salience
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.record.model_io import to_float64
 from jarilab.inspect.record.sites import AttentionSite
-from jarilab.pages.kit.blocks import FIXED
-from jarilab.pages.kit.images import picture_of
+from jarilab.pages.kit.data_blocks import FIXED
+from jarilab.pages.kit.image_data import picture_of
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.loaded import load_checkpoint

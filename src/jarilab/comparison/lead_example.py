@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jarilab.pages.kit.blocks import FIXED
+from jarilab.pages.kit.data_blocks import FIXED
 
 KINDS = {
     "encoder": "encoder self-attention",

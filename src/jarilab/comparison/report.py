@@ -15,7 +15,7 @@ from jarilab.pages.kit.page import assemble
 from jarilab.pages.kit.tones import tones_of
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics, read_run
-from jarilab.runs.options import deciding
+from jarilab.runs.training_options import deciding
 from jarilab.tasks.base import Task
 from jarilab.tasks.predictors.base import predictor_class
 

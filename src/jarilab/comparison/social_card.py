@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jarilab.comparison.lead_example import weights_of
-from jarilab.pages.kit.images import data_url, png
+from jarilab.pages.kit.image_data import data_url, png
 from jarilab.pages.kit.tones import colours, tone_of
 from jarilab.tasks.metrics import Metric
 

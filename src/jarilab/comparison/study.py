@@ -13,10 +13,10 @@ from jarilab.core.errors import UserError
 from jarilab.core.options import check_fields, options_of
 from jarilab.core.storage.files import check_format, read_json, write_json
 from jarilab.runs.experiment import Experiment, as_file_name
-from jarilab.runs.options import Precision, Training
 from jarilab.runs.resolved_encodings import overriding
 from jarilab.runs.results import read_result
 from jarilab.runs.task_settings import trust_encoding
+from jarilab.runs.training_options import Precision, Training
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.metrics import Metric
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.lock import is_training
-from jarilab.runs.options import deciding
+from jarilab.runs.training_options import deciding
 
 
 @dataclass(frozen=True)

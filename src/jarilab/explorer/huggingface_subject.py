@@ -13,7 +13,7 @@ import torch
 
 from jarilab.core.errors import UserError
 from jarilab.explorer.detail import lens_of, scores_of
-from jarilab.explorer.intervention import CONTROLS, Intervention, controls_payload
+from jarilab.explorer.intervention import CONTROLS, InterventionRequest, controls_payload
 from jarilab.explorer.output_comparison import OutputComparison, comparison_of
 from jarilab.explorer.payload import MAX_CELLS
 from jarilab.explorer.subject import LRU, Subject, check_file
@@ -31,7 +31,7 @@ SEPARATOR = "/"
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
+class RecordedForward:
     """An input of a Hugging Face model, its outputs as a page shows them, and its attention."""
 
     reading: ModelInput
@@ -77,7 +77,7 @@ class HuggingFaceSubject(Subject):
     def __init__(self, folder: str | Path, flag: str = "--model"):
         self.loaded, self._flag = load(folder), flag
         self.name = self.loaded.name
-        self._recordings: LRU[Recording] = LRU()
+        self._recordings: LRU[RecordedForward] = LRU()
 
     def check_input(self, line: str, first: str) -> None:
         if reads_files(self.loaded):
@@ -89,12 +89,12 @@ class HuggingFaceSubject(Subject):
     def tape(self, line: str, step: int) -> Tape:
         return self.record(line).tape
 
-    def record(self, line: str) -> Recording:
+    def record(self, line: str) -> RecordedForward:
         """Reads and answers the input, and records one forward."""
         return self._recordings.get_or_make(line, lambda: self._record(line))
 
     @torch.no_grad()
-    def _record(self, line: str) -> Recording:
+    def _record(self, line: str) -> RecordedForward:
         reading = read(self.loaded, line)
         # A tape may hold the square of its length: never two long ones.
         if max(map(len, reading.names.values()), default=0) > MAX_CELLS:
@@ -103,7 +103,7 @@ class HuggingFaceSubject(Subject):
             outputs = self.loaded.model(**reading.inputs)
         windows = Windows.of(_split_calls(tape), reading.grid)
         shown = comparison_of(reading.output_reader).shown(outputs)
-        return Recording(reading, windows.tape, windows, shown)
+        return RecordedForward(reading, windows.tape, windows, shown)
 
     def links(self, line: str, query: str, key: str) -> list[TokenLinkHead]:
         recording = self.record(line)
@@ -185,7 +185,7 @@ class HuggingFaceSubject(Subject):
         }
 
     def intervene(
-        self, line: str, step: int, intervention: Intervention, *, controls: bool
+        self, line: str, step: int, intervention: InterventionRequest, *, controls: bool
     ) -> tuple[Tape, dict[str, Any]]:
         recording, model = self.record(line), self.loaded.model
         self._check(recording, intervention)
@@ -208,7 +208,7 @@ class HuggingFaceSubject(Subject):
         answer = self._answer(recording, intervention, outputs)
         return tape, {"answer": answer, **effect, **random_edits}
 
-    def answer(self, line: str, step: int, intervention: Intervention) -> str | None:
+    def answer(self, line: str, step: int, intervention: InterventionRequest) -> str | None:
         recording = self.record(line)
         if recording.reading.answer is None or recording.uneditable:
             return None
@@ -217,7 +217,9 @@ class HuggingFaceSubject(Subject):
         return self._answer(recording, intervention, outputs)
 
     @torch.no_grad()
-    def _answer(self, recording: Recording, intervention: Intervention, outputs: Any) -> str | None:
+    def _answer(
+        self, recording: RecordedForward, intervention: InterventionRequest, outputs: Any
+    ) -> str | None:
         """outputs: of the changed model."""
         comparison, edited = recording.comparison, nullcontext()
         if comparison.anew:  # generated text may end sooner than the edited tokens
@@ -225,7 +227,7 @@ class HuggingFaceSubject(Subject):
         with edited, _no_warnings():
             return comparison.answer(outputs)
 
-    def _check(self, recording: Recording, intervention: Intervention) -> None:
+    def _check(self, recording: RecordedForward, intervention: InterventionRequest) -> None:
         """Raises UserError for edits that this model does not allow."""
         if recording.uneditable:
             raise UserError(f"{recording.uneditable[0]} Look at its maps without edits")

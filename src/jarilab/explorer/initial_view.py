@@ -8,7 +8,7 @@ from typing import Any
 from jarilab.core.errors import UserError, unknown
 from jarilab.inspect.measure.measures import SALIENT_MEASURES
 from jarilab.inspect.record.capture import Tape
-from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.data_blocks import unpacked
 
 View = Mapping[str, Any]
 

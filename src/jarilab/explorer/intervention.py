@@ -27,7 +27,7 @@ CONTROLS = 20
 """Random control edits of an intervention."""
 
 
-class Intervention:
+class InterventionRequest:
     """Edits of one forward: of positions, and inside attention.
 
     changes: as a page sends them. tape: the forward without them, which has the sites of a token. Raises UserError for
@@ -49,9 +49,9 @@ class Intervention:
                 self.edits.append(Link(site, change.get("head"), query, key, how))
 
     @staticmethod
-    def without_head(tape: Tape, site: str, head: int) -> Intervention:
+    def without_head(tape: Tape, site: str, head: int) -> InterventionRequest:
         """One head switched off."""
-        return Intervention([{"kind": "head", "site": site, "head": head}], tape)
+        return InterventionRequest([{"kind": "head", "site": site, "head": head}], tape)
 
     def _move(self, change: Mapping[str, Any]) -> None:
         (how,) = _required(change, "how")

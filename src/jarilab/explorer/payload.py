@@ -16,8 +16,8 @@ from jarilab.inspect.measure.maps import Map, Scored, allowed_of, named_site
 from jarilab.inspect.measure.measures import MEASURES, SALIENT_MEASURES, measure
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.sites import AttentionSite
-from jarilab.pages.kit.blocks import block
-from jarilab.pages.kit.images import picture_of
+from jarilab.pages.kit.data_blocks import block
+from jarilab.pages.kit.image_data import picture_of
 from jarilab.pages.kit.tones import tones_of
 from jarilab.tasks.predictors.base import TracedSequence
 

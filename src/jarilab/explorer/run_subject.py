@@ -16,7 +16,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.storage.files import sha256
 from jarilab.explorer import payload, summaries
 from jarilab.explorer.detail import detail_of
-from jarilab.explorer.intervention import Intervention, effect_payload
+from jarilab.explorer.intervention import InterventionRequest, effect_payload
 from jarilab.explorer.subject import LRU, Subject, Writer, check_file
 from jarilab.inspect.explain.walk import goes_step_by_step, walk_of
 from jarilab.inspect.measure.alignment import Link
@@ -222,7 +222,7 @@ class RunSubject(Subject):
         return self._inside[line, step]
 
     def intervene(
-        self, line: str, step: int, intervention: Intervention, *, controls: bool
+        self, line: str, step: int, intervention: InterventionRequest, *, controls: bool
     ) -> tuple[Tape, dict[str, Any]]:
         trace, model = self.record(line, step).trace, self.model(step)
         tape = intervention.run(model, trace)
@@ -232,7 +232,7 @@ class RunSubject(Subject):
         random_edits = intervention.controls(model, trace) if controls else {}
         return tape, {"answer": answer, **effect, **random_edits}
 
-    def answer(self, line: str, step: int, intervention: Intervention) -> str | None:
+    def answer(self, line: str, step: int, intervention: InterventionRequest) -> str | None:
         return self.predictor(step).edited(self.record(line, step).trace, intervention)
 
     def engine(self, line: str, step: int, program: Writer = program_of) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from jarilab.explorer import render
 from jarilab.explorer.session import Explorer
-from jarilab.serving import running
-from jarilab.serving.answers import DOCUMENTED, add_error_handlers, answer
+from jarilab.serving import run_server
 from jarilab.serving.guard import Guard
 from jarilab.serving.queue import Queue
+from jarilab.serving.responses import DOCUMENTED, add_error_handlers, answer
 
 MAX_REQUESTS = 16
 Text = Field(max_length=100_000)
@@ -40,7 +40,7 @@ class Look(_Request):
     steps: dict[Number, Number] = Field(default_factory=dict, max_length=64)
 
 
-class Head(_Request):
+class HeadRequest(_Request):
     """One head of one view."""
 
     view: Number = 0
@@ -133,7 +133,7 @@ def application(explorer: Explorer, line: str, hosts: set[str], **initial: Any) 
         return await respond(request, work)
 
     @app.post("/api/head")
-    async def head(request: Head) -> Response:
+    async def head(request: HeadRequest) -> Response:
         arguments = (request.view, request.site, request.head, request.step, request.query)
         return await respond(request, partial(explorer.head, request.input, *arguments))
 
@@ -153,5 +153,5 @@ def serve(
     **initial: Any,
 ) -> None:
     """Serve until interrupted. initial: see `application`."""
-    hosts = running.hosts_of(listening)
-    running.run(application(explorer, line, hosts, **initial), listening)
+    hosts = run_server.hosts_of(listening)
+    run_server.run(application(explorer, line, hosts, **initial), listening)

@@ -10,7 +10,7 @@ from typing import Any
 from jarilab.core.errors import UserError
 from jarilab.explorer import payload, summaries
 from jarilab.explorer.initial_view import check_head, initial_view
-from jarilab.explorer.intervention import Intervention
+from jarilab.explorer.intervention import InterventionRequest
 from jarilab.explorer.subject import Subject
 from jarilab.inspect.measure.link import TokenLinkHead
 from jarilab.inspect.record.capture import Tape
@@ -79,7 +79,7 @@ class Explorer:
             noise = summaries.noise([(recipe, tape) for recipe, tape in pairs if recipe])
             subject, step = chosen[opens["view"]]
             tape = tapes[opens["view"]]
-            off = Intervention.without_head(tape, opens["site"], opens["head"])
+            off = InterventionRequest.without_head(tape, opens["site"], opens["head"])
             without = subject.answer(line, step, off)
         page = payload.page_of(views, live=live, initial=opens)
         return page | {"noise": noise, "without": without}
@@ -146,12 +146,12 @@ class Explorer:
         *,
         controls: bool = True,
     ) -> dict[str, Any]:
-        """One view's answer and maps under changes, see `Intervention`. controls: also under the same changes at random
+        """One view's answer and maps with an `InterventionRequest`. controls: also under the same changes at random
         other places."""
         subject = self.subject(view)
         with self._lock:
             step = subject.model_step(step)
-            intervention = Intervention(changes, subject.tape(line, step))
+            intervention = InterventionRequest(changes, subject.tape(line, step))
             tape, effect = subject.intervene(line, step, intervention, controls=controls)
             return {"view": {"sites": intervention.sites(tape)}, "effect": effect}
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from jarilab.core.errors import UserError
 from jarilab.data.images import HELD_OUT
-from jarilab.explorer.intervention import Intervention
+from jarilab.explorer.intervention import InterventionRequest
 from jarilab.inspect.measure.link import TokenLinkHead
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.program.inputs import Inputs
@@ -81,12 +81,12 @@ class Subject(ABC):
         raise UserError(f"{self.name} has no model to ask; explore a run or a model")
 
     def intervene(
-        self, line: str, step: int, intervention: Intervention, *, controls: bool
+        self, line: str, step: int, intervention: InterventionRequest, *, controls: bool
     ) -> tuple[Tape, dict[str, Any]]:
         """The tape and the effect of a changed forward. controls: also the same edits at random other places."""
         raise UserError(f"{self.name} has no model to change; explore a run or a model")
 
-    def answer(self, line: str, step: int, intervention: Intervention) -> str | None:
+    def answer(self, line: str, step: int, intervention: InterventionRequest) -> str | None:
         """The answer under an intervention; None if the model gives none."""
         return None
 

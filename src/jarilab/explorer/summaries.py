@@ -16,13 +16,13 @@ from jarilab.explorer.payload import Names
 from jarilab.inspect.intervene.effects import ablation, erasure, importance
 from jarilab.inspect.intervene.invariance import permutation_error, shift_error
 from jarilab.inspect.measure.alignment import Link, alignment, alignment_error_rate
-from jarilab.inspect.measure.digit_places import Place, place_share, places_of
+from jarilab.inspect.measure.digit_places import DigitPlace, place_share, places_of
 from jarilab.inspect.measure.head_matching import divergence, match_heads
 from jarilab.inspect.measure.induction import induction_ids, induction_score
 from jarilab.inspect.measure.maps import Map, Scored
 from jarilab.inspect.measure.maps import rollout as rolled_out
 from jarilab.inspect.record.capture import Tape, record
-from jarilab.pages.kit.blocks import block
+from jarilab.pages.kit.data_blocks import block
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.predictors.base import Trace
 
@@ -129,7 +129,7 @@ def digits(
     source, answer = places[:length], places[length + 1 :]
     # A row of the target stands for the token that it predicts.
     rest = len(trace.target) - len(answer)
-    target = [*answer, *[Place("other")] * rest]
+    target = [*answer, *[DigitPlace("other")] * rest]
     of_side = {"source": source, "target": target}
     names = {"source": trace.source, "target": trace.target}
     share = {}
@@ -149,7 +149,7 @@ def digits(
     }
 
 
-def _roles(places: Sequence[Place]) -> list[dict[str, Any]]:
+def _roles(places: Sequence[DigitPlace]) -> list[dict[str, Any]]:
     return [{"role": place.part, "place": place.place} for place in places]
 
 

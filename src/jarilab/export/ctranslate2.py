@@ -20,7 +20,7 @@ from jarilab.export.description import source_ends, unsupported_options
 from jarilab.export.output import check_empty, writing
 from jarilab.export.positions import Places, places_of, refuse
 from jarilab.models.encoder_decoder import EncoderDecoder
-from jarilab.nn.layers import ACTIVATIONS, FeedForward, Residual
+from jarilab.nn.sublayers import ACTIVATIONS, FeedForward, Residual
 from jarilab.runs.loaded import load
 
 LEAST = 1024

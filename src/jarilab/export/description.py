@@ -13,8 +13,8 @@ from jarilab.attention.module import Attention
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.models.base import Generates
 from jarilab.models.layers import EncoderLayer
-from jarilab.nn.layers import FeedForward
 from jarilab.nn.norms import BatchNorm
+from jarilab.nn.sublayers import FeedForward
 from jarilab.runs.loaded import OpenRun
 
 

@@ -18,7 +18,7 @@ from jarilab.core.shapes import Tensor
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.export.description import unsupported_options
 from jarilab.export.positions import Places, places_of
-from jarilab.nn.layers import ACTIVATIONS
+from jarilab.nn.sublayers import ACTIVATIONS
 
 LEAST = 1024
 """Positions that are written for an encoding without limit."""

@@ -27,7 +27,7 @@ def refuse(encoding: LayerEncodings, why: str) -> NoReturn:
 
 
 @dataclass(frozen=True)
-class Rotary:
+class ExportedRotary:
     """CTranslate2's rotary embedding: pair i of `rotated` components turns by p * base^(-2 i / rotated) at position p.
 
     interleaved: pairs are 2i and 2i + 1, otherwise i and i + rotated / 2.
@@ -65,7 +65,7 @@ class Places:
     """
 
     table: Float[Tensor, "L D"] | None = None
-    rotary: Rotary | None = None
+    rotary: ExportedRotary | None = None
     bias: Float[Tensor, "N H"] | None = None
     distances: int = 0
 
@@ -104,7 +104,7 @@ def _table(encodings: LayerEncodings, encoding: Encoding, count: int) -> Float[T
     return table_1LD.squeeze(0)
 
 
-def _rotary(encodings: LayerEncodings, encoding: Encoding, count: int) -> Rotary:
+def _rotary(encodings: LayerEncodings, encoding: Encoding, count: int) -> ExportedRotary:
     """The equal rotary embedding, with options read from rotated unit vectors at position 1."""
     heads, width = encoding.site.n_heads, encoding.site.d_head
     rotary = _rotary_from(_turned_units(encoding))
@@ -131,7 +131,7 @@ def _turned_units(encoding: Encoding) -> Float[Tensor, "E E"]:
     return encoding.rotate(units_1HEE, rotation)[0, 0].double()
 
 
-def _rotary_from(turned_EE: Float[Tensor, "E E"]) -> Rotary:
+def _rotary_from(turned_EE: Float[Tensor, "E E"]) -> ExportedRotary:
     """The number of rotated components, the layout of pairs and the base."""
     away_EE = turned_EE - turned_EE.diag().diag()
     rotated = int(away_EE.any(1).sum())
@@ -145,7 +145,7 @@ def _rotary_from(turned_EE: Float[Tensor, "E E"]) -> Rotary:
         # float32 gives six digits of it.
         base = abs(angle) ** (-rotated / 2)
         base = float(f"{base:.6g}")
-    return Rotary(rotated, base, interleaved)
+    return ExportedRotary(rotated, base, interleaved)
 
 
 def _bias(encodings: LayerEncodings, encoding: Encoding, count: int) -> Float[Tensor, "N H"]:

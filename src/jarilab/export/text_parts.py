@@ -12,7 +12,7 @@ from torch import nn
 from jarilab.core.shapes import Bool, Int, Tensor
 from jarilab.data.text import FIRST
 from jarilab.export.parts import Exportable, Input, Part, Run, by_definition
-from jarilab.models.decoder import LanguageModel, Step
+from jarilab.models.decoder import DecodingStep, LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder, Memory
 from jarilab.positions.coordinates import Positions, Tokens
 
@@ -124,8 +124,8 @@ class PaddingState:
 
     keep: Bool[Tensor, "B K"]
 
-    def reading(self, ids: Tensor, positions: Positions, cache: Any) -> Step:
-        return Step(ids, positions, self.keep)
+    def reading(self, ids: Tensor, positions: Positions, cache: Any) -> DecodingStep:
+        return DecodingStep(ids, positions, self.keep)
 
 
 class StepAlone(nn.Module):

@@ -15,7 +15,7 @@ import torch
 
 from jarilab.core.errors import UserError
 from jarilab.data.text import END, FIRST, SPECIAL
-from jarilab.data.text.pieces import Vocabulary
+from jarilab.data.text.pieces import TokenizerData
 from jarilab.data.text.spelling import Reading, Writing
 from jarilab.data.text.tokenizers import UNKNOWN_SIGN, library
 from jarilab.data.text.training import tokenizers_library
@@ -54,7 +54,7 @@ def library_of(
 def _of_pieces(reading: Reading) -> Any:
     """The library's own tokenizer of a vocabulary."""
     lowercase = reading.lowercase == "characters"
-    vocabulary = Vocabulary(
+    vocabulary = TokenizerData(
         reading.kind, lowercase, reading.pieces or (), reading.merges, reading.scores
     )
     return library(vocabulary, before="")

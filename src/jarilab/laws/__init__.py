@@ -21,8 +21,8 @@ from jarilab.core.registry import trust_code
 from jarilab.encodings.compose import files_of
 from jarilab.encodings.formulas.oracle import Oracle
 from jarilab.laws.checks import BrokenError, SkippedError
+from jarilab.laws.law_subject import Subject
 from jarilab.laws.rules import BASIC_LAWS, FORMULA, LAWS
-from jarilab.laws.subject import Subject
 
 __all__ = ["FORMULA", "LAWS", "Oracle", "Outcome", "check_encoding", "contained", "judge"]
 

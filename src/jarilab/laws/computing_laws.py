@@ -24,7 +24,7 @@ from jarilab.laws.checks import (
 )
 from jarilab.laws.fixtures import LENGTH, noise
 from jarilab.laws.hooks import HookInputs, hook_outputs
-from jarilab.laws.subject import Subject
+from jarilab.laws.law_subject import Subject
 from jarilab.positions.coordinates import Positions
 
 KERNELS: tuple[Kernel, ...] = ("explicit", "fused")

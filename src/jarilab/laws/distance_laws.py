@@ -10,7 +10,7 @@ from jarilab.encodings.skew import skew
 from jarilab.laws.checks import EXACT, SkippedError, check_close
 from jarilab.laws.fixtures import LENGTH, noise
 from jarilab.laws.hooks import HookInputs, call_hooks
-from jarilab.laws.subject import Subject
+from jarilab.laws.law_subject import Subject
 from jarilab.positions.coordinates import Positions, distance
 
 

@@ -19,8 +19,8 @@ from jarilab.encodings.formulas.oracle import Cell, Oracle, Position
 from jarilab.laws.attention import SCALE, call_of
 from jarilab.laws.checks import POSITIONS, BrokenError, SkippedError, check_close, user_error_of
 from jarilab.laws.fixtures import BATCH, VALUE_WIDTH, noise
-from jarilab.laws.oracle import double_loop, scores_of
-from jarilab.laws.subject import GRAPH, Subject
+from jarilab.laws.law_subject import GRAPH, Subject
+from jarilab.laws.spec_oracle import double_loop, scores_of
 from jarilab.positions.masks import Mask
 
 MISSING = (
@@ -35,7 +35,7 @@ ROW_HEADS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class FormulaTrial:
     """Queries and keys at positions of a site, with random vectors."""
 
     encoding: Encoding
@@ -104,30 +104,30 @@ def formula(subject: Subject) -> str:
     return f"largest difference {max(differences):.1g}, from position {first} to {last} on"
 
 
-def _trials(subject: Subject) -> Iterator[Trial]:
+def _trials(subject: Subject) -> Iterator[FormulaTrial]:
     """Sites and positions of all kinds."""
     some, causals = [5, 1, 3], sorted({subject.causal_only, True})
     for start, causal in itertools.product(subject.starts(), causals):
         k_at = subject.scattered(start)
         encoding = subject.encoding(site=subject.site(causal))
         where = f"at positions {_short(k_at)}{', causal' * causal}"
-        yield Trial(encoding, [k_at[i] for i in some], k_at, causal, where)
+        yield FormulaTrial(encoding, [k_at[i] for i in some], k_at, causal, where)
     k_at = subject.scattered(subject.starts()[1])
     for heads, width in OTHER_SITES:
         encoding = _other_site(subject, heads, width)
         site = encoding.site
         where = f"at positions {_short(k_at)}, {heads} heads of width {site.d_head}"
-        yield Trial(encoding, [k_at[i] for i in some], k_at, site.causal, where, 1)
+        yield FormulaTrial(encoding, [k_at[i] for i in some], k_at, site.causal, where, 1)
     if subject.crosses:
         encoding = subject.encoding(site=subject.site(cross=True))
         start_index = 0 if subject.max_distance is None else 1
         q_at = subject.scattered(subject.starts()[start_index])[1:5]
         where = f"at positions {_short(k_at)}, in cross-attention from {_short(q_at)}"
-        yield Trial(encoding, q_at, k_at, False, where, 1)
+        yield FormulaTrial(encoding, q_at, k_at, False, where, 1)
     row = subject.row(MANY)
     encoding = subject.encoding(site=subject.site(n_heads=ROW_HEADS))
     where = f"at {len(row)} positions from 0 on"
-    yield Trial(encoding, [row[i] for i in (-1, 3)], row, subject.causal_only, where, 1)
+    yield FormulaTrial(encoding, [row[i] for i in (-1, 3)], row, subject.causal_only, where, 1)
     halves = _halves(subject)
     if _taken(subject, halves):
         yield halves
@@ -141,14 +141,14 @@ def _other_site(subject: Subject, n_heads: int, d_head: int) -> Encoding:
     return subject.encoding(site=site)
 
 
-def _halves(subject: Subject) -> Trial:
+def _halves(subject: Subject) -> FormulaTrial:
     """Positions between whole numbers."""
     k_at = subject.halves()
     q_at, where = [k_at[5], k_at[1]], f"at positions {_short(k_at)}"
-    return Trial(subject.encoding(), q_at, k_at, subject.causal_only, where, 1)
+    return FormulaTrial(subject.encoding(), q_at, k_at, subject.causal_only, where, 1)
 
 
-def _taken(subject: Subject, trial: Trial) -> bool:
+def _taken(subject: Subject, trial: FormulaTrial) -> bool:
     """Whether the encoding and its formula both take these positions. Another law says that they should."""
     assert subject.oracle is not None
     try:
@@ -161,7 +161,7 @@ def _taken(subject: Subject, trial: Trial) -> bool:
     return True
 
 
-def _scored(oracle: Oracle, trial: Trial, head: int) -> Tensor:
+def _scored(oracle: Oracle, trial: FormulaTrial, head: int) -> Tensor:
     """The formula's scores of a head, `(Q, K)`."""
     vectors = (trial.q[0, head].numpy(), trial.k[0, head].numpy(), trial.x[0].numpy())
     places = (trial.q_at, trial.k_at, trial.allowed.numpy(), head, trial.scale)
@@ -172,7 +172,7 @@ def _short(places: list[Position]) -> list[Position]:
     return [tuple(at[:2]) if isinstance(at, Cell) else at for at in places]
 
 
-def _output_apart(subject: Subject, oracle: Oracle, trial: Trial) -> float:
+def _output_apart(subject: Subject, oracle: Oracle, trial: FormulaTrial) -> float:
     """The difference between the definition's output and the double loop's."""
     looped = double_loop(
         oracle,
@@ -205,7 +205,7 @@ def _rows_apart(subject: Subject, oracle: Oracle, causal: bool) -> Iterator[floa
     encoding = subject.encoding(site=subject.site(causal, n_heads=ROW_HEADS))
     row = subject.row(FURTHEST + 1)
     where = f"over the distances 0 to {len(row) - 1}{', causal' * causal}"
-    trial = Trial(encoding, [row[0], row[-1]], row, causal, where, 1)
+    trial = FormulaTrial(encoding, [row[0], row[-1]], row, causal, where, 1)
     if encoding.hooks & {"rotate", "bias", "terms"}:
         yield _scores_apart(subject, oracle, trial)
     if "values" in encoding.hooks:
@@ -214,7 +214,7 @@ def _rows_apart(subject: Subject, oracle: Oracle, causal: bool) -> Iterator[floa
         yield _input_apart(subject, oracle, encoding, row, f"what is added to the input {where}")
 
 
-def _scores_apart(subject: Subject, oracle: Oracle, trial: Trial) -> float:
+def _scores_apart(subject: Subject, oracle: Oracle, trial: FormulaTrial) -> float:
     """The difference of scores, up to a constant a query, which the softmax removes."""
     allowed_QK, worst = trial.allowed, 0.0
     scores_BHQK = definition.scores(trial.call(subject)).detach()
@@ -239,7 +239,7 @@ def _scores_apart(subject: Subject, oracle: Oracle, trial: Trial) -> float:
     return worst
 
 
-def _values_apart(subject: Subject, oracle: Oracle, trial: Trial) -> float:
+def _values_apart(subject: Subject, oracle: Oracle, trial: FormulaTrial) -> float:
     """Check the value of each key, alone, for the last query."""
     keys, heads = len(trial.k_at), trial.site.n_heads
     q_pos, k_pos = subject.at(trial.q_at[-1:]), subject.at(trial.k_at)

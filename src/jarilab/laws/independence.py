@@ -22,7 +22,7 @@ from jarilab.laws.hooks import (
     call_hooks,
     select_positions,
 )
-from jarilab.laws.subject import Subject
+from jarilab.laws.law_subject import Subject
 from jarilab.positions.coordinates import Positions
 
 ALL = torch.arange(LENGTH)

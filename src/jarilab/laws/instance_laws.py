@@ -19,7 +19,7 @@ from jarilab.encodings.compose import build, canonical, files_of, split_sum
 from jarilab.laws.checks import EXACT, BrokenError, check_all_close, user_error_of
 from jarilab.laws.fixtures import LENGTH, variants
 from jarilab.laws.hooks import HookInputs, call_hooks, hook_outputs, prepare
-from jarilab.laws.subject import NODES, Subject
+from jarilab.laws.law_subject import NODES, Subject
 from jarilab.positions.coordinates import Positions
 
 _fresh_lengths = itertools.cycle(range(LENGTH + 4, NODES))

@@ -16,8 +16,8 @@ from jarilab.laws.fixtures import BATCH, LENGTH, encoding_parameters, noise, ran
 from jarilab.laws.hooks import HookInputs, call_hooks
 from jarilab.laws.independence import ignores_length
 from jarilab.laws.instance_laws import fresh_modules
-from jarilab.laws.stacks import Stack, stacks
-from jarilab.laws.subject import WIDE, Subject
+from jarilab.laws.law_subject import WIDE, Subject
+from jarilab.laws.trial_stacks import Stack, stacks
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.positions.coordinates import Positions, Tokens
 

@@ -26,8 +26,8 @@ from jarilab.laws.checks import (
 )
 from jarilab.laws.fixtures import BATCH, LENGTH
 from jarilab.laws.hooks import TOKEN_HOOKS, HookInputs, call_hooks, hook_outputs
-from jarilab.laws.stacks import Stack, causal_stack, encoder, stacks
-from jarilab.laws.subject import Start, Subject
+from jarilab.laws.law_subject import Start, Subject
+from jarilab.laws.trial_stacks import Stack, causal_stack, encoder, stacks
 from jarilab.positions.coordinates import Positions
 
 SHIFTS = (1, 100, 5000)

@@ -12,7 +12,7 @@ from jarilab.encodings.base import Encoding
 from jarilab.laws.checks import EXACT, NOTICEABLE, BrokenError, check_close, max_difference
 from jarilab.laws.fixtures import noise
 from jarilab.laws.hooks import HookInputs, call_hooks, hook_outputs
-from jarilab.laws.subject import Subject
+from jarilab.laws.law_subject import Subject
 from jarilab.positions.coordinates import Positions
 
 FAR = (5000, 1_000_000)

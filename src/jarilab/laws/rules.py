@@ -14,7 +14,7 @@ from jarilab.laws import (
     position_laws,
     precision_laws,
 )
-from jarilab.laws.subject import Subject
+from jarilab.laws.law_subject import Subject
 
 Law = Callable[[Subject], str]
 

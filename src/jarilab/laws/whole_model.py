@@ -20,7 +20,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.laws.call_adapters import IMAGE, READ, WRITTEN, call_adapter_for, scores_of
 from jarilab.laws.checks import SkippedError, check_close, max_difference
-from jarilab.nn.layers import TokenEmbedding
+from jarilab.nn.sublayers import TokenEmbedding
 
 ROWS, LENGTH, ANSWER = 3, 11, 5
 FIRST_ID = 5

@@ -157,7 +157,7 @@ class Gumbel(Quantizer):
         return vectors_BhwD.movedim(-1, 1)
 
 
-class Block(nn.Module):
+class ConvolutionBlock(nn.Module):
     """Two convolutions with a residual connection."""
 
     def __init__(self, width: int):
@@ -203,13 +203,13 @@ class Autoencoder(nn.Module):
             nn.Conv2d(3, half, 4, stride=2, padding=1),
             nn.ReLU(),
             nn.Conv2d(half, width, 4, stride=2, padding=1),
-            *(Block(width) for _ in range(blocks)),
+            *(ConvolutionBlock(width) for _ in range(blocks)),
             nn.ReLU(),
             nn.Conv2d(width, self.quantizer.width_in, 1),
         )
         self.decoder = nn.Sequential(
             nn.Conv2d(self.quantizer.width_out, width, 3, padding=1),
-            *(Block(width) for _ in range(blocks)),
+            *(ConvolutionBlock(width) for _ in range(blocks)),
             nn.ReLU(),
             nn.Conv2d(width, 4 * half, 3, padding=1),
             nn.PixelShuffle(2),

@@ -20,7 +20,7 @@ from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import EncoderLayer, LayerKeywords, LayerOptions, Layers
 from jarilab.models.one_token import one_token
-from jarilab.nn.layers import Scale, TokenEmbedding
+from jarilab.nn.sublayers import Scale, TokenEmbedding
 from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.positions.masks import Mask
 
@@ -105,7 +105,7 @@ class CausalStack(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class DecodingStep:
     """The tokens of one step. keep: False on padding among all tokens so far; None if there is none."""
 
     ids: Int[Tensor, "R L"]
@@ -120,9 +120,11 @@ class NoPrompt:
     def select(self, rows: Int[Tensor, " R"]) -> NoPrompt:
         return self
 
-    def reading(self, ids: Int[Tensor, "R L"], positions: Positions, cache: KVCache | None) -> Step:
+    def reading(
+        self, ids: Int[Tensor, "R L"], positions: Positions, cache: KVCache | None
+    ) -> DecodingStep:
         """Return the step of these tokens alone."""
-        return Step(ids, positions)
+        return DecodingStep(ids, positions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +142,9 @@ class Prompt:
         ids = tokens.ids.index_select(0, rows)
         return Prompt(Tokens(ids, select_positions(tokens.positions, rows), keep))
 
-    def reading(self, ids: Int[Tensor, "R L"], positions: Positions, cache: KVCache | None) -> Step:
+    def reading(
+        self, ids: Int[Tensor, "R L"], positions: Positions, cache: KVCache | None
+    ) -> DecodingStep:
         """Return the step of these tokens, with the prompt before them in the first step.
 
         Raises UserError for tokens whose order is not after the prompt, and for rows that do not divide evenly.
@@ -148,11 +152,11 @@ class Prompt:
         prompt = self._of_rows(ids.shape[0]).tokens
         held = None if cache is None else cache.positions
         if held is not None:
-            return Step(ids, positions, _kept(prompt, held.order, positions.order))
+            return DecodingStep(ids, positions, _kept(prompt, held.order, positions.order))
         _check_behind(prompt.positions, positions)
         everywhere = prompt.positions.concat(positions)
         both = torch.cat((prompt.ids, ids), 1)
-        return Step(both, everywhere, _kept(prompt, everywhere.order))
+        return DecodingStep(both, everywhere, _kept(prompt, everywhere.order))
 
     def _of_rows(self, rows: int) -> Prompt:
         """Return the prompt repeated for this number of rows."""

@@ -16,7 +16,7 @@ from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import LayerKeywords, LayerOptions, Layers
 from jarilab.models.stacks import Decoder, Encoder
-from jarilab.nn.layers import Scale, TokenEmbedding
+from jarilab.nn.sublayers import Scale, TokenEmbedding
 from jarilab.positions.coordinates import Positions, Tokens
 
 

@@ -17,8 +17,8 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.models.base import check_layers
-from jarilab.nn.layers import Activation, FeedForward, NormPlace, Residual, Scale
 from jarilab.nn.norms import EPSILON, NormKind, norm_of
+from jarilab.nn.sublayers import Activation, FeedForward, NormPlace, Residual, Scale
 
 Width = Annotated[int, Ge(1), Le(65536)]
 """D."""

@@ -16,7 +16,7 @@ from jarilab.encodings.base import Encoding, Site
 from jarilab.encodings.compose import LayerEncodings, layer_specs, part_spec, split_sum
 from jarilab.encodings.sums import Sum
 from jarilab.models.layers import DecoderLayer, LayerOptions
-from jarilab.nn.layers import Table
+from jarilab.nn.sublayers import Table
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.attention.kernels import Kernel
-from jarilab.attention.recurrent import Source
+from jarilab.attention.recurrent_attention import SourceMemory
 from jarilab.attention.scores import ScoreName
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
@@ -20,7 +20,7 @@ from jarilab.models.base import check_layers, one_a_row, registry
 from jarilab.models.layers import Layers, Share, Width
 from jarilab.models.recurrent_decoder import DecoderState, RecurrentCache, RecurrentDecoder
 from jarilab.models.recurrent_encoder import Cell, RecurrentEncoder
-from jarilab.nn.layers import TokenEmbedding
+from jarilab.nn.sublayers import TokenEmbedding
 from jarilab.positions.coordinates import Positions, Tokens
 
 
@@ -31,7 +31,7 @@ class RecurrentMemory:
     origin: the source Tokens; selecting rows does not change it.
     """
 
-    source: Source
+    source: SourceMemory
     first: DecoderState
     origin: Tokens
 

@@ -12,12 +12,12 @@ from jarilab.attention.cache import OfOneSource
 from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import Kernel
 from jarilab.attention.module import check_positions
-from jarilab.attention.recurrent import LuongAttention, Source
+from jarilab.attention.recurrent_attention import LuongAttention, SourceMemory
 from jarilab.attention.scores import ScoreName
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.models.recurrent_encoder import Cell, Recurrence, State
-from jarilab.nn.layers import Dropout
+from jarilab.nn.sublayers import Dropout
 from jarilab.positions.coordinates import Positions
 
 
@@ -43,7 +43,7 @@ def _selected(state: State, rows: Int[Tensor, " R"]) -> State:
     return tuple(part.index_select(0, rows) for part in state)
 
 
-class DecoderLayer(nn.Module):
+class RecurrentDecoderLayer(nn.Module):
     """One recurrence over the target. Its first state is a map of the encoder layer's last state.
 
     cross_attention: of the last layer only.
@@ -99,7 +99,7 @@ class RecurrentDecoder(nn.Module):
         attention = LuongAttention(d_model, score, encoding=cross_encoding, kernel=kernel)
         first_input = 2 * d_model if input_feeding else d_model
         self.layers = nn.ModuleList(
-            DecoderLayer(
+            RecurrentDecoderLayer(
                 first_input if layer == 0 else d_model,
                 d_model,
                 cell,
@@ -123,7 +123,11 @@ class RecurrentDecoder(nn.Module):
         return DecoderState(states, fed)
 
     def forward(
-        self, x: Float[Tensor, "B Q D"], source: Source, carried: DecoderState, positions: Positions
+        self,
+        x: Float[Tensor, "B Q D"],
+        source: SourceMemory,
+        carried: DecoderState,
+        positions: Positions,
     ) -> tuple[Float[Tensor, "B Q D"], DecoderState]:
         """Return h~ of each token, and the state after the last."""
         check_positions(positions, x)
@@ -138,7 +142,7 @@ class RecurrentDecoder(nn.Module):
         return self.dropout(torch.cat(outputs, 1)), carried
 
     def _read(
-        self, x_BLD: Tensor, source: Source, carried: DecoderState, positions: Positions
+        self, x_BLD: Tensor, source: SourceMemory, carried: DecoderState, positions: Positions
     ) -> tuple[Tensor, DecoderState]:
         """Return h~ of the next tokens, and the state after the last of them."""
         states = []

@@ -14,7 +14,7 @@ from jarilab.attention.module import check_positions
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.compose import LayerEncodings
-from jarilab.nn.layers import Dropout
+from jarilab.nn.sublayers import Dropout
 from jarilab.positions.coordinates import Positions
 
 Cell = Literal["gru", "lstm"]
@@ -87,7 +87,7 @@ def _in_order(x_BLD: Tensor, order_BL: Tensor | None) -> Tensor:
     return x_BLD.gather(1, order_BL.unsqueeze(-1).expand_as(x_BLD))
 
 
-class EncoderLayer(nn.Module):
+class RecurrentEncoderLayer(nn.Module):
     """One recurrence over the source, or two in opposite directions with half of the state each."""
 
     def __init__(self, d_model: int, cell: Cell, bidirectional: bool, dropout: float):
@@ -132,7 +132,7 @@ class RecurrentEncoder(nn.Module):
         self.encoding = LayerEncodings(encoding, site_of(d_model, 1), 1)
         self.bidirectional = bidirectional
         self.layers = nn.ModuleList(
-            EncoderLayer(d_model, cell, bidirectional, dropout) for _ in range(n_layers)
+            RecurrentEncoderLayer(d_model, cell, bidirectional, dropout) for _ in range(n_layers)
         )
 
     def forward(

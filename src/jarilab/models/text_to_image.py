@@ -26,7 +26,7 @@ from jarilab.models.base import registry
 from jarilab.models.code_choice import CodeChoice
 from jarilab.models.decoder import CausalStack
 from jarilab.models.layers import LayerKeywords, LayerOptions, Layers
-from jarilab.nn.layers import TokenEmbedding
+from jarilab.nn.sublayers import TokenEmbedding
 from jarilab.positions.coordinates import Positions, Tokens
 
 AXES = ("text", "image.row", "image.column")

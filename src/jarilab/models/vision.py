@@ -16,7 +16,7 @@ from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.models.base import registry
 from jarilab.models.layers import LayerKeywords, LayerOptions, Layers, Share
 from jarilab.models.stacks import Encoder
-from jarilab.nn.layers import Table
+from jarilab.nn.sublayers import Table
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.patches import Images, grid_of, patch_keep, patchify
 

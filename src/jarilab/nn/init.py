@@ -14,8 +14,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding
-from jarilab.nn.layers import Table, TokenEmbedding
 from jarilab.nn.norms import BatchNorm
+from jarilab.nn.sublayers import Table, TokenEmbedding
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase, BatchNorm)
 

@@ -23,7 +23,6 @@ from jarilab.models.base import Checks
 from jarilab.models.base import registry as models
 from jarilab.nn.init import initialise
 from jarilab.runs import resolved_encodings
-from jarilab.runs.options import Precision, Training, checked_precision
 from jarilab.runs.task_settings import (
     accepts,
     by_section,
@@ -34,6 +33,7 @@ from jarilab.runs.task_settings import (
     trust_encoding,
     trust_specs,
 )
+from jarilab.runs.training_options import Precision, Training, checked_precision
 from jarilab.tasks.base import Task
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.policies import base as policies

@@ -13,7 +13,7 @@ from jarilab.core.registry import Spec, spec_file, trust_code
 from jarilab.encodings import compose
 from jarilab.models.base import check_protocol
 from jarilab.models.base import registry as models
-from jarilab.runs.options import REPLACED, Training
+from jarilab.runs.training_options import REPLACED, Training
 from jarilab.tasks.base import Task
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.predictors.base import predictor_class

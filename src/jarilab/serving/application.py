@@ -16,12 +16,12 @@ from jarilab._version import __version__
 from jarilab.core.errors import UserError
 from jarilab.pages.kit.page import to_json
 from jarilab.runs.loaded import OpenRun
-from jarilab.serving.answers import DOCUMENTED, Refusal, add_error_handlers, answer
-from jarilab.serving.batches import Batches, Event, Job
+from jarilab.serving.batches import Event, QueuedRequest, RequestBatches
 from jarilab.serving.guard import Guard, Limits
-from jarilab.serving.metrics import CONTENT_TYPE, Metrics
+from jarilab.serving.prometheus import CONTENT_TYPE, Metrics
 from jarilab.serving.queue import Queue
 from jarilab.serving.requests import RequestSchema, Serving
+from jarilab.serving.responses import DOCUMENTED, Refusal, add_error_handlers, answer
 
 EVENTS = "text/event-stream"
 RESTART_SECONDS = 5
@@ -48,7 +48,7 @@ class Server:
         self.schema = RequestSchema(run.predictor, limits)
         self.queue = Queue(limits.queue)
         self.metrics = Metrics(lambda: self.queue.length)
-        self.batches = Batches(
+        self.batches = RequestBatches(
             run.predictor.predict, self.queue, limits.batch_size, self.metrics.observe_batch
         )
         self.ending = False
@@ -112,7 +112,9 @@ class Server:
             tempfile.TemporaryDirectory(prefix="jarilab-", ignore_cleanup_errors=True) as folder,
         ):
             sources, names = self.schema.sources(body.inputs, Path(folder))
-            events = self.batches.answer(Job(sources, names, options), self.limits.deadline)
+            events = self.batches.answer(
+                QueuedRequest(sources, names, options), self.limits.deadline
+            )
             async with aclosing(events):
                 async for event in events:
                     yield event

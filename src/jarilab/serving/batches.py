@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from jarilab.pages.kit.images import png
-from jarilab.serving.answers import Refusal
+from jarilab.pages.kit.image_data import png
 from jarilab.serving.queue import Queue
+from jarilab.serving.responses import Refusal
 from jarilab.tasks.predictors.base import Prediction
 
 MAX_CELLS = 2**22
@@ -31,7 +31,7 @@ END = Event("end")
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedRequest:
     """A request: sources with the same options.
 
     names: what the answer calls the sources. abandoned: the client disconnected.
@@ -60,7 +60,7 @@ class Job:
         self.skip, self._sent = self._sent, 0
 
 
-class Batches:
+class RequestBatches:
     """Answers jobs in order, together with those that wait and have equal options.
 
     predict: `Predictor.predict`. max_batch: inputs of a batch. observe: called with the size of each batch.
@@ -75,10 +75,10 @@ class Batches:
     ):
         self.predict, self.queue = predict, queue
         self.max_batch, self._observe = max_batch, observe
-        self._waiting: list[Job] = []
+        self._waiting: list[QueuedRequest] = []
         self._running: asyncio.Task[None] | None = None
 
-    async def answer(self, job: Job, seconds: float) -> AsyncGenerator[Event, None]:
+    async def answer(self, job: QueuedRequest, seconds: float) -> AsyncGenerator[Event, None]:
         """The events of a job as they happen. The caller has a place in the queue.
 
         Raises Refusal after `seconds`, and the errors of computing.
@@ -95,7 +95,7 @@ class Batches:
             if job in self._waiting:
                 self._waiting.remove(job)
 
-    async def _next(self, job: Job, deadline: float, seconds: float) -> Event:
+    async def _next(self, job: QueuedRequest, deadline: float, seconds: float) -> Event:
         try:
             event = await asyncio.wait_for(job.events.get(), max(0.0, deadline - time.monotonic()))
         except TimeoutError:
@@ -114,7 +114,7 @@ class Batches:
             self._observe(sum(len(job.sources) for job in jobs))
             await self.queue.run(partial(self._compute, jobs))
 
-    def _take(self) -> list[Job]:
+    def _take(self) -> list[QueuedRequest]:
         """The first job, and others with its options that fit into the batch."""
         first, free = self._waiting[0], self.max_batch
         taken = []
@@ -126,7 +126,7 @@ class Batches:
         self._waiting = [job for job in self._waiting if job not in taken]
         return taken
 
-    def _compute(self, jobs: Sequence[Job]) -> None:
+    def _compute(self, jobs: Sequence[QueuedRequest]) -> None:
         try:
             self._compute_batch(jobs)
         except Exception as error:
@@ -139,7 +139,7 @@ class Batches:
                     job.restart()
                     self._compute([job])
 
-    def _compute_batch(self, jobs: Sequence[Job]) -> None:
+    def _compute_batch(self, jobs: Sequence[QueuedRequest]) -> None:
         sources = [source for job in jobs for source in job.sources]
         owners = ((job, number) for job in jobs for number in range(len(job.sources)))
         job, number = jobs[0], 0
@@ -161,7 +161,7 @@ class Batches:
         return max(1, min(self.max_batch, MAX_CELLS // max(1, longest**2)))
 
 
-def _events(prediction: Prediction, job: Job, number: int) -> Iterator[Event]:
+def _events(prediction: Prediction, job: QueuedRequest, number: int) -> Iterator[Event]:
     """The events of a prediction, until the client disconnects."""
     if job.abandoned:
         return
@@ -172,7 +172,7 @@ def _events(prediction: Prediction, job: Job, number: int) -> Iterator[Event]:
     yield Event("prediction", _record(prediction, job, number))
 
 
-def _record(prediction: Prediction, job: Job, number: int) -> dict[str, Any]:
+def _record(prediction: Prediction, job: QueuedRequest, number: int) -> dict[str, Any]:
     """The prediction as `jarilab predict --json` prints it, numbered in its request, with generated images."""
     source, name = job.sources[number], job.names[number]
     record: dict[str, Any] = {"line": number + 1}

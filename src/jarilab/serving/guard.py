@@ -18,8 +18,8 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jarilab.serving.answers import error_response, refusal_response
 from jarilab.serving.queue import Refusal
+from jarilab.serving.responses import error_response, refusal_response
 
 HEADERS = {
     "Cache-Control": "no-store",

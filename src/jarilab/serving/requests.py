@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from jarilab.core.errors import UserError
 from jarilab.core.options import Option, options_of
 from jarilab.data.images import HELD_OUT
-from jarilab.data.images.files import size_of
+from jarilab.data.images.image_files import size_of
 from jarilab.serving.queue import Refusal
 from jarilab.tasks.predictors.base import Predictor
 

@@ -39,7 +39,7 @@ from jarilab.tasks.expressions import (
     target_tokens,
 )
 from jarilab.tasks.policies.base import Numbers
-from jarilab.tasks.rows import evenly, right_padded, without_padding
+from jarilab.tasks.token_rows import evenly, right_padded, without_padding
 from jarilab.tasks.token_task import TokenTask
 
 LARGEST_DATA = 20_000_000

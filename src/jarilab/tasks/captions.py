@@ -21,22 +21,22 @@ from jarilab.data.captions.sources import CaptionSource, FolderSource, SceneSour
 from jarilab.data.captions.styles import STYLES
 from jarilab.data.images import HELD_OUT
 from jarilab.data.images.captioned import MAX_CAPTION_BYTES
-from jarilab.data.images.notices import printable
-from jarilab.data.images.resize import fitted
-from jarilab.data.images.tokenizer import FILE as CODES
-from jarilab.data.images.tokenizer import (
+from jarilab.data.images.image_tokenizer import FILE as CODES
+from jarilab.data.images.image_tokenizer import (
     STRIDE,
     ImageTokenizer,
     QuantizerName,
     cached_image_tokenizer,
 )
+from jarilab.data.images.notices import printable
+from jarilab.data.images.resize import fitted
 from jarilab.data.text import FIRST, PADDING, tokenizers
 from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.nn.loss import cross_entropy
 from jarilab.tasks.base import Batch, Learner, Losses, Task, registry
 from jarilab.tasks.classification import held_out_number
 from jarilab.tasks.metrics import METRICS
-from jarilab.tasks.rows import evenly, right_padded
+from jarilab.tasks.token_rows import evenly, right_padded
 
 AT_ONCE = 256  # images encoded, or drawn, together
 MOST = 10_000  # images drawn at a time

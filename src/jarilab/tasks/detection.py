@@ -13,10 +13,10 @@ from torch import Tensor
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int
-from jarilab.data.captions.digits import Digits, Part
-from jarilab.data.captions.scenes import Scenes, World
+from jarilab.data.captions.digit_images import DigitImages, Part
+from jarilab.data.captions.scenes import Scenes, SceneWorld
 from jarilab.data.images import HELD_OUT
-from jarilab.data.images.files import decode
+from jarilab.data.images.image_files import decode
 from jarilab.data.images.notices import too_crowded
 from jarilab.positions.boxes import Detected
 from jarilab.positions.patches import Images
@@ -33,8 +33,8 @@ from jarilab.tasks.detection_data import (
 from jarilab.tasks.detection_loss import Objects, loss, loss_counts
 from jarilab.tasks.detection_metrics import ImageBoxes, average_precision, boxes_found, true_boxes
 from jarilab.tasks.metrics import METRICS
-from jarilab.tasks.rows import evenly
 from jarilab.tasks.saved_metadata import OF_DETECTION, read_facts
+from jarilab.tasks.token_rows import evenly
 
 SCENES = "scenes"
 CANVAS, LONGEST = 48, 160
@@ -85,7 +85,7 @@ class Detection(ImageTask):
         self.digits, self.scenes = digits, scenes
         self.flip, self.crop, self.nothing = flip, crop, nothing
         self.size = size or (CANVAS if self._makes_scenes else LONGEST)
-        self._world = World(self.size, min_digits, max_digits, smallest, largest)
+        self._world = SceneWorld(self.size, min_digits, max_digits, smallest, largest)
         self._notices: list[str] = []
         self._training: BoxedImages | None = None
         self._held_out: BoxedImages | None = None
@@ -124,7 +124,7 @@ class Detection(ImageTask):
         }
 
     def _scenes(self, part: Part) -> SceneImages:
-        digits = Digits.load(self.digits, part)
+        digits = DigitImages.load(self.digits, part)
         if part == "training":
             return SceneImages(Scenes(self._world, digits, seed=1), self.scenes)
         return SceneImages(Scenes(self._world, digits, seed=2), HELD_OUT_SCENES)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from jarilab.core.shapes import Int
-from jarilab.data.images.augment import Windows
+from jarilab.data.images.augment import CropWindows
 from jarilab.positions.patches import Images
 from jarilab.tasks.detection_loss import Objects
 
@@ -46,7 +46,7 @@ def cropped(
     images: Images, objects: Objects, most: float, generator: torch.Generator
 ) -> tuple[Images, Objects]:
     """Cut half of the images to a window and enlarge it, with the objects that keep a share of at least LEFT."""
-    windows = Windows.draw(len(objects), most, generator)
+    windows = CropWindows.draw(len(objects), most, generator)
     boxes_BM4, left_BM = windows.boxes(objects.boxes)
     real_BM = objects.real & (left_BM >= LEFT)
     # Matching wants those that are real in front.

@@ -18,12 +18,12 @@ from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.data.captions.scenes import Plan, Scenes
 from jarilab.data.images.annotated import AnnotatedImage, Box, usable_boxes
 from jarilab.data.images.annotations import SETS, has_lists, is_held_out, read_annotations
-from jarilab.data.images.files import MAX_DATASET_BYTES, decode
+from jarilab.data.images.image_files import MAX_DATASET_BYTES, decode
 from jarilab.data.images.notices import Notices, few_held_out
 from jarilab.positions.boxes import to_cxcywh
 from jarilab.positions.patches import Images
 from jarilab.tasks.detection_loss import Objects
-from jarilab.tasks.rows import evenly
+from jarilab.tasks.token_rows import evenly
 
 _UNKNOWN = "boxes left out, of classes that the training data do not have"
 _HELD_OUT = 0.1  # the share of photographs that is held out where nobody says which

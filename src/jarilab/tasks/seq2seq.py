@@ -18,7 +18,7 @@ from jarilab.data.text import END, FIRST, PADDING
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner
 from jarilab.tasks.breakdown import parts_of
-from jarilab.tasks.rows import evenly, right_padded
+from jarilab.tasks.token_rows import evenly, right_padded
 from jarilab.tasks.token_task import TokenTask
 
 AT_ONCE = 256  # held-out examples answered together, those of like length side by side

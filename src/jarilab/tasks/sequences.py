@@ -26,7 +26,7 @@ MOST_NUMBERS = 10_000
 _RANGE = re.compile(r"([0-9]{1,6})(?:\.\.([0-9]{1,6}))?")
 
 
-class Sequences(PairsTask):
+class NumberSequences(PairsTask):
     """Lines of random numbers from 0 to `symbols` - 1.
 
     Training and held-out lines are random, so both may contain the same short line; a run reports how many. symbols:
@@ -161,7 +161,7 @@ class Sequences(PairsTask):
 
 @registry.register("copy")
 @final
-class Copy(Sequences):
+class Copy(NumberSequences):
     """Repeat the numbers."""
 
     def purpose(self) -> tuple[str, str]:
@@ -173,7 +173,7 @@ class Copy(Sequences):
 
 @registry.register("reverse")
 @final
-class Reverse(Sequences):
+class Reverse(NumberSequences):
     """Write the numbers from the last to the first."""
 
     def purpose(self) -> tuple[str, str]:
@@ -186,7 +186,7 @@ class Reverse(Sequences):
 
 @registry.register("sort")
 @final
-class Sort(Sequences):
+class Sort(NumberSequences):
     """Write the numbers from the smallest to the largest. This task needs no positions in the source."""
 
     def purpose(self) -> tuple[str, str]:

@@ -13,15 +13,15 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
-from jarilab.data.text import END, FIRST, PADDING, files, store
+from jarilab.data.text import END, FIRST, PADDING, store, text_files
 from jarilab.data.text.spelling import Spelling
 from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner, registry
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.policies.base import Numbers
-from jarilab.tasks.rows import evenly
 from jarilab.tasks.stream import Stream
+from jarilab.tasks.token_rows import evenly
 from jarilab.tasks.token_task import TokenTask
 
 AT_ONCE = 64  # windows scored together
@@ -253,7 +253,7 @@ class Text(TokenTask):
         )
 
     def fingerprint(self) -> str:
-        return f"sha256 {files.content_hash(files.document_files(_path('train', self.train)))}"
+        return f"sha256 {text_files.content_hash(text_files.document_files(_path('train', self.train)))}"
 
 
 def _path(option: str, given: str) -> Path:

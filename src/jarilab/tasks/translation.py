@@ -15,7 +15,7 @@ from annotated_types import Ge, Le
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
-from jarilab.data.text import END, files, store
+from jarilab.data.text import END, store, text_files
 from jarilab.data.text.spelling import STRIPPED, Spelling
 from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.tasks.base import Learner, registry
@@ -150,7 +150,7 @@ class Translation(PairsTask):
     ) -> list[tuple[str, str]]:
         """Return the pairs of these files as text, or those at the chosen indices. Raises UserError."""
         pairs = []
-        for number, pair in enumerate(files.pairs(paths, files.PairCounts())):
+        for number, pair in enumerate(text_files.pairs(paths, text_files.PairCounts())):
             if chosen is None or number in chosen:
                 source, target = self._in_order(*pair)
                 pairs.append(
@@ -209,7 +209,7 @@ class Translation(PairsTask):
         )
 
     def fingerprint(self) -> str:
-        return f"sha256 {files.content_hash(_paths('train', self.train))}"
+        return f"sha256 {text_files.content_hash(_paths('train', self.train))}"
 
 
 @final
@@ -243,7 +243,7 @@ def _held_out(source: store.Encoded) -> np.ndarray:
     return held_out
 
 
-def _complaints(counts: files.PairCounts, longest: int) -> list[str]:
+def _complaints(counts: text_files.PairCounts, longest: int) -> list[str]:
     notices = []
     if counts.blank:
         notices.append(f"{counts.blank:,} pairs with a blank line on a side were left out")

@@ -16,7 +16,7 @@ from jarilab.core.devices import to_device
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.nn.init import generator_for
-from jarilab.runs.options import Training
+from jarilab.runs.training_options import Training
 from jarilab.tasks.base import Batch, Task
 
 POOL = 64

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from jarilab.encodings.base import Encoding
-from jarilab.nn.layers import Table, TokenEmbedding
-from jarilab.runs.options import Training
+from jarilab.nn.sublayers import Table, TokenEmbedding
+from jarilab.runs.training_options import Training
 from jarilab.training.distributed.parallel import is_sharded
 
 Optimizer = torch.optim.Optimizer

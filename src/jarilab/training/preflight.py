@@ -8,7 +8,7 @@ from torch import nn
 from jarilab.core.devices import CPU, checked_autocast
 from jarilab.core.errors import UserError
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.options import Training
+from jarilab.runs.training_options import Training
 from jarilab.tasks.base import Task
 from jarilab.training.batching import batches_of, sample_batch
 

@@ -24,8 +24,8 @@ from jarilab.models.stacks import Decoder, Encoder
 from jarilab.models.text_to_image import TextToImage
 from jarilab.models.vision import VisionTransformer
 from jarilab.nn.init import initialise
-from jarilab.nn.layers import Residual
 from jarilab.nn.norms import BatchNorm
+from jarilab.nn.sublayers import Residual
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 

@@ -8,7 +8,7 @@ import torch
 from jarilab.attention import definition, kernels
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
-from jarilab.attention.recurrent import LuongAttention
+from jarilab.attention.recurrent_attention import LuongAttention
 from jarilab.attention.scores import SCORES, build_score
 from jarilab.core.errors import UserError
 from jarilab.encodings import compose

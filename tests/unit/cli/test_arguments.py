@@ -11,7 +11,7 @@ import jarilab.cli.completion
 from jarilab.cli.aliases import ALIASES
 from jarilab.cli.arguments import parse, parser_of
 from jarilab.cli.completion import SHELLS, script, verbs
-from jarilab.cli.settings import settings_from
+from jarilab.cli.setting_flags import settings_from
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import seal_record, write_json
 from jarilab.runs.experiment import Experiment

@@ -6,7 +6,7 @@ import pytest
 
 from jarilab import api
 from jarilab.cli import main
-from jarilab.cli.runs import all_answer_options
+from jarilab.cli.run_arguments import all_answer_options
 from jarilab.comparison.launchers.resources import Resources
 from jarilab.core.errors import UserError
 from jarilab.core.options import TYPE_NAMES, options_of

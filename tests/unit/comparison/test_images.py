@@ -11,7 +11,7 @@ from helpers.browser import READ_CANVAS, Pages, assert_cover, image_pixels
 from jarilab.comparison.examples import example_of
 from jarilab.comparison.lead_example import blind_of, lead_example, weights_of
 from jarilab.comparison.report import render
-from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.runs.folder import read_experiment, read_run
 from jarilab.tasks.base import Task
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.runs import held, seal
-from jarilab.cli.results import table_text
+from jarilab.cli.result_output import table_text
 from jarilab.comparison.statistics import mean_interval
 from jarilab.comparison.table import tabulate
 from jarilab.comparison.table_export import figures_csv, latex, trials_csv

@@ -14,7 +14,7 @@ from jarilab.core.errors import UserError
 from jarilab.explorer import explore, huggingface_subject, open_explorer, server
 from jarilab.explorer.huggingface_subject import HuggingFaceSubject
 from jarilab.inspect.intervene.interventions import Link, operate
-from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.data_blocks import unpacked
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),

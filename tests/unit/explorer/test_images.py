@@ -14,7 +14,7 @@ from helpers.serving import served
 from jarilab.core.errors import UserError
 from jarilab.explorer import open_explorer, payload, run_subject
 from jarilab.models.detector import Detector
-from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.positions.boxes import Detected
 from jarilab.positions.patches import Images
 from jarilab.tasks.predictors import detection

@@ -14,10 +14,10 @@ import torch
 import jarilab
 from helpers.serving import served
 from jarilab.core.errors import UserError
-from jarilab.data.images.files import read_image
+from jarilab.data.images.image_files import read_image
 from jarilab.explorer import Explorer, open_explorer, run_subject, server
 from jarilab.explorer.page_file import saved_page
-from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.data_blocks import unpacked
 
 CAPTION = "a small red 3 top left"
 GRID = [f"{row},{column}" for row in range(8) for column in range(8)]

@@ -10,7 +10,7 @@ from jarilab.explorer import detail, payload
 from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.inspect.record import calls
 from jarilab.inspect.record.capture import Tape, record
-from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.pages.kit.page import to_json
 
 NAMES = {"source": list("12+12"), "target": ["<bos>", "2", "4"]}

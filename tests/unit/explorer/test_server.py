@@ -11,7 +11,7 @@ import pytest
 
 from jarilab.core.errors import UserError
 from jarilab.explorer import Explorer, open_explorer, server
-from jarilab.serving import running
+from jarilab.serving import run_server
 
 HOST = "127.0.0.1:8000"
 
@@ -237,4 +237,4 @@ def test_port_in_use() -> None:
         with pytest.raises(
             UserError, match="cannot be listened on: Address already in use; choose another with --port"
         ):
-            running.listen("127.0.0.1", taken.getsockname()[1])
+            run_server.listen("127.0.0.1", taken.getsockname()[1])

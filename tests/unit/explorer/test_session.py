@@ -14,7 +14,7 @@ from jarilab.explorer import open_explorer, page_file
 from jarilab.explorer.page_file import saved_page
 from jarilab.explorer.run_subject import MAX_TOKENS
 from jarilab.explorer.subject import MAX_CACHED
-from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.runs.experiment import Experiment
 
 

@@ -14,7 +14,7 @@ from jarilab.data.text import END, FIRST, PADDING
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.export import ctranslate2 as export
 from jarilab.export.ctranslate2 import LEAST, _unique, write
-from jarilab.export.positions import Rotary, places_of
+from jarilab.export.positions import ExportedRotary, places_of
 from jarilab.models.decoding import beam, greedy
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
@@ -152,9 +152,9 @@ def layers_of(encoding: str, *, causal: bool = False) -> LayerEncodings:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "expected"), [("rotary", Rotary(8, 10000.0, False)), (ROTARY, Rotary(4, 500.0, True))]
+    ("encoding", "expected"), [("rotary", ExportedRotary(8, 10000.0, False)), (ROTARY, ExportedRotary(4, 500.0, True))]
 )
-def test_rotary_options_are_found(encoding: str, expected: Rotary) -> None:
+def test_rotary_options_are_found(encoding: str, expected: ExportedRotary) -> None:
     assert places_of(layers_of(encoding), LEAST).rotary == expected
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.images.fitting import fit, progress_bar
-from jarilab.data.images.tokenizer import ImageTokenizer, decibels, measure, train_image_tokenizer
+from jarilab.data.images.image_tokenizer import ImageTokenizer, decibels, measure, train_image_tokenizer
 from jarilab.models.autoencoder import FSQ, Autoencoder, Gumbel
 from jarilab.tasks.base import registry
 

@@ -13,7 +13,7 @@ import jarilab
 from jarilab.attention.cache import KVCache
 from jarilab.models.layers import EncoderLayer, LayerOptions
 from jarilab.nn.init import initialise
-from jarilab.nn.layers import FeedForward
+from jarilab.nn.sublayers import FeedForward
 
 LLAMA = {"norm_kind": "rms", "gated": True, "bias": False, "activation": "silu", "n_kv_heads": 2}
 OPTIONS: list[dict[str, Any]] = [

@@ -11,7 +11,7 @@ from jarilab.models.decoder import LanguageModel, positions_after
 from jarilab.models.decoding import beam, greedy
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import initialise
-from jarilab.nn.layers import FeedForward
+from jarilab.nn.sublayers import FeedForward
 from jarilab.positions.coordinates import Positions, Tokens
 
 VOCABULARY, TOKENS = 11, 8

@@ -8,8 +8,8 @@ from helpers.runs import PowerCutError, at, cut, newest_of, outcome, tiny, train
 from jarilab import LanguageModel, api
 from jarilab.core.errors import UserError
 from jarilab.nn.init import initialise
-from jarilab.nn.layers import Residual
 from jarilab.nn.norms import BatchNorm, norm_of
+from jarilab.nn.sublayers import Residual
 from jarilab.training.state import TrainingState
 
 WIDTH = 6

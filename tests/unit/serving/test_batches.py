@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jarilab.core.errors import UserError
-from jarilab.serving.batches import Batches, Event, Job
+from jarilab.serving.batches import Event, QueuedRequest, RequestBatches
 from jarilab.serving.queue import Queue, Refusal
 from jarilab.tasks.predictors.base import Prediction
 
@@ -50,7 +50,7 @@ class Echoes:
             yield Echo(source)
 
 
-async def told(batches: Batches, job: Job, seconds: float = 20.0) -> list[Event] | Exception:
+async def told(batches: RequestBatches, job: QueuedRequest, seconds: float = 20.0) -> list[Event] | Exception:
     with batches.queue.place():
         try:
             return [event async for event in batches.answer(job, seconds)]
@@ -63,13 +63,13 @@ def answers(events: list[Event] | Exception) -> list[str]:
     return [event.data["answer"] for event in events if event.kind == "prediction"]
 
 
-def job(options: Any, *sources: str) -> Job:
-    return Job(sources, sources, options)
+def job(options: Any, *sources: str) -> QueuedRequest:
+    return QueuedRequest(sources, sources, options)
 
 
-def talked(most: int, talk: Callable[[Batches, Echoes], Any]) -> tuple[Any, Echoes]:
+def talked(most: int, talk: Callable[[RequestBatches, Echoes], Any]) -> tuple[Any, Echoes]:
     echoes = Echoes()
-    batches = Batches(echoes.predict, Queue(16), most, lambda size: None)
+    batches = RequestBatches(echoes.predict, Queue(16), most, lambda size: None)
 
     async def main() -> Any:
         try:
@@ -80,7 +80,7 @@ def talked(most: int, talk: Callable[[Batches, Echoes], Any]) -> tuple[Any, Echo
     return asyncio.run(main()), echoes
 
 
-async def waiting(batches: Batches, echoes: Echoes, *jobs: Job) -> list[Any]:
+async def waiting(batches: RequestBatches, echoes: Echoes, *jobs: QueuedRequest) -> list[Any]:
     """The first job computes, and the others wait in their order, before anything goes on."""
     tasks = []
     for one in jobs:
@@ -95,7 +95,7 @@ def test_equal_options_share_a_batch_but_not_an_error(at: int) -> None:
     sources = ["a", "b", "c"]
     sources[at] = "bad"
 
-    async def talk(batches: Batches, echoes: Echoes) -> list[Any]:
+    async def talk(batches: RequestBatches, echoes: Echoes) -> list[Any]:
         jobs = [job(1, "first"), *(job(1, source) for source in sources), job(2, "d"), job(1, "e", "f", "g")]
         tasks = await waiting(batches, echoes, *jobs)
         echoes.may.set()
@@ -116,7 +116,7 @@ def test_equal_options_share_a_batch_but_not_an_error(at: int) -> None:
 
 
 def test_abandoned_job_is_not_computed() -> None:
-    async def talk(batches: Batches, echoes: Echoes) -> list[Any]:
+    async def talk(batches: RequestBatches, echoes: Echoes) -> list[Any]:
         tasks = await waiting(batches, echoes, job(1, "first", "second"), job(1, "b"), job(1, "c"))
         for task in tasks[:2]:
             task.cancel()
@@ -132,7 +132,7 @@ def test_abandoned_job_is_not_computed() -> None:
 
 
 def test_timeout_has_retry_after() -> None:
-    async def talk(batches: Batches, echoes: Echoes) -> Any:
+    async def talk(batches: RequestBatches, echoes: Echoes) -> Any:
         return await told(batches, job(1, "slow"), 0.05)
 
     refused, _ = talked(8, talk)

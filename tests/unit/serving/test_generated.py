@@ -18,7 +18,7 @@ from jarilab.explorer import open_explorer, server
 from jarilab.runs.loaded import load
 from jarilab.serving.application import Server
 from jarilab.serving.guard import Guard
-from jarilab.serving.metrics import Metrics
+from jarilab.serving.prometheus import Metrics
 from jarilab.serving.requests import Serving
 
 # schemathesis itself draws by the `random` module now and then.

@@ -12,10 +12,10 @@ import pytest
 from fastapi import FastAPI, Request
 
 from helpers.sockets import answer_of, connected, head, served
-from jarilab.serving import running
-from jarilab.serving.answers import add_error_handlers, refusal_response
+from jarilab.serving import run_server
 from jarilab.serving.guard import Guard, Limits
 from jarilab.serving.queue import Queue, Refusal
+from jarilab.serving.responses import add_error_handlers, refusal_response
 
 CHUNK = b"10000\r\n" + b" " * 2**16 + b"\r\n"
 
@@ -204,9 +204,9 @@ def test_retry_after() -> None:
 
 
 def test_host_names() -> None:
-    with running.listen("127.0.0.1", 0) as listening:
+    with run_server.listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
-        hosts = running.hosts_of(listening, ["model.example", "other.example:443"])
+        hosts = run_server.hosts_of(listening, ["model.example", "other.example:443"])
     assert {f"localhost:{port}", f"model.example:{port}", "model.example", "other.example:443"} <= hosts
     assert f"other.example:443:{port}" not in hosts
 

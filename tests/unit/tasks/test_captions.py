@@ -14,19 +14,19 @@ import jarilab
 from jarilab.cli import main
 from jarilab.core.errors import UserError
 from jarilab.data.captions import judges, sources
-from jarilab.data.captions.checks import attributes, describe_images, glyphs, matches_caption
+from jarilab.data.captions.attributes import attributes, describe_images, glyphs, matches_caption
 from jarilab.data.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
-from jarilab.data.captions.digits import Digits
+from jarilab.data.captions.digit_images import DigitImages
 from jarilab.data.captions.sources import FolderSource, SceneSource
 from jarilab.data.captions.styles import STYLES, Painter
 from jarilab.data.images.captioned import read_captioned
-from jarilab.data.images.tokenizer import decibels, train_image_tokenizer
+from jarilab.data.images.image_tokenizer import decibels, train_image_tokenizer
 from jarilab.nn.init import generator_for
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.loaded import OpenRun
 from jarilab.tasks.captions import Captions
 from jarilab.tasks.predictors.paintings import Painting, PaintingOptions, PaintingPredictor
-from jarilab.tasks.rows import evenly
+from jarilab.tasks.token_rows import evenly
 from jarilab.training.distributed.batch_rows import even_parts, rows_of
 from jarilab.training.loop import train
 
@@ -38,8 +38,8 @@ TINY = {
 
 
 @pytest.fixture(scope="module")
-def digits() -> Digits:
-    return Digits.scans("training")
+def digits() -> DigitImages:
+    return DigitImages.scans("training")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_captions_read_as_people_write_them() -> None:
         STYLES["row"].understand("three one")
 
 
-def test_rules_find_what_was_drawn(digits: Digits) -> None:
+def test_rules_find_what_was_drawn(digits: DigitImages) -> None:
     style = STYLES["attributes"]
     numbers = torch.arange(960)
     values = style.values(numbers % style.combinations)
@@ -94,7 +94,7 @@ def test_a_image_of_nothing_is_right_in_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", STYLES)
-def test_what_a_image_shows_is_worded_as_its_caption(name: str, digits: Digits) -> None:
+def test_what_a_image_shows_is_worded_as_its_caption(name: str, digits: DigitImages) -> None:
     style = STYLES[name]
     numbers = torch.arange(0, style.combinations, 9)
     values = style.values(numbers)
@@ -106,7 +106,7 @@ def test_what_a_image_shows_is_worded_as_its_caption(name: str, digits: Digits) 
     assert describe_images(style, blank, values[:1, list(style.digits)]) == [None]
 
 
-def test_the_row_is_drawn_in_the_order_of_the_words(digits: Digits) -> None:
+def test_the_row_is_drawn_in_the_order_of_the_words(digits: DigitImages) -> None:
     style = STYLES["row"]
     painter = Painter(style, digits, seed=1)
     one = painter.paint(torch.tensor([[3, 1, 7]]), torch.tensor([5]))
@@ -118,7 +118,7 @@ def test_the_row_is_drawn_in_the_order_of_the_words(digits: Digits) -> None:
     assert all(ink[start : start + 16].any() for start in (0, 16, 32))
 
 
-def test_paintings_depend_on_seed_and_number_alone(digits: Digits) -> None:
+def test_paintings_depend_on_seed_and_number_alone(digits: DigitImages) -> None:
     style = STYLES["attributes"]
     values = style.values(torch.tensor([5, 6, 7]))
     painter = Painter(style, digits, seed=1)
@@ -127,14 +127,14 @@ def test_paintings_depend_on_seed_and_number_alone(digits: Digits) -> None:
     assert not torch.equal(together, Painter(style, digits, seed=2).paint(values, torch.tensor([0, 1, 2])))
 
 
-def test_digits_that_are_missing_are_named(digits: Digits) -> None:
+def test_digits_that_are_missing_are_named(digits: DigitImages) -> None:
     some = digits.labels != 4
-    few = Digits(digits.pixels[some], digits.labels[some], digits.ink[some])
+    few = DigitImages(digits.pixels[some], digits.labels[some], digits.ink[some])
     with pytest.raises(UserError, match=r"captions name every digit, but these .* images show no 4"):
         Painter(STYLES["row"], few, seed=1)
 
 
-def test_a_judge_sees_every_digit_alike_wherever_and_whatever_its_size(digits: Digits) -> None:
+def test_a_judge_sees_every_digit_alike_wherever_and_whatever_its_size(digits: DigitImages) -> None:
     style = STYLES["attributes"]
     painter = Painter(style, digits, seed=1)
     corners = torch.tensor([[1, 0, 6, 0], [1, 3, 6, 3]])
@@ -146,13 +146,13 @@ def test_a_judge_sees_every_digit_alike_wherever_and_whatever_its_size(digits: D
 
 
 @pytest.mark.long
-def test_a_judge_learns_to_read_digits_it_has_not_seen(digits: Digits, tmp_path: Path) -> None:
+def test_a_judge_learns_to_read_digits_it_has_not_seen(digits: DigitImages, tmp_path: Path) -> None:
     style = STYLES["row"]
     one, other = halves(digits)
     assert len(one.labels) + len(other.labels) == len(digits.labels)
     judge = train_digit_classifier(style, one, seed=1, steps=120)
     values = style.values(torch.arange(0, 1000, 5))
-    images = Painter(style, Digits.scans("held_out"), seed=2).paint(values, torch.arange(200))
+    images = Painter(style, DigitImages.scans("held_out"), seed=2).paint(values, torch.arange(200))
     assert (judge.read(images) == values).float().mean() > 0.85
     assert judge.score(images, values).mean() > judge.score(images, values.roll(1, 0)).mean() + 2
     empty = images[:1].clone()
@@ -164,7 +164,7 @@ def test_a_judge_learns_to_read_digits_it_has_not_seen(digits: Digits, tmp_path:
 
 
 @pytest.mark.parametrize("name", STYLES)
-def test_what_is_not_there_is_never_right(name: str, digits: Digits) -> None:
+def test_what_is_not_there_is_never_right(name: str, digits: DigitImages) -> None:
     """Nor is it where a judge, asked for a digit all the same, happens to say the one that should be there."""
     style = STYLES[name]
     values = style.values(torch.arange(0, style.combinations, 7))
@@ -186,7 +186,7 @@ def test_what_is_not_there_is_never_right(name: str, digits: Digits) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 9, 10, 11, 20])
-def test_any_number_of_steps_trains(steps: int, digits: Digits) -> None:
+def test_any_number_of_steps_trains(steps: int, digits: DigitImages) -> None:
     style = STYLES["row"]
     assert train_digit_classifier(style, digits, seed=1, steps=steps, batch_size=3).to_bytes()
     images = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -507,7 +507,7 @@ def _reads_a_caption(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         assert said in "".join(capsys.readouterr())
 
 
-def test_the_scorer_chooses_the_likeliest_images(ready: Captions, digits: Digits) -> None:
+def test_the_scorer_chooses_the_likeliest_images(ready: Captions, digits: DigitImages) -> None:
     style = STYLES["attributes"]
     values = style.values(torch.tensor([17, 200]))
     images = Painter(style, digits, seed=1).paint(values.repeat_interleave(4, 0), torch.arange(8))

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from helpers.runs import PowerCutError, at, cut, outcome, train
 from jarilab.core.errors import UserError
-from jarilab.data.images.augment import Windows
+from jarilab.data.images.augment import CropWindows
 from jarilab.nn.init import generator_for
 from jarilab.positions.boxes import Detected, to_xyxy
 from jarilab.positions.patches import Images
@@ -39,10 +39,10 @@ def padded(sizes: list[tuple[int, int]]) -> Images:
 def window(monkeypatch: pytest.MonkeyPatch, left: float, top: float, side: float) -> None:
     """Every image is cut to this one."""
 
-    def drawn(count: int, most: float, generator: torch.Generator) -> Windows:
-        return Windows(torch.tensor([[left, top]] * count), torch.tensor([side] * count))
+    def drawn(count: int, most: float, generator: torch.Generator) -> CropWindows:
+        return CropWindows(torch.tensor([[left, top]] * count), torch.tensor([side] * count))
 
-    monkeypatch.setattr(Windows, "draw", staticmethod(drawn))
+    monkeypatch.setattr(CropWindows, "draw", staticmethod(drawn))
 
 
 def one_image(*things: tuple[int, list[float]], room: int = 0) -> Objects:
@@ -59,7 +59,7 @@ def one_image(*things: tuple[int, list[float]], room: int = 0) -> Objects:
 
 
 def test_half_of_the_images_stay_whole_and_the_windows_of_the_others_are_anywhere() -> None:
-    windows = Windows.draw(4000, 0.4, seeded())
+    windows = CropWindows.draw(4000, 0.4, seeded())
     whole = windows.side == 1
     assert 1850 < int(whole.sum()) < 2150
     assert (windows.corner[whole] == 0).all()
@@ -72,11 +72,11 @@ def test_half_of_the_images_stay_whole_and_the_windows_of_the_others_are_anywher
     assert (corner + side.unsqueeze(1) <= 1 + 1e-6).all()
     assert free.mean(0).tolist() == pytest.approx([0.5, 0.5], abs=0.03)
     assert float(torch.corrcoef(free.T)[0, 1]) == pytest.approx(0, abs=0.06)
-    assert (Windows.draw(100, 0.0, seeded()).side == 1).all()
+    assert (CropWindows.draw(100, 0.0, seeded()).side == 1).all()
 
 
 def test_the_same_windows_for_a_seed_and_others_for_another() -> None:
-    first, again, other = (Windows.draw(50, 0.4, seeded(seed)) for seed in (1, 1, 2))
+    first, again, other = (CropWindows.draw(50, 0.4, seeded(seed)) for seed in (1, 1, 2))
     assert torch.equal(first.corner, again.corner)
     assert torch.equal(first.side, again.side)
     assert not torch.equal(first.side, other.side)
@@ -85,7 +85,7 @@ def test_the_same_windows_for_a_seed_and_others_for_another() -> None:
 @pytest.mark.parametrize("most", [-0.1, 1.0, float("nan")])
 def test_windows_without_a_image_are_refused(most: float) -> None:
     with pytest.raises(UserError, match=r"images lose from 0 to less than 1 of each side; got"):
-        Windows.draw(3, most, seeded())
+        CropWindows.draw(3, most, seeded())
 
 
 # Pixels -----------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_windows_without_a_image_are_refused(most: float) -> None:
 def test_pixels_are_those_that_a_grid_over_the_window_samples() -> None:
     """Against torch's own sampling, for each image without its padding."""
     sizes = [(20, 31), (24, 17), (9, 31), (1, 1)] * 6
-    before, windows = padded(sizes), Windows.draw(len(sizes), 0.5, seeded())
+    before, windows = padded(sizes), CropWindows.draw(len(sizes), 0.5, seeded())
     after = windows.pixels(before)
     for row, (high, wide) in enumerate(sizes):
         side, (left, top) = float(windows.side[row]), windows.corner[row].tolist()
@@ -107,7 +107,7 @@ def test_pixels_are_those_that_a_grid_over_the_window_samples() -> None:
 
 def test_whole_images_and_padding_stay_to_the_bit() -> None:
     before = padded([(20, 31), (24, 17)] * 20)
-    windows = Windows.draw(40, 0.5, seeded())
+    windows = CropWindows.draw(40, 0.5, seeded())
     after = windows.pixels(before)
     assert before.keep is not None
     assert torch.equal(after.keep, before.keep)  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ def test_boxes_stay_around_their_things() -> None:
         left, top = row, row % 30
         pixels[row, :, top : top + 40, left : left + 50] = 1
         boxes[row, 0] = torch.tensor([(left + 25) / width, (top + 20) / height, 50 / width, 40 / height])
-    windows = Windows.draw(count, 0.4, seeded())
+    windows = CropWindows.draw(count, 0.4, seeded())
     found, left_over = windows.boxes(boxes)
     bright = windows.pixels(Images(pixels)).pixels[:, 0] > 0.5
     for row in range(count):
@@ -147,7 +147,7 @@ def test_boxes_stay_around_their_things() -> None:
 
 
 def test_how_much_of_a_box_is_left_is_a_share_of_its_area() -> None:
-    windows = Windows(torch.tensor([[0.2, 0.4]]), torch.tensor([0.5]))
+    windows = CropWindows(torch.tensor([[0.2, 0.4]]), torch.tensor([0.5]))
     things = one_image((0, [0.3, 0.5, 0.4, 0.6]), (0, [0.0, 0.4, 0.4, 0.9]), (0, [0.6, 0.8, 1.0, 1.0]),
                          (0, [0.1, 0.4, 0.2, 0.9]), (0, [0.0, 0.0, 1.0, 1.0]))  # fmt: skip
     boxes, left = windows.boxes(things.boxes)
@@ -159,7 +159,7 @@ def test_how_much_of_a_box_is_left_is_a_share_of_its_area() -> None:
 
 
 def test_the_narrowest_boxes_are_left_or_gone_and_nothing_else() -> None:
-    windows = Windows(torch.tensor([[0.2, 0.2]]), torch.tensor([0.6]))
+    windows = CropWindows(torch.tensor([[0.2, 0.2]]), torch.tensor([0.6]))
     tiny = torch.tensor([[[0.5, 0.5, 1e-9, 1e-9], [0.9, 0.9, 1e-9, 1e-9]]])
     boxes, left = windows.boxes(tiny)
     assert boxes.isfinite().all()

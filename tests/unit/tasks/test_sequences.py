@@ -11,25 +11,27 @@ from helpers.tasks import training_pairs
 from jarilab.core.errors import UserError
 from jarilab.data.text import END, PADDING
 from jarilab.tasks.base import registry
-from jarilab.tasks.sequences import Copy, Reverse, Sequences, Sort
+from jarilab.tasks.sequences import Copy, NumberSequences, Reverse, Sort
 
 LOOPS = {Copy: list, Reverse: lambda line: list(reversed(line)), Sort: sorted}
 every_task = pytest.mark.parametrize("kind", LOOPS, ids=lambda kind: kind.__name__)
 
 
-def prepared(kind: type[Sequences] = Reverse, **options: Any) -> Sequences:
+def prepared(kind: type[NumberSequences] = Reverse, **options: Any) -> NumberSequences:
     task = kind(**{"lines": 200, "held_out": 50} | options)
     task.prepare()
     return task
 
 
-def answer(kind: type[Sequences], source: str) -> str:
+def answer(kind: type[NumberSequences], source: str) -> str:
     return " ".join(map(str, LOOPS[kind]([int(word) for word in source.split()])))
 
 
 @every_task
 @given(lines=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=7), min_size=1, max_size=5), behind=st.data())
-def test_answers_are_those_of_a_loop(kind: type[Sequences], lines: list[list[int]], behind: st.DataObject) -> None:
+def test_answers_are_those_of_a_loop(
+    kind: type[NumberSequences], lines: list[list[int]], behind: st.DataObject
+) -> None:
     longest = max(map(len, lines))
     rest = behind.draw(st.lists(st.integers(0, 9), min_size=longest, max_size=longest))
     matrix = np.array([line + rest[len(line) :] for line in lines])
@@ -39,7 +41,7 @@ def test_answers_are_those_of_a_loop(kind: type[Sequences], lines: list[list[int
 
 
 @every_task
-def test_every_example_has_the_right_answer(kind: type[Sequences]) -> None:
+def test_every_example_has_the_right_answer(kind: type[NumberSequences]) -> None:
     task = prepared(kind)
     pairs = training_pairs(task)
     assert len(pairs) == task.training_size == 200

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jarilab.core.errors import UserError
 from jarilab.nn.init import generator_for
-from jarilab.runs.options import Training
+from jarilab.runs.training_options import Training
 from jarilab.training import batching as order_module
 from jarilab.training.batching import FixedSizeBatches, TokenBudgetBatches, batches_of
 

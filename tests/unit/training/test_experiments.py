@@ -14,11 +14,11 @@ from jarilab.core.errors import UserError
 from jarilab.encodings.base import Encoding
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import generator_for, initialise
-from jarilab.nn.layers import TokenEmbedding
+from jarilab.nn.sublayers import TokenEmbedding
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
-from jarilab.runs.options import Training, choose_precision, deciding
 from jarilab.runs.task_settings import settings_of
+from jarilab.runs.training_options import Training, choose_precision, deciding
 from jarilab.tasks.predictors.base import predictor_for
 from jarilab.training import loop
 from jarilab.training.batching import FixedSizeBatches, batches_of

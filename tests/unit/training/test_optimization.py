@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from jarilab.runs.options import Training
+from jarilab.runs.training_options import Training
 from jarilab.training import optimization
 from jarilab.training.optimization import AdamW, StackedMuon, build_optimizers
 
@@ -112,7 +112,7 @@ def test_a_step_that_fails_leaves_the_groups_whole(monkeypatch: pytest.MonkeyPat
 SCRIPT = """
 import sys
 import torch
-from jarilab.runs.options import Training
+from jarilab.runs.training_options import Training
 from jarilab.training.optimization import build_optimizers
 
 model = torch.nn.Linear(64, 64)

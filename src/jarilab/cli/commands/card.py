@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import add_run, add_shared
+from jarilab.cli.run_arguments import add_run, add_shared
 
 
 def arguments(parser: Parser, words: Words) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.cli.arguments import Parser, Words, first_positional, nargs_of
-from jarilab.cli.runs import TRUST, add_open
-from jarilab.cli.settings import ENCODING, add_task, parse_specs, settings_from
+from jarilab.cli.run_arguments import TRUST, add_open
+from jarilab.cli.setting_flags import ENCODING, add_task, parse_specs, settings_from
 from jarilab.core.errors import UserError
 
 CLUSTER = "resources of each trial on a cluster"
@@ -84,7 +84,7 @@ def _add_study(parser: Parser, options: dict[str, Any]) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab import api
-    from jarilab.cli.results import table_text
+    from jarilab.cli.result_output import table_text
     from jarilab.cli.terminal import open_or_point_to, show
     from jarilab.comparison.launchers.resources import Resources
 

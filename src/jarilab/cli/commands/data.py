@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.settings import ENCODING, add_task, settings_from
+from jarilab.cli.setting_flags import ENCODING, add_task, settings_from
 
 
 def arguments(parser: Parser, words: Words) -> None:

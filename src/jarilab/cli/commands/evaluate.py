@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import add_answer_options, add_run
+from jarilab.cli.run_arguments import add_answer_options, add_run
 
 
 def arguments(parser: Parser, words: Words) -> None:
@@ -20,7 +20,7 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab import api
-    from jarilab.cli.results import metrics_text
+    from jarilab.cli.result_output import metrics_text
     from jarilab.cli.terminal import say, show
     from jarilab.training.memory import keep_freed_memory
     from jarilab.training.progress import working

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import add_listening, add_open, add_runs, add_shared
+from jarilab.cli.run_arguments import add_listening, add_open, add_runs, add_shared
 from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -208,14 +208,14 @@ def _serve(
 ) -> None:
     """Serve the live page until interrupted. initial: the `site`, `head` and `steps` of its first view."""
     from jarilab.explorer import server
-    from jarilab.serving import running
+    from jarilab.serving import run_server
     from jarilab.training.progress import working
 
     with working(f"looking at {line}"):
         # Errors appear here rather than in the browser.
         explorer.look(line, live=True, **initial)
-    listening = running.listen(options.host, options.port)
-    address = running.address_of(listening)
+    listening = run_server.listen(options.host, options.port)
+    address = run_server.address_of(listening)
     print(f"{address}    open this address in a browser; Ctrl-C ends it", flush=True)
     if options.open:
         webbrowser.open(address)  # the socket listens already

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import add_run, add_shared
+from jarilab.cli.run_arguments import add_run, add_shared
 
 PROGRAMS = ("onnx", "torch", "huggingface", "ctranslate2")
 

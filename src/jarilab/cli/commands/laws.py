@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import TRUST
+from jarilab.cli.run_arguments import TRUST
 
 if TYPE_CHECKING:
     from jarilab.laws import Outcome

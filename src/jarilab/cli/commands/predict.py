@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import add_answer_options, add_run, add_shared
+from jarilab.cli.run_arguments import add_answer_options, add_run, add_shared
 from jarilab.cli.terminal import lines, say
 from jarilab.core.errors import UserError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import add_listening, add_run, add_shared
+from jarilab.cli.run_arguments import add_listening, add_run, add_shared
 
 
 def arguments(parser: Parser, words: Words) -> None:
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
     from jarilab import api, serving
 
     serving.check_installed()
-    from jarilab.serving import running
+    from jarilab.serving import run_server
     from jarilab.serving.application import Server
     from jarilab.serving.requests import Serving
     from jarilab.training.progress import working
@@ -40,8 +40,8 @@ def run(options: argparse.Namespace) -> None:
     limits = Serving(**options.limits)
     with working(f"opening {options.run}"):
         server = Server(api.open_run(options.run, **options.verb), limits)
-    listening = running.listen(options.host, options.port)
-    address, hosts = running.address_of(listening), running.hosts_of(listening, options.name)
+    listening = run_server.listen(options.host, options.port)
+    address, hosts = run_server.address_of(listening), run_server.hosts_of(listening, options.name)
     print(f"{address}    answers POST {address}predict; Ctrl-C ends it", flush=True)
     application = server.application(hosts)
-    running.run(application, listening, grace=limits.deadline + 1, stopping=server.end)
+    run_server.run(application, listening, grace=limits.deadline + 1, stopping=server.end)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import add_open
-from jarilab.cli.settings import parse_specs
+from jarilab.cli.run_arguments import add_open
+from jarilab.cli.setting_flags import parse_specs
 from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab.cli.terminal import check_file, open_or_point_to, say, show
-    from jarilab.inspect.explain.text import softmax_text
+    from jarilab.inspect.explain.walk_text import softmax_text
 
     if options.save:
         check_file(Path(options.save))  # before the work of drawing

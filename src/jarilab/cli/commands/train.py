@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import TRUST
-from jarilab.cli.settings import add_task, settings_from
+from jarilab.cli.run_arguments import TRUST
+from jarilab.cli.setting_flags import add_task, settings_from
 from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def arguments(parser: Parser, words: Words) -> None:
 def run(options: argparse.Namespace) -> None:
     from jarilab import api
     from jarilab.cli.rerun import DifferenceReport
-    from jarilab.cli.results import metrics_text
+    from jarilab.cli.result_output import metrics_text
     from jarilab.cli.terminal import is_first, say, show
     from jarilab.training.progress import TrainingProgress, working
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import add_runs
+from jarilab.cli.run_arguments import add_runs
 
 if TYPE_CHECKING:
     from jarilab.runs.verifying import VerifiedRun

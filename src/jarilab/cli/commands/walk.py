@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import add_run
+from jarilab.cli.run_arguments import add_run
 
 
 def arguments(parser: Parser, words: Words) -> None:
@@ -29,7 +29,7 @@ def arguments(parser: Parser, words: Words) -> None:
 def run(options: argparse.Namespace) -> None:
     from jarilab import api
     from jarilab.cli.terminal import show
-    from jarilab.inspect.explain import text
+    from jarilab.inspect.explain import walk_text
     from jarilab.inspect.explain.softmax import softmax_lens
 
     result = api.walk(options.run, options.input, **options.verb)
@@ -39,6 +39,6 @@ def run(options: argparse.Namespace) -> None:
     if options.softmax:
         divisors = [divisor.as_dict() for divisor in softmax_lens(walk.call, walk.head)]
         record |= {"site": walk.site, "head": walk.head, "divisors": divisors}
-        show(options, record, text.lens_text(walk, headline))
+        show(options, record, walk_text.lens_text(walk, headline))
     else:
-        show(options, record | walk.as_dict(), text.walk_text(walk, headline))
+        show(options, record | walk.as_dict(), walk_text.walk_text(walk, headline))

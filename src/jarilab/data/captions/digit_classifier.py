@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.core.shapes import Float, Int, Tensor
-from jarilab.data.captions.checks import FRAME, drawn, glyphs
-from jarilab.data.captions.digits import Digits
+from jarilab.data.captions.attributes import FRAME, drawn, glyphs
+from jarilab.data.captions.digit_images import DigitImages
 from jarilab.data.captions.styles import Painter, Style
 from jarilab.data.images.fitting import Progress, fit, load_weights, read_weights
 from jarilab.nn.init import initialise
@@ -83,18 +83,18 @@ class DigitClassifier:
         return DigitClassifier(style, reader)
 
 
-def halves(digits: Digits) -> tuple[Digits, Digits]:
+def halves(digits: DigitImages) -> tuple[DigitImages, DigitImages]:
     """Split digits into those with even and with odd index."""
     return _every(digits, 0), _every(digits, 1)
 
 
-def _every(digits: Digits, start: int) -> Digits:
-    return Digits(digits.pixels[start::2], digits.labels[start::2], digits.ink[start::2])
+def _every(digits: DigitImages, start: int) -> DigitImages:
+    return DigitImages(digits.pixels[start::2], digits.labels[start::2], digits.ink[start::2])
 
 
 def train_digit_classifier(
     style: Style,
-    digits: Digits,
+    digits: DigitImages,
     *,
     seed: int,
     steps: int = 2000,

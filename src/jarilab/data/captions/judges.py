@@ -16,13 +16,13 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from jarilab.core.shapes import Int
-from jarilab.core.storage.cache import cached
-from jarilab.data.captions.checks import describe_images, matches_caption
+from jarilab.core.storage.content_cache import cached
+from jarilab.data.captions.attributes import describe_images, matches_caption
 from jarilab.data.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
 from jarilab.data.captions.sources import SceneSource
 from jarilab.data.captions.styles import Style
 from jarilab.data.images.fitting import note, progress_bar
-from jarilab.data.images.tokenizer import ImageTokenizer
+from jarilab.data.images.image_tokenizer import ImageTokenizer
 
 JUDGE, SCORER = "judge.safetensors", "scorer.safetensors"
 REAL_IMAGES = 2000  # for measuring a judge

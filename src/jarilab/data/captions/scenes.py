@@ -20,7 +20,7 @@ from jaxtyping import UInt8
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.data.captions.digits import Digits
+from jarilab.data.captions.digit_images import DigitImages
 from jarilab.positions.boxes import iou
 
 COLOURS = {
@@ -36,7 +36,7 @@ TRIES = 24  # places that are tried for a digit before it is left out
 
 
 @dataclass(frozen=True)
-class World:
+class SceneWorld:
     """The parameters of scenes.
 
     canvas: their height and width in pixels. fewest, most: digits of a scene; 0 of them is an empty one.
@@ -58,7 +58,7 @@ class Plan:
     """The digits of B scenes of at most N digits, and their boxes. real: False where a scene has fewer.
 
     sources: numbers of the digits drawn. labels: 0 ... 9. boxes: left, top, right, bottom in pixels.
-    colours: numbers into `World.colours`.
+    colours: numbers into `SceneWorld.colours`.
     """
 
     real: Bool[Tensor, "B N"]
@@ -72,7 +72,7 @@ class Plan:
 class Scenes:
     """An endless sequence of scenes. Raises UserError for impossible parameters."""
 
-    def __init__(self, world: World, digits: Digits, *, seed: int):
+    def __init__(self, world: SceneWorld, digits: DigitImages, *, seed: int):
         _check(world)
         self.world, self.digits, self.seed = world, digits, seed
         names = world.colours or ("white",)
@@ -234,7 +234,7 @@ def _mixed(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def _check(world: World) -> None:
+def _check(world: SceneWorld) -> None:
     unknown_colours = [name for name in world.colours if name not in COLOURS]
     if unknown_colours:
         raise UserError(

@@ -15,7 +15,7 @@ from jaxtyping import UInt8
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
-from jarilab.data.captions.digits import Digits, Part
+from jarilab.data.captions.digit_images import DigitImages, Part
 from jarilab.data.captions.styles import Painter, Style
 from jarilab.data.images.captioned import Captioned, read_captioned
 from jarilab.data.images.notices import few_held_out
@@ -80,9 +80,9 @@ class SceneSource(CaptionSource):
             )
         self.seen, self.to_measure = shuffled[held:], shuffled[:held] if held else shuffled
 
-    def digits(self, part: Part) -> Digits:
+    def digits(self, part: Part) -> DigitImages:
         """Return single digits for training, or held-out ones."""
-        return Digits.load(self._folder, part)
+        return DigitImages.load(self._folder, part)
 
     @cached_property
     def _values(self) -> Int[Tensor, "N P"]:

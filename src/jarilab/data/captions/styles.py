@@ -19,8 +19,8 @@ from jaxtyping import UInt8
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
-from jarilab.data.captions.digits import Digits
-from jarilab.data.captions.scenes import Plan, Scenes, World
+from jarilab.data.captions.digit_images import DigitImages
+from jarilab.data.captions.scenes import Plan, Scenes, SceneWorld
 from jarilab.nn.init import generator_for
 
 NOTHING = "-"
@@ -118,10 +118,10 @@ STYLES = {
 class Painter:
     """Draws captions of a style with real digits. (seed, number) decides which digits, and where exactly."""
 
-    def __init__(self, style: Style, digits: Digits, *, seed: int):
+    def __init__(self, style: Style, digits: DigitImages, *, seed: int):
         self.style, self.digits, self.seed = style, digits, seed
         canvas = max(style.height, style.width)
-        world = World(canvas=canvas, most=len(style.digits), colours=style.colours)
+        world = SceneWorld(canvas=canvas, most=len(style.digits), colours=style.colours)
         self._scenes = Scenes(world, digits, seed=seed)
         # A row lies across the middle of a square canvas.
         self._above = (canvas - style.height) // 2

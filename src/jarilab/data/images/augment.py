@@ -63,7 +63,7 @@ def flip(pixels_BCHW: Pixels, generator: torch.Generator) -> Pixels:
 
 
 @dataclass(frozen=True, eq=False)
-class Windows:
+class CropWindows:
     """Windows that are cut from B images and enlarged to the image's size.
 
     In shares of the image. corner: left and top. side: of both width and height, so nothing is distorted.
@@ -73,7 +73,7 @@ class Windows:
     side: Float[Tensor, " B"]
 
     @staticmethod
-    def draw(count: int, most: float, generator: torch.Generator) -> Windows:
+    def draw(count: int, most: float, generator: torch.Generator) -> CropWindows:
         """Draw windows: half are the whole image, as in DETR (Carion et al. 2020, section 4).
 
         The other half have sides from 1 - most to 1, anywhere in the image. Raises UserError if `most` leaves nothing.
@@ -86,7 +86,7 @@ class Windows:
         cut_B = chance_4B[1] < 0.5
         side_B = 1 - most * chance_4B[0] * cut_B
         room_B = 1 - side_B
-        return Windows(chance_4B[2:].T * room_B.unsqueeze(1), side_B)
+        return CropWindows(chance_4B[2:].T * room_B.unsqueeze(1), side_B)
 
     def pixels(self, images: Images) -> Images:
         """Return the windows' pixels (bilinear). Whole images and padding stay bit-identical."""

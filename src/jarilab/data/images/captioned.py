@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
-from jarilab.data.images.files import check_dataset_size
+from jarilab.data.images.image_files import check_dataset_size
 from jarilab.data.images.listing import natural
 from jarilab.data.images.notices import Notices
 from jarilab.data.images.resize import fitted

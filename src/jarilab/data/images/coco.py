@@ -17,7 +17,7 @@ from jarilab.data.images.annotated import (
     Annotations,
     number_of,
 )
-from jarilab.data.images.files import read_bytes
+from jarilab.data.images.image_files import read_bytes
 from jarilab.data.images.notices import Notices, printable
 
 _CROWDS = "crowds left out, which are no single things"

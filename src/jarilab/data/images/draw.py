@@ -14,7 +14,7 @@ from jaxtyping import UInt8
 
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
-from jarilab.data.images.files import MAX_PIXELS
+from jarilab.data.images.image_files import MAX_PIXELS
 
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
 """Colour-blind-safe colours (Okabe and Ito 2008) without black."""

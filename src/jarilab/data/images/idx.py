@@ -12,8 +12,8 @@ from jaxtyping import UInt8
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
-from jarilab.data.images.files import check_dataset_size
-from jarilab.data.text import files
+from jarilab.data.images.image_files import check_dataset_size
+from jarilab.data.text import text_files
 
 IMAGES = b"\0\0\x08\x03"
 LABELS = b"\0\0\x08\x01"
@@ -37,7 +37,7 @@ def find(folder: Path, held_out: bool) -> Path | None:
 
 def holds_images(path: Path) -> bool:
     """Whether a file is an idx file of images. Raises UserError for labels, and for numbers other than bytes."""
-    with files.open_text(path) as stream:
+    with text_files.open_text(path) as stream:
         start = stream.read(4)
     if start == LABELS:
         raise UserError(
@@ -66,7 +66,7 @@ def labels_of(images: Path) -> Path:
 
 def read(path: Path, magic: bytes) -> UInt8[Tensor, "..."]:
     """Read an idx file of bytes, with as many dimensions as its magic number says."""
-    with files.open_text(path) as stream:
+    with text_files.open_text(path) as stream:
         sizes = _sizes(path, stream, magic)
         values = torch.empty(math.prod(sizes), dtype=torch.uint8)
         view = memoryview(values.numpy().data)
@@ -80,7 +80,7 @@ def read(path: Path, magic: bytes) -> UInt8[Tensor, "..."]:
     return values.view(sizes)
 
 
-def _sizes(path: Path, stream: files.Stream, magic: bytes) -> tuple[int, ...]:
+def _sizes(path: Path, stream: text_files.Stream, magic: bytes) -> tuple[int, ...]:
     """Return the size of each dimension. Raises UserError for another magic number, and for too much data."""
     kind, dimensions = _KINDS[magic], magic[3]
     length = 4 + 4 * dimensions
@@ -100,7 +100,7 @@ def _sizes(path: Path, stream: files.Stream, magic: bytes) -> tuple[int, ...]:
     return sizes
 
 
-def _fill(view: memoryview, stream: files.Stream) -> int:
+def _fill(view: memoryview, stream: text_files.Stream) -> int:
     """Read until the view is full or the stream ends. Returns the number of bytes read."""
     filled = 0
     while filled < len(view) and (count := stream.readinto(view[filled:])):  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jarilab.core.errors import UserError
 from jarilab.data.images.notices import Notices, printable
-from jarilab.data.text import files
+from jarilab.data.text import text_files
 
 _PATHS = {"path", "file", "filename", "image", "picture"}
 _LABELS = {"label", "class", "target", "category"}
@@ -64,7 +64,7 @@ def list_folders(folder: Path, notices: Notices) -> Listing:
 def _below(folder: Path, root: Path, notices: Notices) -> list[Path]:
     """List all files of a folder and its subfolders except hidden ones."""
     paths = []
-    for here, inner, names in os.walk(folder, onerror=files.unreadable):
+    for here, inner, names in os.walk(folder, onerror=text_files.unreadable):
         inner[:] = [name for name in inner if not name.startswith(".")]
         for path in (Path(here, name) for name in inner):
             if path.is_symlink():
@@ -89,7 +89,7 @@ def list_csv(path: Path, notices: Notices) -> Listing:
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the lines of a CSV that are not blank, with their numbers in the file from 0."""
-    reader = csv.reader(files.lines(path), strict=True)
+    reader = csv.reader(text_files.lines(path), strict=True)
     try:
         for row in reader:
             if any(cell.strip() for cell in row):

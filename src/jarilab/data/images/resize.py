@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from jarilab.core.shapes import Tensor
 from jarilab.data.images.augment import background
-from jarilab.data.images.files import Decoded, decode
+from jarilab.data.images.image_files import Decoded, decode
 
 Fit = Literal["stretch", "crop", "pad"]
 """How the aspect ratio is treated: ignored, kept by cropping, or kept by padding."""

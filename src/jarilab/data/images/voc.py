@@ -14,7 +14,7 @@ from jarilab.data.images.annotated import (
     AnnotatedObject,
     Annotations,
 )
-from jarilab.data.images.files import read_bytes
+from jarilab.data.images.image_files import read_bytes
 from jarilab.data.images.listing import natural
 from jarilab.data.images.notices import Notices, printable
 

@@ -29,7 +29,7 @@ BYTE = byte_letters()
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TokenizerData:
     """The data of a tokenizer. Pieces are in the order of their ids, which start after the special tokens."""
 
     kind: Kind
@@ -48,7 +48,7 @@ def over_bytes(kind: Kind) -> bool:
     return kind in ("bpe", "unigram")
 
 
-def checked_vocabulary(data: Any) -> Vocabulary:
+def checked_vocabulary(data: Any) -> TokenizerData:
     """Return the vocabulary in untrusted data. Raises UserError for data that `to_json` cannot have written."""
     names = {"format", "kind", "lowercase", "pieces", "merges", "scores"}
     if not isinstance(data, dict) or set(data) != names or data["format"] != FORMAT:
@@ -60,7 +60,7 @@ def checked_vocabulary(data: Any) -> Vocabulary:
     merges, scores = data["merges"], data["scores"]
     merges = _checked_merges(merges, set(pieces)) if kind == "bpe" else _none(merges)
     scores = _checked_scores(scores, len(pieces)) if kind == "unigram" else _none(scores)
-    return Vocabulary(kind, lowercase, pieces, merges, scores)
+    return TokenizerData(kind, lowercase, pieces, merges, scores)
 
 
 def _checked_pieces(kind: Kind, pieces: Any) -> tuple[str, ...]:

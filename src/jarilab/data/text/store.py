@@ -17,8 +17,8 @@ import torch
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
-from jarilab.core.storage.cache import cached
-from jarilab.data.text.files import (
+from jarilab.core.storage.content_cache import cached
+from jarilab.data.text.text_files import (
     PairCounts,
     content_hash,
     document_files,

@@ -24,7 +24,7 @@ from jarilab.data.text.pieces import (
     KINDS,
     MAX_VOCABULARY,
     Kind,
-    Vocabulary,
+    TokenizerData,
     checked_vocabulary,
     over_bytes,
     refuse,
@@ -57,7 +57,7 @@ class Tokenizer:
     Create one with `train`, `Tokenizer.from_json` or `Tokenizer.read`.
     """
 
-    def __init__(self, vocabulary: Vocabulary):
+    def __init__(self, vocabulary: TokenizerData):
         self._vocabulary = vocabulary
         self._special = len(vocabulary.special)
         self._library = library(vocabulary)
@@ -227,7 +227,7 @@ def train(kind: str, texts: Iterable[str], *, size: int, lowercase: bool = False
     """
     if kind not in KINDS:
         raise unknown("tokenizer", kind, KINDS)
-    empty = Vocabulary(kind, lowercase, ())
+    empty = TokenizerData(kind, lowercase, ())
     min_size = len(empty.special) + (len(BYTE) if over_bytes(kind) else 1)
     if not min_size <= size <= MAX_VOCABULARY:
         raise UserError(
@@ -241,7 +241,7 @@ def _bytes_of(letters: str) -> bytes:
     return bytes([BYTE[letter] for letter in letters])
 
 
-def library(vocabulary: Vocabulary, before: str = " ") -> Any:
+def library(vocabulary: TokenizerData, before: str = " ") -> Any:
     """Return the library's tokenizer for a vocabulary, for encoding. before: prefix of special tokens' names."""
     names = [f"{before}{name}" for name in vocabulary.special] + list(vocabulary.pieces)
     numbers = {name: number for number, name in enumerate(names)}

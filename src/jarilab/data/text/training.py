@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from jarilab.core.errors import UserError, import_optional
-from jarilab.data.text.pieces import BYTE, Kind, Vocabulary, over_bytes, surrogate
+from jarilab.data.text.pieces import BYTE, Kind, TokenizerData, over_bytes, surrogate
 
 # Memory grows with the text that a trainer has seen.
 TRAINING_BYTES = 16_000_000
@@ -67,7 +67,7 @@ def _trained(
     return json.loads(library.to_str())["model"]
 
 
-def _bpe(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
+def _bpe(texts: Iterator[str], size: int, lowercase: bool) -> TokenizerData:
     hf = tokenizers_library()
     trainer = hf.trainers.BpeTrainer(
         vocab_size=size, show_progress=False, initial_alphabet=list(BYTE)
@@ -75,10 +75,10 @@ def _bpe(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
     model = _trained(hf.models.BPE(), trainer, "bpe", texts, lowercase)
     pieces = tuple(sorted(model["vocab"], key=model["vocab"].get))
     merges = tuple((left, right) for left, right in model["merges"])
-    return Vocabulary("bpe", lowercase, pieces, merges=merges)
+    return TokenizerData("bpe", lowercase, pieces, merges=merges)
 
 
-def _unigram(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
+def _unigram(texts: Iterator[str], size: int, lowercase: bool) -> TokenizerData:
     hf = tokenizers_library()
     trainer = hf.trainers.UnigramTrainer(
         vocab_size=size,
@@ -102,26 +102,26 @@ def _unigram(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
     chosen = {*BYTE, *longer[: size - len(BYTE)]}
     pieces = tuple(piece for piece in ranked if piece in chosen)
     of_pieces = tuple(scores[piece] for piece in pieces)
-    return Vocabulary("unigram", lowercase, pieces, scores=of_pieces)
+    return TokenizerData("unigram", lowercase, pieces, scores=of_pieces)
 
 
-def _words(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
+def _words(texts: Iterator[str], size: int, lowercase: bool) -> TokenizerData:
     hf = tokenizers_library()
     trainer = hf.trainers.WordLevelTrainer(vocab_size=size, show_progress=False)
     vocabulary = _trained(hf.models.WordLevel(), trainer, "words", texts, lowercase)["vocab"]
-    return Vocabulary("words", lowercase, tuple(sorted(vocabulary, key=vocabulary.get)))
+    return TokenizerData("words", lowercase, tuple(sorted(vocabulary, key=vocabulary.get)))
 
 
-def _characters(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
+def _characters(texts: Iterator[str], size: int, lowercase: bool) -> TokenizerData:
     lower = tokenizers_library().normalizers.Lowercase().normalize_str
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(lower(text) if lowercase else text)
     pieces = sorted(counts, key=lambda character: (-counts[character], character))
-    return Vocabulary("characters", lowercase, tuple(pieces[:size]))
+    return TokenizerData("characters", lowercase, tuple(pieces[:size]))
 
 
-TRAINERS: dict[str, Callable[[Iterator[str], int, bool], Vocabulary]] = {
+TRAINERS: dict[str, Callable[[Iterator[str], int, bool], TokenizerData]] = {
     "bpe": _bpe,
     "unigram": _unigram,
     "words": _words,

@@ -10,7 +10,7 @@ from torch import nn
 
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.module import Attention
-from jarilab.attention.recurrent import LuongAttention
+from jarilab.attention.recurrent_attention import LuongAttention
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.record.capture import Tape, look_inside

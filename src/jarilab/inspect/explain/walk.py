@@ -18,11 +18,11 @@ from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.heads import split_heads
 from jarilab.attention.module import Attention
-from jarilab.attention.recurrent import LuongAttention
+from jarilab.attention.recurrent_attention import LuongAttention
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.compose import LayerEncodings
-from jarilab.inspect.explain.recurrent import walk_of_step
+from jarilab.inspect.explain.recurrent_step import walk_of_step
 from jarilab.inspect.explain.steps import (
     Names,
     Step,
@@ -37,7 +37,7 @@ from jarilab.inspect.record.activations import first_layer, input_encodings, is_
 from jarilab.inspect.record.capture import Tape, look_inside
 from jarilab.inspect.record.model_io import to_float64
 from jarilab.inspect.record.sites import Inputs, layers_of
-from jarilab.nn.layers import TokenEmbedding
+from jarilab.nn.sublayers import TokenEmbedding
 from jarilab.positions.patches import Images
 
 

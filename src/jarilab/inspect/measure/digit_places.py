@@ -18,7 +18,7 @@ Part = Literal["left", "operator", "right", "equals", "sign", "answer", "other"]
 
 
 @dataclass(frozen=True)
-class Place:
+class DigitPlace:
     """The role of a token of a sum.
 
     place: place value of a digit, 0 for the ones. carry: for a digit of the answer, whether a carry comes into its
@@ -30,7 +30,7 @@ class Place:
     carry: bool | None = None
 
 
-def places_of(tokens: Sequence[str], *, ones_first: bool = False) -> list[Place]:
+def places_of(tokens: Sequence[str], *, ones_first: bool = False) -> list[DigitPlace]:
     """The role of each token of `21+211=232`, or of `21-211`.
 
     tokens: one character each; other tokens (`<s>`) get the role "other". For a source and its answer:
@@ -41,13 +41,13 @@ def places_of(tokens: Sequence[str], *, ones_first: bool = False) -> list[Place]
     carries = _carries(left, operator, right)
     roles = [
         *_operand("left", left),
-        Place("operator"),
+        DigitPlace("operator"),
         *_operand("right", right),
-        *[Place("equals")] * len(equals),
+        *[DigitPlace("equals")] * len(equals),
         *_answer_places(answer, carries, ones_first),
     ]
     remaining = iter(roles)
-    return [next(remaining) if token in CHARACTERS else Place("other") for token in tokens]
+    return [next(remaining) if token in CHARACTERS else DigitPlace("other") for token in tokens]
 
 
 def _expression(tokens: Sequence[str]) -> tuple[str, ...]:
@@ -68,21 +68,21 @@ def _has_several_characters(token: str) -> bool:
     return not CHARACTERS.isdisjoint(token)
 
 
-def _operand(part: Part, digits: str) -> list[Place]:
-    return [Place(part, place) for place in reversed(range(len(digits)))]
+def _operand(part: Part, digits: str) -> list[DigitPlace]:
+    return [DigitPlace(part, place) for place in reversed(range(len(digits)))]
 
 
-def _answer_places(answer: str, carries: list[bool], ones_first: bool) -> list[Place]:
+def _answer_places(answer: str, carries: list[bool], ones_first: bool) -> list[DigitPlace]:
     digits = sum(character.isdecimal() for character in answer)
     order = iter(range(digits) if ones_first else reversed(range(digits)))
     places = []
     for character in answer:
         if not character.isdecimal():
-            places.append(Place("equals" if character == "=" else "sign"))
+            places.append(DigitPlace("equals" if character == "=" else "sign"))
             continue
         place = next(order)
         carry = place < len(carries) and carries[place]
-        places.append(Place("answer", place, carry))
+        places.append(DigitPlace("answer", place, carry))
     return places
 
 
@@ -100,7 +100,7 @@ def _carries(left: str, operator: str, right: str) -> list[bool]:
     return carries
 
 
-def place_share(map: Map, queries: Sequence[Place], keys: Sequence[Place]) -> Scored:
+def place_share(map: Map, queries: Sequence[DigitPlace], keys: Sequence[DigitPlace]) -> Scored:
     """The weight of a digit on the operands' digits of the same place value, mean over digits that may attend to one.
 
     queries, keys: the role of each row and column. In cross-attention, the role of a row is that of the token written
@@ -124,7 +124,7 @@ def place_share(map: Map, queries: Sequence[Place], keys: Sequence[Place]) -> Sc
     return scored_mass(map, target_QK)
 
 
-def _operand_value(place: Place) -> int:
+def _operand_value(place: DigitPlace) -> int:
     if place.place is None or place.part not in ("left", "right"):
         return -2
     return place.place

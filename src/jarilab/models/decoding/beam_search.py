@@ -12,9 +12,9 @@ from torch.nn import functional
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.models.base import Generates
+from jarilab.models.decoding.answer_positions import Places, in_order
 from jarilab.models.decoding.greedy_search import check_longest
 from jarilab.models.decoding.hypotheses import NEVER, Hypotheses, Hypothesis
-from jarilab.models.decoding.places import Places, in_order
 from jarilab.positions.coordinates import Tokens
 
 # Of tokens, when the likeliest are looked for.

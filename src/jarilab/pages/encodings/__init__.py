@@ -10,9 +10,9 @@ from annotated_types import Ge, Le
 from jarilab.core.errors import UserError
 from jarilab.encodings.base import Site
 from jarilab.inspect.explain.softmax import Number, Softmax, softmax_of
-from jarilab.pages.encodings import figures, softmax
-from jarilab.pages.encodings.page import Drawings
-from jarilab.pages.encodings.subject import subject_of
+from jarilab.pages.encodings import figures, softmax_page
+from jarilab.pages.encodings.drawn_encoding import subject_of
+from jarilab.pages.encodings.encoding_page import Drawings
 
 __all__ = ["Drawings", "draw_encodings", "draw_softmax"]
 
@@ -78,6 +78,6 @@ def draw_softmax(*rows: Sequence[Number], divide: Sequence[Number] = ()) -> Draw
 
 def drawn(softmaxes: Sequence[Softmax]) -> Drawings:
     """Drawings of softmaxes that were computed."""
-    columns = [softmax.column_of(one) for one in softmaxes]
+    columns = [softmax_page.column_of(one) for one in softmaxes]
     settings = ("The softmax and its derivative.", "소프트맥스와 그 도함수.")
     return Drawings("softmax", settings, {}, columns)

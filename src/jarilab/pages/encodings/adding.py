@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from jarilab.pages.encodings.lines import Chart, Line
-from jarilab.pages.encodings.maps import HeatMap
-from jarilab.pages.encodings.parts import (
+from jarilab.pages.encodings.drawn_encoding import DrawnEncoding
+from jarilab.pages.encodings.encoding_parts import (
     DIMENSION,
     NOTHING,
     POSITION,
@@ -17,13 +16,14 @@ from jarilab.pages.encodings.parts import (
     evenly,
     heat_map,
 )
-from jarilab.pages.encodings.subject import Subject
+from jarilab.pages.encodings.heatmaps import HeatMap
+from jarilab.pages.encodings.lines import Chart, Line
 from jarilab.pages.encodings.svg import Drawing, Number, Words
 
 WAVES = 5
 
 
-def drawings(subject: Subject, hook: str) -> list[Drawing]:
+def drawings(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     """The matrix, some of its columns, and the dot products of its rows."""
     positions = subject.line(2 * subject.length)
     added_LD = array(subject.added(hook, positions))
@@ -35,7 +35,7 @@ def drawings(subject: Subject, hook: str) -> list[Drawing]:
     ]
 
 
-def _matrix(subject: Subject, hook: str, added_LD: np.ndarray, ended: Words) -> Drawing:
+def _matrix(subject: DrawnEncoding, hook: str, added_LD: np.ndarray, ended: Words) -> Drawing:
     shown = added_LD[: subject.length]
     rows, width = shown.shape
     title = ("What is added: position × dimension", "더해지는 값: 위치 × 차원")
@@ -49,7 +49,7 @@ def _matrix(subject: Subject, hook: str, added_LD: np.ndarray, ended: Words) -> 
     return heat_map(f"{hook}-matrix", title, both(caption, ended), drawn)
 
 
-def _waves(subject: Subject, hook: str, added_LD: np.ndarray, ended: Words) -> Drawing:
+def _waves(subject: DrawnEncoding, hook: str, added_LD: np.ndarray, ended: Words) -> Drawing:
     rows, width = added_LD.shape
     x = np.arange(rows, dtype=np.float64)
     chosen = evenly(width, WAVES)
@@ -63,7 +63,7 @@ def _waves(subject: Subject, hook: str, added_LD: np.ndarray, ended: Words) -> D
     return chart(f"{hook}-waves", title, both(caption, ended), drawn)
 
 
-def _products(subject: Subject, hook: str, added_LD: np.ndarray, ended: Words) -> Drawing:
+def _products(subject: DrawnEncoding, hook: str, added_LD: np.ndarray, ended: Words) -> Drawing:
     products = added_LD @ added_LD.T
     rows = len(products)
     diagonals = [np.diagonal(products, distance) for distance in range(rows)]
@@ -85,7 +85,7 @@ def _products(subject: Subject, hook: str, added_LD: np.ndarray, ended: Words) -
     return chart(f"{hook}-products", title, both(caption, ended), drawn)
 
 
-def _along(subject: Subject) -> tuple[tuple[Number, Number], list[tuple[Number, Words]]]:
+def _along(subject: DrawnEncoding) -> tuple[tuple[Number, Number], list[tuple[Number, Words]]]:
     """The range of the position axis, and its marks."""
     length, known = subject.length, subject.encoding.max_positions
     marks: list[tuple[Number, Words]] = [(float(length), ("L", "L"))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jarilab.pages.encodings.subject import Subject
+from jarilab.pages.encodings.drawn_encoding import DrawnEncoding
 from jarilab.pages.encodings.svg import Words
 
 ACTS: dict[str, Words] = {
@@ -30,7 +30,7 @@ AXES: dict[int, Words] = {
 }
 
 
-def facts(subject: Subject) -> list[Words]:
+def facts(subject: DrawnEncoding) -> list[Words]:
     """The sentences of an encoding."""
     encoding = subject.encoding
     lines = [ACTS[hook] for hook in subject.hooks] or [NOTHING]
@@ -87,7 +87,7 @@ def _ends(known: int | None, farthest: int | None) -> list[Words]:
     return lines or [("no longest position", "가장 먼 위치가 따로 없습니다")]
 
 
-def _parameters(subject: Subject) -> Words:
+def _parameters(subject: DrawnEncoding) -> Words:
     count = subject.parameters
     if not count:
         return ("no parameters", "파라미터 없음")

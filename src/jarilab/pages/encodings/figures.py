@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jarilab.pages.encodings import adding, plane, rotating, scoring
+from jarilab.pages.encodings.drawn_encoding import DrawnEncoding
 from jarilab.pages.encodings.facts import facts
-from jarilab.pages.encodings.subject import Subject
 from jarilab.pages.encodings.svg import Drawing, Words
 
-Draw = Callable[[Subject, str], list[Drawing]]
+Draw = Callable[[DrawnEncoding, str], list[Drawing]]
 
 ON_A_LINE: dict[str, Draw] = {
     "embed": adding.drawings,
@@ -50,7 +50,7 @@ class Column:
         }
 
 
-def column_of(subject: Subject) -> Column:
+def column_of(subject: DrawnEncoding) -> Column:
     """All drawings of an encoding. Raises UserError if one of its hooks fails."""
     drawings_by_name: dict[str, Drawing] = {}
     for axes in subject.axes:

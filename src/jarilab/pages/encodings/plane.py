@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jarilab.pages.encodings.pairs import turning
-from jarilab.pages.encodings.parts import MOST_MAPS, array, evenly, heads, small_maps
+from jarilab.pages.encodings.drawn_encoding import DrawnEncoding
+from jarilab.pages.encodings.encoding_parts import MOST_MAPS, array, evenly, heads, small_maps
 from jarilab.pages.encodings.rotating import pairs
+from jarilab.pages.encodings.rotation_pairs import turning
 from jarilab.pages.encodings.scoring import added
-from jarilab.pages.encodings.subject import Subject
 from jarilab.pages.encodings.svg import Drawing, Words
 from jarilab.positions.coordinates import Positions
 
@@ -18,7 +18,7 @@ from jarilab.positions.coordinates import Positions
 class Plane:
     """The positions of a square image and its middle patch."""
 
-    def __init__(self, subject: Subject):
+    def __init__(self, subject: DrawnEncoding):
         self.positions, self.side = subject.plane()
         self.middle = self.side // 2
 
@@ -48,7 +48,7 @@ class Plane:
         return small_maps(name, size, caption, maps, (self.middle, self.middle) if framed else None)
 
 
-def adding(subject: Subject, hook: str) -> list[Drawing]:
+def adding(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     """Some dimensions of the added vectors, and their dot products with the middle patch's."""
     plane = Plane(subject)
     added_LD = array(subject.added(hook, plane.positions))
@@ -74,7 +74,7 @@ def adding(subject: Subject, hook: str) -> list[Drawing]:
     ]
 
 
-def rotating(subject: Subject, hook: str) -> list[Drawing]:
+def rotating(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     """The pairs, their angles at every patch, and the dot product of rotated vectors."""
     plane = Plane(subject)
     turned_pairs = turning(subject, plane.positions)
@@ -114,7 +114,7 @@ def _turned(
     return plane.draw("rotate-plane-angles", title, caption, maps, framed=False)
 
 
-def scoring(subject: Subject, hook: str) -> list[Drawing]:
+def scoring(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     """The numbers added to the scores of a query in the middle, in each head."""
     plane = Plane(subject)
     of_heads = array(added(subject, hook, plane.patch, plane.positions)[:, 0])
@@ -133,7 +133,7 @@ def scoring(subject: Subject, hook: str) -> list[Drawing]:
     return [plane.draw(f"{hook}-plane", title, caption, _of_heads(plane, of_heads))]
 
 
-def values(subject: Subject, hook: str) -> list[Drawing]:
+def values(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     """Some components of the vectors added to the output, for a key at every patch."""
     plane = Plane(subject)
     added_HKE = array(subject.values(plane.patch, plane.positions))

@@ -7,9 +7,8 @@ import math
 import numpy as np
 
 from jarilab.pages.encodings.colours import css, is_dark, ranked
-from jarilab.pages.encodings.maps import WIDTH, HeatMap
-from jarilab.pages.encodings.pairs import Turning, turning
-from jarilab.pages.encodings.parts import (
+from jarilab.pages.encodings.drawn_encoding import DrawnEncoding
+from jarilab.pages.encodings.encoding_parts import (
     POSITION,
     array,
     evenly,
@@ -18,7 +17,8 @@ from jarilab.pages.encodings.parts import (
     relative,
     rounded,
 )
-from jarilab.pages.encodings.subject import Subject
+from jarilab.pages.encodings.heatmaps import WIDTH, HeatMap
+from jarilab.pages.encodings.rotation_pairs import Turning, turning
 from jarilab.pages.encodings.svg import Drawing, Number, Words, element, figure, line, text
 
 CELLS = 16
@@ -29,7 +29,7 @@ FANS, FANS_IN_ROW, HANDS = 8, 4, 8
 RADIUS = 38
 
 
-def drawings(subject: Subject, hook: str) -> list[Drawing]:
+def drawings(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     """The pairs, fans, angles and dot products."""
     positions = subject.line(subject.length)
     turning_pairs = turning(subject, positions)
@@ -39,7 +39,7 @@ def drawings(subject: Subject, hook: str) -> list[Drawing]:
     return [*drawn, *_products(subject, hook)]
 
 
-def pairs(subject: Subject, turning_pairs: Turning) -> Drawing:
+def pairs(subject: DrawnEncoding, turning_pairs: Turning) -> Drawing:
     """A cell for each component of a head, with the number of its pair."""
     width, groups = subject.site.d_head, turning_pairs.groups
     group_of = {}
@@ -140,7 +140,7 @@ def _angles(turning_pairs: Turning) -> Drawing:
     return heat_map("rotate-angles", title, caption, drawn)
 
 
-def _products(subject: Subject, hook: str) -> list[Drawing]:
+def _products(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     positions, query = subject.around()
     one = positions.slice(query, query + 1)
     summands = subject.summands(hook, one, positions, ones=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from jarilab.core.shapes import Float, Tensor
-from jarilab.pages.encodings.maps import HeatMap
-from jarilab.pages.encodings.parts import (
+from jarilab.pages.encodings.drawn_encoding import DrawnEncoding
+from jarilab.pages.encodings.encoding_parts import (
     DISTANCE,
     LARGEST_MAP,
     NOTHING,
@@ -18,14 +18,14 @@ from jarilab.pages.encodings.parts import (
     pair_map,
     relative,
 )
-from jarilab.pages.encodings.subject import Subject
+from jarilab.pages.encodings.heatmaps import HeatMap
 from jarilab.pages.encodings.svg import Drawing, Words
 from jarilab.positions.coordinates import Positions
 
 UP: Words = ("added to the score", "점수에 더해지는 값")
 
 
-def biases(subject: Subject, hook: str) -> list[Drawing]:
+def biases(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     """The bias of each distance in each head, and of each pair of positions."""
     title = ("Bias against distance", "거리에 따른 편향")
     caption = (
@@ -36,7 +36,7 @@ def biases(subject: Subject, hook: str) -> list[Drawing]:
     return _both_ways(subject, hook, title, caption, of_pairs, NOTHING)
 
 
-def terms(subject: Subject, hook: str) -> list[Drawing]:
+def terms(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     """The content-dependent term of the score, for one random query."""
     title = ("Added to the score against distance", "거리에 따라 점수에 더해지는 값")
     caption = (
@@ -50,7 +50,7 @@ def terms(subject: Subject, hook: str) -> list[Drawing]:
     return _both_ways(subject, hook, title, caption, of_pairs, same)
 
 
-def values(subject: Subject, hook: str) -> list[Drawing]:
+def values(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     """The vector added to the output, for a key at each distance."""
     positions, query = subject.around()
     one = positions.slice(query, query + 1)
@@ -77,7 +77,7 @@ def _happening(values_EK: np.ndarray, query: int) -> tuple[np.ndarray, tuple[int
 
 
 def added(
-    subject: Subject, hook: str, q_pos: Positions, k_pos: Positions
+    subject: DrawnEncoding, hook: str, q_pos: Positions, k_pos: Positions
 ) -> Float[Tensor, "H Q K"]:
     """The number that a hook adds to the scaled score."""
     summands = subject.summands(hook, q_pos, k_pos)
@@ -89,7 +89,7 @@ def added(
 
 
 def _both_ways(
-    subject: Subject, hook: str, title: Words, caption: Words, of_pairs: Words, same: Words
+    subject: DrawnEncoding, hook: str, title: Words, caption: Words, of_pairs: Words, same: Words
 ) -> list[Drawing]:
     positions, query = subject.around()
     one = positions.slice(query, query + 1)
@@ -106,7 +106,7 @@ def _both_ways(
     ]
 
 
-def _map_length(subject: Subject) -> int:
+def _map_length(subject: DrawnEncoding) -> int:
     """Positions of the map of all pairs."""
     farthest = subject.encoding.max_distance
     most = min(subject.length, LARGEST_MAP)

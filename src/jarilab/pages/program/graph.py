@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
-from jarilab.pages.kit.blocks import block
+from jarilab.pages.kit.data_blocks import block
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool")
 """Number types that the page computes with."""

@@ -26,7 +26,7 @@ from torch.export import ExportedProgram
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
-from jarilab.pages.kit.blocks import block
+from jarilab.pages.kit.data_blocks import block
 from jarilab.pages.program.graph import Graph, sizes_of, values_of
 from jarilab.pages.program.inputs import Inputs, Read, read_of
 from jarilab.pages.program.tracing import Ran, exported, links_of, ran

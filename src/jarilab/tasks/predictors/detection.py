@@ -14,7 +14,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_bytes
 from jarilab.data.images import HELD_OUT
 from jarilab.data.images import draw as drawing
-from jarilab.data.images.files import read_image
+from jarilab.data.images.image_files import read_image
 from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.record.model_io import scores_of
 from jarilab.models.base import ReadsImages

@@ -18,7 +18,7 @@ from jarilab.core.shapes import Int, Tensor
 from jarilab.core.storage.files import write_bytes
 from jarilab.data.images import HELD_OUT
 from jarilab.data.images import draw as drawing
-from jarilab.data.images.tokenizer import decibels
+from jarilab.data.images.image_tokenizer import decibels
 from jarilab.models.base import Paints
 from jarilab.positions.patches import PatchedImage
 from jarilab.tasks.predictors.base import (

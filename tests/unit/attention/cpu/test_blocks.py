@@ -9,7 +9,7 @@ from jarilab.attention.cpu import blocks
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import site_of
-from jarilab.attention.recurrent import LuongAttention
+from jarilab.attention.recurrent_attention import LuongAttention
 from jarilab.core.errors import UserError
 from jarilab.encodings import compose, skew
 from jarilab.encodings.base import hooks_of, registry

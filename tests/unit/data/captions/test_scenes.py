@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from jarilab.core.errors import UserError
-from jarilab.data.captions.digits import Digits
-from jarilab.data.captions.scenes import COLOURS, Scenes, World
+from jarilab.data.captions.digit_images import DigitImages
+from jarilab.data.captions.scenes import COLOURS, Scenes, SceneWorld
 from jarilab.positions.boxes import iou_and_giou
 
 pytest.importorskip("sklearn")
@@ -17,7 +17,7 @@ PINNED = [[611, 241, 543], [191, 531, 645], [823, 211, 308]]
 
 
 def scenes(seed: int = 1, **world: Any) -> Scenes:
-    return Scenes(World(**world), Digits.scans("training"), seed=seed)
+    return Scenes(SceneWorld(**world), DigitImages.scans("training"), seed=seed)
 
 
 def test_a_scene_follows_from_seed_and_number_alone() -> None:
@@ -36,7 +36,7 @@ def test_what_is_drawn_stays_the_same_for_good() -> None:
 
 
 def test_training_and_held_out_digits_are_different_scans() -> None:
-    training, held_out = Digits.scans("training"), Digits.scans("held_out")
+    training, held_out = DigitImages.scans("training"), DigitImages.scans("held_out")
     assert len(training.labels) + len(held_out.labels) == 1797
     assert set(held_out.labels.tolist()) == set(range(10))
     seen = {one.numpy().tobytes() for one in training.pixels}
@@ -120,7 +120,7 @@ def test_worlds_that_cannot_be_are_refused(world: dict[str, Any], said: str) -> 
 def test_a_blank_digit_is_left_out() -> None:
     pixels = torch.zeros(2, 8, 8)
     pixels[1, 2:5, 3:7] = 1.0
-    digits = Digits.of(pixels, torch.tensor([4, 5]))
+    digits = DigitImages.of(pixels, torch.tensor([4, 5]))
     assert digits.labels.tolist() == [5]
     assert digits.ink.tolist() == [[3.0, 2.0, 7.0, 5.0]]
 
@@ -146,19 +146,19 @@ def test_mnist_is_split_as_its_files_are(tmp_path: Path) -> None:
     for name, label in (("train", 3), ("t10k", 8)):
         idx(tmp_path, f"{name}-images-idx3-ubyte.gz", (2, 4, 4), bytes([0] * 5 + [255] * 2 + [0] * 9) * 2)
         idx(tmp_path, f"{name}-labels-idx1-ubyte.gz", (2,), bytes([label, label]))
-    assert Digits.mnist(tmp_path, "training").labels.tolist() == [3, 3]
-    assert Digits.mnist(tmp_path, "held_out").labels.tolist() == [8, 8]
-    assert Digits.mnist(tmp_path, "held_out").ink[0].tolist() == [1.0, 1.0, 3.0, 2.0]
+    assert DigitImages.mnist(tmp_path, "training").labels.tolist() == [3, 3]
+    assert DigitImages.mnist(tmp_path, "held_out").labels.tolist() == [8, 8]
+    assert DigitImages.mnist(tmp_path, "held_out").ink[0].tolist() == [1.0, 1.0, 3.0, 2.0]
 
 
 def test_a_folder_without_mnist_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="MNIST's four idx files"):
-        Digits.mnist(tmp_path, "training")
+        DigitImages.mnist(tmp_path, "training")
     with pytest.raises(UserError, match="MNIST's four idx files"):
-        Digits.mnist(tmp_path / "nowhere", "training")
+        DigitImages.mnist(tmp_path / "nowhere", "training")
     idx(tmp_path, "train-images-idx3-ubyte.gz", (1, 2, 2), bytes(4))
     with pytest.raises(UserError, match="MNIST's four idx files"):
-        Digits.mnist(tmp_path, "held_out")
+        DigitImages.mnist(tmp_path, "held_out")
 
 
 def test_large_scenes_are_drawn_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:

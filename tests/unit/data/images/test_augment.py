@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from jarilab.core.errors import UserError
-from jarilab.data.images.augment import Windows, background, cutmix, flip, mixup, shift
+from jarilab.data.images.augment import CropWindows, background, cutmix, flip, mixup, shift
 
 
 def seeded(seed: int = 3) -> torch.Generator:
@@ -135,7 +135,7 @@ def test_the_background_is_what_most_of_the_border_is() -> None:
 
 
 def test_boxes_become_shares_of_the_window_that_is_cut_out() -> None:
-    windows = Windows(corner=torch.tensor([[0.5, 0.0]]), side=torch.tensor([0.5]))
+    windows = CropWindows(corner=torch.tensor([[0.5, 0.0]]), side=torch.tensor([0.5]))
     boxes = torch.tensor([[[0.75, 0.25, 0.5, 0.5], [0.5, 0.25, 0.4, 0.2]]])  # one inside, one half outside
     cut, left = windows.boxes(boxes)
     torch.testing.assert_close(cut, torch.tensor([[[0.5, 0.5, 1.0, 1.0], [0.2, 0.5, 0.4, 0.4]]]))

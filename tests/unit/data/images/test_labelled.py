@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from jarilab.core.errors import UserError
-from jarilab.data.images import files
+from jarilab.data.images import image_files
 from jarilab.data.images.labelled import Labelled, Wanted, read_labelled
 from jarilab.data.images.listing import natural
 from jarilab.data.images.notices import printable
@@ -405,5 +405,5 @@ def test_decoding_a_photograph_small_changes_little(tmp_path: Path) -> None:
     """Noise at quality 95: 1.3 of 255 off, and 2.5 were it decoded half as large."""
     path = tmp_path / "noise.jpg"
     Image.fromarray(torch.randint(0, 256, (400, 400, 3), dtype=torch.uint8).numpy()).save(path, quality=95)
-    whole = resize(files.read_image(path, 3)[None], (40, 40))[0].float()
+    whole = resize(image_files.read_image(path, 3)[None], (40, 40))[0].float()
     assert (fitted(path, 3, (40, 40), "stretch").pixels.float() - whole).pow(2).mean().sqrt() < 1.8

@@ -8,7 +8,7 @@ import pytest
 import jarilab
 from jarilab.core.errors import UserError
 from jarilab.inspect.explain.softmax import softmax_of
-from jarilab.inspect.explain.text import softmax_text
+from jarilab.inspect.explain.walk_text import softmax_text
 
 ROWS = [[0.3, 0.4, 0.1], [30.0, 40.0, 10.0]]
 

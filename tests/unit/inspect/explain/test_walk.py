@@ -9,22 +9,22 @@ import torch
 import jarilab
 import jarilab.api
 import jarilab.inspect.explain.softmax
-import jarilab.inspect.explain.text
+import jarilab.inspect.explain.walk_text
 from jarilab.attention import definition
 from jarilab.attention.module import AttentionKernel
 from jarilab.core.errors import UserError
 from jarilab.explorer import open_explorer
 from jarilab.inspect.explain.softmax import divisors_of, softmax_jacobian, softmax_lens
 from jarilab.inspect.explain.steps import Step
-from jarilab.inspect.explain.text import lens_text, walk_text
 from jarilab.inspect.explain.value_norms import value_norms_of
 from jarilab.inspect.explain.walk import walk, walk_of
+from jarilab.inspect.explain.walk_text import lens_text, walk_text
 from jarilab.inspect.measure.maps import equal_row_difference, equal_tokens
 from jarilab.inspect.record.capture import record
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
 from jarilab.nn.init import initialise
-from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.tasks.base import Task
 from jarilab.tasks.predictors.base import predictor_class
@@ -517,7 +517,7 @@ def test_leading_space_is_visible_in_text():
 
 
 def test_numbers_in_the_text_are_those_of_the_matrix(monkeypatch):
-    monkeypatch.setattr(jarilab.inspect.explain.text, "MAX_COMPONENTS", 4)  # of vectors; maps have all columns
+    monkeypatch.setattr(jarilab.inspect.explain.walk_text, "MAX_COMPONENTS", 4)  # of vectors; maps have all columns
     walked = walk_at("none")
     lines = walk_text(walked, "").split("\n")
     start = lines.index("weights: softmax of each row    (6 x 6)")

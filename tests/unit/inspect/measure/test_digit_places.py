@@ -7,17 +7,18 @@ import torch
 
 from helpers.maps import map_of
 from jarilab.core.errors import UserError
-from jarilab.inspect.measure.digit_places import Place, place_share, places_of
+from jarilab.inspect.measure.digit_places import DigitPlace, place_share, places_of
 
 
 def test_roles_of_a_sum():
-    left = [Place("left", 1), Place("left", 0), Place("operator")]
-    right = [Place("right", 2), Place("right", 1), Place("right", 0)]
-    answer = [Place("answer", 2, False), Place("answer", 1, False), Place("answer", 0, False)]
-    assert places_of("21+211=232") == [*left, *right, Place("equals"), *answer]
+    left = [DigitPlace("left", 1), DigitPlace("left", 0), DigitPlace("operator")]
+    right = [DigitPlace("right", 2), DigitPlace("right", 1), DigitPlace("right", 0)]
+    answer = [DigitPlace("answer", 2, False), DigitPlace("answer", 1, False), DigitPlace("answer", 0, False)]
+    assert places_of("21+211=232") == [*left, *right, DigitPlace("equals"), *answer]
     assert places_of("21-211") == [*left, *right]
     assert places_of(["<s>", *"1+2", "=", "</s>"]) == [
-        Place("other"), Place("left", 0), Place("operator"), Place("right", 0), Place("equals"), Place("other"),
+        DigitPlace("other"), DigitPlace("left", 0), DigitPlace("operator"), DigitPlace("right", 0),
+        DigitPlace("equals"), DigitPlace("other"),
     ]  # fmt: skip
 
 
@@ -58,7 +59,7 @@ def test_sign_has_no_place_value():
     assert [place.part for place in places_of("1-3=-2")][-2:] == ["sign", "answer"]
     assert [place.part for place in places_of("1-3=2-", ones_first=True)][-2:] == ["answer", "sign"]
     assert places_of("1-13=21-", ones_first=True)[5:] == [
-        Place("answer", 0, False), Place("answer", 1, False), Place("sign"),
+        DigitPlace("answer", 0, False), DigitPlace("answer", 1, False), DigitPlace("sign"),
     ]  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def test_weight_on_digits_of_the_same_place():
     by_place[0, 0], by_place[0, 3], by_place[0, 1] = 0.5, 0.25, 0.25
     by_place[1, 4], by_place[2, 2] = 1.0, 1.0
     even = torch.full((3, 5), 0.2)
-    scored = place_share(map_of(torch.stack((by_place, even)), same=False), [*written, Place("other")], source)
+    scored = place_share(map_of(torch.stack((by_place, even)), same=False), [*written, DigitPlace("other")], source)
     assert scored.value.tolist() == pytest.approx([(0.75 + 1) / 2, 0.4])
     assert scored.chance.tolist() == pytest.approx([0.4, 0.4])
 

@@ -20,9 +20,9 @@ from jarilab.encodings.formulas.oracle import Cell, package_oracles
 from jarilab.encodings.formulas.rotary import rotary2d_frequencies, rotate_rotary
 from jarilab.nn.init import generator_for
 from jarilab.pages.encodings import colours, figures
+from jarilab.pages.encodings.drawn_encoding import DrawnEncoding, subject_of
+from jarilab.pages.encodings.heatmaps import HeatMap
 from jarilab.pages.encodings.lines import BOTTOM, LEFT, RIGHT, TOP, Chart, Line
-from jarilab.pages.encodings.maps import HeatMap
-from jarilab.pages.encodings.subject import Subject, subject_of
 from jarilab.pages.kit.page import read
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -53,12 +53,12 @@ POSITION_TOLERANCE = {"abs": 1e-5, "rel": 1e-5}
 """Angles are computed in float32."""
 
 
-def subject(spec: str, *, causal: bool = False, heads: int = HEADS, length: int = LENGTH) -> Subject:
+def subject(spec: str, *, causal: bool = False, heads: int = HEADS, length: int = LENGTH) -> DrawnEncoding:
     width = HEAD_WIDTH * heads
     return subject_of(spec, Site(width, heads, HEAD_WIDTH, HEAD_WIDTH, causal=causal), length, 1)
 
 
-def drawn(spec: Subject | str, **how) -> dict[str, dict]:
+def drawn(spec: DrawnEncoding | str, **how) -> dict[str, dict]:
     """The numbers of each drawing, by its name."""
     of = subject(spec, **how) if isinstance(spec, str) else spec
     return {one.name: one.as_dict() for one in figures.column_of(of).drawings}

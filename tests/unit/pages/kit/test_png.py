@@ -5,7 +5,7 @@ import base64
 import numpy
 
 from helpers.browser import decode_png
-from jarilab.pages.kit.images import data_url, png
+from jarilab.pages.kit.image_data import data_url, png
 
 
 def test_png_round_trip() -> None:

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import jarilab
-from jarilab.cli.runs import all_answer_options
+from jarilab.cli.run_arguments import all_answer_options
 from jarilab.core.errors import UserError
 from jarilab.data.text import END, FIRST
-from jarilab.explorer.intervention import Intervention
+from jarilab.explorer.intervention import InterventionRequest
 from jarilab.inspect.record.capture import Tape
 from jarilab.models.decoder import LanguageModel
 from jarilab.nn.init import initialise
@@ -65,15 +65,16 @@ def test_a_trace_reads_the_source_and_the_answer_as_one_sequence(predictor):
 def test_an_edited_model_answers_anew(predictor):
     trace = predictor.trace("3 1 4", 100)
     off = [{"kind": "head", "site": f"decoder.{layer}.self", "head": head} for layer in range(2) for head in range(4)]
-    assert predictor.edited(trace, Intervention([], Tape())) == trace.answer
-    assert predictor.edited(trace, Intervention(off, Tape())) != trace.answer
+    assert predictor.edited(trace, InterventionRequest([], Tape())) == trace.answer
+    assert predictor.edited(trace, InterventionRequest(off, Tape())) != trace.answer
     # Rotary hears distances alone, and source and answer are moved together.
     assert (
-        predictor.edited(trace, Intervention([{"kind": "place", "how": "shift", "amount": 50}], Tape())) == trace.answer
+        predictor.edited(trace, InterventionRequest([{"kind": "place", "how": "shift", "amount": 50}], Tape()))
+        == trace.answer
     )
-    assert predictor.edited(trace, Intervention([{"kind": "place", "how": "off"}], Tape())) != trace.answer
+    assert predictor.edited(trace, InterventionRequest([{"kind": "place", "how": "off"}], Tape())) != trace.answer
     with pytest.raises(UserError, match="cannot be dealt out among both before; shift or stretch them"):
-        predictor.edited(trace, Intervention([{"kind": "place", "how": "shuffle"}], Tape()))
+        predictor.edited(trace, InterventionRequest([{"kind": "place", "how": "shuffle"}], Tape()))
 
 
 def test_where_a_model_looked_is_told_by_the_tokens_of_the_source(predictor):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jarilab.cli.results import _differences, metrics_text
+from jarilab.cli.result_output import _differences, metrics_text
 from jarilab.tasks.metrics import METRICS
 
 

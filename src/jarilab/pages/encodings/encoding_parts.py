@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from jarilab.core.shapes import Tensor
+from jarilab.pages.encodings.drawn_encoding import DrawnEncoding
+from jarilab.pages.encodings.heatmaps import HeatMap, SmallMaps
 from jarilab.pages.encodings.lines import MOST_LINES, Chart, Line
-from jarilab.pages.encodings.maps import HeatMap, SmallMaps
-from jarilab.pages.encodings.subject import Subject
 from jarilab.pages.encodings.svg import Drawing, Number, Words
 
 DISTANCE: Words = ("distance, key − query", "거리(키 − 쿼리)")
@@ -110,7 +110,7 @@ def small_maps(
 
 
 def relative(
-    subject: Subject, name: str, title: Words, caption: Words, up: Words, values_HK: Tensor
+    subject: DrawnEncoding, name: str, title: Words, caption: Words, up: Words, values_HK: Tensor
 ) -> list[Drawing]:
     """Numbers of each head against the distance from query to key, up to twice the length.
 
@@ -161,7 +161,7 @@ def eventful(values_RK: np.ndarray, x_K: np.ndarray) -> float:
     return float(np.ceil(1.25 * farthest))
 
 
-def end_of(subject: Subject) -> Words:
+def end_of(subject: DrawnEncoding) -> Words:
     """Why a drawing ends, for encodings with a limit."""
     known, farthest = subject.encoding.max_positions, subject.encoding.max_distance
     english, korean = [], []
@@ -177,7 +177,7 @@ def end_of(subject: Subject) -> Words:
 
 
 def pair_map(
-    subject: Subject, name: str, title: Words, caption: Words, values_HQK: np.ndarray
+    subject: DrawnEncoding, name: str, title: Words, caption: Words, values_HQK: np.ndarray
 ) -> Drawing:
     """Numbers of all pairs of positions in one head; hidden keys are transparent."""
     which, number = heads(values_HQK, 1)[0]

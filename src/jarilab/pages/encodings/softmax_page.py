@@ -6,9 +6,9 @@ import numpy as np
 
 from jarilab.inspect.explain.softmax import Softmax
 from jarilab.pages.encodings.colours import css, ranked
+from jarilab.pages.encodings.encoding_parts import array, rounded
 from jarilab.pages.encodings.figures import Column
-from jarilab.pages.encodings.maps import LEFT, RIGHT, WIDTH, Table
-from jarilab.pages.encodings.parts import array, rounded
+from jarilab.pages.encodings.heatmaps import LEFT, RIGHT, WIDTH, HeatmapTable
 from jarilab.pages.encodings.svg import Drawing, Words, element, figure, line, text
 
 TOP, TALL = 22, 150
@@ -55,7 +55,7 @@ def _weights(softmax: Softmax) -> Drawing:
 
 def _derivative(softmax: Softmax) -> Drawing:
     values = array(softmax.jacobian)
-    drawn = Table(values, ("p i", "p i"), ("s j", "s j"), LARGEST)
+    drawn = HeatmapTable(values, ("p i", "p i"), ("s j", "s j"), LARGEST)
     title = ("Its derivative, diag(p) − p pᵀ", "도함수 diag(p) − p pᵀ")
     caption = (
         "How much each weight p i changes with each score s j. Rows and columns add up to 0; where one weight "

@@ -22,7 +22,7 @@ from jarilab.positions.masks import Mask
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class SourceMemory:
     """Keys and values of the encoder's outputs, computed once for all steps of the decoder.
 
     k: `(B, 1, K, E)`, mapped and rotated. v: `(B, 1, K, D)`, the outputs themselves. keep: `(B, K)`, False on padding.
@@ -35,14 +35,14 @@ class Source:
     keep: Bool[Tensor, "B K"] | None = None
     states: tuple[Float[Tensor, "B _ K _"], ...] = ()
 
-    def select(self, rows: Int[Tensor, " R"]) -> Source:
+    def select(self, rows: Int[Tensor, " R"]) -> SourceMemory:
         """Select rows of the batch, in this order; repeats are allowed."""
         k_BHKE = self.k.index_select(0, rows)
         v_BHKD = self.v.index_select(0, rows)
         positions = select_positions(self.positions, rows)
         keep_BK = None if self.keep is None else self.keep.index_select(0, rows)
         states = tuple(state.index_select(0, rows) for state in self.states)
-        return Source(k_BHKE, v_BHKD, positions, keep_BK, states)
+        return SourceMemory(k_BHKE, v_BHKD, positions, keep_BK, states)
 
 
 class LuongAttention(nn.Module):
@@ -76,17 +76,17 @@ class LuongAttention(nn.Module):
         outputs: Float[Tensor, "B K D"],
         positions: Positions,
         keep: Bool[Tensor, "B K"] | None = None,
-    ) -> Source:
+    ) -> SourceMemory:
         """Compute the keys and values of a source, for all later steps."""
         encoding = self.encoding.by_layer[0]
         k_BKE = self.score.keys(encoding.inject(outputs, positions))
         k_BHKE = k_BKE.unsqueeze(1)
         k_BHKE = encoding.rotate(k_BHKE, encoding.rotation_for(positions, "key", positions))
         v_BHKD = outputs.unsqueeze(1)
-        return Source(k_BHKE, v_BHKD, positions, keep, encoding.key_states(outputs))
+        return SourceMemory(k_BHKE, v_BHKD, positions, keep, encoding.key_states(outputs))
 
     def forward(
-        self, h: Float[Tensor, "B Q D"], source: Source, positions: Positions
+        self, h: Float[Tensor, "B Q D"], source: SourceMemory, positions: Positions
     ) -> Float[Tensor, "B Q D"]:
         """h~ for each decoder state. positions: of the states."""
         mask = None if source.keep is None else Mask(keys=source.keep)

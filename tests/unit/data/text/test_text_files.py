@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jarilab.core.errors import UserError
-from jarilab.data.text.files import CHUNK_BYTES, PairCounts, content_hash, document_files, documents, lines, pairs
+from jarilab.data.text.text_files import CHUNK_BYTES, PairCounts, content_hash, document_files, documents, lines, pairs
 
 
 def write(folder: Path, name: str, content: bytes) -> Path:

@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 from torch.nn import functional
 
 from jarilab.core.shapes import Tensor
-from jarilab.pages.kit.blocks import block
+from jarilab.pages.kit.data_blocks import block
 from jarilab.positions.patches import PatchedImage
 
 LARGEST = 320

@@ -14,8 +14,8 @@ import torch
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from jarilab.core.errors import UserError
-from jarilab.data.images import files
-from jarilab.data.images.files import decode, read_bytes, read_image
+from jarilab.data.images import image_files
+from jarilab.data.images.image_files import decode, read_bytes, read_image
 
 COLOURS = torch.tensor([[[250, 0], [0, 90], [40, 255]], [[0, 240], [0, 90], [120, 255]], [[0, 0], [230, 90], [9, 255]]],
                        dtype=torch.uint8)  # (3, 3, 2)  # fmt: skip
@@ -204,7 +204,7 @@ def test_bombs_are_refused_by_their_header() -> None:
 def test_large_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "large.png"
     with path.open("wb") as stream:
-        stream.truncate(files.MAX_FILE_BYTES + 1)
+        stream.truncate(image_files.MAX_FILE_BYTES + 1)
     assert f"{path}: expected an image of at most 536,870,912 bytes; got 536,870,913" in refused(path)
     monkeypatch.setattr(files, "MAX_FILE_BYTES", 10)
     path.write_bytes(bytes(10))

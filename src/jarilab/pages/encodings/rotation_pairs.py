@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from jarilab.core.shapes import Bool, Float, Tensor
-from jarilab.pages.encodings.subject import Subject
+from jarilab.pages.encodings.drawn_encoding import DrawnEncoding
 from jarilab.positions.coordinates import Positions
 
 NOTHING = 1e-9
@@ -32,7 +32,7 @@ class Turning:
         return list(self.angles)
 
 
-def turning(subject: Subject, positions: Positions) -> Turning:
+def turning(subject: DrawnEncoding, positions: Positions) -> Turning:
     """Rotates the unit vector of every component at all positions."""
     width = subject.site.d_head
     mixed_EE = torch.zeros(width, width, dtype=torch.bool)
@@ -48,7 +48,7 @@ def turning(subject: Subject, positions: Positions) -> Turning:
     return Turning(groups, {pair: _angle(subject, positions, *pair) for pair in pairs})
 
 
-def _angle(subject: Subject, positions: Positions, first: int, second: int) -> Tensor:
+def _angle(subject: DrawnEncoding, positions: Positions, first: int, second: int) -> Tensor:
     turned_HLE = subject.turned(positions, first)
     return torch.atan2(turned_HLE[..., second], turned_HLE[..., first])
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from jarilab.core.shapes import Tensor
 from jarilab.laws.fixtures import randomise
-from jarilab.laws.subject import Subject
+from jarilab.laws.law_subject import Subject
 from jarilab.models.decoder import CausalStack
 from jarilab.models.layers import LayerOptions
 from jarilab.models.stacks import Encoder

@@ -16,7 +16,7 @@ from jaxtyping import UInt8
 
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
-from jarilab.data.text import files
+from jarilab.data.text import text_files
 
 MAX_PIXELS = 1 << 26
 """An image with more pixels in its header is refused before decoding."""
@@ -84,7 +84,7 @@ def decode(
 
 def read_bytes(path: Path) -> bytes:
     """Return the bytes of a regular file. Raises UserError for any other, and above MAX_FILE_BYTES."""
-    with files.open_binary(path) as stream:
+    with text_files.open_binary(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         data = stream.read(MAX_FILE_BYTES + 1) if size <= MAX_FILE_BYTES else b""
     if max(size, len(data)) > MAX_FILE_BYTES:

@@ -18,7 +18,7 @@ from torch.nn import functional
 from jarilab.core.errors import UserError
 from jarilab.core.options import options_of, read_options
 from jarilab.core.shapes import Float, Int, Tensor
-from jarilab.core.storage.cache import cached
+from jarilab.core.storage.content_cache import cached
 from jarilab.data.images.fitting import (
     Progress,
     fit,

@@ -23,7 +23,7 @@ from jarilab.laws.fixtures import (
     noise,
     randomise,
 )
-from jarilab.laws.oracle import formula_of
+from jarilab.laws.spec_oracle import formula_of
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import generator_for, initialise
 from jarilab.positions.coordinates import Positions

@@ -17,7 +17,7 @@ Part = Literal["training", "held_out"]
 
 
 @dataclass(frozen=True, eq=False)
-class Digits:
+class DigitImages:
     """Images of single digits. pixels: `(N, h, w)` float32, 0 for background and 1 for ink. labels: `(N,)`.
 
     ink: `(N, 4)`, the smallest box around each digit: left, top, right, bottom.
@@ -43,20 +43,20 @@ class Digits:
         return scaled.round().clamp_min(least)
 
     @staticmethod
-    def load(folder: str | None, part: Part) -> Digits:
+    def load(folder: str | None, part: Part) -> DigitImages:
         """Read MNIST from a folder, or scikit-learn's scans without one. Raises UserError."""
-        return Digits.mnist(Path(folder), part) if folder else Digits.scans(part)
+        return DigitImages.mnist(Path(folder), part) if folder else DigitImages.scans(part)
 
     @staticmethod
-    def scans(part: Part) -> Digits:
+    def scans(part: Part) -> DigitImages:
         """Read scikit-learn's 1,797 scans of 8 x 8 pixels. The last fifth is held out."""
         pixels, labels = _scans()
         start = len(labels) * 4 // 5
         chosen = slice(None, start) if part == "training" else slice(start, None)
-        return Digits.of(pixels[chosen], labels[chosen])
+        return DigitImages.of(pixels[chosen], labels[chosen])
 
     @staticmethod
-    def mnist(folder: Path, part: Part) -> Digits:
+    def mnist(folder: Path, part: Part) -> DigitImages:
         """Read MNIST from a folder of idx files. Its 10,000 test digits are held out. Raises UserError."""
         path = idx.find(folder, part == "held_out") if folder.is_dir() else None
         if path is None or path.name.startswith("train") != (part == "training"):
@@ -69,12 +69,12 @@ class Digits:
             raise UserError(
                 f"{folder}: {len(pixels):,} digits and {len(labels):,} labels; fetch both again"
             )
-        return Digits.of(pixels.float() / 255, labels.long())
+        return DigitImages.of(pixels.float() / 255, labels.long())
 
     @staticmethod
     def of(
         pixels: Float[Tensor, "N h w"], labels: Int[Tensor, " N"], *, threshold: float = 0.25
-    ) -> Digits:
+    ) -> DigitImages:
         """Keep images with pixels brighter than `threshold`, which count as ink."""
         bright = pixels > threshold
         has_ink = bright.any(-1).any(-1)
@@ -83,7 +83,7 @@ class Digits:
         left, right = ink_span(bright.any(1))
         top, bottom = ink_span(bright.any(2))
         ink = torch.stack((left, top, right, bottom), 1).float()
-        return Digits(pixels, labels, ink)
+        return DigitImages(pixels, labels, ink)
 
 
 def ink_span(ink: Bool[Tensor, "N L"]) -> tuple[Tensor, Tensor]:

@@ -12,8 +12,8 @@ from jaxtyping import UInt8
 from torch.nn import functional
 
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.data.captions.digits import Digits, ink_span
-from jarilab.data.captions.scenes import COLOURS, Plan, Scenes, World
+from jarilab.data.captions.digit_images import DigitImages, ink_span
+from jarilab.data.captions.scenes import COLOURS, Plan, Scenes, SceneWorld
 from jarilab.data.captions.styles import Style
 
 INK_THRESHOLD = 0.3  # share of full brightness
@@ -23,7 +23,7 @@ FRAME = 24  # side of the frame around it, in pixels
 
 Pixels = UInt8[Tensor, "B 3 H W"]
 
-_WORLD = World(canvas=FRAME, most=1, smallest=GLYPH, largest=GLYPH)
+_WORLD = SceneWorld(canvas=FRAME, most=1, smallest=GLYPH, largest=GLYPH)
 
 
 def glyphs(style: Style, images: Pixels) -> Float[Tensor, "B N 24 24"]:
@@ -42,7 +42,7 @@ def glyphs(style: Style, images: Pixels) -> Float[Tensor, "B N 24 24"]:
 def _framed(squares: Float[Tensor, "M h w"]) -> Float[Tensor, "M 24 24"]:
     """Enlarge the ink of each square to GLYPH pixels, centred in a frame, drawn as a scene of one digit."""
     labels = torch.zeros(len(squares), dtype=torch.long)  # which digit it is does not matter here
-    digits = Digits.of(squares, labels, threshold=INK_THRESHOLD)
+    digits = DigitImages.of(squares, labels, threshold=INK_THRESHOLD)
     extent = digits.extent
     longer = extent.amax(-1, keepdim=True)
     extent = (extent / longer * GLYPH).round().clamp_min(1.0)

@@ -9,7 +9,7 @@ import torch
 
 from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
-from jarilab.attention.recurrent import LuongAttention
+from jarilab.attention.recurrent_attention import LuongAttention
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.explain.steps import (

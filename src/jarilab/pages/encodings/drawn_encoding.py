@@ -24,7 +24,7 @@ DRAWN_AXES = (1, 2)
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class DrawnEncoding:
     """An encoding with the initial values of `seed` in float64, and the length of its drawings."""
 
     spec: str
@@ -183,7 +183,7 @@ def _option(option: Option) -> str:
     return f"`{option.name}` ({words})" if words else f"`{option.name}`"
 
 
-def subject_of(spec: str, site: Site, length: int, seed: int) -> Subject:
+def subject_of(spec: str, site: Site, length: int, seed: int) -> DrawnEncoding:
     """The encoding of a spec; a file in it is executed. Raises UserError."""
     for path in files_of(spec):
         trust_code(path)
@@ -200,7 +200,7 @@ def subject_of(spec: str, site: Site, length: int, seed: int) -> Subject:
         torch.manual_seed(seed)
         encoding = build(spec, drawn_site)
     initialise(encoding, seed)
-    subject = Subject(spec, encoding.double(), length, seed)
+    subject = DrawnEncoding(spec, encoding.double(), length, seed)
     if not subject.axes:
         taken = ", ".join(map(str, encoding.axes)) or "none that all of its parts take"
         raise UserError(

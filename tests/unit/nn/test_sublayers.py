@@ -6,7 +6,7 @@ from torch import nn
 
 from jarilab.core.errors import UserError
 from jarilab.nn.dropout import Dropout, dropout
-from jarilab.nn.layers import FeedForward, Residual, TokenEmbedding
+from jarilab.nn.sublayers import FeedForward, Residual, TokenEmbedding
 
 WIDTH = 8
 

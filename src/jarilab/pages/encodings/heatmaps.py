@@ -137,7 +137,7 @@ class SmallMaps:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class HeatmapTable:
     """A small matrix as cells, with numbers up to PRINTED columns. limit: of the colour scale."""
 
     values: np.ndarray

@@ -2,8 +2,8 @@
 
 import torch
 
-from jarilab.pages.kit.blocks import unpacked
-from jarilab.pages.kit.images import picture_of
+from jarilab.pages.kit.data_blocks import unpacked
+from jarilab.pages.kit.image_data import picture_of
 from jarilab.positions.patches import PatchedImage
 
 
