@@ -13,13 +13,13 @@ FILE = Path(__file__).parent / "adversaries.py"
 BASES = {"Added", "Minded", "Table"}
 
 
-def test_every_one_is_tried() -> None:
+def test_every_adversary_is_tested() -> None:
     classes = set(re.findall(r"^class (\w+)\(", FILE.read_text(encoding="utf-8"), re.MULTILINE))
     assert classes - BASES == set(SEEN)
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_it_is_seen_through(name: str) -> None:
+def test_the_adversary_is_detected(name: str) -> None:
     law, words = SEEN[name]
     outcome = outcome_of(law, f"{FILE}:{name}")
     assert outcome.verdict == "broken", outcome

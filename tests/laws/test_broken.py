@@ -115,14 +115,14 @@ def test_every_law_is_broken_by_something(law: str) -> None:
 
 
 @pytest.mark.parametrize(("law", "name"), [(law, name) for law, names in RED.items() for name in names])
-def test_a_law_notices(law: str, name: str) -> None:
+def test_a_broken_encoding_breaks_its_law(law: str, name: str) -> None:
     outcome = outcome_of(law, f"{HERE / 'broken.py'}:{name}")
     assert outcome.verdict == "broken", outcome
     assert re.search(re.escape(RED[law][name]), outcome.detail), outcome.detail
 
 
 @pytest.mark.parametrize("name", ["Absolute", "Plane"])
-def test_sound_encodings_of_a_user_keep_all_laws(name: str) -> None:
+def test_correct_encodings_keep_all_laws(name: str) -> None:
     verdicts = {law: outcome.verdict for law, outcome in outcomes(name).items()}
     assert verdicts == dict.fromkeys(LAWS, "holds") | {
         "rotation keeps norms": "skipped",
@@ -132,7 +132,7 @@ def test_sound_encodings_of_a_user_keep_all_laws(name: str) -> None:
     }
 
 
-def test_an_encoding_for_causal_decoders_is_tried_there() -> None:
+def test_a_causal_only_encoding_is_tested_in_a_causal_stack() -> None:
     verdicts = outcomes("LooksBackOnly")
     assert not [outcome for outcome in verdicts.values() if outcome.verdict == "broken"]
     assert verdicts["cached decoding equals the full forward"].verdict == "holds"
@@ -140,12 +140,12 @@ def test_an_encoding_for_causal_decoders_is_tried_there() -> None:
     assert verdicts["padding changes no real token"].detail.endswith("in a causal stack")
 
 
-def test_what_an_encoding_does_to_torch_ends_with_its_laws() -> None:
+def test_global_changes_to_torch_are_undone() -> None:
     outcomes("SetsTheDefaultDtype")
     assert torch.get_default_dtype() is torch.float32
 
 
-def test_the_law_of_queries_without_a_key_notices_a_kernel_that_gives_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_for_a_query_without_a_key_breaks_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault: a causal mask between two sequences is taken for that of one, in which each query sees itself."""
 
     def of_one_sequence(mask: Mask | None, q_pos: Positions, k_pos: Positions) -> Any:
@@ -157,7 +157,7 @@ def test_the_law_of_queries_without_a_key_notices_a_kernel_that_gives_nan(monkey
     assert re.search("NaN or Inf in the output of .*, causal, from a sequence", outcome.detail)
 
 
-def test_a_crash_is_the_encodings_fault_and_is_named() -> None:
+def test_an_exception_breaks_the_law_and_is_named() -> None:
     law = "training and evaluation agree"
     detail = "raised ZeroDivisionError: by the length of nothing"
     assert outcomes("Crashes")[law] == Outcome(law, "broken", detail)

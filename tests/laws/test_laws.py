@@ -141,7 +141,7 @@ def test_laws_hold_with_a_power_of_two_heads(spec: str) -> None:
     assert not [outcome for outcome in check_encoding(spec, n_heads=8) if outcome.verdict == "broken"]
 
 
-def test_without_a_formula_it_says_how_to_give_one() -> None:
+def test_a_missing_formula_is_explained() -> None:
     outcome = outcome_of(FORMULA, "rotary+rotary:base=500")
     assert outcome.verdict == "skipped"
     assert "no formula is known; write jarilab.Oracle(score=" in outcome.detail
@@ -164,7 +164,7 @@ def test_options_that_a_decoder_refuses_are_the_users_mistake() -> None:
         check_encoding("t5:buckets=4,distance=2")
 
 
-def test_too_few_positions_for_the_laws_are_said_so() -> None:
+def test_too_few_positions_are_refused() -> None:
     with pytest.raises(UserError, match="the laws need 14 positions, and learned:positions=5 has 5; try more"):
         check_encoding("learned:positions=5")
 
@@ -181,12 +181,12 @@ def test_too_few_positions_for_the_laws_are_said_so() -> None:
         ("rotary2d@image", "the laws test encodings for all axes; try the parts of rotary2d@image without their @"),
     ],
 )
-def test_images_that_the_laws_cannot_look_at_are_said_so(spec: str, message: str) -> None:
+def test_unsupported_axes_are_refused(spec: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_encoding(spec)
 
 
-def test_laws_are_repeatable_and_leave_the_random_numbers_alone() -> None:
+def test_laws_are_reproducible_and_restore_the_random_state() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     first = check_encoding("learned")

@@ -22,7 +22,7 @@ def test_no_law_is_broken(name: str) -> None:
     assert not [outcome for outcome in check_encoding(f"{FILE}:{name}") if outcome.verdict == "broken"]
 
 
-def test_where_the_length_decides_is_said() -> None:
+def test_positions_where_the_length_matters_are_listed() -> None:
     steps = outcome_of("cached decoding equals the full forward", f"{FILE}:ByLength")
     assert steps.verdict == "holds"
     assert "not from position 1000 on; from position 5000 on" in steps.detail
@@ -31,11 +31,11 @@ def test_where_the_length_decides_is_said() -> None:
     assert "from position 0 on" not in steps.detail
 
 
-def test_a_bias_that_a_softmax_removes_is_no_idle_parameter() -> None:
+def test_a_bias_removed_by_the_softmax_is_not_idle() -> None:
     assert outcome_of("every parameter learns", f"{FILE}:Perceptron").verdict == "holds"
 
 
-def test_places_that_pytorch_refuses_are_said() -> None:
+def test_positions_refused_by_pytorch_are_reported() -> None:
     fractions = outcome_of("fractional positions are as claimed", f"{FILE}:PlainTable")
     assert fractions.verdict == "skipped"
     assert "say integer_only = True" in fractions.detail

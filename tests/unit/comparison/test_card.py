@@ -77,17 +77,17 @@ def test_no_name_becomes_markup(run: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_prints_or_writes(run: Path, tmp_path: Path) -> None:
-    said = command("card", run)
-    assert said.returncode == 0, said.stderr
-    assert said.stdout.startswith("---\nlibrary_name")
-    said = command("card", run, "--out", tmp_path / "README.md")
-    assert said.stdout == f"{tmp_path / 'README.md'}, {tmp_path / 'README-attention.png'}\n"
-    said = command("card", run, "--out", tmp_path / "new" / "folder" / "card.md")
-    assert (tmp_path / "new" / "folder" / "card-attention.png").exists(), said.stderr
-    said = command("card", run, "--out", tmp_path / "README.md" / "card.md")
-    assert (said.returncode, said.stderr.count("README.md/card.md cannot be written: ")) == (2, 1)
-    said = command("card", run, "--out", tmp_path)
-    assert (said.returncode, said.stderr.count("is a folder")) == (2, 1)
-    said = command("card", tmp_path / "nowhere")
-    assert said.returncode == 2
+    result = command("card", run)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("---\nlibrary_name")
+    result = command("card", run, "--out", tmp_path / "README.md")
+    assert result.stdout == f"{tmp_path / 'README.md'}, {tmp_path / 'README-attention.png'}\n"
+    result = command("card", run, "--out", tmp_path / "new" / "folder" / "card.md")
+    assert (tmp_path / "new" / "folder" / "card-attention.png").exists(), result.stderr
+    result = command("card", run, "--out", tmp_path / "README.md" / "card.md")
+    assert (result.returncode, result.stderr.count("README.md/card.md cannot be written: ")) == (2, 1)
+    result = command("card", run, "--out", tmp_path)
+    assert (result.returncode, result.stderr.count("is a folder")) == (2, 1)
+    result = command("card", tmp_path / "nowhere")
+    assert result.returncode == 2
     assert maps(jarilab.load(run)) == (tmp_path / "README-attention.png").read_bytes()

@@ -58,7 +58,7 @@ def test_lines_lie_where_their_numbers_are(pages: Pages) -> None:
     assert "CPU seconds" in page.locator("#of-loss svg").get_attribute("aria-label")
 
 
-def test_runs_of_one_encoding_have_its_colour_and_are_told_apart(pages: Pages) -> None:
+def test_runs_of_one_encoding_share_its_colour_and_differ_in_dashes(pages: Pages) -> None:
     one = pages.open(render([a_curve("runs/a"), a_curve("runs/b"), a_curve("runs/c", "sinusoidal")]), "#of-loss svg")
     other = pages.open(render([a_curve("runs/c", "sinusoidal"), a_curve("runs/b")]), "#of-loss svg")
 

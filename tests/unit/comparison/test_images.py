@@ -42,7 +42,7 @@ def payload(image_runs: Path) -> dict[str, Any]:
     return made | {"blind": blind_of(examples), "opening": lead_example(examples, NAMES)}
 
 
-def test_examples_are_their_images_with_what_is_expected_and_answered(pages: Pages, payload: dict[str, Any]) -> None:
+def test_examples_show_image_expected_and_actual_answer(pages: Pages, payload: dict[str, Any]) -> None:
     page = pages.open(render(payload), "#why")
     cards = page.locator(".gallery button")
     assert cards.count() == 2
@@ -72,7 +72,7 @@ def test_the_hero_shows_the_image_with_the_framed_row_over_it(pages: Pages, payl
     assert field["y"] + field["height"] < 900, "on the first screen"
 
 
-def test_the_image_beside_a_large_map_follows_the_cell(pages: Pages, payload: dict[str, Any]) -> None:
+def test_the_image_next_to_a_large_map_follows_the_cell(pages: Pages, payload: dict[str, Any]) -> None:
     page = pages.open(render(payload), "#large .field")
     page.locator("#large .field").first.focus()
     page.keyboard.press("ArrowDown")

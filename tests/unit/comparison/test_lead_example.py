@@ -26,7 +26,7 @@ def a_model(encoding: str, correct: bool | None, sites: list[dict[str, Any]] | N
     }
 
 
-def test_the_input_is_one_that_the_better_model_answers_and_the_blind_one_does_not() -> None:
+def test_the_lead_input_is_answered_by_the_better_model_alone() -> None:
     sides = [(True, True), (False, False), (False, True), (False, True)]
     examples = [{"models": [a_model("deaf", deaf), a_model("loud", loud)]} for deaf, loud in sides]
     opening = lead_example(examples, ["loud", "deaf"])
@@ -34,7 +34,7 @@ def test_the_input_is_one_that_the_better_model_answers_and_the_blind_one_does_n
     assert (opening["example"], opening["models"]) == (2, [0, 1]), "the first of these"
 
 
-def test_the_models_are_the_blind_one_and_the_best() -> None:
+def test_the_lead_models_are_the_one_without_positions_and_the_best() -> None:
     models = [a_model("loud", True), a_model("best", True), a_model("deaf", False)]
     assert blind_of([{"models": models}]) == "deaf"
     assert lead_example([{"models": models}], ["best", "loud", "deaf"])["models"] == [2, 1]
@@ -64,7 +64,7 @@ def test_the_cell_is_no_token_that_can_look_at_nothing_else() -> None:
         ((None, None), ("encoder.0", 1), False),
     ],
 )
-def test_the_head_is_the_one_without_which_the_answer_suffers_most(effects: Any, where: Any, measured: bool) -> None:
+def test_the_lead_head_has_the_largest_effect(effects: Any, where: Any, measured: bool) -> None:
     sites = [a_site(f"encoder.{layer}", of_layer) for layer, of_layer in enumerate(effects)]
     opening = lead_example([{"models": [a_model("loud", True, sites)]}], ["loud"])
     assert opening is not None
@@ -78,7 +78,7 @@ def test_the_cell_is_the_largest_weight() -> None:
     assert (opening["head"], opening["query"], opening["key"]) == (1, 1, 2)
 
 
-def test_nothing_is_opened_without_maps() -> None:
+def test_there_is_no_lead_example_without_maps() -> None:
     assert lead_example([], ["loud"]) is None
     assert lead_example([{"models": [a_model("loud", True, [])]}], ["loud"]) is None
     assert blind_of([]) is None

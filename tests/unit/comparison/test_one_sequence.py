@@ -40,7 +40,7 @@ def test_source_and_answer_are_the_rows_and_the_columns_of_each_map(pages: Pages
     assert "decoder self-attention" in page.locator("#controls").text_content()
 
 
-def test_no_ceiling_is_claimed_for_models_that_hear_order_by_their_mask(study: Path) -> None:
+def test_causal_models_have_no_ceiling(study: Path) -> None:
     opened = jarilab.load(study / "none-1")
     assert opened.task.one_sequence
     assert opened.task.ceiling() is None

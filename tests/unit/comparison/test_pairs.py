@@ -83,7 +83,7 @@ def test_so_it_is_of_shares_of_the_same_examples(held_out):
 
 
 @pytest.mark.parametrize(("encodings", "seeds"), [(2, 3), (5, 5), (8, 5)])
-def test_the_difference_that_is_told_is_seen_in_four_of_five_studies(encodings, seeds):
+def test_four_of_five_studies_detect_the_detectable_difference(encodings, seeds):
     chance = np.random.default_rng(1)
     numbers_MES = 0.3 * chance.standard_normal((400, encodings, seeds))
     told = []
@@ -156,7 +156,7 @@ def test_seeds_that_agree_by_chance_do_not_make_a_pair_sure():
     assert alone.ranked
 
 
-def test_what_is_no_share_and_does_not_differ_has_no_interval():
+def test_equal_values_that_are_no_shares_have_no_interval():
     pairs = compare_pairs({"a": [2.0, 2.0], "b": [1.0, 1.0]}, 1000, share=False)
     assert (pairs.differences[0].low, pairs.differences[0].high, pairs.detectable) == (None, None, None)
 

@@ -368,7 +368,7 @@ def test_numbers_without_a_json_word_become_null(payload: Payload) -> None:
 
 
 @pytest.mark.parametrize(("element", "directive"), [('script type="module"', "script-src"), ("style", "style-src")])
-def test_policy_names_the_hash_of_what_is_inlined(payload: Payload, element: str, directive: str) -> None:
+def test_the_policy_contains_the_hash_of_inlined_code(payload: Payload, element: str, directive: str) -> None:
     document = render(payload)
     found = re.search(rf"<{element}>(.*?)</", document, re.DOTALL)
     assert found
@@ -755,7 +755,7 @@ def test_bleu_is_drawn_as_it_is(open_report: Any) -> None:
         assert unfit not in words, f"{unfit} is a word of arithmetic"
 
 
-def test_trials_that_failed_are_told(open_report: Any) -> None:
+def test_failed_trials_are_listed(open_report: Any) -> None:
     payload = make_translation()
     payload["unfinished"] = [{"encoding": "none", "seed": 4, "reason": "ValueError: x\n  <b>y", "log": "none-4.log"}]
     page = open_report(payload)
@@ -800,7 +800,7 @@ def test_the_ceiling_is_passed_where_the_whole_interval_is_above_it(open_report:
     assert said.replace("\u00a0", " ") == "With positions 99.91 % right. Without: 4.36 %, at most 4.33 % on average."
 
 
-def test_lower_is_better_where_the_metric_says_so(open_report: Any) -> None:
+def test_lower_is_better_for_such_a_metric(open_report: Any) -> None:
     payload = make_language()
     page = open_report(payload)
     assert page.locator("h1").inner_text() == "Loss: rotary 1.2000, alibi 1.5000. Not ranked."
@@ -1018,7 +1018,7 @@ def test_print_shows_tables_and_hides_controls(open_report: Any, payload: Payloa
 # ------------------------------------------------------------------------------------------------ what it opens with
 
 
-def test_two_answers_and_their_maps_are_seen_first(open_report: Any, payload: Payload) -> None:
+def test_the_page_opens_with_two_answers_and_their_maps(open_report: Any, payload: Payload) -> None:
     example = payload["examples"][0]
     site = example["models"][2]["sites"][1]
     site["effects"][5] = 0.9
@@ -1054,7 +1054,7 @@ def test_both_answers_are_on_the_first_screen_of_a_phone(open_report: Any, paylo
     assert boxes[1]["y"] + boxes[1]["height"] < 700
 
 
-def test_the_opening_says_no_more_than_what_is_shown(open_report: Any, payload: Payload) -> None:
+def test_the_headline_claims_no_more_than_the_table(open_report: Any, payload: Payload) -> None:
     for example in payload["examples"]:
         for model in example["models"]:
             for site in model["sites"]:
@@ -1168,7 +1168,7 @@ def test_an_encoding_has_its_colour_in_every_report(open_report: Any) -> None:
     assert len(set(many.values())) == 5
 
 
-def test_encodings_of_one_colour_are_told_apart(open_report: Any) -> None:
+def test_encodings_of_one_colour_differ_in_marks(open_report: Any) -> None:
     names = [f"rotary:base={base}" for base in range(2, 200)]
     one, other = next(pair for pair in itertools.combinations(names, 2) if len(set(tones_of(pair).values())) == 1)
     page = open_report(make_payload({one: 0.9, other: 0.8}))
@@ -1176,7 +1176,7 @@ def test_encodings_of_one_colour_are_told_apart(open_report: Any) -> None:
     assert len({line.get_attribute("stroke-dasharray") for line in page.locator("#match-curve .line").all()}) == 2
 
 
-def test_accuracy_is_told_by_what_an_example_is_like(open_report: Any, payload: Payload) -> None:
+def test_accuracy_is_shown_by_part(open_report: Any, payload: Payload) -> None:
     page = open_report(payload)
     figure = page.locator("#parts figure")
     assert figure.locator("figcaption").inner_text().split("\n") == [
@@ -1203,7 +1203,7 @@ def test_accuracy_is_told_by_what_an_example_is_like(open_report: Any, payload: 
 # ------------------------------------------------------------------------------------------------ the payload's data
 
 
-def test_what_decides_the_budget_and_the_kind_of_model_are_told(tmp_path: Path) -> None:
+def test_budget_and_model_are_listed(tmp_path: Path) -> None:
     settings = {
         "task.lines": 40,
         "task.held_out": 5,
@@ -1269,7 +1269,7 @@ def test_the_language_of_the_report_stays_when_it_is_read_again(open_report: Any
     assert page.locator("#learning").bounding_box()["y"] < 900
 
 
-def test_the_cell_and_its_map_are_said_in_korean(open_report: Any) -> None:
+def test_the_cell_and_its_map_are_described_in_korean(open_report: Any) -> None:
     page = open_report(make_small_map())
     page.locator("#language button").click()
     page.locator("#large .field").first.focus()

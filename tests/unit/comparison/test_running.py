@@ -18,7 +18,7 @@ from jarilab.runs import metrics_log
 
 
 @given(trials=st.integers(1, 200), cores=st.integers(1, 128))
-def test_jobs_leave_no_core_idle_and_none_crowded(trials, cores):
+def test_jobs_use_every_core_equally(trials, cores):
     jobs = jobs_for(trials, cores)
     assert 1 <= jobs <= trials
     assert jobs >= min(trials, cores)
@@ -56,10 +56,10 @@ class Told(list):
         self.append((name, row))
 
 
-def test_rows_that_come_together_are_told_as_one(tmp_path, monkeypatch):
+def test_new_rows_are_merged(tmp_path, monkeypatch):
     (trial,) = Study.of("arithmetic", ["none"], 1, {}, "float32").trials(tmp_path)
     trial.folder.mkdir()
-    process, told, batches = Ended(None), Told(), [[2, 3, 4], [], [5, 6]]
+    process, reported, batches = Ended(None), Told(), [[2, 3, 4], [], [5, 6]]
 
     def write(steps):
         rows = [{"step": s, "loss": s / 2} | ({"measured": "3 %"} if s == 3 else {}) for s in steps]
@@ -74,10 +74,10 @@ def test_rows_that_come_together_are_told_as_one(tmp_path, monkeypatch):
 
     write([1])  # of a run that was cut off
     monkeypatch.setattr(processes, "start", lambda *_: process)
-    monkeypatch.setattr(running, "TrainingProgress", lambda names: told)
+    monkeypatch.setattr(running, "TrainingProgress", lambda names: reported)
     monkeypatch.setattr(running.time, "sleep", tick)
     train_all([trial], LocalProcesses(1))
-    assert told == [("none-1", {"step": 4, "loss": 2.0, "measured": "3 %"}), ("none-1", {"step": 6, "loss": 3.0})]
+    assert reported == [("none-1", {"step": 4, "loss": 2.0, "measured": "3 %"}), ("none-1", {"step": 6, "loss": 3.0})]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_rows_that_come_together_are_told_as_one(tmp_path, monkeypatch):
         (1, "jarilab: noted\nTraceback:\n  File\nValueError: x\n", "ValueError: x"),
     ],
 )
-def test_a_trial_that_fails_is_told_without_the_programs_name(tmp_path, monkeypatch, code, log, reason):
+def test_the_message_of_a_failed_trial_has_no_program_name(tmp_path, monkeypatch, code, log, reason):
     (trial,) = Study.of("arithmetic", ["none"], 1, {}, "float32").trials(tmp_path)
     (tmp_path / "none-1.log").write_text(log)
     monkeypatch.setattr(processes, "start", lambda *_: Ended(code))
@@ -128,7 +128,7 @@ def test_a_trial_that_another_process_trains_is_waited_for_and_goes_on(tmp_path,
     assert started == ["t5-1"]
 
 
-def test_a_trial_that_was_killed_is_told(tmp_path, monkeypatch):
+def test_a_killed_trial_is_reported(tmp_path, monkeypatch):
     (trial,) = Study.of("arithmetic", ["none"], 1, {}, "float32").trials(tmp_path)
     monkeypatch.setattr(processes, "start", lambda *_: Ended(-9))
     monkeypatch.setattr(running, "TrainingProgress", Told)
@@ -158,13 +158,13 @@ def test_each_trial_sees_the_gpu_that_the_fewest_others_use(tmp_path, monkeypatc
     assert least_used_gpu([], 0) is None
 
 
-def test_a_gpu_is_one_of_those_that_a_person_left(tmp_path, monkeypatch):
+def test_trials_use_the_visible_gpus(tmp_path, monkeypatch):
     (trial,) = Study.of("arithmetic", ["none"], 1, {}, "float32").trials(tmp_path)
-    told = []
+    reported = []
 
     def popen(command, *, env, stdin, **_):
         assert (command[3], stdin) == ("jarilab.cli.supervised_child", processes.subprocess.PIPE), "it ends with us"
-        told.append(env.get("CUDA_VISIBLE_DEVICES"))
+        reported.append(env.get("CUDA_VISIBLE_DEVICES"))
         raise InterruptedError
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -173,4 +173,4 @@ def test_a_gpu_is_one_of_those_that_a_person_left(tmp_path, monkeypatch):
         with pytest.raises(InterruptedError):
             start(trial, 0, 1)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7")
-    assert told == ["1", "GPU-7"]
+    assert reported == ["1", "GPU-7"]

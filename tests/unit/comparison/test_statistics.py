@@ -66,7 +66,7 @@ def test_the_interval_of_three_seeds_by_hand():
     assert interval.how == "95 % over 3 seeds (Student's t) and 1,000 examples (Wilson)"
 
 
-def test_seeds_alone_decide_where_there_are_many_examples():
+def test_with_many_examples_seeds_decide_alone():
     half = 4.302653 * 0.04 / math.sqrt(3)
     interval = mean_interval([0.50, 0.54, 0.58], held_out=10**12)
     assert (interval.low, interval.high) == pytest.approx((0.54 - half, 0.54 + half), rel=1e-6)
@@ -90,7 +90,7 @@ def test_seeds_that_agree_by_chance_have_the_interval_of_their_examples(share):
     assert interval.high - interval.low > 0.003
 
 
-def test_equal_seeds_say_nothing_of_what_is_no_share():
+def test_equal_seeds_without_shares_have_no_interval():
     interval = mean_interval([31.3, 31.3], 1000, share=False)
     assert (interval.mean, interval.low, interval.high) == (31.3, None, None)
     assert interval.how == "none: equal seeds, so nothing about others"
@@ -103,14 +103,14 @@ def test_the_interval_of_a_share_always_has_a_width_and_holds_the_mean(hits):
     assert interval.high - interval.low > 0.05
 
 
-def test_what_is_no_share_has_an_interval_without_ends_at_0_and_1():
+def test_the_interval_of_other_metrics_may_leave_0_to_1():
     interval = mean_interval([0.1, 31.3], 1000, share=False)
     half = 12.7062 * 15.6
     assert (interval.low, interval.high) == pytest.approx((15.7 - half, 15.7 + half), rel=1e-4)
     assert interval.how == "95 % over 2 seeds (Student's t)"
 
 
-def test_one_seed_says_nothing_of_what_is_no_share():
+def test_one_seed_without_shares_has_no_interval():
     interval = mean_interval([31.3], 1000, share=False)
     assert (interval.mean, interval.low, interval.high) == (31.3, None, None)
     assert interval.how == "none: one seed, so nothing about others"

@@ -92,7 +92,7 @@ def test_a_study_goes_on_with_more_encodings_and_seeds(tmp_path, trained):
         ({"train": False}, "no trial of .* is finished yet; `jarilab compare .*` trains them"),
     ],
 )
-def test_what_a_study_cannot_be_asked(tmp_path, trained, asked, message):
+def test_invalid_requests_of_a_study_are_refused(tmp_path, trained, asked, message):
     begun(tmp_path / "study")
     before = (tmp_path / "study" / "study.json").read_text()
     with pytest.raises(UserError, match=message):
@@ -101,7 +101,7 @@ def test_what_a_study_cannot_be_asked(tmp_path, trained, asked, message):
     assert trained == []
 
 
-def test_the_difference_to_another_study_in_the_folder_is_told(tmp_path, trained):
+def test_the_difference_to_another_study_in_the_folder_is_listed(tmp_path, trained):
     begun(tmp_path / "study")
     with pytest.raises(UserError) as error:
         jarilab.compare(
@@ -121,7 +121,7 @@ def test_the_same_study_with_other_encodings_is_no_other_study(tmp_path, trained
     assert trained == ["rotary-1"]
 
 
-def test_a_folder_without_a_study_is_told(tmp_path):
+def test_a_folder_without_a_study_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"is a folder and holds no study: it has no study\.json; name a task"):
         jarilab.compare(tmp_path, encodings=["none"], out=tmp_path / "out")
 
@@ -143,7 +143,7 @@ def test_a_task_needs_encodings_and_a_folder(tmp_path):
         (lambda record: record["experiment"].pop("seed"), "seed"),
     ],
 )
-def test_a_damaged_study_is_told(tmp_path, change, message):
+def test_a_damaged_study_is_refused(tmp_path, change, message):
     begun(tmp_path / "study")
     path = tmp_path / "study" / "study.json"
     record = json.loads(path.read_text())
@@ -153,7 +153,7 @@ def test_a_damaged_study_is_told(tmp_path, change, message):
         jarilab.compare(tmp_path / "study")
 
 
-def test_a_study_that_names_a_file_is_not_executed_unless_told(tmp_path):
+def test_code_that_a_study_names_needs_trust(tmp_path):
     begun(tmp_path / "study")
     evil = tmp_path / "evil.py"
     evil.write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()")

@@ -204,7 +204,7 @@ def test_every_trial_is_a_line_of_csv_with_its_command(trials):
     assert [row["command"] for row in rows] == [row["command"] for row in table["trials"]]
 
 
-def test_latex_escapes_what_means_something_to_it(trials):
+def test_latex_escapes_special_characters(trials):
     table = tabulate(trials, trials[0].experiment.resolved.build_task())
     table["encodings"][1]["encoding"] = "my_encoding.py:Mine{50%}\\input~^&#$"
     table["describe"] = "two\nlines"

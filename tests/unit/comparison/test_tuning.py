@@ -67,7 +67,7 @@ def test_rates_that_cannot_be(tmp_path, rates):
     assert not (tmp_path / "study").exists()
 
 
-def test_a_rate_that_is_given_cannot_be_tuned_values(tmp_path):
+def test_a_fixed_rate_cannot_be_tuned(tmp_path):
     settings = {"training.lr": 0.1}
     with pytest.raises(UserError, match=r"the learning rate is tuned.*omit training\.lr"):
         jarilab.compare(TASK, tmp_path / "study", encodings=["none"], rates=[0.1, 0.2], settings=settings)

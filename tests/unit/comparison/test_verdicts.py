@@ -11,8 +11,8 @@ def verdict_of(metric, **values):
     """The judged pair of two encodings."""
     metric = METRICS[metric]
     pairs = compare_pairs(values, 1000, share=metric.share)
-    (found,) = pairs.differences
-    return pair_row(found, metric, pairs.seeds)
+    (row,) = pairs.differences
+    return pair_row(row, metric, pairs.seeds)
 
 
 @pytest.mark.parametrize(
@@ -27,15 +27,15 @@ def verdict_of(metric, **values):
     ],
 )
 def test_verdicts(a, b, verdict):
-    found = verdict_of("exact_match", a=a, b=b)
-    assert found["verdict"] == verdict
-    assert found["better"] == (verdict[0] if verdict.endswith("is better") else None)
-    assert (found["first"], found["second"]) == ("a", "b")
-    assert found["difference"] == pytest.approx(sum(a) / len(a) - sum(b) / len(b))
+    row = verdict_of("exact_match", a=a, b=b)
+    assert row["verdict"] == verdict
+    assert row["better"] == (verdict[0] if verdict.endswith("is better") else None)
+    assert (row["first"], row["second"]) == ("a", "b")
+    assert row["difference"] == pytest.approx(sum(a) / len(a) - sum(b) / len(b))
     if len(a) == 1:
-        assert (found["low"], found["high"]) == (None, None)
+        assert (row["low"], row["high"]) == (None, None)
     else:
-        assert found["low"] < found["difference"] < found["high"]
+        assert row["low"] < row["difference"] < row["high"]
 
 
 @pytest.mark.parametrize(
@@ -49,33 +49,35 @@ def test_verdicts(a, b, verdict):
         ("loss", [1.5, 1.5], [1.4, 1.4], "the seeds do not differ at all, so not ranked"),
     ],
 )
-def test_verdicts_go_by_what_is_better(metric, a, b, verdict):
+def test_verdicts_follow_the_direction_of_the_metric(metric, a, b, verdict):
     assert verdict_of(metric, a=a, b=b)["verdict"] == verdict
 
 
-def test_the_number_of_pairs_and_the_power_are_said():
+def test_the_number_of_pairs_and_the_power_are_described():
     values = {name: [0.5, 0.52, 0.51] for name in "abcdef"}
     values["f"] = [0.9, 0.91, 0.94]
-    told = describe_pairs(compare_pairs(values, 1000), 1000, METRICS["exact_match"])
-    assert (told["count"], told["seeds"]) == (15, 3)
-    assert told["correction"] == (
+    description = describe_pairs(compare_pairs(values, 1000), 1000, METRICS["exact_match"])
+    assert (description["count"], description["seeds"]) == (15, 3)
+    assert description["correction"] == (
         "15 pairs: all intervals hold together in 95 % of studies (Tukey's range over 3 paired seeds and 1,000 "
         "examples), so at most 5 % call any two equal encodings different."
     )
-    assert told["power"] == (
-        f"With 3 seeds and such noise, a true difference of {100 * told['seen']:.2f} percentage points would have been "
-        "seen in four of five studies."
+    assert description["power"] == (
+        f"With 3 seeds and such noise, a true difference of {100 * description['seen']:.2f} percentage points would "
+        "have been seen in four of five studies."
     )
 
 
-def test_one_pair_of_what_is_no_share():
+def test_one_pair_of_another_metric():
     pairs = compare_pairs({"a": [20.0, 21.0], "b": [30.0, 30.5]}, 1000, share=False)
-    told = describe_pairs(pairs, 1000, METRICS["bleu"])
-    assert told["correction"].startswith("1 pair: all intervals hold together in 95 % of studies (Tukey's range over 2")
-    assert "examples" not in told["correction"]
-    assert f"a true difference of {told['seen']:.2f} would" in told["power"]
+    description = describe_pairs(pairs, 1000, METRICS["bleu"])
+    assert description["correction"].startswith(
+        "1 pair: all intervals hold together in 95 % of studies (Tukey's range over 2"
+    )
+    assert "examples" not in description["correction"]
+    assert f"a true difference of {description['seen']:.2f} would" in description["power"]
 
 
-def test_nothing_is_said_of_one_seed():
-    told = describe_pairs(Pairs([], 1, None), 1000, METRICS["exact_match"])
-    assert told == {"count": 0, "seeds": 1, "seen": None, "correction": None, "power": None}
+def test_one_seed_has_no_description():
+    description = describe_pairs(Pairs([], 1, None), 1000, METRICS["exact_match"])
+    assert description == {"count": 0, "seeds": 1, "seen": None, "correction": None, "power": None}

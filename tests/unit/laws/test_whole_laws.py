@@ -175,7 +175,7 @@ def test_a_fault_is_found_by_its_law(fault):
     assert verdicts[FAULTS[fault]] == "broken"
 
 
-def test_a_step_that_forgets_padding_is_found_by_one_law_alone():
+def test_a_step_that_ignores_padding_breaks_one_law():
     broken = {one.law for one in check_model(Small("caches after padding")) if one.verdict == "broken"}
     assert broken == {"cached steps after left padding equal rows alone"}
 
@@ -204,7 +204,7 @@ def test_padding_that_is_read_is_found_on_the_right():
     assert verdicts["no token sees a later one"] == "skipped"
 
 
-def test_a_model_that_writes_without_a_cache_is_asked_for_its_future_when_it_is_said_to():
+def test_causal_true_tests_a_model_without_a_cache():
     verdicts = {one.law: one for one in check_model(Optional(), causal=True)}
     assert verdicts["no token sees a later one"].verdict == "broken"
     assert "causal=True" in {one.law: one for one in check_model(Optional())}["no token sees a later one"].detail
@@ -224,12 +224,12 @@ class Unstored(nn.Module):
         return super().load_state_dict({name: each.round() for name, each in state.items()})
 
 
-def test_what_is_lost_in_a_state_is_found():
+def test_tensors_missing_from_the_state_dict_are_detected():
     verdicts = {one.law: one.verdict for one in check_model(Unstored())}
     assert verdicts["state_dict holds all of it"] == "broken"
 
 
-def test_what_cannot_be_asked_is_told():
+def test_a_model_must_say_what_it_reads():
     with pytest.raises(UserError, match="give vocab_size="):
         check_model(nn.Linear(3, 3))
     image = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
@@ -247,7 +247,7 @@ class Says(Unstored):
         return self.says(self.table(ids))
 
 
-def test_scores_that_are_none_are_told():
+def test_scores_of_nan_are_reported():
     first = check_model(Says(lambda x: x * float("nan")))[0]
     assert (first.verdict, "its scores are NaN" in first.detail) == ("broken", True)
 
@@ -262,7 +262,7 @@ def test_scores_that_are_none_are_told():
         ),
     ],
 )
-def test_a_model_that_cannot_be_asked_breaks_no_law(says, message):
+def test_a_model_that_cannot_be_called_breaks_no_law(says, message):
     with pytest.raises(UserError, match=message):
         check_model(Says(says))
 
@@ -423,7 +423,7 @@ class Pairs(nn.Module):
         return self.score(self.read(src).mean(1, keepdim=True) + written + so_far)
 
 
-def test_a_module_of_two_sequences_is_asked():
+def test_a_module_of_two_sequences_is_tested():
     expected = {law: "holds" if law in ALWAYS | {AHEAD} else "skipped" for law in LAWS}
     assert {one.law: one.verdict for one in check_model(Pairs())} == expected
     assert [one.law for one in check_model(Pairs(ahead=True)) if one.verdict == "broken"] == [AHEAD]
@@ -434,7 +434,7 @@ class Masked(Unstored):
         return self.table(ids) * mask
 
 
-def test_a_mask_that_must_be_given_is_no_second_sequence():
+def test_a_required_mask_is_no_second_sequence():
     with pytest.raises(UserError, match=r"Masked could not be called with model\(ids=\(3, 11\)\)"):
         check_model(Masked())
 
@@ -464,7 +464,7 @@ def test_tensors_outside_of_the_state_are_named():
         (nn.Flatten, {"image": (0, 1, 2)}, r"expected image=\(C, H, W\) of 1 or more each"),
     ],
 )
-def test_what_is_no_model_to_ask_is_a_sentence(make, options, message):
+def test_invalid_models_are_refused(make, options, message):
     with pytest.raises(UserError, match=message):
         check_model(make(), **options)
 
@@ -480,10 +480,10 @@ test_of_a_person = model_laws(Small)
 def test_the_command_checks_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders.bert(tmp_path / "bert")
-    said = command("laws", "--model", "bert")
-    assert (said.returncode, said.stderr) == (0, "")
-    assert "holds    right padding changes nothing: off by" in said.stdout
-    assert " 0 broken," in said.stdout
+    result = command("laws", "--model", "bert")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "holds    right padding changes nothing: off by" in result.stdout
+    assert " 0 broken," in result.stdout
     for words, message in {
         (): "name one: jarilab laws rotary, or jarilab laws --model FOLDER",
         ("rotary", "--model", "bert"): "name one",
@@ -495,6 +495,6 @@ def test_the_command_checks_a_folder(tmp_path, monkeypatch):
 
 def test_the_command_checks_a_run(tmp_path):
     train(tmp_path / "run", tiny("rotary"))
-    said = command("laws", "--model", tmp_path / "run")
-    assert (said.returncode, said.stderr) == (0, "")
-    assert "holds    cached steps equal the full forward: off by" in said.stdout
+    result = command("laws", "--model", tmp_path / "run")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "holds    cached steps equal the full forward: off by" in result.stdout

@@ -129,7 +129,7 @@ def cluster(folder, **resources):
     return Cluster(folder, "slurm", Resources(**resources), limit=4)
 
 
-def test_all_trials_are_one_array_with_what_was_asked_for(tmp_path, slurm):
+def test_all_trials_are_one_array_with_their_resources(tmp_path, slurm):
     trials = study_of(tmp_path / "study").trials(tmp_path / "study")
     asked = {"partition": "long", "time": "1-12", "gpus": 1, "memory": "8G", "cpus": 2, "account": "lab", "qos": "low"}
     begun = cluster(tmp_path / "study", **asked).start(trials, {})
@@ -142,7 +142,7 @@ def test_all_trials_are_one_array_with_what_was_asked_for(tmp_path, slurm):
     assert all(b"jarilab.comparison.launchers.job" in path.read_bytes() for path in pickles), "the function is a name"
 
 
-def test_a_driver_that_died_before_it_was_told_the_number_submits_nothing_again(tmp_path, slurm):
+def test_a_driver_that_died_during_a_submission_submits_nothing_again(tmp_path, slurm):
     folder = tmp_path / "study"
     trials = study_of(folder).trials(folder)
     engine = cluster(folder)
@@ -153,7 +153,7 @@ def test_a_driver_that_died_before_it_was_told_the_number_submits_nothing_again(
     assert jobs_alive(folder) == {"none-1": TrialJob("9_0", "training"), "t5-1": TrialJob("9_1", "queued")}
 
 
-def test_jarilab_runs_tells_what_is_queued(tmp_path, slurm):
+def test_jarilab_runs_lists_queued_trials(tmp_path, slurm):
     study_of(tmp_path / "study")
     cluster(tmp_path / "study")
     jobs_file.keep(tmp_path / "study", Submission("slurm", "jari-abc", ("none-1", "t5-1"), "9"))
@@ -162,7 +162,7 @@ def test_jarilab_runs_tells_what_is_queued(tmp_path, slurm):
     assert (one.run, one.progress) == (str(tmp_path / "study" / "t5-1"), "queued, job 9_1")
 
 
-def test_nothing_is_submitted_while_the_queue_cannot_be_asked(tmp_path, slurm):
+def test_nothing_is_submitted_while_the_queue_does_not_respond(tmp_path, slurm):
     trials = study_of(tmp_path / "study").trials(tmp_path / "study")
     engine = cluster(tmp_path / "study")
     jobs_file.keep(tmp_path / "study", Submission("slurm", "jari-abc", ("none-1", "t5-1"), "9"))
@@ -172,7 +172,7 @@ def test_nothing_is_submitted_while_the_queue_cannot_be_asked(tmp_path, slurm):
     assert not (slurm / "names").exists()
 
 
-def test_a_partition_that_does_not_exist_is_told_with_those_that_do(tmp_path, slurm):
+def test_a_wrong_partition_is_refused_with_the_existing_ones(tmp_path, slurm):
     folder = tmp_path / "study"
     trials = study_of(folder).trials(folder)
     with pytest.raises(UserError, match=r"Invalid partition.*expected --partition debug or long, got nowhere"):
@@ -207,7 +207,7 @@ COMPARE = ["compare", TASK, "--encodings", "none", "--out", "study", "--d-model"
     ],
     ids=["slurm", "alone", "time", "memory", "partition", "kind"],
 )
-def test_what_cannot_be_asked_of_a_cluster(words, told, tmp_path, monkeypatch, capsys):
+def test_invalid_resources_are_refused(words, told, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "")
     assert main([*COMPARE, *words]) == 2
