@@ -106,7 +106,7 @@ def verb(name: str) -> Iterator[tuple[str, str]]:
     else:
         if not commands.summary(name).endswith("."):
             yield file, "a docstring, whose first line says what the verb does"
-        if "RUN" in parser_of(name, []).words and name not in {
+        if "RUN" in parser_of(name, []).usage_words and name not in {
             line[0] for line in commands_on(ROOT, "", ROOT).values()
         }:
             yield "tests/drills/hostile.py", f"{name} and {name} --help in commands_on: a run may be hostile"

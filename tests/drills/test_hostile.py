@@ -47,7 +47,7 @@ def test_every_option_that_takes_a_run_is_in_the_drill() -> None:
         for flag in set(FROM_A_RUN) & set(parser_of(verb, []).flags):
             named = [line for line in words if line[0] == verb and flag in line]
             assert named or (verb, flag) == ("compare", "--model"), f"{verb} {flag}: add it to commands_on"
-        if "RUN" in parser_of(verb, []).words:
+        if "RUN" in parser_of(verb, []).usage_words:
             assert [verb, "--help"] in [[line[0], line[-1]] for line in words], f"{verb}: add it to commands_on"
 
 

@@ -88,7 +88,7 @@ def test_a_study_goes_on_with_more_encodings_and_seeds(tmp_path, trained):
         ({"encodings": ["alibi"]}, r"the study has none, t5; what is added .* --encodings \+alibi"),
         ({"seeds": 1}, "the study has 2 seeds, got 1; give more"),
         ({"encodings": ["+alibbi"]}, "unknown encoding 'alibbi'; did you mean 'alibi'"),
-        ({"settings": {"model.d_model": 8}}, "holds a study, which has its settings"),
+        ({"settings": {"model.d_model": 8}}, "is a study, whose settings are fixed; pass"),
         ({"train": False}, "no trial of .* is finished yet; `jarilab compare .*` trains them"),
     ],
 )
@@ -127,9 +127,7 @@ def test_a_folder_without_a_study_is_refused(tmp_path):
 
 
 def test_a_task_needs_encodings_and_a_folder(tmp_path):
-    with pytest.raises(
-        UserError, match="arithmetic is compared under encodings, into a folder; give encodings and out"
-    ):
+    with pytest.raises(UserError, match="expects encodings and a folder for arithmetic; pass encodings and out"):
         jarilab.compare("arithmetic", tmp_path)
 
 
