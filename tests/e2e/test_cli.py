@@ -406,7 +406,7 @@ MISTAKES = {
     "infinite": ([*TRAIN, "--set", "training.clip=inf"], "training: clip: input should be a finite number; got 'inf'"),
     "flag": ([*TRAIN, "--sed", "3"], f"arguments: --sed 3; did you mean --seed? see `jarilab train {TASK} --help`"),
     "setting flag": ([*TRAIN, "--d-modle", "16"], "unrecognized arguments: --d-modle 16; did you mean --d-model? see"),
-    "device": ([*TRAIN, "--device", "cuda"], "finds no accelerator here; use --device cpu or auto"),
+    "device": ([*TRAIN, "--device", "cuda"], "finds no accelerator; use --device cpu or auto"),
     "layers": ([*TRAIN, "--n-layers", "3"], "did you mean --n-encoder-layers or --n-decoder-layers? see"),
     "setting twice": (
         [*TRAIN, "--d-model", "16", "--set", "model.d_model=32"],
