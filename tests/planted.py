@@ -75,7 +75,7 @@ FAULTS = [
         "encodings",
         "(queries * distances, distances - 1, 1)",
         "(queries * distances, distances, 1)",
-        "unit/encodings/test_hooks.py",
+        "unit/encodings/test_skew.py",
     ),
     # Layers
     Fault("nn", "(smoothing - 1) * share_R1", "-share_R1", "unit/nn/test_loss.py"),
