@@ -85,16 +85,16 @@ class OfOneSource:
 
 
 class KVCache(OfOneSource):
-    """The caches of a stack: `own[i]` for self-attention of layer i, `source[i]` for its cross-attention.
+    """The caches of a stack: `target[i]` for self-attention of layer i, `source[i]` for its cross-attention.
 
-    positions: of the keys in `own`; None if there are none. writes: the stack that used the cache, and its fast path
+    positions: of the keys in `target`; None if there are none. writes: the stack that used the cache, and its fast path
     for one more token (`models/one_token.py`).
     """
 
     def __init__(self, n_layers: int):
         self.writes: tuple[object, object] | None = None
         self.positions: Positions | None = None
-        self.own = [LayerCache() for _ in range(n_layers)]
+        self.target = [LayerCache() for _ in range(n_layers)]
         self.source = [LayerCache() for _ in range(n_layers)]
 
     def check_sources(self, sources: int) -> None:
@@ -116,7 +116,7 @@ class KVCache(OfOneSource):
 
         sources: None keeps all.
         """
-        for cache in self.own:
+        for cache in self.target:
             cache.select(rows)
         if sources is not None:
             for cache in self.source:

@@ -199,28 +199,28 @@ def unpack_options(
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         hints = typing.get_type_hints(function, include_extras=True)
         signature = inspect.signature(function)
-        *own, group = signature.parameters.values()
-        (keywords,) = typing.get_args(hints.pop(group.name))
-        kinds = typing.get_type_hints(keywords, include_extras=True)
+        *parameters, group = signature.parameters.values()
+        (typed_dict,) = typing.get_args(hints.pop(group.name))
+        kinds = typing.get_type_hints(typed_dict, include_extras=True)
         omitted = {name: value for name, value in vars(defaults).items() if name in kinds}
         shared = [
             inspect.Parameter(name, group.KEYWORD_ONLY, default=value, annotation=kinds[name])
             for name, value in omitted.items()
         ]
-        named = [one for one in own if one.kind is one.KEYWORD_ONLY]
-        unnamed = [one for one in own if one.kind is not one.KEYWORD_ONLY]
+        named = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
+        unnamed = [one for one in parameters if one.kind is not one.KEYWORD_ONLY]
         options = [*named, *shared] if own_first else [*shared, *named]
         flat = signature.replace(parameters=[*unnamed, *options])
 
         @wraps(function)
-        def given_all(*args: P.args, **given: P.kwargs) -> T:
-            flat.bind(*args, **given)  # for Python's own words about a keyword that is not there
-            return function(*args, **omitted | given)  # type: ignore[arg-type]
+        def with_defaults(*args: P.args, **keywords: P.kwargs) -> T:
+            flat.bind(*args, **keywords)  # raises Python's own TypeError for an unknown keyword
+            return function(*args, **omitted | keywords)  # type: ignore[arg-type]
 
-        given_all.__signature__ = flat  # type: ignore[attr-defined]
-        given_all.__annotations__ = hints | kinds
-        given_all.__doc__ = type(defaults).__doc__
-        return given_all
+        with_defaults.__signature__ = flat  # type: ignore[attr-defined]
+        with_defaults.__annotations__ = hints | kinds
+        with_defaults.__doc__ = type(defaults).__doc__
+        return with_defaults
 
     return decorate
 
@@ -250,11 +250,11 @@ def _meanings(doc: str, names: Sequence[str]) -> dict[str, str]:
 
 
 def read_options(
-    owner: str, options: Mapping[str, Option], given: Mapping[str, Any]
+    owner: str, options: Mapping[str, Option], values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Check and convert options. Raises UserError, with a suggestion for a misspelt name."""
     read = {}
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in options:
             match = closest_match(name, options)
             guess = f" did you mean {match!r}?" if match else ""

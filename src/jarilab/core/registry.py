@@ -171,9 +171,11 @@ class Registry:
         return sorted(alias for alias, meant in self._aliases.items() if meant == name)
 
     def spec(self, text: str) -> Spec:
-        """Read `name`, `name:key=value,key=value` or `file.py:Class:key=value`; `file.py` alone where one class in it
-        is of this kind. The name that comes back is the registered one. Raises UserError, also for a file that
-        `trust_code` was not told of: to take a class from it is to execute it."""
+        """Read `name`, `name:key=value,...` or `file.py:Class:key=value`.
+
+        `file.py` is enough if one class in it is of this kind. The spec has the registered name. Raises UserError, also
+        for files that are not trusted, since reading a class executes its file.
+        """
         typed, _, rest = text.strip().partition(":")
         path = spec_file(text)
         if path is None:

@@ -46,9 +46,9 @@ class GraphCache:
     writes: Any = None
 
     def __init__(
-        self, own: Sequence[GraphLayerCache], source: Sequence[GraphLayerCache], k_pos: Positions
+        self, target: Sequence[GraphLayerCache], source: Sequence[GraphLayerCache], k_pos: Positions
     ):
-        self.own, self.source, self.k_pos = list(own), list(source), k_pos
+        self.target, self.source, self.k_pos = list(target), list(source), k_pos
 
     def belong_to(self, origin: object) -> None:
         """Accept any source: the caller of the graph passes its keys."""
@@ -176,7 +176,7 @@ class EncoderDecoderParts(Exportable):
         keep = Input("keep", ("batch", "source"), keep_BK)
         read = [Input("ids", ("batch", "source"), ids_BK), keep]
         of_source = _cache_inputs("source", [layer.filled() for layer in cache.source], "source")
-        past = _cache_inputs("past", [layer.filled() for layer in cache.own], "before")
+        past = _cache_inputs("past", [layer.filled() for layer in cache.target], "before")
         inputs = [Input("ids", ("batch", "step"), ids_BL), keep, *past, *of_source]
         encoder = Part("encoder", SourceKeys(self.plain), read, [one.name for one in of_source])
         decoder = Part("decoder", StepOnSource(self.plain), inputs, _written(past))
@@ -228,7 +228,7 @@ class LanguageModelParts(Exportable):
         cache = self.plain.new_cache()
         before_BL = _drawn(self._vocabulary, ROWS, before)
         self.plain.step(self.plain.start(None), before_BL, counted(0, before, "target"), cache)
-        past = _cache_inputs("past", [layer.filled() for layer in cache.own], "before")
+        past = _cache_inputs("past", [layer.filled() for layer in cache.target], "before")
         past_keep = Input("past.keep", ("batch", "before"), torch.ones(ROWS, before).bool())
         keep = Input("keep", ("batch", "step"), torch.ones(ROWS, STEP).bool())
         past = [past_keep, *past]

@@ -81,9 +81,9 @@ class CausalStack(nn.Module):
         )
         x_BLD = self.embedding_norm(self.encoding.embed(x, positions))
         if cache is not None and writes is not None:
-            return self.norm(writes(x_BLD, geometries, cache.own))
+            return self.norm(writes(x_BLD, geometries, cache.target))
         for i, (layer, geometry) in enumerate(zip(self.in_order(), geometries, strict=True)):
-            x_BLD = layer(x_BLD, geometry, None if cache is None else cache.own[i])
+            x_BLD = layer(x_BLD, geometry, None if cache is None else cache.target[i])
         return self.norm(x_BLD)
 
     def in_order(self) -> list[EncoderLayer]:
@@ -100,7 +100,7 @@ class CausalStack(nn.Module):
             # Of what was read in order, a new token sees the last window - 1 at most.
             first = held.length - (window - 1)
             cache.positions = held.slice(first, held.length)
-            cache.own = [layer.since(first) for layer in cache.own]
+            cache.target = [layer.since(first) for layer in cache.target]
         return cache.extend(new)
 
 

@@ -183,9 +183,9 @@ class Decoder(nn.Module):
         writes = one_token(self, self.in_order, x_RQD, cache)
         # The first token finds no keys of the source yet.
         if cache is not None and writes is not None and cache.source[0].length:
-            return self.norm(writes(x_RQD, self_geometries, cross, cache.own, cache.source))
+            return self.norm(writes(x_RQD, self_geometries, cross, cache.target, cache.source))
         for i, layer in enumerate(self.layers):
-            caches = (None, None) if cache is None else (cache.own[i], cache.source[i])
+            caches = (None, None) if cache is None else (cache.target[i], cache.source[i])
             x_RQD = layer(x_RQD, memory, self_geometries[i], cross[i], *caches)
         return self.norm(x_RQD)
 

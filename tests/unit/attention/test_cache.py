@@ -36,7 +36,7 @@ def test_selected_rows_keep_their_own_positions():
     cache = KVCache(1)
     index_BL1 = torch.tensor([[3, 4], [50, 51], [7, 9]]).unsqueeze(-1)
     cache.extend(Positions(index_BL1, torch.arange(2)))
-    cache.own[0].append(torch.randn(3, 1, 2, 4), torch.randn(3, 1, 2, 4))
+    cache.target[0].append(torch.randn(3, 1, 2, 4), torch.randn(3, 1, 2, 4))
     cache.select(torch.tensor([2, 0, 0]))
     assert cache.positions.index().tolist() == [[7, 9], [3, 4], [3, 4]]
     later = Positions(torch.tensor([[10], [5], [6]]).unsqueeze(-1), torch.arange(2, 3))

@@ -159,9 +159,9 @@ def test_a_cache_far_beyond_the_window_stays_small_and_right(window, encoding):
     for size in (1, 3, 10):
         scores, cache = stepwise(model, ids, [size] * (60 // size))
         torch.testing.assert_close(scores, whole, **NEAR)
-        assert {layer.length for layer in cache.own} == {window - 1 + size}
+        assert {layer.length for layer in cache.target} == {window - 1 + size}
         assert cache.positions.order.tolist() == list(range(60))[-(window - 1 + size) :]
-        room = {layer.filled()[0].untyped_storage().nbytes() for layer in cache.own}
+        room = {layer.filled()[0].untyped_storage().nbytes() for layer in cache.target}
         assert max(room) <= 2 * (window - 1 + size) * BATCH * 24 * 8, "room may be doubled, no more"
 
 
@@ -335,7 +335,7 @@ def test_mistakes_with_a_prompt_are_told():
         model.start(behind)
     with pytest.raises(UserError, match="give each document a row of its own"):
         model.start(Tokens(prompts.ids, prompts.positions, documents=prompts.ids))
-    with pytest.raises(UserError, match=r"expected an order from 5 on, got 0; pass places=jarilab\.after"):
+    with pytest.raises(UserError, match=r"expected an order from 5 on, got 0; pass places=jarilab\.positions_after"):
         greedy(model, prompts, first=1, end=2, padding=0, longest=3)
     with pytest.raises(UserError, match="expected a multiple of 2, got 3"):
         model.step(model.start(prompts), torch.ones(3, 1, dtype=torch.long), Positions.sequence(1, 5), None)

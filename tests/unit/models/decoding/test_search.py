@@ -172,7 +172,7 @@ def test_hypotheses_beside_each_other_score_like_the_source_repeated(spec, read)
     found = [model.step(state, ids[:, i : i + read], pos.slice(i, i + read), cache) for i in range(0, 3, read)]
     torch.testing.assert_close(torch.cat(found, 1), wanted)
     assert cache.source[0].rows == 3, "keys of the source are repeated"
-    assert cache.own[0].rows == 6
+    assert cache.target[0].rows == 6
 
 
 @pytest.mark.parametrize("batched", [False, True], ids=["places shared", "places of each row"])
