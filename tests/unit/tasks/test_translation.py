@@ -529,9 +529,8 @@ def test_a_run_is_not_measured_on_lines_of_changed_training_files(
     try:
         with pytest.raises(
             UserError,
-            match=rf"^{run} held out a part of {files[0]} and {files[1]} as it was when training began; now it is "
-            r"another text, of which the model may have seen any part: 'sha256 \w+' then, 'sha256 \w+' now; put the "
-            r"old one back, or name what to measure on with --data$",
+            match=rf"^{run}: expected {files[0]} and {files[1]} as they were at training, 'sha256 \w+', "
+            r"got 'sha256 \w+'\. .*; restore the files, or measure on others with --data$",
         ):
             jarilab.evaluate(run, threads=1)
         other = written(tmp_path, [("drei", "three")], "other")
