@@ -24,7 +24,15 @@ from jarilab.laws.checks import BrokenError, SkippedError
 from jarilab.laws.law_subject import Subject
 from jarilab.laws.rules import BASIC_LAWS, FORMULA, LAWS
 
-__all__ = ["FORMULA", "LAWS", "Oracle", "Outcome", "check_encoding", "contained", "judge"]
+__all__ = [
+    "FORMULA",
+    "LAWS",
+    "Oracle",
+    "Outcome",
+    "check_encoding",
+    "isolated_torch_state",
+    "run_law",
+]
 
 
 Asked = TypeVar("Asked")

@@ -35,7 +35,7 @@ class CallAdapter(Protocol):
     steps_differ: str | None
     """Why steps with a cache are no full forward, where that is meant to be so."""
 
-    def call(self, model: nn.Module, given: dict[str, Any]) -> Any:
+    def call(self, model: nn.Module, arguments: dict[str, Any]) -> Any:
         """The output of this model, or of a copy of it."""
         ...
 
