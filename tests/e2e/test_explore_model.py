@@ -77,20 +77,20 @@ def test_a_run_of_jari_beside_a_model(models, here):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "name one: jarilab explore runs/add, or jarilab explore --model FOLDER --input TEXT"),
-        (("--model", "bert"), "--model reads what --input says; add it"),
+        ((), "jarilab explore --model FOLDER --input TEXT"),
+        (("--model", "bert"), "--input; add it"),
         (("--model", "nowhere", "--input", "a"), "nowhere is no folder"),
         (
             ("--model", "bert", "--input", "a", "--step", "1"),
-            "--step is for runs of jari alone; omit it beside --model",
+            "--step works with runs only, not with --model; omit it",
         ),
         (
             ("--model", "bert", "--input", "a", "--save", "new/"),
-            "is one file; expected such as page.html, got --save new/",
+            "got --save new/; write such as --save page.html",
         ),
-        (("--model", "bert", "--input", "a", "--save", ""), "--save names no file; write such as --save page.html"),
+        (("--model", "bert", "--input", "a", "--save", ""), "write such as --save page.html"),
         (("--model", "bert", "--input", "a", "--site", "encoder.7", "--save", "a.html"), "unknown site 'encoder.7'"),
-        (("runs/add", "--link", "it", "animal"), "--link goes with --model FOLDER; add it"),
+        (("runs/add", "--link", "it", "animal"), "--link needs --model FOLDER; add it"),
         (("--model", "bert", "--input", SENTENCE, "--link", "it", "cat"), "unknown token 'cat'"),
     ],
 )
