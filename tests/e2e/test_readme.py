@@ -246,7 +246,15 @@ def test_every_indented_line_of_the_pages_is_a_command() -> None:
 
 def test_every_page_of_the_documentation_is_tested_or_known_to_be_a_report() -> None:
     docs = {str(path.relative_to(ROOT / "docs")) for path in documentation()}
-    assert docs == {*GUIDES, *OTHERS, *(f"ko/{name}" for name in GUIDES)}
+    decisions = {name for name in docs if name.startswith("decisions/")}
+    assert docs - decisions == {*GUIDES, *OTHERS, *(f"ko/{name}" for name in GUIDES)}
+
+
+def test_the_design_leads_to_every_decision() -> None:
+    design = (ROOT / "docs" / "design.md").read_text()
+    pages = sorted(f"decisions/{path.name}" for path in (ROOT / "docs" / "decisions").glob("*.md"))
+    assert pages
+    assert [page for page in pages if f"({page})" not in design] == []
 
 
 @pytest.mark.parametrize(("readme", "folder"), [(ENGLISH, "docs"), (KOREAN, "docs/ko")], ids=["en", "ko"])
