@@ -227,7 +227,7 @@ def test_mistakes_end_with_2_and_one_line(runs: Path, tmp_path: Path) -> None:
             ((runs / "rotary", "--input", "1+2", "--save", tmp_path / "no" / "where" / "x.html"), "x.html"),
             (
                 (runs / "rotary", "--input", "1+2", "--save", "/dev/null"),
-                "no file that could be replaced; write such as",
+                "not a regular file; write such as",
             ),
             ((runs / "rotary", "--input", "1+2", "--save", ""), "--save names no file; write such as --save page.html"),
             (

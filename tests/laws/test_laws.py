@@ -92,7 +92,7 @@ REASONS = (
     "it has no distance form",
     "it has no distances on one axis",
     "it does not claim to: keeps_norms = False",
-    "what it does depends on the length everywhere, as it claims",
+    "its results depend on the length everywhere, as claimed",
 )
 
 
@@ -165,20 +165,20 @@ def test_options_that_a_decoder_refuses_are_the_users_mistake() -> None:
 
 
 def test_too_few_positions_are_refused() -> None:
-    with pytest.raises(UserError, match="the laws need 14 positions, and learned:positions=5 has 5; try more"):
+    with pytest.raises(UserError, match="the laws need 14 positions, and learned:positions=5 has 5; use more"):
         check_encoding("learned:positions=5")
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("learned2d:rows=5", "the laws need 6 positions, and learned2d:rows=5 has 5; try more"),
-        ("table2d:columns=2", "the laws need offsets of 3, and table2d:columns=2 has 2; try more"),
+        ("learned2d:rows=5", "the laws need 6 positions, and learned2d:rows=5 has 5; use more"),
+        ("table2d:columns=2", "the laws need offsets of 3, and table2d:columns=2 has 2; use more"),
         (
             "rotary+rotary2d",
             r"the laws test sequences and images, and rotary\+rotary2d takes positions with neither",
         ),
-        ("rotary2d@image", "the laws test encodings for all axes; try the parts of rotary2d@image without their @"),
+        ("rotary2d@image", "the laws test encodings for all axes; test the parts of rotary2d@image without their @"),
     ],
 )
 def test_unsupported_axes_are_refused(spec: str, message: str) -> None:

@@ -395,7 +395,7 @@ def test_a_run_trains_is_measured_and_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sources, "HELD_OUT", 12)
-    monkeypatch.setattr(judges, "REAL", 40)
+    monkeypatch.setattr(judges, "REAL_IMAGES", 40)
     experiment = Experiment.of("captions", settings={"task.captions": "attributes", **TINY}, precision="float32")
     result = train(experiment, tmp_path / "run")
     measured = {"exact_match", "digit", "colour", "size", "place", "loss", "loss_of_ink", "digit_real"}

@@ -226,7 +226,7 @@ def test_images_on_the_command_line(run, tmp_path):
     for arguments, why in [
         (("--draw", "x.png", "#3"), "unrecognized arguments: --draw x.png #3; the options of this run are --n-best"),
         (("--count", "2", "#3"), "unrecognized arguments: --count 2 #3; the options of this run are --n-best"),
-        (("--prompt", "#3", "#4"), "give what to answer as words or as --prompt, not both"),
+        (("--prompt", "#3", "#4"), "expected sources as words or as --prompt, got both"),
     ]:
         said = command("predict", run, *arguments)
         assert (said.returncode, said.stdout) == (2, "")

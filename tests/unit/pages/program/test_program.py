@@ -27,7 +27,7 @@ from jarilab.positions.patches import Images
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
-MINE = Path(__file__).parents[3] / "examples" / "my_encoding.py"
+MINE = Path(__file__).parents[4] / "examples" / "my_encoding.py"
 jarilab.trust_code(MINE)
 TOKENS, FIRST, END = 12, 1, 2
 NEAR = 1e-5  # float32, and sums in another order
