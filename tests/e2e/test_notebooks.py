@@ -16,7 +16,7 @@ NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 SAID = {
     "compare_encodings": ["none", "rotary", "ceiling", "one seed each"],
     "inside_your_model": ["said: [3, 1, 4, 1, 5, 9, 2]", "changed at places [5]"],
-    "look_at_any_module": ["largest difference of the weights"],
+    "look_at_any_module": ["largest difference of the weights", "nothing was recorded"],
     "look_at_hugging_face": [
         "BertForMaskedLM in the folder random-model",
         "encoder.1: gives its output back within",
