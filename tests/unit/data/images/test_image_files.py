@@ -206,7 +206,7 @@ def test_large_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with path.open("wb") as stream:
         stream.truncate(image_files.MAX_FILE_BYTES + 1)
     assert f"{path}: expected an image of at most 536,870,912 bytes; got 536,870,913" in refused(path)
-    monkeypatch.setattr(files, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(image_files, "MAX_FILE_BYTES", 10)
     path.write_bytes(bytes(10))
     assert read_bytes(path) == bytes(10)
 

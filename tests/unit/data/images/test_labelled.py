@@ -135,7 +135,7 @@ def test_images_of_several_sizes_need_one(folder: Path) -> None:
 
 
 def test_memory_is_bounded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_DATASET_BYTES", 6 * 4 * 6)
+    monkeypatch.setattr(image_files, "MAX_DATASET_BYTES", 6 * 4 * 6)
     read_labelled(folder, GRAY)
     words = "at most 144 bytes of pixels; got 6 images of 5 x 6 and 1 channels, which take 180; make them smaller with"
     assert words in refused(folder, Wanted(1, (5, 6)))
