@@ -124,7 +124,7 @@ def test_edits_are_measured_over_what_was_painted(explorers: dict[str, Explorer]
     weights = unpacked(forced["view"]["sites"][0]["weights"])[0, 40]
     assert weights[3] == weights.sum() == 1
     assert len(forced["effect"]["controls"]) == 20
-    with pytest.raises(UserError, match="forbids this query to look there"):
+    with pytest.raises(UserError, match="cannot force the link"):
         explorer.operate(CAPTION, 0, [{**link, "query": 3, "key": 40}])
     assert explorer.look(CAPTION, live=True)["views"][0]["sites"][0]["weights"] == before["sites"][0]["weights"]
 

@@ -140,7 +140,7 @@ def test_memory_is_bounded(folder: Path, tmp_path: Path, monkeypatch: pytest.Mon
     words = "at most 144 bytes of pixels; got 6 images of 5 x 6 and 1 channels, which take 180; make them smaller with"
     assert words in refused(folder, Wanted(1, (5, 6)))
     images = write_idx(tmp_path, count=13)
-    assert "13 images of 3 x 4 and 1 channels take 156" in refused(images)
+    assert "13 images of 3 x 4 and 1 channels, which take 156" in refused(images)
 
 
 def test_classes_of_the_training_data_are_kept(folder: Path) -> None:
