@@ -290,9 +290,7 @@ def test_what_a_killed_process_left_goes_after_a_day(tsv: Path, cache: Path) -> 
 
 def test_a_cache_that_cannot_be_written(tsv: Path, cache: Path) -> None:
     cache.write_text("a file")
-    with pytest.raises(
-        UserError, match=r"expected to write the cache in \S*cache; got: .*; .* JARILAB_CACHE"
-    ):
+    with pytest.raises(UserError, match=r"expected to write the cache in \S*cache; got: .*; .* JARILAB_CACHE"):
         prepare_pairs([tsv], SOURCE, TARGET, longest=50)
 
 
