@@ -98,7 +98,7 @@ class Checkpoints(RuleBasedStateMachine):
     def _kept_after(self, step: int) -> set[int]:
         """The newest two folders, damaged ones counted, and the best."""
         present = {int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*")}
-        newest = sorted(one for one in present | {step} if one <= step)[-checkpoint.KEPT :]
+        newest = sorted(one for one in present | {step} if one <= step)[-checkpoint.KEEP_NEWEST :]
         newer = {one for one in present if one > step}
         return (self.whole | {step}) & ({*newest, self.best} | newer)
 

@@ -15,7 +15,7 @@ def test_an_error_names_an_extra_that_there_is():
     named = set()
     for path in (ROOT / "src").rglob("*.py"):
         text = path.read_text()
-        named |= set(re.findall(r'needs\("[\w.]+", "(\w+)"\)', text))
+        named |= set(re.findall(r'import_optional\("[\w.]+", "(\w+)"\)', text))
         for extras in re.findall(r"jarilab\[([a-z0-9,]+)\]", text):
             named |= set(extras.split(","))
     assert {"text", "vision", "explore", "huggingface"} <= named <= set(EXTRAS)

@@ -226,8 +226,8 @@ class Each(Encoding):
     [
         ("shaw", "it uses terms and values"),
         ("sinusoidal+rotary", "it uses embed and rotate"),
-        ("rotary+rotary:base=500", "it rotates otherwise"),
-        ("Turned", "it rotates otherwise"),
+        ("rotary+rotary:base=500", "it rotates differently"),
+        ("Turned", "it rotates differently"),
         ("Placed", "depends on more than the distance"),
         ("Louder", "more to the input than add"),
         ("Each", "each layer has its own"),

@@ -485,8 +485,8 @@ def test_the_command_checks_a_folder(tmp_path, monkeypatch):
     assert "holds    right padding changes nothing: off by" in result.stdout
     assert " 0 broken," in result.stdout
     for words, message in {
-        (): "name one: jarilab laws rotary, or jarilab laws --model FOLDER",
-        ("rotary", "--model", "bert"): "name one",
+        (): "such as jarilab laws rotary or jarilab laws --model FOLDER",
+        ("rotary", "--model", "bert"): "either an encoding or a model",
         ("--model", "nowhere"): "nowhere is no folder",
     }.items():
         refused = command("laws", *words)

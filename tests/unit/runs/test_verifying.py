@@ -79,7 +79,7 @@ def test_files_that_are_gone_are_damage(run: Path) -> None:
     found = verify(run)
     assert [one.file for one in found.files if one.state == DAMAGED] == ["metrics.jsonl"]
     assert found.answers_from is None
-    assert "It cannot answer" in command("verify", run).stdout.replace("aside (--repair), it", "It")
+    assert "It cannot answer" in command("verify", run).stdout.replace("(--repair), it", "It")
     (run / "run.json").unlink()
     with pytest.raises(UserError, match=r"is not a run: it has no run\.json"):
         verify(run)
@@ -99,7 +99,7 @@ def test_repair_puts_aside_what_is_damaged_and_deletes_nothing(run: Path) -> Non
     said = command("verify", run, "--repair")
     assert said.returncode == 0
     assert f"metrics.jsonl keeps its {rows} undamaged lines" in said.stdout
-    assert said.stdout.endswith("It answers from step 4, and training goes on from there.\n")
+    assert said.stdout.endswith("It answers from step 4, and training continues from there.\n")
     aside = [path.read_bytes() for path in (run / "damaged").rglob("*") if path.is_file()]
     assert all(content in aside for content in spoilt)
     assert {one.state for one in verify(run).files} == {WHOLE}

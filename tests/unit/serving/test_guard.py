@@ -63,7 +63,7 @@ def place() -> Iterator[Place]:
 
 @pytest.fixture
 def address(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    monkeypatch.setattr(running, "HEADER_SECONDS", 0.5)
+    monkeypatch.setattr(run_server, "HEADER_SECONDS", 0.5)
     with served(place.application) as address:
         yield address
 

@@ -494,7 +494,7 @@ def _reads_a_caption(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     """From standard input, one alone."""
     command = ["predict", str(folder / "run"), "--count", "2", "--threads", "1", "--out", str(folder / "said.png")]
     assert main([*command, "#1", "--prompt", "a small red 3 top left"]) == 2
-    assert "not both" in capsys.readouterr().err
+    assert "got both" in capsys.readouterr().err
     for lines, code, said in (
         ("a small red 3 top left\n", 0, "said.png"),
         ("", 2, "got nothing"),

@@ -59,7 +59,7 @@ def test_an_error_is_told_by_the_process_that_says_it(monkeypatch, capsys, print
     monkeypatch.setattr(cli, "_run", run)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert cli._code([]) == 2
+    assert cli._exit_code([]) == 2
     assert capsys.readouterr().err == ("jarilab: rank 0 is gone\n" if print_on_this_rank else "")
 
 
