@@ -229,7 +229,10 @@ def test_mistakes_end_with_2_and_one_line(runs: Path, tmp_path: Path) -> None:
                 (runs / "rotary", "--input", "1+2", "--save", "/dev/null"),
                 "not a regular file; write such as",
             ),
-            ((runs / "rotary", "--input", "1+2", "--save", ""), "--save expects a file or a folder, got nothing; write"),
+            (
+                (runs / "rotary", "--input", "1+2", "--save", ""),
+                "--save expects a file or a folder, got nothing; write",
+            ),
             (
                 (runs / "rotary", "--input", "1+2", "--save", tmp_path),
                 "holds bare, which is of no saved page; choose another",
