@@ -16,7 +16,8 @@ from jarilab.attention.kernels import choose
 from jarilab.attention.module import Attention, AttentionKernel
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.record.foreign_call import ForeignCall, merge_generation_steps
+from jarilab.inspect.record.foreign_call import ForeignCall
+from jarilab.inspect.record.generation_steps import merge_generation_steps
 from jarilab.inspect.record.sites import Inputs, Placed
 
 Versions = list[tuple[int, ...]]
