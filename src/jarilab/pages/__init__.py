@@ -1,1 +1,1 @@
-"""HTML pages and SVG files."""
+"""HTML pages and SVG files: building a page, the model in it, and drawings of encodings."""

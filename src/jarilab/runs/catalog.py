@@ -34,8 +34,9 @@ from jarilab.tasks.metrics import METRICS
 
 MAX_DEPTH = 4
 """Levels of folders that are searched for runs."""
+# Without all other files: notes of the user in the folder do not change the run.
 RUN_FILES = ("run.json", "metrics.jsonl", "result.json")
-"""The files whose times say when a run changed; other files may be beside them."""
+"""The files whose times say when a run changed."""
 FINISHED, UNFINISHED, NOT_BEGUN, DAMAGED = "finished", "not finished", "never begun", "damaged"
 
 
@@ -185,11 +186,13 @@ def describe_tasks() -> list[dict[str, Any]]:
 
 
 def _task(name: str, target: Any) -> dict[str, Any]:
+    options = options_of(target)
+    metric = getattr(target.metric, "name", None)  # a class of yours may have a property
     return {
         "name": name,
         "what": first_sentence(target),
         "models": models_for(target),
-        "metric": target.metric.name if hasattr(target.metric, "name") else None,
+        "metric": options["metric"].default if "metric" in options else metric,
         "options": _options(target),
     }
 
@@ -203,17 +206,17 @@ CLAIMS = {
     "keeps_norms": "rotation keeps the length of vectors",
     "random_in_training": "two forwards in training differ",
 }
-"""What an encoding says of itself, for a person."""
+"""The claims of an encoding, in words."""
 SITE = Site(d_model=64, n_heads=8, d_head=8, d_value=8, causal=True)
 LAYERS = 2
-"""Where an encoding's learned numbers are counted: in what a model has by default."""
+"""The attention layer and the depth for which parameters are counted: the defaults of most models."""
 
 _CITED = re.compile(r"\(([A-Z][^()]*?\d{4})")
 _AUTHORS = re.compile(r"^(\w+),.* (\d{4})$")
 
 
 def describe_encodings() -> list[dict[str, Any]]:
-    """Every encoding of the package, as `describe_encoding` has it."""
+    """`describe_encoding` of every encoding of the package."""
     return [describe_encoding(name) for name in encodings.names()]
 
 
@@ -256,8 +259,11 @@ def _described(target: type) -> tuple[str, str]:
 
 
 def describe_typed_encodings(text: str) -> list[dict[str, Any]]:
-    """`describe_encoding` of what a person typed, with its `spec`: of each part of a sum, of each in a list for layers.
-    Who types a file's name wants it used. Raises UserError for one that there is not."""
+    """`describe_encoding`, and `spec`, for each part of a sum and each layer of an encoding that a person typed.
+
+    Raises UserError for an unknown encoding.
+    """
+    # Only for typed text: whoever types a file's name agrees to execute it.
     for path in files_of(text):
         trust_code(path)
     parts = [part_spec(part)[0] for of_layer in layer_specs(text) for part in split_sum(of_layer)]
@@ -266,7 +272,7 @@ def describe_typed_encodings(text: str) -> list[dict[str, Any]]:
 
 
 def count_parameters(spec: str) -> int:
-    """How many numbers it learns in a causal stack of `LAYERS` layers at `SITE`."""
+    """The number of parameters of an encoding in a causal stack of `LAYERS` layers at `SITE`."""
     stack = LayerEncodings(spec, SITE, LAYERS)
     return sum(parameter.numel() for parameter in stack.parameters())
 

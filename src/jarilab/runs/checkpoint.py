@@ -61,7 +61,8 @@ def save(
     """Write the checkpoint of `step`, and remove older ones except the newest two and the steps in `keep`.
 
     weights: of the model that is used. training: other tensors that resuming needs, see `training_tensors`. shards:
-    number of processes; above 1 the tensors hold the first rows, and `write_shard` wrote the others.
+    number of processes; above 1 the tensors hold the first rows, and `write_shard` wrote the others. Raises UserError
+    for weights that are not finite, and if the disk is full.
     """
     _check_finite(step, weights)
     target = folder / f"step-{step:09d}"
@@ -77,8 +78,9 @@ def save(
             write_json(partial / "manifest.json", {name: sha256(partial / name) for name in names})
             for name in names:
                 fsync(partial / name)
+            # The folder's own entries, too: after a power cut the renamed folder could otherwise be empty.
             fsync(partial)
-            if target.exists():
+            if target.exists():  # `rename` does not replace a folder with files
                 _remove(target)
             partial.rename(target)
             fsync(folder)
@@ -98,7 +100,10 @@ def write_shard(
     weights: Mapping[str, Tensor],
     training: Mapping[str, Tensor],
 ) -> None:
-    """Write the rows of a rank, for `save` to join; call `remove_shard` afterwards."""
+    """Write the rows of one process, numbered `rank`, for `save` to join; call `remove_shard` afterwards.
+
+    Raises UserError as `save` does.
+    """
     _check_finite(step, weights)
     shard = _shard_folder(folder, step, rank)
     with _written(folder, step):
@@ -152,9 +157,9 @@ def _remove(path: Path) -> None:
 def training_tensors(
     optimizers: Mapping[str, torch.optim.Optimizer], raw: nn.Module | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The state of optimizers as tensors, and their parameter groups by name.
+    """The state of optimizers as tensors `NAME/NUMBER/FIELD`, and their parameter groups by name.
 
-    raw: the trained model if its average is saved; its weights are among the tensors.
+    raw: the trained model if its average is saved; its weights are added as `raw/NAME`.
     """
     tensors: dict[str, Tensor] = {}
     if raw is not None:
@@ -193,7 +198,7 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def best(folder: Path, newest: Path) -> Path:
-    """The best checkpoint up to `newest`, by the task's metric. Raises UserError if it is damaged."""
+    """The best checkpoint up to `newest`, by the task's metric. Raises UserError if it is not recorded or damaged."""
     state = read_json(newest / "state.json")
     best = state.get("best") if isinstance(state, dict) else None
     if not isinstance(best, dict) or not isinstance(best.get("step"), int):
@@ -255,7 +260,10 @@ def load_training(
     raw: nn.Module | None = None,
     cut: Cut = whole,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Load the optimizers, and `raw` if an average is saved; gives the other fields and the random states by name."""
+    """Load the optimizers in place, and the weights of `raw` if an average is saved.
+
+    Returns the other fields of state.json, and the random states by name. Raises UserError for what does not fit.
+    """
     state = read_json(path / "state.json")
     check_format(path / "state.json", FORMAT, state)
     if state.get("step") != step_of(path):

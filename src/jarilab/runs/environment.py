@@ -1,4 +1,4 @@
-"""What the bits of a result depend on besides the experiment: the machine, versions and execution."""
+"""The machine, versions and execution of a run, on which the bits of its result depend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXECUTION_DEFAULTS = {
     "compile": False,
     "shard": False,
 }
-"""Fields of the execution that do so, with the values of records that lack them."""
+"""Fields of the execution that decide them, too, with the values that a record without them means."""
 
 
 def environment_record() -> dict[str, Any]:
@@ -42,7 +42,7 @@ def environment_record() -> dict[str, Any]:
 
 
 def what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences of two such records that change bits, one sentence each."""
+    """The differences of two records of an environment that change bits, one sentence each."""
     before, now = {**EXECUTION_DEFAULTS, **before}, {**EXECUTION_DEFAULTS, **now}
     deciding = [key for key in (*DECIDING, *EXECUTION_DEFAULTS) if key in before]
     changed = [key for key in deciding if before[key] != now.get(key)]

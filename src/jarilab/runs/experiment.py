@@ -41,11 +41,9 @@ from jarilab.tasks.policies import base as policies
 
 @dataclass(frozen=True)
 class Experiment:
-    """Task, model and training of a run, with all options; their defaults are written out.
+    """Task, model and training of a run, with all options; precision: the dtype in which the model computes."""
 
-    So a later default does not change an old run. precision: in which the model computes.
-    """
-
+    # Defaults are written out, so that a later default does not change an old run.
     task: str
     task_options: dict[str, Any]
     model: str
@@ -70,7 +68,7 @@ class Experiment:
         sections task, model and training. encoding: the same as the setting `model.encoding`. model: the kind of model;
         the task's usual one by default. What is not set takes the task's default, then the general one; but
         `training.examples` overrides the task's epochs, and `training.batch_size` its tokens. Raises UserError for
-        anything unknown, and for a precision that the device does not support. Typed Python files are trusted here.
+        unknown or wrong values, and for a precision that the device lacks. Python files in the names are trusted.
         """
         if not 0 <= seed < 2**63:
             raise UserError(f"seed must be from 0 to 2^63 - 1, got {seed}")
@@ -173,7 +171,7 @@ class Experiment:
 
     @cached_property
     def options(self) -> Training:
-        """The options of training, checked."""
+        """The options of training. Raises UserError for a wrong one."""
         return Training(**_checked("training", Training, self.training))
 
     def as_dict(self) -> dict[str, Any]:
@@ -181,9 +179,9 @@ class Experiment:
 
     @property
     def hash(self) -> str:
-        """Twelve hexadecimal digits; equal for equal experiments only."""
+        """Twelve hexadecimal digits of the SHA-256 of all fields."""
         record = self.as_dict()
-        text = json.dumps(record, sort_keys=True)
+        text = json.dumps(record, sort_keys=True)  # two orders of the same options are equal
         return sha256(text.encode())[:12]
 
     def difference(self, other: Experiment) -> list[str]:
@@ -242,7 +240,7 @@ class Resolved:
         return model
 
     def initial_model(self, task: Task) -> torch.nn.Module:
-        """The model for this task with the initial values of the experiment's seed. Raises UserError as above."""
+        """`build_model`, with the initial values of the experiment's seed. Raises UserError, too."""
         model = self.build_model(task)
         initialise(model, self.experiment.seed)
         return model
@@ -267,6 +265,7 @@ def as_file_name(spec: str) -> str:
     """A spec as a part of a file's name."""
     name = Path(spec).name.replace(" ", "")
     letters = [letter if letter.isalnum() or letter in "=.-" else "_" for letter in name]
+    # A letter takes up to 3 bytes, such as Hangul, and most file systems allow 255 bytes a name.
     return "".join(letters)[:80]
 
 

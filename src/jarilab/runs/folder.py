@@ -45,7 +45,10 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class Run:
-    """An open run folder, locked against a second process."""
+    """An open run folder, locked against a second process.
+
+    record: the fields of run.json. checkpoints: the folder of checkpoints. result: the fields of result.json, or None.
+    """
 
     def __init__(self, folder: Path, record: dict[str, Any], lock: FolderLock):
         self.folder = folder
@@ -100,7 +103,9 @@ class Run:
                 write_json(path, seal_record(record))
             if (folder / "result.json").exists():
                 run.result = read_result(folder, experiment.hash)
-        except BaseException:
+        except (
+            BaseException
+        ):  # also for Ctrl-C: a notebook's process lives on and would hold the lock
             lock.close()
             raise
         return run
@@ -137,12 +142,13 @@ class Run:
         print(f"jarilab: {text}", file=sys.stderr)
 
     def note_kernels(self, kernels: dict[str, str]) -> None:
+        """Record the kernel of each site in run.json. Raises UserError if the folder was removed."""
         self.check_exists()
         self.record["kernels"] = kernels
         write_json(self.folder / "run.json", seal_record(self.record))
 
     def log(self, row: dict[str, Any]) -> None:
-        """Append a row to the curve."""
+        """Append a row to the curve. Raises UserError if the disk is full or the folder was removed."""
         self.check_exists()
         (line,) = metrics_log.sealed_lines([row], self.record["hash"], self._lines + 1)
         try:
@@ -193,15 +199,16 @@ class Run:
         self._lines = len(rows)
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Write the result."""
+        """Write result.json. Raises UserError if the disk is full or the folder was removed."""
         self.check_exists()
-        # By this number missing lines at the curve's end are noticed.
+        # Each line has its own checksum, so only this number shows that lines at the end are missing.
         result["curve_rows"] = self._lines
         self.result = result
         write_json(self.folder / "result.json", seal_record(result))
 
     def check_exists(self) -> None:
-        """Raises UserError if the folder was removed or replaced; else half a run would be written."""
+        """Raises UserError if the folder was removed or replaced."""
+        # Writing on would create half a run, without its run.json.
         if not self._lock.is_valid or not (self.folder / "run.json").exists():
             raise UserError(
                 f"{self.folder} was removed or replaced during training, so nothing more is written there; the same "
@@ -271,7 +278,7 @@ def read_curve(folder: Path) -> metrics_log.MetricsLog:
     return metrics_log.read(folder / "metrics.jsonl", record["hash"], lines)
 
 
-# Artifacts: files that a run keeps of its data, such as vocabularies, so that it answers without the data.
+# Artifacts: files that a run keeps of its data, such as vocabularies, so that it predicts without the data.
 
 
 def check_artifacts(record: dict[str, Any], folder: Path) -> None:
@@ -281,8 +288,8 @@ def check_artifacts(record: dict[str, Any], folder: Path) -> None:
 
 
 def check_artifact(record: dict[str, Any], folder: Path, name: str) -> None:
-    """The same for one file."""
-    path = folder / Path(name).name
+    """Raises UserError if the artifact `name` is missing or not the one that the run was trained with."""
+    path = folder / Path(name).name  # without its folders: run.json may be hostile
     try:
         checksum = sha256(path, MAX_ARTIFACT_BYTES)
     except UserError as error:

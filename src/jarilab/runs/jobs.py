@@ -72,7 +72,7 @@ def keep(study: Path, submission: Submission) -> None:
 
 
 def drop(study: Path, submission: Submission) -> None:
-    """Remove a submission that the scheduler refused from the record."""
+    """Remove a submission from the record, which the scheduler refused."""
     _write(study, _others(study, submission))
 
 
@@ -133,7 +133,7 @@ def _slurm_queue() -> dict[tuple[str, int], TrialJob]:
     queue = {}
     for line in finished.stdout.splitlines():
         number, state, name = line.split("|", 2)
-        index = number.partition("_")[2] or "0"
+        index = number.partition("_")[2] or "0"  # an array of one job has no index
         if index.isdigit():
             queue[name.strip(), int(index)] = TrialJob(number, STATES.get(state, RUNNING))
     return queue

@@ -1,4 +1,4 @@
-"""A loaded run: its experiment, task, model and predictor."""
+"""Loading a run: its experiment, task, model and predictor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OpenRun:
 
     @cached_property
     def predictor(self) -> Predictor:
-        """The predictor of the model."""
+        """The predictor that the task uses for the model."""
         return predictor_for(self.model, self.task)
 
     def example(self) -> str:

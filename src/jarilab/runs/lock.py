@@ -17,7 +17,7 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path):
-        # The library would create it.
+        # FileLock would create the folder.
         if not folder.is_dir():
             raise NotADirectoryError(f"{folder} is not a folder")
         self._path = folder / ".lock"
@@ -46,7 +46,10 @@ class FolderLock:
 
 
 def locked(folder: Path, activity: str) -> FolderLock:
-    """Lock a folder. Raises UserError if another process, which does this activity, holds the lock."""
+    """Lock a folder. Raises UserError if another process holds the lock, or the folder cannot be written.
+
+    activity: what such a process does, for the message, such as `is training`.
+    """
     try:
         return FolderLock(folder)
     except Timeout:
@@ -63,7 +66,6 @@ def is_training(folder: Path) -> bool:
         FolderLock(folder).close()
     except Timeout:
         return True
-    # Not begun, or not a run.
-    except OSError:
+    except OSError:  # the folder does not exist or cannot be written
         return False
     return False

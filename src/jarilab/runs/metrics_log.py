@@ -2,8 +2,7 @@
 
     {"step": 200, "loss": 1.31, ..., "line": 12, "sha256": "9f0c..."}
 
-A kill during a write leaves a partial last line, which is no damage: training computes its step again. Any other line
-that does not match its checksum is reported.
+Every line that does not match its checksum is reported, except a partial last line.
 """
 
 from __future__ import annotations
@@ -46,9 +45,11 @@ def read(path: Path, run: str, count: int | None = None) -> MetricsLog:
 
     Raises UserError if the file cannot be read at all.
     """
+    # `replace`: bytes that are not UTF-8 damage their own line only.
     *lines, rest = read_bytes(path, MAX_BYTES).decode(errors="replace").split("\n")
     parsed = [_parsed(line) for line in lines]
-    # A whole row whose line end was changed is damage, no partial write.
+    # A kill during a write leaves a partial last line, whose step training computes again. But a complete row with
+    # another byte for its line end is damaged.
     if _is_intact(_parsed(rest[:-1]), run):
         parsed.append(None)
     rows: list[dict[str, Any]] = []
@@ -99,7 +100,7 @@ def is_row(row: Mapping[str, Any]) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63
+    return type(value) is int and 0 <= value < 2**63  # a bool is an int for isinstance
 
 
 def _is_number(value: Any) -> bool:

@@ -43,10 +43,7 @@ def remove_partial_files(folder: Path) -> None:
 
 
 def set_aside(folder: Path, path: Path, *, move: bool = False) -> Path:
-    """Copy a damaged file into the folder `damaged` of the run, under a new name; gives the copy.
-
-    move: move it instead.
-    """
+    """Copy a damaged file into the folder `damaged` of the run, or `move` it; returns its new path."""
     target_folder = folder / DAMAGED
     target_folder.mkdir(exist_ok=True)
     numbered = (target_folder / f"{path.name}.{number}" for number in itertools.count(1))

@@ -1,4 +1,4 @@
-"""result.json of a run, whose fields are checked before they are compared or drawn."""
+"""Reading and checking result.json of a run."""
 
 from __future__ import annotations
 

@@ -23,9 +23,10 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def write_joined(tensors: Mapping[str, Tensor], shards: Sequence[Path], path: Path) -> None:
-    """Write whole tensors: their first rows are given, the next ones are in the files `shards`, in this order.
+    """Write a safetensors file of whole tensors.
 
-    It reads at most the rows of one tensor in one file at a time.
+    tensors: the first rows of each. shards: files with the next rows, in this order. Only the rows of one tensor in
+    one of them are in memory at a time.
     """
     if not shards:
         write_weights(tensors, path)
@@ -59,7 +60,7 @@ def _header(tensors: Mapping[str, tuple[Tensor, list[Any]]]) -> bytes:
         entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    padded = text + b" " * (-len(text) % 8)
+    padded = text + b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
     return struct.pack("<Q", len(padded)) + padded
 
 

@@ -26,7 +26,7 @@ class StopSignals:
     """Notes the first stop signal, so that a step finishes and a checkpoint is written; a second one ends the process.
 
     The signals are Ctrl-C, SIGTERM, SIGHUP (the terminal closes), SIGUSR1 (a scheduler ends the job) and SIGBREAK
-    (Windows). Outside the main thread it does nothing, since Python delivers no signals there.
+    (Windows). Outside the main thread it does nothing.
 
     signal: the number of the signal received, or None. on_second: called before the second signal ends the process.
     """
@@ -41,7 +41,7 @@ class StopSignals:
         try:
             for number in SIGNALS:
                 self._handlers[number] = signal.signal(number, self._note)
-        except ValueError:
+        except ValueError:  # not in the main thread, where alone Python runs handlers
             self._handlers.clear()
         return self
 
@@ -52,7 +52,7 @@ class StopSignals:
     def _note(self, number: int, _: FrameType | None) -> None:
         if self.signal is not None:
             self._on_second()
-            os._exit(128 + number)
+            os._exit(128 + number)  # as shells report a signal; `sys.exit` would wait for threads
         self.signal = number
         if self._raises:
             raise Interrupted(number)

@@ -2,7 +2,7 @@
 
     snapshots/step-000000200.safetensors
 
-They are not checkpoints: training cannot resume from them. Step 0 needs no file, since the seed gives its values.
+They are not checkpoints: training cannot resume from them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def steps_of(folder: Path, run: str) -> list[int]:
 
 def load(folder: Path, experiment: Experiment, task: Task, step: int) -> nn.Module:
     """The model after `step`; for step 0 with its initial values. Raises UserError for a damaged snapshot."""
-    if step == 0:
+    if step == 0:  # has no file, since the seed gives its values
         return experiment.resolved.initial_model(task)
     path, model = _path(folder, step), experiment.resolved.build_model(task)
     tensors = weights.fitting(path, model)
@@ -76,7 +76,7 @@ def load(folder: Path, experiment: Experiment, task: Task, step: int) -> nn.Modu
 
 
 def check(path: Path, run: str | None, tensors: Mapping[str, Tensor]) -> None:
-    """Raises UserError if the weights of a snapshot do not match its checksum. run: hash of the run, or None."""
+    """Raises UserError if the weights of a snapshot do not match its checksum. run: hash of its run; None for any."""
     record = _read_record(path)
     step, owner = checkpoint.step_of(path.with_suffix("")), str(record.get("run"))
     expected = {"run": owner, "step": step, SEAL: digest_of(tensors, owner, step)}
@@ -85,9 +85,9 @@ def check(path: Path, run: str | None, tensors: Mapping[str, Tensor]) -> None:
 
 
 def digest_of(tensors: Mapping[str, Tensor], run: str, step: int) -> str:
-    """The SHA-256 of weights, their run and their step."""
+    """The SHA-256 of weights, the hash of their run and their step."""
     checksum = hashlib.sha256(json.dumps([run, step]).encode())
-    for name in sorted(tensors):
+    for name in sorted(tensors):  # a read file may have another order than the model
         tensor = tensors[name].detach().cpu().contiguous()
         kind = [name, str(tensor.dtype), list(tensor.shape)]
         checksum.update(json.dumps(kind).encode())

@@ -1,4 +1,4 @@
-"""Settings of a task, its model and its training: what there are, their defaults, and which models fit a task."""
+"""Settings of a task, its model and its training, their defaults, and which models fit a task."""
 
 from __future__ import annotations
 
@@ -60,10 +60,9 @@ def list_settings(task: Spec, model: Spec) -> dict[str, Option]:
 
 
 def by_section(task: Spec, model: Spec, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Settings and the task's defaults as options of the task, the model and the training.
+    """The task's defaults and the settings, by section: task, model, training. Raises UserError for an unknown section.
 
-    A setting that another one replaces takes the default of that one out of force. Raises UserError for an unknown
-    section.
+    A setting such as `training.examples` cancels a default of the option that would replace it.
     """
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for key, value in {**_defaults(task, model), **settings}.items():
@@ -96,9 +95,9 @@ def _defaults(task: Spec, model: Spec) -> dict[str, Any]:
 
 
 def complete(owner: str, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of a class: these, checked and converted, and the defaults of the others. Raises UserError.
+    """All options of a class: the checked `options`, and the defaults of the others.
 
-    owner: the name of the class in errors.
+    owner: the name of the class in errors. Raises UserError for an unknown or wrong option.
     """
     known = options_of(target)
     checked = read_options(owner, known, options)

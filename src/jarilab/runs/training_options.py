@@ -90,11 +90,12 @@ def choose_precision(d_model: int, device: torch.device = CPU) -> Literal["float
 def checked_precision(
     precision: Precision, d_model: int, device: torch.device
 ) -> Literal["float32", "bfloat16"]:
-    """The precision to train in; `auto` is the faster one. Raises UserError if the device does not support it."""
+    """The precision to train in; `auto` is the faster one. Raises UserError if it is unknown or the device lacks it."""
     if precision == "auto":
         return choose_precision(d_model, device)
     if precision not in ("float32", "bfloat16"):
         raise unknown("precision", precision, ("auto", "float32", "bfloat16"))
+    # Every CPU has bfloat16, though slowly without its own instructions.
     if precision == "bfloat16" and device != CPU and not has_bfloat16(device):
         raise UserError(f"expected a device with bfloat16, got {device_label(device)}; use float32")
     return precision

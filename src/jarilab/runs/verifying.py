@@ -37,7 +37,7 @@ class VerifiedRun:
     """The files of a run and what can be used of it.
 
     answers_from: newest step with undamaged weights, if predictions can be computed; else None. goes_on_from: the step
-    that training resumes from; None if it is finished or cannot. repaired: a sentence for each repair.
+    from which training resumes; None if it is finished or cannot. repaired: a sentence for each repair.
     """
 
     run: str
@@ -63,8 +63,8 @@ def verify(run: str | Path, *, repair: bool = False) -> VerifiedRun:
     copied there and keeps its undamaged lines. Raises UserError for a folder that is not a run.
     """
     folder = Path(run)
+    # With checkpoints it is a run, even if run.json is damaged or gone; else `read_run` raises the error.
     if not (folder / "checkpoints").is_dir():
-        # Raises the error for it.
         read_run(folder)
     repaired = _repair(folder) if repair else []
     files = _checked(folder)
@@ -197,6 +197,7 @@ def _repair(folder: Path) -> list[str]:
         repaired = [f"{path} was a partial write and is removed" for path in partial_files(folder)]
         remove_partial_files(folder)
         for checked in _checked(folder):
+            # What predictions need stays: without it, only a copy that the user puts back helps.
             if checked.state == DAMAGED and checked.file not in _needed(folder):
                 repaired.append(_move_aside(folder, checked.file))
     return repaired

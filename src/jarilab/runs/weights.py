@@ -69,7 +69,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def check_built(path: Path, build: Callable[[], nn.Module]) -> None:
-    """Raises UserError that names the first tensor of a file that does not fit the model that `build` makes."""
+    """Raises UserError that names the first tensor in a file that does not fit the model of `build`."""
     # Without memory for weights: a changed record may ask for a model of any size.
     with torch.device("meta"):
         model = build()

@@ -7,7 +7,7 @@ import pytest
 from helpers.command import command
 from helpers.runs import tiny, train
 from jarilab.core.errors import UserError
-from jarilab.runs.catalog import describe_typed_encodings
+from jarilab.runs.catalog import describe_tasks, describe_typed_encodings
 from jarilab.runs.metrics_log import sealed_lines
 
 
@@ -42,3 +42,9 @@ def test_a_sum_and_a_list_for_layers_are_told_part_by_part() -> None:
     assert names("sinusoidal@text") == ["sinusoidal"]
     with pytest.raises(UserError, match="unknown encoding 'rotari'; did you mean 'rotary'"):
         describe_typed_encodings("alibi+rotari")
+
+
+def test_the_metric_of_a_task_is_that_of_its_default_options() -> None:
+    metrics = {task["name"]: task["metric"] for task in describe_tasks()}
+    assert (metrics["text"], metrics["translation"]) == ("loss", "bleu")
+    assert (metrics["copy"], metrics["digits"]) == ("exact_match", "accuracy")

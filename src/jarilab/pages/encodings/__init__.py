@@ -25,7 +25,7 @@ def draw_encodings(
     causal: bool = False,
     seed: int = 1,
 ) -> Drawings:
-    """Draw encodings side by side: what each adds, turns or subtracts, against positions and distances, in each head.
+    """Draw encodings side by side: what each hook does, against positions and distances, in each head.
 
     specs: such as `rotary:base=500`, `t5+alibi` or `my_encoding.py:Mine`, whose file is executed.
     length: tokens in the drawing; distances reach twice as far, and images have as many patches.
@@ -34,7 +34,7 @@ def draw_encodings(
     causal: draw the encoding for queries that never see later keys.
     seed: seed of the initial values of learned encodings.
 
-    Raises UserError for an encoding that is not there, cannot have such heads, or fails in a hook.
+    Raises UserError for an encoding that is unknown, cannot have such heads, or fails in a hook.
     """
     if not specs:
         raise UserError("no encoding to draw; name one or more, such as rotary or t5,alibi")
@@ -71,13 +71,16 @@ def draw_encodings(
 
 
 def draw_softmax(*rows: Sequence[Number], divide: Sequence[Number] = ()) -> Drawings:
-    """Draw the softmax of each row of numbers and its derivative; divide: once more for the numbers divided by the
-    square root of each of these. Raises UserError for a row that has no two numbers, or a number that is none."""
+    """Draw the softmax of each row of scores, and its derivative.
+
+    divide: each row is also drawn with its scores divided by the square root of each of these numbers. Raises
+    UserError for a row of fewer than two numbers, and for one that is not finite.
+    """
     return drawn(softmax_of(rows, divide))
 
 
 def drawn(softmaxes: Sequence[Softmax]) -> Drawings:
-    """Drawings of softmaxes that were computed."""
+    """Drawings of computed softmaxes."""
     columns = [softmax_page.column_of(one) for one in softmaxes]
     settings = ("The softmax and its derivative.", "소프트맥스와 그 도함수.")
     return Drawings("softmax", settings, {}, columns)

@@ -34,6 +34,7 @@ def css(colour: np.ndarray) -> str:
 
 def is_dark(colour: np.ndarray) -> bool:
     """Whether white text is easier to read on it than black text."""
+    # The luma of ITU-R BT.601, from 0 to 255.
     return float(colour @ np.array([0.299, 0.587, 0.114])) < 140
 
 

@@ -70,7 +70,7 @@ class DrawnEncoding:
 
     @contextmanager
     def guarded(self, hook: str) -> Iterator[None]:
-        """Converts any error of a hook, which may be a user's, to a UserError."""
+        """Raises UserError for any error of a hook in the block, without gradients."""
         try:
             with torch.no_grad():
                 yield
@@ -116,13 +116,13 @@ class DrawnEncoding:
     # What it answers -------------------------------------------------------------------------------------------------
 
     def added(self, hook: str, positions: Positions) -> Float[Tensor, "L D"]:
-        """What `embed` or `inject` adds to zero vectors."""
+        """What `embed` or `inject` adds to zero vectors. Raises UserError if the hook fails."""
         x_BLD = torch.zeros(1, positions.length, self.site.d_model, dtype=torch.float64)
         with self.guarded(hook):
             return getattr(self.encoding, hook)(x_BLD, positions)[0]
 
     def turned(self, positions: Positions, component: int) -> Float[Tensor, "H L E"]:
-        """The rotated unit vector of one component."""
+        """The rotated unit vector of one component, in each head at each position."""
         with self.guarded("rotate"):
             rotation = self.encoding.rotation_for(positions, "query", positions)
             shape = 1, self.site.n_heads, positions.length, self.site.d_head
@@ -184,13 +184,13 @@ def _option(option: Option) -> str:
 
 
 def subject_of(spec: str, site: Site, length: int, seed: int) -> DrawnEncoding:
-    """The encoding of a spec; a file in it is executed. Raises UserError."""
+    """The encoding of a spec, whose Python files are executed. Raises UserError if it cannot be built or drawn."""
     for path in files_of(spec):
         trust_code(path)
     spec = canonical(spec)
     if any(part_spec(part)[1] is not None for part in split_sum(spec)):
         raise UserError(
-            f"drawn are encodings for all axes of a position, got {spec}; draw its parts without their @"
+            f"expected encodings for all axes of a position, got {spec}; draw its parts without their @"
         )
     causal = site.causal or any(
         getattr(registry.spec(part).target, "causal_only", False) for part in split_sum(spec)
@@ -204,7 +204,7 @@ def subject_of(spec: str, site: Site, length: int, seed: int) -> DrawnEncoding:
     if not subject.axes:
         taken = ", ".join(map(str, encoding.axes)) or "none that all of its parts take"
         raise UserError(
-            f"drawn are positions with one axis and with two, and {spec} takes other numbers of axes: {taken}; draw "
-            "its parts by themselves"
+            f"expected an encoding for positions with one axis or two, got {spec}, which takes other numbers of axes: "
+            f"{taken}; draw its parts by themselves"
         )
     return subject

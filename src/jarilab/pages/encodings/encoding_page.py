@@ -22,7 +22,7 @@ PAGE_STYLES = (STYLES[0], "kit/base.css", STYLES[1], "show.css")
 class Drawings:
     """Columns of drawings. A notebook displays them.
 
-    title: of the page. settings: how they were made, in words. record: the same for `--json`.
+    title: of the page. settings: length, sizes and heads, in words. record: the settings for `--json`.
     """
 
     title: str
@@ -32,7 +32,7 @@ class Drawings:
 
     @property
     def html(self) -> str:
-        """The page as one document."""
+        """The page as one HTML document."""
         script = bundle(PACKAGE, "show.js")
         body = Template(read(PACKAGE, "show.html")).substitute(
             heading=_breakable(self.title),

@@ -33,7 +33,7 @@ def array(x: Tensor) -> np.ndarray:
 
 
 def rounded(values: np.ndarray) -> Any:
-    """JSON numbers of six digits; null for NaN."""
+    """The array as nested lists of numbers with six significant digits; None for NaN."""
     written = [
         None if value != value else float(f"{value:.6g}") for value in values.ravel().tolist()
     ]
@@ -46,7 +46,7 @@ def both(*words: Words) -> Words:
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """At most `most` of `count` numbers, evenly spaced."""
+    """At most `most` of the numbers 0 to count - 1, evenly spaced."""
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))})
 
 
@@ -56,14 +56,14 @@ def head_of(number: int) -> Words:
 
 
 def heads(values: np.ndarray, most: int) -> list[tuple[Words, int]]:
-    """The heads to draw, of numbers `(H, ...)`: one if all are equal, and at most `most`."""
+    """The names and numbers of at most `most` heads to draw; of one if all are equal. values: `(H, ...)`."""
     if np.allclose(values, values[:1], equal_nan=True):
         return [(ALL_HEADS if len(values) > 1 else head_of(0), 0)]
     return [(head_of(number), number) for number in evenly(len(values), most)]
 
 
 def of_heads(values_HK: np.ndarray, x_K: np.ndarray) -> list[Line]:
-    """A line for each head."""
+    """The lines of at most MOST_LINES heads, against `x`; one line if all heads are equal."""
     drawn = heads(values_HK, MOST_LINES)
     return [Line(words, x_K, values_HK[number]) for words, number in drawn]
 
@@ -71,7 +71,7 @@ def of_heads(values_HK: np.ndarray, x_K: np.ndarray) -> list[Line]:
 def chart(
     name: str, title: Words, caption: Words, drawn: Chart, data: dict[str, Any] | None = None
 ) -> Drawing:
-    """A line chart with its caption."""
+    """A line chart with its caption. data: numbers for `--json` besides those of the lines."""
     lines = [_line_data(one) for one in drawn.lines]
     numbers = {"across": drawn.across[0], "lines": lines} | (data or {})
     return Drawing(name, title, caption, drawn.width, drawn.height, drawn.inside(), numbers)
@@ -153,7 +153,8 @@ def _near(name: str, title: Words, values_HK: np.ndarray, x_K: np.ndarray) -> Dr
 
 
 def eventful(values_RK: np.ndarray, x_K: np.ndarray) -> float:
-    """The distance up to which numbers change, if they are mostly constant; else infinity."""
+    """1.25 times the largest distance at which numbers change, if they are mostly constant; else infinity."""
+    # 1e-9: what equal numbers in float64 may differ by.
     changes = np.abs(np.diff(values_RK, axis=1)).max(0) > 1e-9
     if not changes.any() or changes.mean() > 0.5:
         return float("inf")

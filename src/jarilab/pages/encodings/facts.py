@@ -31,7 +31,7 @@ AXES: dict[int, Words] = {
 
 
 def facts(subject: DrawnEncoding) -> list[Words]:
-    """The sentences of an encoding."""
+    """The sentences about an encoding, in English and Korean."""
     encoding = subject.encoding
     lines = [ACTS[hook] for hook in subject.hooks] or [NOTHING]
     lines.append(_axes(encoding.axes))

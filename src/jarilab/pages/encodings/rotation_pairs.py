@@ -1,4 +1,4 @@
-"""The pairs of components that a rotation turns, and their angles, found by rotating unit vectors."""
+"""The pairs of components that a rotation turns, and their angles, measured by rotating unit vectors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Turning:
 
 
 def turning(subject: DrawnEncoding, positions: Positions) -> Turning:
-    """Rotates the unit vector of every component at all positions."""
+    """The effect of `rotate` at these positions, measured by rotating the unit vector of every component."""
     width = subject.site.d_head
     mixed_EE = torch.zeros(width, width, dtype=torch.bool)
     changed_E = torch.zeros(width, dtype=torch.bool)
@@ -42,7 +42,7 @@ def turning(subject: DrawnEncoding, positions: Positions) -> Turning:
         mixed_EE[component] = turned_HLE.abs().amax((0, 1)) > NOTHING
         away_HL = (turned_HLE[..., component] - 1).abs()
         changed_E[component] = away_HL.max() > NOTHING
-    mixed_EE |= mixed_EE.T.clone()
+    mixed_EE |= mixed_EE.T.clone()  # a copy, since the transpose shares the memory that is written
     groups = [group for group in _groups(mixed_EE) if bool(changed_E[list(group)].any())]
     pairs = [group for group in groups if len(group) == 2]
     return Turning(groups, {pair: _angle(subject, positions, *pair) for pair in pairs})

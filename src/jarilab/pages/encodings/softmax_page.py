@@ -13,7 +13,7 @@ from jarilab.pages.encodings.svg import Drawing, Words, element, figure, line, t
 
 TOP, TALL = 22, 150
 LARGEST = 0.25
-"""The largest absolute derivative: p (1 - p) at one half."""
+"""The limit of the colour scale: the largest absolute derivative, p (1 - p) at p = 1/2."""
 
 
 def column_of(softmax: Softmax) -> Column:

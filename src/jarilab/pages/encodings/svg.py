@@ -16,14 +16,15 @@ Number = int | float
 PACKAGE = "jarilab.pages.encodings"
 STYLES = ("kit/theme.css", "figure.css")
 TICKS = 5
-"""About so many numbers at an axis."""
+"""Numbers at an axis, approximately."""
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
     """A drawing with its title, its caption and its numbers.
 
-    name: of its file. title: what it shows. caption: how to read it. inside: SVG elements. data: for `--json`.
+    name: of its file. title: what it shows. caption: how to read it. width, height: in SVG units, shown as pixels.
+    inside: SVG elements. data: for `--json`.
     """
 
     name: str
@@ -109,7 +110,7 @@ def _value(value: Any) -> str:
 
 
 def round_numbers(low: Number, high: Number) -> list[Number]:
-    """Round numbers between two: multiples of 1, 2 or 5 times a power of ten."""
+    """About TICKS numbers from `low` to `high`: multiples of 1, 2 or 5 times a power of ten."""
     if high <= low:
         return [low]
     rough = (high - low) / TICKS

@@ -1,1 +1,1 @@
-"""The kit of which all pages are made: one HTML file each, put together from modules."""
+"""What all pages share: bundling into one HTML file, colours, images and numbers."""

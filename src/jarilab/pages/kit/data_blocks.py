@@ -24,6 +24,7 @@ def block(values: Tensor, dtype: str) -> dict[str, Any]:
     flat = numbers.to(getattr(torch, dtype)).contiguous().flatten()
     # As integers, since numpy has no bfloat16.
     bits = flat.view(_BITS[flat.element_size()]).numpy()
+    # Little-endian on every machine, as JavaScript's typed arrays are where browsers run.
     raw = bits.astype(bits.dtype.newbyteorder("<")).tobytes()
     return {
         "dtype": dtype,
@@ -33,7 +34,7 @@ def block(values: Tensor, dtype: str) -> dict[str, Any]:
 
 
 def unpacked(packed: Mapping[str, Any]) -> np.ndarray:
-    """The numbers of a block, for types that numpy has."""
+    """The array in a block, in its shape; `uint16` becomes float64 from 0 to 1. bfloat16 is not supported."""
     data = base64.b64decode(packed["data"])
     dtype = np.dtype(packed["dtype"]).newbyteorder("<")
     numbers = np.frombuffer(data, dtype).reshape(packed["shape"])

@@ -1,4 +1,7 @@
-"""Images of a page: pixels with the grid of their patches, and PNG files (W3C, third edition)."""
+"""Images of a page: pixels with the grid of their patches, and PNG files.
+
+Source of the file format: W3C, Portable Network Graphics (PNG) Specification, third edition.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,7 @@ def _small(pixels: UInt8[Tensor, "C H W"]) -> UInt8[Tensor, "C _ _"]:
     rounded = [round(side / factor) for side in sides]
     size = [max(1, side) for side in rounded]
     batch = pixels.unsqueeze(0).float()
+    # Without antialias, thin lines vanish between the sampled pixels.
     smaller = functional.interpolate(batch, size, mode="bilinear", antialias=True)
     whole = smaller[0].round().clamp(0, 255)
     return whole.to(pixels.dtype)

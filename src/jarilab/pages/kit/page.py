@@ -52,9 +52,9 @@ def assemble(
 ) -> str:
     """The HTML document of a page. body, styles, script: files of `package` or of the kit.
 
-    script: the first module; the modules that it imports come before it. live: the page may send requests to its
-    server. beside: it may also run scripts of its server, see `policy`. noscript: markup for browsers without scripts.
-    description, image: the preview of a link to the page, see `document`.
+    script: the first module; the modules that it imports come before it. payload: data as JSON, NaN as null. live: the
+    page may send requests to its server. beside: it may also run scripts of its server, see `policy`. noscript: markup
+    for browsers without scripts. description, image: the preview of a link to the page, see `document`.
     """
     code = bundle(package, script)
     filled = Template(read(package, f"{KIT}page.html")).substitute(
@@ -124,7 +124,8 @@ def policy(script: str, style: str, *, live: bool, beside: bool = False) -> str:
 
 
 def read(package: str, name: str) -> str:
-    """A static file, with LF as line end: an HTML parser converts line ends before it checks a hash."""
+    """The text of a static file of a package, or of the kit, with LF as line end."""
+    # LF: an HTML parser converts line ends before it checks the hash of a script.
     if name.startswith(KIT):
         package, name = "jarilab.pages.kit", name.removeprefix(KIT)
     return (files(package) / "static" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
@@ -145,11 +146,8 @@ def bundle(package: str, name: str) -> str:
 
 
 def _tight(line: str) -> str:
-    """A line of a script without the spaces around its signs.
-
-    Strings stay as they are. Lines with a slash or a nested template literal stay too: only a parser can tell their
-    strings.
-    """
+    """A line of a script without the spaces around its signs, except in strings."""
+    # A slash may begin a regular expression, and a template literal may hold another: only a parser finds their ends.
     if _NESTED.search(line) or "/" in _LITERAL.sub("", line):
         return line
     parts = _LITERAL.split(line)
@@ -213,10 +211,8 @@ def _scope(name: str) -> str:
 
 
 def slim(text: str) -> str:
-    """A script or style without comment lines, indentation and empty lines.
-
-    A script must not have a template literal of several lines.
-    """
+    """A script or style without comment lines, indentation and empty lines."""
+    # It would change a template literal of several lines, so scripts must have none.
     lines = (line.strip() for line in _COMMENT.sub("", text).split("\n"))
     return "\n".join(line for line in lines if line)
 
@@ -237,12 +233,14 @@ def slim_style(text: str) -> str:
 
 
 def escape_text(text: str) -> str:
-    """Escape text for HTML, as ASCII: unpaired surrogates become numbers, too."""
+    """Escape text for HTML, as ASCII with character references."""
+    # As ASCII: an unpaired surrogate, which a token may hold, cannot be written as UTF-8.
     return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def escape_json(value: Any) -> str:
-    """Encode JSON that cannot end its script element."""
+    """ASCII JSON for a script element, with NaN and infinities as null."""
+    # A token such as "</script>" must not end the element.
     return to_json(value).replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 

@@ -18,10 +18,11 @@ _SEED = 18854291
 
 
 def tone_of(encoding: str) -> int:
-    """The tone of an encoding: a hash of its spec (FNV-1a)."""
+    """The tone of an encoding, from 0 to TONES - 1: the 32-bit FNV-1a hash of its spec."""
     number = _SEED
     for byte in encoding.encode("utf-8", "surrogatepass"):
         number = ((number ^ byte) * 16777619) & 0xFFFFFFFF
+    # Xor-folded, as the authors of FNV advise for small ranges.
     return (number ^ number >> 16) % TONES
 
 

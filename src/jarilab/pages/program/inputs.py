@@ -1,4 +1,4 @@
-"""Converts the inputs of a model to plain tensors and back."""
+"""Conversion of a model's inputs to plain tensors and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Inputs = Sequence[Tokens | Images]
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """An input and its tensors in the graph: IDs and positions, IDs alone, or pixels."""
+    """An input of a model, which `tensors` gives to the graph and `again` makes from them.
+
+    name: `source`, `target` or `image`.
+    """
 
     name: str
     value: Tokens | Images
@@ -40,6 +43,7 @@ class Read:
         return all(checks)
 
     def tensors(self) -> list[Tensor]:
+        """IDs `(1, L)`, and positions `(L,)` if they are counted; or pixels `(1, C, H, W)`."""
         if isinstance(self.value, Images):
             return [self.value.pixels]
         if self.counted:
@@ -47,7 +51,7 @@ class Read:
         return [self.value.ids]
 
     def again(self, tensors: Iterator[Tensor]) -> Tokens | Images:
-        """The input made of the next of these tensors."""
+        """The input with the next of these tensors in place of its own; the inverse of `tensors`."""
         if isinstance(self.value, Images):
             return Images(next(tensors))
         ids_1L, positions = next(tensors), self.value.positions
@@ -58,7 +62,7 @@ class Read:
         return Tokens(ids_1L, positions)
 
     def longer(self, least: int) -> Read:
-        """The input repeated to at least `2 + least` tokens."""
+        """The input with its last token repeated, up to at least `2 + least` tokens, if positions are counted."""
         if not self.counted or not isinstance(self.value, Tokens):
             return self
         ids_1L = self.value.ids
@@ -71,7 +75,7 @@ class Read:
 
 
 def read_of(inputs: Inputs) -> list[Read]:
-    """The inputs by name. Raises UserError for a batch of several rows and for padding."""
+    """The inputs, named: the last tokens are the target. Raises UserError for several rows and for padding."""
     read = []
     for number, value in enumerate(inputs):
         is_last = number == len(inputs) - 1

@@ -1,4 +1,4 @@
-"""Exports a model as a program in JSON, which `pages/kit/static/program.js` runs in a page.
+"""Export of a model as a program in JSON, which `pages/kit/static/program.js` runs in a page.
 
 `torch.export` turns the forward into a graph of core ATen operators, so that the page needs no code for architectures.
 The inputs of the graph are the token IDs (or pixels), their positions, and a mask for each attention site. So a page
@@ -76,6 +76,7 @@ class Followed:
         """model: in evaluation mode; it is modified. Raises UserError if it cannot be exported."""
         read = read_of(inputs)
         self.sample = ran(model, inputs)
+        # By place: two inputs of one length would get one symbol for their sizes.
         longer = [one.longer(place) for place, one in enumerate(read)]
         links = links_of(model, [entry.value for entry in longer])
         self.sites = list(links)
@@ -191,6 +192,7 @@ def halved(model: nn.Module) -> dict[str, str]:
 
     Returns the type of each parameter by name. The parameters stay float32.
     """
+    # float16 has more digits, bfloat16 the range of float32.
     stored = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         rounded = [parameter.to(dtype).float() for dtype in HALVES]

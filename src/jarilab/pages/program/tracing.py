@@ -1,4 +1,4 @@
-"""Exports a forward with `torch.export`, with the mask of each attention site as an input."""
+"""Export of a forward by `torch.export`, with the mask of each attention site as an input."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from jarilab.pages.program.inputs import Inputs, Read
 
 @dataclass(frozen=True, eq=False)
 class Ran:
-    """The outputs of a forward. scores: at each position. weights: of each site."""
+    """The outputs of a forward of one row, in float32. scores: of the vocabulary at each position. weights: by site."""
 
     scores: Float[Tensor, "L V"]
     weights: dict[str, Float[Tensor, "H Q K"]]
 
 
 def ran(model: nn.Module, inputs: Inputs) -> Ran:
-    """Runs a model. Raises UserError if a site runs several times, as in a recurrent decoder."""
+    """The outputs of a model for a batch of one. Raises UserError if a site runs several times (recurrent models)."""
     with record(model) as tape:
         outputs = model(*inputs)
     repeated = [site for site, calls in tape.calls.items() if len(calls) > 1]
@@ -81,7 +81,10 @@ class _Linked(nn.Module):
 
 
 class Forward(nn.Module):
-    """A model whose inputs and outputs are tensors, as `torch.export` requires."""
+    """A model whose inputs and outputs are tensors, as `torch.export` requires.
+
+    model: its attention is replaced in place. read: its inputs on the example. names: the sites, in the masks' order.
+    """
 
     def __init__(self, model: nn.Module, read: Sequence[Read], names: Collection[str]):
         super().__init__()
@@ -93,9 +96,7 @@ class Forward(nn.Module):
         self.model = model
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
-        """Inputs: the tensors of all inputs, then the mask of each site. Outputs: the scores, then the weights of each
-        site.
-        """
+        """The scores, then the weights of each site. tensors: of all inputs, then the mask of each site."""
         rest = iter(tensors)
         inputs = [one.again(rest) for one in self.read]
         for site in self.sites:
@@ -135,7 +136,8 @@ def followed(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses warnings and logs of PyTorch, which prints the whole graph when it fails."""
+    """Suppresses warnings, logs and standard error of the block."""
+    # PyTorch prints the whole graph when an export fails.
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
