@@ -24,6 +24,7 @@ GUIDE: list[Entry] = [
     ("Compare fairly", "공정하게 비교하기", "guide/comparing.md"),
     ("Follow one head", "헤드 하나 따라가기", "guide/walking.md"),
     ("Look inside", "들여다보기", "looking-inside.md"),
+    ("Record any model", "어떤 모델이든 기록하기", "recording.md"),
     ("In your PyTorch code", "PyTorch 코드에서", "guide/python.md"),
     ("Serve a run", "실행을 서버로", "guide/serving.md"),
     ("A model for another program", "다른 프로그램에 줄 모델", "guide/exporting.md"),
@@ -41,6 +42,7 @@ RESULTS: list[Entry] = [
     ("Laws of models", "모델의 법칙", "/results/model-laws.md"),
 ]
 REFERENCE: list[Entry] = [
+    ("The explorer", "보기와 척도", "explorer.md"),
     ("Python", "파이썬", "/reference/python.md"),
     ("Commands", "명령", "/reference/commands.md"),
     ("Tasks and models", "과제와 모델", "/reference/tasks.md"),

@@ -20,7 +20,7 @@ GUIDES = [
         f"guide/{name}.md"
         for name in ("training", "text", "images", "comparing", "walking", "python", "serving", "exporting")
     ),
-    *("encodings.md", "runs.md", "looking-inside.md"),
+    *("encodings.md", "runs.md", "looking-inside.md", "recording.md", "explorer.md"),
 ]
 PAGES = [ENGLISH, *(ROOT / "docs" / name for name in GUIDES)]
 PAIRS = [(ENGLISH, KOREAN), *((ROOT / "docs" / name, ROOT / "docs/ko" / name) for name in GUIDES)]
