@@ -23,7 +23,8 @@ class Geometry:
 
     allowed: `(B or 1, 1, Q or 1, K)`, True where a query may attend to a key; None if all may. The row of a query
         without any key is True, so that no kernel divides by zero; `has_key` removes its output.
-    has_key: `(B or 1, 1, Q or 1, 1)`, False for queries without any key; None if there are no such queries.
+    has_key: `(B or 1, H or 1, Q or 1, 1)`, False for queries without any key; None if there are no such queries. It
+        differs between heads only if a mask of another library does.
     causal: the mask is plain causal attention of a sequence to itself, for which kernels have a flag.
     q_rotation, k_rotation: arguments of `rotate`. That of the keys covers new keys only, since cached keys are rotated
         already, unless `rotates_cached_keys`.
@@ -38,7 +39,7 @@ class Geometry:
     q_pos: Positions
     k_pos: Positions
     allowed: Bool[Tensor, "#B 1 #Q K"] | None = None
-    has_key: Bool[Tensor, "#B 1 #Q 1"] | None = None
+    has_key: Bool[Tensor, "#B #H #Q 1"] | None = None
     causal: bool = False
     q_rotation: Any = None
     k_rotation: Any = None

@@ -145,7 +145,10 @@ class ScoreTable:
     def of(site: str, call: AttentionCall) -> ScoreTable:
         geometry = call.geometry
         scores = definition.scores(call)
-        allowed = allowed_links(call).expand_as(scores).clone()
+        # A mask by head is part of the scores.
+        allowed = allowed_links(call) & ~scores.isneginf()
+        if geometry.has_key is not None:
+            allowed = allowed & geometry.has_key
         return ScoreTable(
             site=site,
             scores=scores,

@@ -17,14 +17,14 @@ MAX_BLOCK_WEIGHTS = 2**22
 
 
 def allowed_links(call: AttentionCall) -> Bool[Tensor, "#B 1 Q K"]:
-    """True where a query may attend to a key; a query without keys has none."""
+    """True where a query of any head may attend to a key; a query without keys has none."""
     geometry = call.geometry
     size = call.q.shape[2], call.k.shape[2]
     if geometry.allowed is None:
         return torch.ones(1, 1, *size, dtype=torch.bool, device=call.q.device)
     allowed = geometry.allowed
     if geometry.has_key is not None:
-        allowed = allowed & geometry.has_key
+        allowed = allowed & geometry.has_key.any(1, keepdim=True)
     return allowed.expand(-1, -1, *size)
 
 

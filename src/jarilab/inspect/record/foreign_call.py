@@ -60,6 +60,10 @@ class ForeignCall:
         if allowed is not None:
             has_key = allowed.any(-1, keepdim=True)
             allowed = allowed | ~has_key
+            if bias is not None:
+                # The rows of a head whose bias hides all keys give zeros, as PyTorch's kernels do.
+                has_key = has_key & (allowed & ~bias.isneginf()).any(-1, keepdim=True)
+                bias = bias.masked_fill(~has_key, 0.0)
             has_key = None if bool(has_key.all()) else has_key
         q_pos, k_pos = self._positions()
         site = Site(

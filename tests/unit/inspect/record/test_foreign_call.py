@@ -154,6 +154,28 @@ def test_mask_is_split_into_bias_and_hidden_keys():
     assert tape.weights("attention")[0, 1, 2, 3] == 0 == tape.weights("attention")[..., 4].sum()
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_head_whose_mask_hides_all_keys_has_zero_weights(dtype):
+    allowed = torch.ones(1, 2, 5, 5, dtype=torch.bool).tril()
+    allowed[:, 1, :3] = False  # rows of one head
+    allowed[:, 1, 3, 1:] = False  # the head's only key in this row is 0
+    allowed[:, :, 4] = False  # rows of all heads
+    mask = allowed if dtype is torch.bool else torch.zeros(1, 2, 5, 5).masked_fill(~allowed, float("-inf"))
+    model, inputs = OwnAttention(attn_mask=mask).eval(), {"x": torch.randn(2, 5, 8)}
+    tape, output = recorded(model, inputs)
+    assert output.isfinite().all()
+    rows = tape.weights("attention")[0].sum(-1)
+    assert torch.allclose(rows, allowed[0].any(-1).float())
+    trust = tape.trust("attention")
+    assert trust.rebuild_error < 1e-6
+    assert trust.row_sum_error < 1e-6
+    with torch.no_grad(), operate(model, [Link("attention", 1, 3, 0, "erase")]):
+        edited = model(**inputs)
+    assert edited.isfinite().all()
+    assert edited[:, :3].equal(output[:, :3])
+    assert not edited[:, 3].equal(output[:, 3])
+
+
 def test_autocast_and_dropout_are_recorded():
     model = OwnAttention(dropout_p=0.5)
     with torch.autocast("cpu", torch.bfloat16):
