@@ -14,8 +14,7 @@ from jarilab.positions.coordinates import Positions
 class LayerCache:
     """Keys, values and encoding states of one attention.
 
-    Keys are stored rotated, unless their rotation depends on the number of keys. The capacity doubles when needed, so
-    that appending is cheap.
+    Keys are stored rotated, unless their rotation depends on the number of keys.
     """
 
     def __init__(self) -> None:
@@ -64,6 +63,7 @@ def _enlarged(buffer: Tensor | None, new: Tensor, length: int, end: int) -> Tens
     batch, heads, _, width = new.shape
     # A tensor created under `inference_mode` could not be written to outside it.
     with torch.inference_mode(False):
+        # Doubled, so that appending tokens one by one copies each key about once on average.
         larger = new.new_empty(batch, heads, max(end, 2 * length), width)
     if buffer is not None:
         larger[:, :, :length] = buffer[:, :, :length]

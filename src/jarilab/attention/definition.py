@@ -43,7 +43,7 @@ class AttentionCall:
     def terms(
         self, product: Callable[[], Float[Tensor, "B H Q K"]]
     ) -> Float[Tensor, "B H Q K"] | None:
-        """What the encoding's hook `terms` adds to q.k, before the scale.
+        """What the encoding's hook `terms` adds to q.k, before the scale; None without the hook.
 
         product: computes q.k, if the hook needs it.
         """
@@ -137,6 +137,7 @@ def weights(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
     if geometry.allowed is not None:
         scores_BHQK = scores_BHQK.masked_fill(~geometry.allowed, float("-inf"))
     weights_BHQK = scores_BHQK.softmax(-1)
+    # `allowed` is True for queries without any key, since the softmax of hidden keys alone would be NaN.
     return weights_BHQK if geometry.has_key is None else weights_BHQK * geometry.has_key
 
 
@@ -148,7 +149,7 @@ def output(call: AttentionCall) -> Float[Tensor, "B H Q W"]:
 def weighted(
     call: AttentionCall, weights_BHQK: Float[Tensor, "B H Q K"]
 ) -> Float[Tensor, "B H Q W"]:
-    """The output for given attention weights."""
+    """Sum of the values with given weights, plus the encoding's hook `values`, in float32 or better."""
     geometry = call.geometry
     v_BHKE = _precise(call.v)
     output_BHQE = torch.einsum("bhqk,bhke->bhqe", weights_BHQK, v_BHKE)

@@ -37,7 +37,7 @@ class DistanceBias:
     first: int
 
     def score_mod(self, score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        """FlexAttention's `score_mod`."""
+        """The score of one pair plus its bias, as FlexAttention's `score_mod`. b, h, q, k: indices."""
         q_at = self.q_at[_row(self.q_at, b), q]
         k_at = self.k_at[_row(self.k_at, b), k]
         return score + self.values[h, k_at - q_at - self.first]
@@ -172,4 +172,5 @@ def attend(
 @cache
 def _kernel(device: str) -> Callable[..., Any]:
     """FlexAttention, compiled except on a CPU, where PyTorch computes it explicitly."""
+    # Cached, so that all attentions of a process share the compiled kernels.
     return flex_attention if device == "cpu" else torch.compile(flex_attention)

@@ -118,6 +118,7 @@ def geometry_of_layers(
     for encoding in encodings.by_layer:
         if encoding not in geometries:
             _check_frames(encoding, q_pos, k_pos)
+            # Layers share the mask of the first, in the form that this encoding supports.
             same_form = first.blockwise is None or _supports_blockwise(encoding, q_pos, k_pos)
             geometry = replace(first if same_form else first.materialized, encoding=encoding)
             geometries[encoding] = _apply_encoding(geometry, new_k_pos)
@@ -180,6 +181,7 @@ def _apply_encoding(geometry: Geometry, new_k_pos: Positions) -> Geometry:
     if "rotate" in hooks:
         rotated_k_pos = k_pos if geometry.rotates_cached_keys else new_k_pos
         q_rotation = encoding.rotation_for(q_pos, "query", k_pos)
+        # In self-attention without a cache, both sides rotate alike: computed once.
         k_rotation = q_rotation
         if rotated_k_pos is not q_pos or "side" in encoding.extra_arguments("rotation"):
             k_rotation = encoding.rotation_for(rotated_k_pos, "key", k_pos)

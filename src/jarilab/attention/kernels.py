@@ -51,7 +51,7 @@ FEW_QUERIES = 8
 
 
 def attend(call: AttentionCall, kernel: Kernel = "auto") -> Tensor:
-    """The output of an attention, `(B, H, Q, E')`, in the dtype of its values."""
+    """The output of an attention, `(B, H, Q, W)`, in the dtype of its values."""
     name = choose(call) if kernel == "auto" else kernel
     blockwise = _BLOCKWISE_KERNELS.get(name)
     return _KERNELS[name](call.materialized) if blockwise is None else blockwise(call)

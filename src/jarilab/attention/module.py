@@ -51,7 +51,7 @@ from jarilab.positions.masks import Mask
 class AttentionKernel(nn.Module):
     """Computes an AttentionCall. A module without parameters, so that a forward hook can record its calls.
 
-    site: its name on a tape, for modules of other libraries whose path does not tell it.
+    site: its name on a tape, for modules of other libraries whose path does not name it.
     """
 
     def __init__(self, kernel: Kernel = "auto", site: str | None = None):
@@ -216,6 +216,7 @@ class Attention(nn.Module):
         q_BQD = self.query(encoding.inject(x_BQD, geometry.q_pos))
         q_BHQE = split_heads(q_BQD, site.n_heads, site.d_head)
         q_BHQE = encoding.rotate(q_BHQE, geometry.q_rotation)
+        # The source is the same at every step of decoding.
         if cache is not None and cache.length:
             return q_BHQE, *cache.filled()
         if source_BKD is None:

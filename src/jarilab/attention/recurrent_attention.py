@@ -96,6 +96,7 @@ class LuongAttention(nn.Module):
         q_BHQE = q_BQE.unsqueeze(1)
         q_BHQE = encoding.rotate(q_BHQE, geometry.q_rotation)
         compare = self.score.compare
+        # Luong et al. do not divide by sqrt(E).
         scale = encoding.scale_factor
         call = AttentionCall(
             q_BHQE, source.k, source.v, geometry, scale, score=compare, states=source.states

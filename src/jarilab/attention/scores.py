@@ -36,6 +36,7 @@ class TanhSum(nn.Module):
 
     def __init__(self, d_model: int):
         super().__init__()
+        # A matrix of one row, not a vector, so that `jarilab.nn.init` draws it by its fan-in.
         initial = nn.init.normal_(torch.empty(1, d_model), std=d_model**-0.5)
         self.v = nn.Parameter(initial)
 

@@ -61,8 +61,9 @@ def device_of(model: Any) -> torch.device:
 def to_device(value: T, device: torch.device) -> T:
     """Move tensors, also inside tuples, lists, dictionaries and dataclasses.
 
-    Objects that occur twice stay shared, such as positions of queries and keys. Tensors on the device are not copied.
+    Objects that occur twice stay shared. Tensors on the device are not copied.
     """
+    # Shared objects must stay shared: `Positions.known_bounds` compares tensors by identity.
     return _move(value, device, {})
 
 

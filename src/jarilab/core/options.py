@@ -62,7 +62,7 @@ class Option:
     def read(self, owner: str, value: Any) -> Any:
         """Convert `value`, which may be text from a command line, to the annotated type.
 
-        `null` is None. Raises UserError.
+        The text `null` is None if None is allowed. Raises UserError for another type or a number outside float32.
         """
         return self.read_as(f"{owner}: {self.name}", value)
 
@@ -86,7 +86,7 @@ class Option:
 
 
 def validated(annotation: Any, value: Any, *, strict: bool = False) -> Any:
-    """`value` or its text, converted to the annotated type. Raises UserError.
+    """`value` or its text, converted to the annotated type. Raises UserError, also for NaN and infinity.
 
     strict: convert nothing, as for files that jarilab wrote.
     """

@@ -149,7 +149,7 @@ class Registry:
         return target
 
     def family(self, word: str, sentence: str, has: Callable[[type], bool]) -> None:
-        """Register a word for several entries.
+        """Register a word for several entries: `spec` raises UserError for it and lists them.
 
         sentence: what they have in common. has: whether a class belongs to them.
         """
@@ -260,9 +260,10 @@ class Registry:
 
 
 def first_sentence(target: type) -> str:
-    """The first sentence of the docstring."""
+    """First sentence of a class's docstring, without its full stop."""
     paragraph = inspect.cleandoc(target.__doc__ or "").partition("\n\n")[0]
     text = " ".join(paragraph.split())
+    # `et al. (2019)` and `T5 1.1` do not end a sentence: the next one begins with a capital or a backtick.
     return re.split(r"\.(?=\s+[A-Z`]|$)", text, maxsplit=1)[0]
 
 
@@ -290,9 +291,11 @@ def _module_of(path: Path) -> ModuleType:
     assert module_spec is not None
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
+    # Before execution: `dataclass` looks up the module of a class while the class is defined.
     sys.modules[name] = module
     try:
         module_spec.loader.exec_module(module)
+    # A script without `if __name__ == "__main__"` may end the process.
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserError(

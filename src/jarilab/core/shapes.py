@@ -1,7 +1,7 @@
 """Letters for the axes of tensors, and annotations with them.
 
     B batch            L length           Q query length      K key length
-    D model width      H heads            E width of one head F feed-forward width
+    D d_model          H heads            E d_head            F d_ff
     V vocabulary       A axes of a position (1 for text, 2 for images)
 
 Names of local tensors end with these letters (`q_BHQE`). Public signatures have jaxtyping annotations

@@ -224,9 +224,9 @@ class Encoding(nn.Module):
         return None
 
     def affine_bias(self, q_pos: Positions, first: int, last: int) -> AffineBias | None:
-        """`bias` of consecutive queries at the distances j - i from `first` to `last`, as an affine function.
+        """`bias` at the distances j - i from `first` to `last`, as an affine function of a number of each query.
 
-        None if it has no such form. A bias that depends on the distance alone does not need it.
+        q_pos: consecutive positions. None if it has no such form. A bias by distance alone does not need it.
         """
         return None
 
@@ -239,7 +239,7 @@ class Encoding(nn.Module):
         default keeps the value of its module's own initialization. generator: seeded by the parameter's full name.
         """
         if "." not in name:
-            nn.init.normal_(parameter, std=0.02, generator=generator)
+            nn.init.normal_(parameter, std=0.02, generator=generator)  # as BERT and GPT-2
 
     @final
     def reset(self) -> None:

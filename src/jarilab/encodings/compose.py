@@ -52,7 +52,7 @@ def split_sum(text: str) -> list[str]:
 def part_spec(text: str) -> tuple[Spec, str | None]:
     """The encoding of one part of a sum, and the part of the axes that it is for.
 
-    `rotary2d:base=50@image` is for `image`; `rotary` is for all axes, None. Raises UserError.
+    `rotary2d:base=50@image` is for `image`; `rotary` is for all axes, None. Raises UserError for an unknown encoding.
     """
     encoding, axes = _split_axes(text)
     name, _, options = encoding.partition(":")
@@ -84,7 +84,7 @@ def files_of(text: str) -> list[Path]:
 def canonical(text: str) -> str:
     """The shortest equal spec, or list of specs for layers: options with default values are omitted.
 
-    Raises UserError.
+    Raises UserError for an unknown encoding, option or value.
     """
     specs = [_canonical_sum(spec) for spec in layer_specs(text)]
     return ",".join(specs)

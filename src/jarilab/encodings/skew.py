@@ -37,7 +37,7 @@ def first_distance(q_pos: Positions, k_pos: Positions) -> int | None:
 
 
 def skew_offset(q_pos: Positions, k_pos: Positions) -> int | None:
-    """`first_distance` if there are enough keys for skewing to be faster than gathering."""
+    """`first_distance` if skewing is faster than gathering: on a CPU, with enough keys; else None."""
     is_eager = q_pos.coordinates.device.type == "cpu" and not torch.compiler.is_compiling()
     return first_distance(q_pos, k_pos) if is_eager and k_pos.length >= MIN_SKEWED_KEYS else None
 

@@ -113,6 +113,7 @@ class Sum(Encoding):
         super().__init__(parts[0].site)
         self.parts = nn.ModuleList(parts)
         common = set[int].intersection(*[set(part.axes) for part in parts])
+        # All parts read the same positions.
         self.axes = tuple(sorted(common))
         # Terms compare the vectors of a relation with queries that another part rotates by their positions.
         rotates_terms = {"rotate", "terms"} <= self.hooks

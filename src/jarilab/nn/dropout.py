@@ -30,7 +30,10 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 def dropout_mask(
     x: Tensor, rate: float, generator: torch.Generator | None = None
 ) -> tuple[Tensor, float]:
-    """A mask like `x`, 0 where an element is dropped and 1 elsewhere, and the scale of the others."""
+    """A mask of the shape and dtype of `x` on the CPU, and the scale of the remaining elements.
+
+    The mask is 0 where an element is dropped and 1 elsewhere.
+    """
     # One random byte per element. The scale is exact for the rounded rate.
     threshold, count = round(rate * 256), x.numel()
     words = torch.randint(-(2**63), 2**63 - 1, ((count + 7) // 8,), generator=generator)

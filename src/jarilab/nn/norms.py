@@ -62,6 +62,7 @@ class BatchNorm(nn.Module):
         mean_D, variance_D = x_ND.mean(0), x_ND.var(0, unbiased=False)
         with torch.no_grad():
             self.mean.lerp_(mean_D.to(self.mean.dtype), MOMENTUM)
+            # As torch.nn.BatchNorm1d: the running variance is unbiased, that of the batch is not.
             unbiased_D = variance_D * count / (count - 1)
             self.variance.lerp_(unbiased_D.to(self.variance.dtype), MOMENTUM)
         return mean_D, variance_D

@@ -77,6 +77,7 @@ class FeedForward(nn.Module):
 
     d_ff: F. gated: multiply by a second linear map of the input, whose output goes through the activation (*GLU
     Variants Improve Transformer*, Shazeer 2020): LLaMA with silu, T5 1.1 with gelu_tanh. bias: of all linear maps.
+    Raises UserError for an unknown activation.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Residual(nn.Module):
     place: post is `norm(x + f(x))`, as in the original Transformer. pre is `x + f(norm(x))`, which is stable without
     warm-up; a stack of these ends with one more norm. drop_path: fraction of examples whose sublayer is skipped in
     training, the others scaled up to keep the mean (*Deep Networks with Stochastic Depth*, Huang et al. 2016).
-    kind, eps: of the norm.
+    kind, eps: of the norm. Raises UserError for a drop_path outside 0 ... 1 and an unknown place or kind.
     """
 
     def __init__(
@@ -141,7 +142,10 @@ class Residual(nn.Module):
         sublayer: Callable[[Tensor], Tensor],
         first: int | None = None,
     ) -> Float[Tensor, "B R D"]:
-        """first: the sublayer computes and returns only the first R tokens; None for all."""
+        """Output of the sublayer with its residual connection.
+
+        first: R, if the sublayer returns only the first R tokens; None for all L.
+        """
         skip_BRD = x if first is None else x[:, :first]
         if self.place == "pre":
             return skip_BRD + self.added(x, sublayer)

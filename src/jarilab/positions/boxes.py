@@ -19,9 +19,9 @@ Boxes = Float[Tensor, "... 4"]
 
 @dataclass(frozen=True, eq=False)
 class Detected:
-    """Output of a detector for each of its S layers, of which the last counts, and each of N object queries.
+    """Output of a detector for each of S layers, of which the last counts, and N object queries.
 
-    scores: of K classes, the last of which is "no object". boxes: cxcywh.
+    scores: logits of K classes, the last of which is "no object". boxes: cxcywh.
     """
 
     scores: Float[Tensor, "S B N K"]

@@ -131,7 +131,10 @@ class Positions:
         return self.coordinates[..., 0]
 
     def bounds(self) -> tuple[int, int]:
-        """Inclusive bounds of the only coordinate; synchronizes the device if they are not known."""
+        """Inclusive bounds of the only coordinate; 0 and 0 without tokens. Raises UserError for several coordinates.
+
+        Synchronizes the device if the bounds are not known.
+        """
         known = self.known_bounds
         if known is not None:
             return known
@@ -144,6 +147,7 @@ class Positions:
     @property
     def known_bounds(self) -> tuple[int, int] | None:
         """`bounds` if they are known, else None."""
+        # `dataclasses.replace` may have changed the coordinates and copied the bounds.
         if self.cached_bounds is None or self.cached_bounds[2] is not self.coordinates:
             return None
         return self.cached_bounds[:2]

@@ -27,6 +27,8 @@ class Mask:
     keys: `(B, K)`, False on padding.
     documents: document IDs of queries and keys, `(B, Q)` and `(B, K)`: only within one document.
     pairs: `(Q, K)` or `(B, Q, K)`, any other rule.
+
+    Raises UserError for a window below 1 and for `keys` or `pairs` that are not boolean.
     """
 
     causal: bool = False
@@ -55,7 +57,7 @@ class Mask:
 
     @property
     def of_keys(self) -> bool:
-        """Whether only the rule of padded keys may be set."""
+        """Whether no rule but `keys` is set."""
         others = (self.causal or None, self.window, self.documents, self.pairs)
         return all(rule is None for rule in others)
 
@@ -69,9 +71,10 @@ class Mask:
         return count if count > 1 else None
 
     def hides_nothing(self, q_pos: Positions, k_pos: Positions) -> bool:
-        """Whether a single query sees all keys, as in generation. False if checking would be slow.
+        """Whether the only query may attend to every key, as in generation.
 
-        Reads values of the positions, which synchronizes an accelerator.
+        False, without a check, for several queries or for rules other than causal and window. Synchronizes an
+        accelerator.
         """
         others = (self.keys, self.documents, self.pairs)
         if q_pos.length != 1 or not k_pos.length or any(rule is not None for rule in others):

@@ -61,7 +61,10 @@ def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:
 
 
 def patchify(pixels: Float[Tensor, "B C H W"], patch: int) -> Float[Tensor, "B L N"]:
-    """Patches in row-major order, each N = C * patch * patch values by channel, row and column."""
+    """Patches in row-major order, each N = C * patch * patch values by channel, row and column.
+
+    patch: side in pixels. Raises UserError if it does not divide height and width.
+    """
     height, width = pixels.shape[2:]
     rows, columns = grid_of((height, width), patch)
     cut = pixels.unflatten(3, (columns, patch)).unflatten(2, (rows, patch))  # B C rows P columns P
@@ -78,7 +81,10 @@ def patch_keep(keep: Bool[Tensor, "B H W"] | None, patch: int) -> Bool[Tensor, "
 
 
 def patch_names(positions: Positions) -> list[str]:
-    """Names of the tokens of an image: `3,0` for row 3, column 0; `[0]`, `[1]`, ... for tokens without a position."""
+    """Names of the tokens of the first image of a batch.
+
+    `3,0` for row 3, column 0; `[0]`, `[1]`, ... for tokens without a position.
+    """
     coordinates_LA = _of_first(positions.coordinates, 2).tolist()
     unplaced_L = [False] * positions.length
     if positions.unplaced is not None:

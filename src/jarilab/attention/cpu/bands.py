@@ -43,6 +43,8 @@ class DistanceBand:
         are not visible; None if unknown.
         """
         (lines, columns), (first, count) = size, table
+        # In a column, line 0 has the largest distance and the last line the smallest. Up to `begin` all lines are
+        # before the table; from `end` on, all are at its last row or behind.
         begin = _clamp(first - ahead + 1, 0, columns) if far_is_zero else 0
         end = _clamp(first + count - 1 - ahead + lines - 1, begin, columns)
         lowest, width = ahead + begin - lines + 1, end - begin
@@ -80,6 +82,7 @@ class DistanceBand:
         if width:
             distances_NQD = rows_NQR
             if not self.is_exact:
+                # Distances outside the table have the entry of its first or last row.
                 parts = [
                     rows_NQR[..., :1].expand(-1, -1, self.before),
                     rows_NQR[..., : self.inside],

@@ -64,10 +64,14 @@ def check(encodings: Sequence[Encoding], compares_by_product: bool) -> None:
 
 
 def attend(call: AttentionCall) -> Float[Tensor, "B H Q W"]:
-    """The output, in the dtype of the values; exactly 0 for queries without any key."""
+    """The output, in the dtype of the values; exactly 0 for queries without any key.
+
+    Raises UserError on an accelerator.
+    """
     dtype, geometry, term = call.v.dtype, call.geometry, score_term_for(call)
     if geometry.q_pos.order.device.type != "cpu":
         raise UserError("kernel=blocks runs on a CPU only; use kernel=auto")
+    # Both passes draw the same dropout from this seed, so that no mask is stored.
     seed = int(torch.randint(2**62, ())) if call.dropout else 0
     mask = _BlockMask(geometry.mask, geometry.q_pos, geometry.k_pos)
     attention = _BlockAttention(
@@ -177,9 +181,9 @@ class _BlockMask:
         allowed = self.allowed(block.rows, keys)
         assert allowed is not None
         has_key = None
-        if (
-            block.masked.stop - block.masked.start == block.size[1]
-        ):  # else some keys are seen by all
+        # If some keys are seen by all queries, every query has a key.
+        if block.masked.stop - block.masked.start == block.size[1]:
+            # A row of minus infinity would make the softmax NaN.
             has_key = allowed.any(-1, keepdim=True)
             allowed = allowed | ~has_key
             has_key = None if bool(has_key.all()) else has_key.to(dtype)
@@ -220,6 +224,7 @@ class _BlockAttention:
         term = self.term
         q_NQE, k_NKE = _flatten_heads(term.shift_queries(q) * self.scale), _flatten_heads(k)
         v_NKW = _flatten_heads(term.shift_values(v))
+        # Zeros: `blocks` omits queries without any key.
         y_NQW = v.new_zeros(batch * heads, queries, v.shape[3])
         buffers, generator = ScratchBuffers(self.dtype), self._generator()
         for block in self.blocks:
@@ -300,6 +305,7 @@ class _BlockAttention:
         if self.term.needs_all_weights:
             count = batch * heads
         group_batch, group_heads = max(1, count // heads), min(count, heads)
+        # The same order in both passes: the groups draw their dropout from one generator.
         for b in range(0, batch, group_batch):
             for h in range(0, heads, group_heads):
                 batch_rows = slice(b, min(b + group_batch, batch))

@@ -26,10 +26,7 @@ from jarilab.encodings.distance_forms import AffineBias, DistanceVectors, Vector
 class ShiftedTable:
     """Vectors by distance, in the dtype of the attention, relative to the vector of far distances.
 
-    All distances before the table have its first vector. That vector is subtracted from all rows, so that far keys need
-    no work: a table of 33 vectors costs a block about 160 keys. The difference is restored elsewhere. For scores, the
-    softmax ignores a constant. Queries and values get the vector added once, beforehand.
-
+    All distances before the table have its first vector.
     table: the vectors. lowest: the smallest distance that occurs. reverse: index by the distance of queries from keys.
     """
 
@@ -39,6 +36,9 @@ class ShiftedTable:
         self.leaf, self.reverse, count = table.rows, reverse, table.rows.shape[1]
         self.first_distance = table.first
         rows_HRE = table.rows.detach()
+        # Subtracted from all rows, so that far keys need no work: a table of 33 vectors costs a block about 160 keys.
+        # Queries and values get the vector added once, beforehand. In scores it is a constant, which the softmax
+        # ignores.
         self.far_H1E = rows_HRE[:, :1] if lowest < table.first else None
         shifted_HRE = rows_HRE if self.far_H1E is None else rows_HRE - self.far_H1E
         self.rows_HRE = (shifted_HRE.flip(1) if reverse else shifted_HRE).to(dtype).contiguous()
@@ -80,6 +80,7 @@ class ShiftedTable:
         """Gradient of the table. d_far_H1E: of the far vector that was added to queries or values."""
         d_HRE = self.d_rows_HRE.flip(1) if self.reverse else self.d_rows_HRE
         if self.far_H1E is not None:
+            # The far vector was subtracted from every row.
             d_HRE[:, :1] -= d_HRE.sum(1, keepdim=True)
             if d_far_H1E is not None:
                 d_HRE[:, :1] += d_far_H1E.sum_to_size(self.far_H1E.shape)
@@ -280,6 +281,7 @@ class AffineBiasBlock(BlockTerm):
         self.detached.gradients(block.group.heads, d_HQR, self.d_tensors)
 
     def finish_backward(self, d_q: Tensor, d_k: Tensor) -> None:
+        # One pass through the encoding's graph per block, after all groups of heads have added their gradients.
         pairs = zip(self.tensors, self.d_tensors, strict=True)
         trained = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]
         if trained:

@@ -119,7 +119,7 @@ class HookBlock(BlockTerm):
 
     @property
     def leaves(self) -> list[Tensor]:
-        """Leaves of the block, in the order of the attention's."""
+        """Leaves of the block, in the order of `HookTerm.leaves`."""
         return [*self.term.parameters, *self.call.states]
 
     def initial_scores(self, group: HeadGroup) -> Tensor | None:
@@ -137,6 +137,7 @@ class HookBlock(BlockTerm):
             self.d_scores = torch.zeros_like(self.scores)
         d_group = block.group.split(d_scores)
         total = block.group.select(self.d_scores)
+        # The hooks may return one row of scores for the whole batch.
         total += d_group.sum(0, keepdim=True) if len(total) < len(d_group) else d_group
 
     def output(self, group: HeadGroup, weights: Tensor) -> Tensor | None:

@@ -33,7 +33,7 @@ class ScratchBuffers:
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def buffer(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-        """The buffer of this name, in this shape; it grows as needed."""
+        """The buffer of this name, in this shape; it grows as needed. dtype: that of the attention by default."""
         size, key = math.prod(shape), (name, dtype or self.dtype)
         if key not in self._buffers or self._buffers[key].numel() < size:
             self._buffers[key] = torch.empty(size, dtype=key[1])
@@ -122,7 +122,9 @@ class BlockTerm:
         d_q: Float[Tensor, "N Q E"],
         d_k: Float[Tensor, "N K E"],
     ) -> None:
-        """Add the gradients through this term to `d_q` (before the scale) and `d_k`."""
+        """Add the gradients through this term to `d_q` (before the scale) and `d_k`, and those of its leaves to the
+        term.
+        """
 
     def output(
         self, group: HeadGroup, weights: Float[Tensor, "N Q K"]
@@ -137,7 +139,7 @@ class BlockTerm:
         d_output: Float[Tensor, "N Q W"],
         d_weights: Float[Tensor, "N Q K"],
     ) -> None:
-        """Add the gradient through this term to `d_weights`."""
+        """Add the gradient through this term to `d_weights`, and gradients of its leaves to the term."""
 
     def finish_backward(self, d_q: Float[Tensor, "B H Q E"], d_k: Float[Tensor, "B H K E"]) -> None:
         """Add remaining gradients to `d_q` and `d_k`, after the last group of heads."""
@@ -205,7 +207,10 @@ class DistanceBiasTerm(ScoreTerm):
 
 @dataclass
 class DistanceBiasBlock(BlockTerm):
-    """values: at the distances of the block. d_values: sum of their gradients, None if not needed."""
+    """A `DistanceBiasTerm` within one block.
+
+    values: at the R distances of the block. d_values: sum of their gradients, None if not needed.
+    """
 
     values: Float[Tensor, "H R"]
     d_values: Float[Tensor, "H R"] | None

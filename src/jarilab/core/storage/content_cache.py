@@ -87,6 +87,7 @@ def _build(
         (partial / _MANIFEST).write_text(
             json.dumps({"facts": facts, "kept": record, "files": files}, indent=1)
         )
+        # Opened before the rename: another process may replace the folder at any time after it.
         loaded = load(partial, record)
         _install(partial, folder, facts)
         return loaded
@@ -98,6 +99,7 @@ def _install(partial: Path, folder: Path, facts: Mapping[str, Any]) -> None:
     """Rename a complete entry to its final name, unless another process has installed it; replace a damaged one."""
     for attempt in range(_ATTEMPTS):
         try:
+            # Fails if the folder exists, since a folder with files in it is never replaced.
             partial.rename(folder)
             return
         except OSError:
@@ -105,6 +107,7 @@ def _install(partial: Path, folder: Path, facts: Mapping[str, Any]) -> None:
                 return
             if attempt == _ATTEMPTS - 1:
                 raise
+        # Renamed before it is deleted, so that no reader meets an entry with half of its files.
         aside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
         with suppress(FileNotFoundError):
             folder.rename(aside / "damaged")
@@ -127,7 +130,7 @@ def _read_record(folder: Path, facts: Mapping[str, Any]) -> Mapping[str, Any] | 
         )
         return entry["kept"] if is_intact else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None
+        return None  # the manifest may hold any JSON
 
 
 def _remove_stale(parent: Path) -> None:

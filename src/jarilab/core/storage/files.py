@@ -34,9 +34,9 @@ _PLAIN = sum(getattr(os, name, 0) for name in _FLAGS)
 
 @contextlib.contextmanager
 def open_checked(path: Path, largest: int = MAX_FILE_BYTES) -> Iterator[io.BufferedReader]:
-    """Open a regular file of at most `largest` bytes for reading, without following links.
+    """Open a regular file of at most `largest` bytes for reading.
 
-    Raises UserError, naming the file.
+    Raises UserError, naming the file, if it is missing, a link, another kind of file, or larger.
     """
     # Checked after opening, since the path may name another file by then. O_NONBLOCK does not wait for a FIFO.
     flags = os.O_RDONLY | _PLAIN
@@ -69,7 +69,7 @@ def read_bytes(path: Path, largest: int = MAX_JSON_BYTES) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises UserError, naming the file."""
+    """Read a JSON file of at most MAX_JSON_BYTES. Raises UserError, naming the file, also for NaN and infinity."""
     contents = read_bytes(path)
     try:
         return json.loads(contents, parse_constant=_refuse_constant)
@@ -135,18 +135,20 @@ def checked_folder(name: str | Path) -> Path:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically. Raises ValueError for NaN and infinity, UserError if the disk is full."""
+    """Write JSON atomically. Raises ValueError for NaN and infinity, UserError if the file cannot be written."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str | Iterable[str]) -> None:
-    """Write text, or an iterable of texts, atomically. Raises UserError if the disk is full."""
+    """Write text, or an iterable of texts, atomically. Raises UserError if the file cannot be written."""
     pieces = [text] if isinstance(text, str) else text
     _write(path, (piece.encode() for piece in pieces))
 
 
 def write_bytes(path: Path, contents: bytes) -> None:
-    """Write bytes atomically: readers see the old file or the new one. Raises UserError if the disk is full."""
+    """Write bytes atomically: readers see the old file or the new one. Raises UserError if the file cannot be
+    written.
+    """
     _write(path, [contents])
 
 
@@ -159,6 +161,7 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
         with atomic_write(path) as partial, partial.open("wb") as file:
             file.writelines(pieces)
             file.flush()
+            # Without this, a power cut after the rename can leave an empty file.
             os.fsync(file.fileno())
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
@@ -172,6 +175,7 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Context: a temporary path that replaces `path` at the end, and is removed after an error."""
+    # Several processes may write the same file, each its own partial one.
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
@@ -184,7 +188,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def write_weights(
     tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write safetensors with the permissions of the umask."""
+    """Write safetensors with the permissions of the umask. Not atomic: pass a path of `atomic_write`."""
     # The library restricts permissions to the owner.
     path.touch()
     mode = path.stat().st_mode

@@ -103,6 +103,7 @@ class Learned2d(Encoding):
     ):
         super().__init__(site)
         self.rows, self.columns, self.layout, self.where = rows, columns, layout, where
+        # Cross-attention has no input of its own to add positions to.
         self.cross = where == "inject"
         if layout == "table":
             self.table = nn.Parameter(torch.empty(rows * columns, site.d_model))

@@ -85,7 +85,7 @@ class ScaledSinusoidal(Encoding):
     def initial_value(
         self, name: str, parameter: Tensor, generator: torch.Generator | None
     ) -> None:
-        nn.init.constant_(parameter, self.site.d_model**-0.5)
+        nn.init.constant_(parameter, self.site.d_model**-0.5)  # as x-transformers
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         waves = sinusoids(pos.index(), x.shape[-1], self.layout, self.base)
@@ -200,6 +200,7 @@ def sinusoids(index: Tensor, width: int, layout: Layout, base: float) -> Float[T
     """The waves at the positions `index`. An odd width drops the last cosine (tensor2tensor: pads with a zero)."""
     if layout == "tensor2tensor":
         pairs = width // 2
+        # A single pair has the first frequency, whatever the step.
         step = 1 / max(pairs - 1, 1)
     else:
         pairs = (width + 1) // 2

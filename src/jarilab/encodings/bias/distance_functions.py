@@ -64,6 +64,7 @@ class Alibi(Encoding):
     def _bias_of(self, ahead_R: Tensor) -> Float[Tensor, "H R"]:
         slope_SH1 = at_least_float32(self.logarithms).exp().unsqueeze(-1)
         distance_R = ahead_R.abs().to(slope_SH1.dtype)
+        # With slopes for one side only, [0] and [-1] are the same.
         before_HR = -slope_SH1[0] * distance_R
         return torch.where(ahead_R > 0, -slope_SH1[-1] * distance_R, before_HR)
 
@@ -148,6 +149,7 @@ class Kerple(Encoding):
     ) -> None:
         nn.init.uniform_(parameter, MIN_KERPLE, 1, generator=generator)
         is_doubled = (self.kernel, name) in (("log", "free_r1"), ("power", "free_r2"))
+        # The inverse of `coefficients`, in float64: the logarithm of expm1 loses digits near 0.
         value = parameter.double() * (2 if is_doubled else 1)
         is_bounded = self.kernel == "power" and name == "free_r2"
         parameter.copy_((value / 2).logit(eps=1e-6) if is_bounded else value.expm1().log())

@@ -136,6 +136,7 @@ class Fire(Encoding):
     def _bias_of_positions(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
         threshold = self.threshold()
         index = q_pos.index().to(best_float_dtype(q_pos.coordinates.device))
+        # Up to L the bias depends on the distance alone, so the network computes each distance once.
         if not torch.compiler.is_compiling() and bool((index <= threshold).all()):
             return bias_by_distance(q_pos, k_pos, lambda ahead_R: self._bias_of(ahead_R, threshold))
         ahead = distance(q_pos, k_pos)
@@ -157,9 +158,8 @@ class Fire(Encoding):
     def affine_bias(self, q_pos: Positions, first: int, last: int) -> AffineBias:
         """The network as a function that is affine in 1 / psi(i), but for a few distances.
 
-        A hidden unit is affine where it is not 0. At most distances it is 0 for all these queries or for none, and the
-        bias is `slope * psi(d) / psi(i) + level`, with sums over the active units. Only where a unit becomes active at
-        one query and not at another it is computed for each pair.
+        At most distances the bias is `slope * psi(d) / psi(i) + level`, with sums over the active hidden units. A unit
+        that is active for some of these queries only is an extra term.
         """
         device = q_pos.coordinates.device
         with without_autocast(device):
@@ -177,6 +177,7 @@ class Fire(Encoding):
         offset_F = at_least_float32(self.inner.bias)
         outer_HF = at_least_float32(self.outer.weight)
         with torch.no_grad():
+            # A unit is affine in 1 / psi(i) before its ReLU. Equal signs at both ends exclude a change between them.
             bounds = torch.stack((inverse_Q.min(), inverse_Q.max()))
             hidden_EFD = bounds.view(2, 1, 1) * (slope_F[:, None] * psi_D) + offset_F[:, None]
             first_FD, second_FD = hidden_EFD > 0
@@ -211,8 +212,7 @@ class ContinuousBias2d(Encoding):
     """Adds a small network of the offset in rows and columns to the score, between -8 and 8.
 
     Offsets are on a logarithmic scale, so that offsets beyond those of training are near ones of training. One network
-    serves all layers. The authors' `16 sigmoid(x)` is `8 tanh(x / 2) + 8`; the constant changes no softmax and costs
-    bfloat16 precision, so it is omitted. Tokens without a position have no bias.
+    serves all layers. Tokens without a position have no bias.
 
     Source: The log-spaced continuous position bias: *Swin Transformer V2* (Liu et al. 2022), section 3.3, and its code.
 
@@ -282,4 +282,5 @@ class ContinuousBias2d(Encoding):
             first, bias, last = self.first.weight, self.first.bias, self.last.weight
             hidden = functional.linear(coordinate.to(dtype), first.to(dtype), bias.to(dtype)).relu()
             logit = functional.linear(hidden, last.to(dtype))
+        # The authors' `16 sigmoid(x)` is this plus 8. The constant changes no softmax and costs precision in bfloat16.
         return SWIN_MAX_BIAS * (logit / 2).tanh()

@@ -55,6 +55,7 @@ class T5(Encoding):
                 f"least 2 buckets each way and a larger distance, got buckets={buckets}, distance={distance}"
             )
         self.buckets, self.distance, self.scaled = buckets, distance, scaled
+        # sqrt(E) cancels the attention's scale.
         self.scale_factor = 1.0 if scaled else math.sqrt(site.d_head)
         self.table = nn.Parameter(torch.empty(buckets, site.n_heads))
         self.reset()

@@ -60,6 +60,7 @@ class CoPE(Encoding):
         position_BHQK = position_BHQK.clamp(max=self.positions - 1)
         row_BHQK = position_BHQK.detach().long()
         # The query's product with each vector, and its difference to the next: the smallest tensors to gather from.
+        # Divided by the scale, since the attention multiplies terms by it.
         product_BHQP = q @ (self.table.to(q.dtype) / scale).t()
         difference_BHQP = functional.pad(product_BHQP.diff(dim=-1), (0, 1))
         low_BHQK = product_BHQP.gather(-1, row_BHQK)

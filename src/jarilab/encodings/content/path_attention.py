@@ -82,6 +82,7 @@ def _terms(
 ) -> Float[Tensor, "B H Q K"]:
     w_BHKE, beta_BHK1 = state[..., :-1], state[..., -1:]
     product_BHQK = q_BHQE @ w_BHKE.transpose(-1, -2)
+    # Tokens that a query cannot see, such as later ones and padding, multiply no key.
     if allowed is not None:
         product_BHQK = product_BHQK.masked_fill(~allowed, 0.0)
         is_visible_BHK1 = allowed.any(-2).unsqueeze(-1)

@@ -337,6 +337,7 @@ def _has_few_pairs(rows: Tensor, table: Tensor) -> bool:
     # An exported program has the same branch for all lengths.
     if torch.compiler.is_exporting():
         return False
+    # With fewer keys than rows, a product with the whole table would compute more numbers than are used.
     return rows.ndim == 2 and rows.shape[-1] <= len(table)
 
 

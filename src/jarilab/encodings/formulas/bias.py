@@ -82,7 +82,7 @@ def sandwich_score(
 
 
 def t5_bucket(ahead: int, buckets: int, farthest: int, both_ways: bool) -> int:
-    """Raffel et al. 2020, section 2.1 ("up to an offset of 128 beyond which we assign all to the same embedding").
+    """The row of T5's table for a distance (Raffel et al. 2020, section 2.1).
 
     As `_relative_position_bucket` of their code, where ahead = key - query, but in integers. Bucket e + b of the n
     logarithmic ones starts where log(away/e) / log(farthest/e) * n >= b, that is away^n e^b >= farthest^b e^n.

@@ -58,7 +58,7 @@ class RotaryNtk(PairRotation):
     """Rotary with the base multiplied by `factor^(R / (R - 2))`.
 
     The slowest pair then rotates `factor` times slower and the fastest as before. Longer texts need no new angles of
-    slow pairs, and nearby tokens are told apart as before.
+    slow pairs, and nearby tokens stay as distinct as before.
 
     Source: NTK-aware interpolation: bloc97's proposal of 2023, as *YaRN* (Peng et al. 2023), definition 1, states it.
 
@@ -234,6 +234,7 @@ class Yarn(PairRotation):
         first, last = self._pair_rotating(self.fast_turns), self._pair_rotating(self.slow_turns)
         if self.truncate:
             first, last = math.floor(first), math.ceil(last)
+        # The authors' limit is the last component, though these are numbers of pairs.
         first, last = max(float(first), 0.0), min(float(last), self.rotated - 1.0)
         return first, last if last != first else first + 0.001  # as the authors avoid dividing by 0
 

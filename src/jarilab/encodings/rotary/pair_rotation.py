@@ -232,6 +232,7 @@ def rotation_by_angle(
     if pos.unplaced is not None:
         unplaced = pos.unplaced[..., None, :, None]
         cosine, sine = cosine.masked_fill(unplaced, 1.0), sine.masked_fill(unplaced, 0.0)
+    # Large angles need the digits of float64, their cosines do not.
     return _expand_to_components(cosine.float(), sine.float(), pairing)
 
 

@@ -75,6 +75,7 @@ class Pope(Encoding):
         product: Float[Tensor, "B H Q K"] = PROVIDED,
     ) -> Float[Tensor, "B H Q K"]:
         q_polar, k_polar = _to_cartesian(q, relation.q_waves), _to_cartesian(k, relation.k_waves)
+        # The attention adds q.k, which these terms replace.
         terms_BHQK = q_polar @ k_polar.transpose(-1, -2) - product
         if relation.excluded is not None:
             terms_BHQK = terms_BHQK.masked_fill(relation.excluded.unsqueeze(-3), 0.0)
