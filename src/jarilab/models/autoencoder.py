@@ -21,7 +21,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
 
 STRIDE = 4
-"""Pixels along each axis that one code stands for."""
+"""Side of the square of one code, in pixels."""
 
 
 def _refuse_vq(name: Any) -> Any:
@@ -37,8 +37,9 @@ QuantizerName = Annotated[Literal["fsq", "gumbel"], BeforeValidator(_refuse_vq)]
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """vectors: `(B, D, h, w)` for the decoder, with a gradient. ids: `(B, h, w)` code ids. loss: the quantizer's own
-    loss.
+    """Output of a quantizer.
+
+    vectors: for the decoder, with a gradient. ids: codes. loss: the quantizer's own loss.
     """
 
     vectors: Float[Tensor, "B D h w"]
@@ -88,9 +89,10 @@ class FSQ(Quantizer):
 
     def forward(self, z: Float[Tensor, "B R h w"]) -> Quantized:
         z_BhwR = z.movedim(1, -1)
-        # A little more than there is, so that the outermost levels are reached.
+        # Slightly more than the range, so that rounding reaches the outermost levels.
         half_R = (self.levels - 1) * (1 + 1e-3) / 2
         offset_R = (self.levels % 2 == 0) / 2  # an even number of levels has none at 0
+        # Cancels the offset at z = 0.
         shift_R = (offset_R / half_R).atanh()
         shifted_BhwR = z_BhwR + shift_R
         bounded_BhwR = shifted_BhwR.tanh() * half_R - offset_R
@@ -98,7 +100,7 @@ class FSQ(Quantizer):
         middle_R = self.levels // 2
         digits_BhwR = (level_BhwR + middle_R).long()
         ids_Bhw = (digits_BhwR * self.place_values).sum(-1)
-        # Rounding has no gradient; the one of what was rounded stands in for it.
+        # Straight-through: rounding has no gradient, so its input's is used.
         rounding_BhwR = level_BhwR - bounded_BhwR
         rounded_BhwR = bounded_BhwR + rounding_BhwR.detach()
         vectors_BhwD = rounded_BhwR / middle_R
@@ -127,6 +129,7 @@ class Gumbel(Quantizer):
         self.book = nn.Linear(codes, width, bias=False)
 
     def anneal(self, done: float) -> None:
+        # The last quarter of the training stays at the lowest temperature, as DALL-E ends at 1/16.
         cooled = min(1.0, done / 0.75)
         self.temperature = self.FIRST * (self.LAST / self.FIRST) ** cooled
 
@@ -135,11 +138,13 @@ class Gumbel(Quantizer):
             ids_Bhw = z.argmax(1)
             return Quantized(self.vectors(ids_Bhw), ids_Bhw, z.new_zeros(()))
         scores_BhwK = z.movedim(1, -1)
+        # Minus the logarithm of an exponential number is Gumbel noise.
         noise_BhwK = -torch.empty_like(scores_BhwK).exponential_().log()
         noisy_BhwK = scores_BhwK + noise_BhwK
         soft_BhwK = (noisy_BhwK / self.temperature).softmax(-1)
         ids_Bhw = soft_BhwK.argmax(-1)
         chosen_BhwK = functional.one_hot(ids_Bhw, self.codes)
+        # Straight-through: the value of the hard choice, the gradient of the soft one.
         hardening_BhwK = chosen_BhwK - soft_BhwK
         hard_BhwK = soft_BhwK + hardening_BhwK.detach()
         vectors_BhwD = self.book(hard_BhwK)

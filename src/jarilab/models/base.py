@@ -17,7 +17,7 @@ registry = Registry("model", "jarilab.models")
 registry.base(nn.Module)
 
 COLDEST, HOTTEST = 0.001, 1000
-"""Temperatures above 0, which scores are divided by: of less, no number may be left of a score."""
+"""Range of temperatures above 0. Scores divided by smaller ones may overflow."""
 
 
 @runtime_checkable

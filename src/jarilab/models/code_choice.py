@@ -17,9 +17,10 @@ MOST_GUIDANCE = 1000
 
 @dataclass(frozen=True)
 class CodeChoice:
-    """Guidance, then temperature (0 takes the most likely code), top_k and top_p; None turns a filter off.
+    """Options for drawing the next image code, in the order in which they apply.
 
-    Raises UserError for values out of range.
+    temperature: 0 takes the most likely code. top_k, top_p: None turns a filter off. Raises UserError for values out of
+    range.
     """
 
     guidance: float
@@ -58,8 +59,11 @@ class CodeChoice:
             scores_BC = scores_BC.masked_fill(scores_BC < least_B1, NEVER)
         if self.top_p is not None:
             scores_BC = scores_BC.masked_fill(_outside_nucleus(scores_BC, self.top_p), NEVER)
+        # In float64, since the sum of many small probabilities loses digits.
         below_BC = scores_BC.double().softmax(-1).cumsum(-1)
+        # The total may be rounded below 1, and no chance may lie above it.
         chance_B1 = chance.unsqueeze(1) * below_BC[:, -1:]
+        # `right` skips codes without probability, also for a chance of 0.
         return torch.searchsorted(below_BC, chance_B1, right=True).squeeze(1)
 
 

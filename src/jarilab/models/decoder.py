@@ -60,8 +60,10 @@ class CausalStack(nn.Module):
         documents: Int[Tensor, "B L"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """keep: False on padding; with a cache `(B, K)`, for all tokens so far. documents: document numbers; each token
-        sees its own document. cache: keys and values of earlier tokens. Raises UserError for a cache with documents.
+        """Return a vector for each token.
+
+        keep: False on padding; with a cache `(B, K)`, for all tokens so far. documents: document IDs; each token sees
+        its own document. cache: keys and values of earlier tokens. Raises UserError for a cache with documents.
         """
         check_positions(positions, x)
         if cache is not None and documents is not None:
@@ -97,7 +99,7 @@ class CausalStack(nn.Module):
         """Return the positions of all keys visible to the new tokens. Drops keys outside the window from the cache."""
         window, held = self.mask.window, cache.positions
         if window is not None and held is not None and held.length >= window:
-            # Of what was read in order, a new token sees the last window - 1 at most.
+            # A new token sees itself and the last window - 1 of the earlier ones.
             first = held.length - (window - 1)
             cache.positions = held.slice(first, held.length)
             cache.target = [layer.since(first) for layer in cache.target]
@@ -106,7 +108,10 @@ class CausalStack(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class DecodingStep:
-    """The tokens of one step. keep: False on padding among all tokens so far; None if there is none."""
+    """The tokens that one step reads.
+
+    keep: False on padding among all tokens so far; None if there is none.
+    """
 
     ids: Int[Tensor, "R L"]
     positions: Positions
@@ -175,6 +180,7 @@ def _kept(prompt: Tokens, *orders: Int[Tensor, " _"]) -> Bool[Tensor, "R K"] | N
     """Return which keys of these orders are not padding. Tokens after the prompt never are."""
     if prompt.keep is None:
         return None
+    # The added column is for all tokens after the prompt.
     keep = functional.pad(prompt.keep, (0, 1), value=True)
     index_K = torch.cat(orders) - prompt.positions.order[0]
     return keep[:, index_K.clamp_max(prompt.positions.length)]
@@ -191,10 +197,10 @@ def _check_behind(prompt: Positions, written: Positions) -> None:
 
 
 def positions_after(prompt: Tokens) -> Callable[[Tensor, int, Tensor], Positions]:
-    """Return the positions that follow a prompt, for a search that continues it."""
+    """Return a function for the positions of tokens after a prompt, as `places` of a search."""
     length = prompt.positions.length
     last = prompt.positions.slice(length - 1, length)
-    # Asked once: what looks places up in a table need not ask at each token then.
+    # Read once: encodings with a table then check their bounds without reading the device at each token.
     least, most = map(int, last.coordinates.aminmax())
     counted = len(last.axes) == 1 and not last.coordinates.is_floating_point()
 
@@ -274,9 +280,10 @@ class LanguageModel(nn.Module):
         return self._scores(x_BLD)
 
     def start(self, source: Tokens | None) -> NoPrompt | Prompt:
-        """source: a prompt with padding before shorter rows, or None if the first ids of `step` are the prompt.
+        """Return the state for `step`, with or without a prompt.
 
-        Raises UserError for several documents in a row, and for padding elsewhere.
+        source: a prompt with padding before shorter rows, or None if the first ids of `step` are the prompt. Raises
+        UserError for several documents in a row, and for padding elsewhere.
         """
         if source is None:
             return NoPrompt()

@@ -1,5 +1,7 @@
-"""Detection as translation from patches to objects: DETR (*End-to-End Object Detection with Transformers*, Carion et
-al. 2020), whose queries may carry a box that each layer refines (DAB-DETR, Liu et al. 2022)."""
+"""Detection by object queries: DETR (*End-to-End Object Detection with Transformers*, Carion et al. 2020).
+
+Queries may have a box that each layer refines (DAB-DETR, Liu et al. 2022).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from jarilab.positions.coordinates import Positions
 from jarilab.positions.patches import Images, grid_of, patch_keep, patchify
 
 STRIDE = 8
-"""Pixels along a side of what becomes one token."""
+"""Side of the patch of one token, in pixels."""
 
 Stem = Literal["convolutions", "patches"]
 
@@ -33,19 +35,17 @@ Stem = Literal["convolutions", "patches"]
 @registry.register("detector")
 @final
 class Detector(nn.Module):
-    """Images in, and for each of N object queries a box and scores of its classes, the last of which is "nothing".
+    """Images in, a box and class scores for each of N object queries out. The last class is "no object".
 
         model = jarilab.Detector(1, 10)
         detections = model(pixels_BCHW)  # scores (S, B, N, 11) and boxes (S, B, N, 4) of all S layers
 
-    channels: of the images. classes: how many there are, without "nothing". queries: the most objects of an image.
-    query_positions: where queries are. `boxes`: each starts at a learned box, whose middle is a place in the image
-    like that of a patch, so that any encoding works between the two. `vectors`: nowhere; a learned vector is added to
-    its queries and keys in each layer (DETR). refinement: each layer moves the boxes, and looks from where the one
-    before left them; otherwise each starts from the learned ones anew. stem: what makes tokens of 8 x 8 pixels, three
-    convolutions of stride 2 or a linear map of patches; the former see across, and know the rim from its zeros.
-    encoding: the spec for encoder, decoder and the attention between; DETR's is
-    sinusoidal2d:where=inject,normalised=true, with which less was found. encoder_encoding, decoder_encoding,
+    channels: of the images. classes: number of classes, without "no object". queries: largest number of objects in an
+    image. query_positions: `boxes` gives each query a learned box, whose centre is its position in the image;
+    `vectors` gives it no position, and a learned vector is added to queries and keys in each layer (DETR). refinement:
+    each layer starts from the boxes of the layer before; otherwise from the learned boxes. stem: what computes tokens
+    of 8 x 8 pixels: three convolutions of stride 2, or a linear map of patches. encoding: of encoder, decoder and
+    cross-attention; DETR has sinusoidal2d:where=inject,normalised=true. encoder_encoding, decoder_encoding,
     cross_encoding: for one of them alone (default: `encoding`). n_encoder_layers: layers of the encoder.
     n_decoder_layers: layers of the decoder.
 
@@ -98,10 +98,11 @@ class Detector(nn.Module):
     @staticmethod
     def check(options: Mapping[str, Any]) -> None:
         """Raises UserError for options that no detector can have."""
+        # All layers have the same options, so that one of each is enough to check them.
         Detector(1, 1, **{**options, "n_encoder_layers": 1, "n_decoder_layers": 1})
 
     def forward(self, images: Float[Tensor, "B C H W"] | Images) -> Detected:
-        """Return what each decoder layer detects. Boxes are shares of the image without padding.
+        """Return the scores and boxes of each decoder layer. Boxes are fractions of the image without padding.
 
         Padding is below and to the right of images. Raises UserError for images with other channels.
         """
@@ -139,8 +140,8 @@ class Detector(nn.Module):
             return images
         if keep is None:
             keep = torch.ones_like(pixels[:, 0], dtype=torch.bool)
-        room = (0, beside, 0, below)
-        return Images(functional.pad(pixels, room), functional.pad(keep, room))
+        padding = (0, beside, 0, below)
+        return Images(functional.pad(pixels, padding), functional.pad(keep, padding))
 
 
 @final

@@ -219,8 +219,9 @@ class DecoderLayer(nn.Module):
         self_cache: LayerCache | None = None,
         cross_cache: LayerCache | None = None,
     ) -> Float[Tensor, "R Q D"]:
-        """R = B * W: the W hypotheses of a source are W * Q queries of one row, so the source's keys and values are not
-        repeated. `cross` has positions of that shape.
+        """Return a vector for each target token; R = B * W for W hypotheses of each source.
+
+        cross: geometry of the W * Q queries of each source.
         """
 
         def self_attention(x_RQD: Tensor) -> Tensor:
@@ -231,6 +232,7 @@ class DecoderLayer(nn.Module):
 
         sources, width = memory.shape[0], x.shape[2]
         x_RQD = self.self_residual(x, self_attention)
+        # All hypotheses of a source are queries of one row, so that its keys and values are not repeated.
         x_BLD = x_RQD.reshape(sources, -1, width)  # L = W * Q
         x_BLD = self.cross_residual(x_BLD, cross_attention)
         return self.feed_forward_residual(x_BLD.view(x.shape), self.feed_forward)

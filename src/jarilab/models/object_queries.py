@@ -91,7 +91,7 @@ class QueryDecoder(nn.Module):
             return replace(Positions.nowhere(count, places), frame=QUERIES)
         assert places.extent is not None
         extent = places.extent if places.extent.ndim == 1 else places.extent.unsqueeze(1)
-        # A patch's place is that of its middle, and a box is x, y, ... where a grid is row, column.
+        # Coordinate 0 is the centre of the first patch. A box is x, y, ...; a grid is row, column.
         coordinates = reference_BN4[..., [1, 0]].float().sigmoid() * extent - 0.5
         order_N = torch.arange(count, device=coordinates.device)
         return replace(places, coordinates=coordinates, order=order_N)
@@ -108,9 +108,8 @@ def _between(options: LayerOptions, spec: str, n_layers: int) -> LayerEncodings:
     try:
         encodings = options.encodings(spec, n_layers, cross=True)
     except UserError as error:
-        check_axes(
-            options.encodings(spec, n_layers)
-        )  # what is wrong everywhere has its own message
+        # An encoding that works for no layer of an image has its own message.
+        check_axes(options.encodings(spec, n_layers))
         raise UserError(
             f"{error}, and none between queries and image, where there is no input to add to: "
             "--set model.cross_encoding=none"

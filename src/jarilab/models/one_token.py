@@ -67,7 +67,10 @@ class OneToken:
         return not any(self.hooks)
 
     def __call__(self, x_R1D: Float[Tensor, "R 1 D"], *of_layers: Sequence[Any]) -> Tensor:
-        """of_layers: for each further argument of a layer, the values for all layers."""
+        """Return the output of the last layer.
+
+        of_layers: for each further argument of a layer, the values for all layers.
+        """
         product = functional.linear if x_R1D.shape[0] <= MAX_FUSED_ROWS else linear
         # `inference_mode` takes a tenth less time than `no_grad`, which is on already. Nothing made here is kept: a
         # cache allocates outside. Autocast would round the weights at each token under it.

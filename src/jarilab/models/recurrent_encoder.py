@@ -65,13 +65,16 @@ class ReadingOrder:
         count_B1 = keep_BL.sum(-1, keepdim=True)
         last_B = (count_B1 - 1).clamp_min(0).squeeze(1)
         empty_B1 = count_B1 == 0
+        # Rows with all padding at the end need no permutation to be read forwards.
         padded_behind = keep_BL[:, 1:] <= keep_BL[:, :-1]
         if not backwards and bool(padded_behind.all()):
             return ReadingOrder(None, None, last_B, empty_B1)
         place_BL = keep_BL.cumsum(-1)
         when_BL = count_B1 - place_BL if backwards else place_BL
+        # Padding is read last, so that it changes no state of a real token.
         when_BL = when_BL.masked_fill(~keep_BL, keep_BL.shape[1] + 1)
         there_BL = when_BL.argsort(dim=-1, stable=True)
+        # Sorting a permutation inverts it.
         return ReadingOrder(there_BL, there_BL.argsort(-1), last_B, empty_B1)
 
     def last_of(self, y_BLD: Tensor) -> Tensor:
@@ -111,7 +114,10 @@ class RecurrentEncoderLayer(nn.Module):
 
 
 class RecurrentEncoder(nn.Module):
-    """A stack of recurrent layers over the source. It reads padding after all real tokens."""
+    """A stack of recurrent layers over the source. It reads padding after all real tokens.
+
+    Raises UserError for an odd d_model if the stack is bidirectional.
+    """
 
     def __init__(
         self,

@@ -60,9 +60,11 @@ class Encoder(nn.Module):
         mask: Mask | None = None,
         first: int | None = None,
     ) -> Float[Tensor, "B R D"]:
-        """positions: 0, 1, 2, ... by default. keep: False on padding. mask: your own rules instead of `keep`. first:
-        compute only the first R tokens in the last layer; all by default. Their values do not change, but the last map
-        has R rows. Raises UserError if R tokens do not exist, and for `first` together with `mask`.
+        """Return a vector for each token, or for the first R.
+
+        positions: 0, 1, 2, ... by default. keep: False on padding. mask: your own rules instead of `keep`. first: R, to
+        compute only the first R tokens in the last layer; their values do not change. Raises UserError if R tokens do
+        not exist, and for `first` or `keep` together with `mask`.
         """
         _check_rules(x.shape[1], keep, mask, first)
         check_vectors(x, self.layers[0].attention.query.weight)  # type: ignore
@@ -138,11 +140,11 @@ class Decoder(nn.Module):
         cache: KVCache | None = None,
         origin: Tensor | None = None,
     ) -> Float[Tensor, "R Q D"]:
-        """memory: the encoder's output, `(B, K, D)`. Row r of `x` (R = B * W rows) belongs to source r // W.
-        memory_keep: False on padding of the source. cache: keys and values of earlier tokens; then `positions` is
-        required. origin: the memory that `memory` was selected from, which identifies it to the cache; itself by
-        default. Padding among the queries needs no mask, because no later token is read. Raises UserError if R is not a
-        multiple of B.
+        """Return a vector for each target token. Row r of `x` (R = B * W rows) belongs to source r // W.
+
+        memory: the encoder's output. memory_keep: False on padding of the source. cache: keys and values of earlier
+        tokens; then `positions` is required. origin: the memory that `memory` was selected from, which identifies it to
+        the cache; itself by default. Raises UserError if R is not a multiple of B.
         """
         if cache is not None and positions is None:
             raise UserError(
@@ -163,10 +165,9 @@ class Decoder(nn.Module):
             cache.belong_to(memory if origin is None else origin)
             cache.check_sources(sources)
         k_pos = positions if cache is None else cache.extend(positions)
-        mask, memory_mask = (
-            Mask(causal=True),
-            None if memory_keep is None else Mask(keys=memory_keep),
-        )
+        # Also hides padding behind the target's tokens.
+        mask = Mask(causal=True)
+        memory_mask = None if memory_keep is None else Mask(keys=memory_keep)
         first = cast(DecoderLayer, self.layers[0])
         blockwise = first.self_attention.is_blockwise(self.encoding.hooks, positions, k_pos, mask)
         self_geometries = geometry_of_layers(

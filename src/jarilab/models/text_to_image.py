@@ -75,6 +75,7 @@ class TextToImage(nn.Module):
         super().__init__()
         self.vocab_size, self.codes = vocab_size, codes
         self.caption, self.rows, self.columns = caption, rows, columns
+        # IDs of the joint vocabulary: words, the mark, the token for no caption, then codes.
         self.mark, self.nothing, self.offset = vocab_size, vocab_size + 1, vocab_size + 2
         options = LayerOptions(**layer)
         self.embedding = TokenEmbedding(self.offset + codes, options.d_model)
@@ -93,10 +94,12 @@ class TextToImage(nn.Module):
         codes: Int[Tensor, "B N"],
         without: Bool[Tensor, " B"] | None = None,
     ) -> NextScores:
-        """captions: padded at the end. codes: row by row. without: True to replace the caption by a learned token, for
+        """Return the scores of the next word or code after each token.
+
+        captions: padded at the end. codes: row by row. without: True to replace the caption by a learned token, for
         guidance.
         """
-        # What follows the last code is nobody's guess, so that it need not be read.
+        # Nothing is predicted after the last code, so it is not read.
         tokens = self.joined(captions, codes[:, :-1], without)
         x_BLD = self.embedding(tokens.ids)
         x_BLD = self.decoder(x_BLD, positions=tokens.positions, keep=tokens.keep)
@@ -241,6 +244,7 @@ class OneSequence(nn.Module):
         x_BLD = self.embedding(tokens.ids)
         x_BLD = self.decoder(x_BLD, positions=tokens.positions, keep=tokens.keep)
         scores_BLV = self.generator(x_BLD)
+        # Half, so that the difference of two scores does not overflow.
         never = torch.finfo(scores_BLV.dtype).min / 2
         return scores_BLV.masked_fill(~self._may_follow(tokens.ids), never)
 

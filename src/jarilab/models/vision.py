@@ -180,5 +180,6 @@ def _rescaled(positions: Positions, grid: tuple[int, int]) -> Positions:
     assert positions.extent is not None
     extent_A = torch.tensor(grid, device=positions.coordinates.device)
     scale_A = extent_A / positions.extent
+    # Coordinate 0 is the centre of the first patch, half a patch from the edge.
     coordinates = (positions.coordinates + 0.5) * scale_A - 0.5
     return replace(positions, coordinates=coordinates, extent=extent_A)

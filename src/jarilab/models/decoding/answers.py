@@ -59,7 +59,7 @@ def answers(
     answers' tokens.
     """
     longest = limit if decoding.longest is None else min(limit, decoding.longest)
-    # Around the whole search: the weights are rounded once.
+    # Around the whole search, so that autocast converts the weights once.
     precise = checked_autocast(model, decoding.precision, sources.ids.device)
     if not decoding.plain or n_best != 1:
         with precise:
@@ -83,7 +83,7 @@ def answers(
         )
     written = to_device(written, CPU)
     length_B = _lengths(written.ids, end)
-    # Added up one after the other, so that it makes no difference how long others are.
+    # Summed in order, in float64, so that a total does not depend on the length of other rows.
     so_far_BL = written.log_probabilities.double().cumsum(1)
     totals = so_far_BL.gather(1, length_B.unsqueeze(1) - 1).squeeze(1).tolist()
     penalty = decoding.length_penalty

@@ -17,7 +17,7 @@ from jarilab.models.decoding.greedy_search import check_longest
 from jarilab.models.decoding.hypotheses import NEVER, Hypotheses, Hypothesis
 from jarilab.positions.coordinates import Tokens
 
-# Of tokens, when the likeliest are looked for.
+# Tokens of a block in the search for the most likely ones.
 BLOCK = 64
 WIDEST = 1000
 """Maximal hypotheses of a beam, whose scores and caches are all in memory."""
@@ -52,8 +52,7 @@ def beam(
 
     A hypothesis ends when its end token is among the `beam_size` best continuations of its source. A source is finished
     in one of two cases. First: `beam_size` hypotheses have ended, and the best open one now ranks below the `best` of
-    them (Hugging Face's default rule; a longer one might still overtake). Second: no open hypothesis can overtake,
-    because a sum s of log-probabilities can never score above `s / longest ** length_penalty`.
+    them (Hugging Face's default rule; a longer one might still overtake). Second: no open hypothesis can overtake.
 
     Raises UserError for options that contradict each other.
     """
@@ -71,6 +70,7 @@ def beam(
         scores_RV = scores_R1V[:, -1].float()
         log_RV = scores_RV.log_softmax(-1)
         if length < shortest:
+            # After the softmax, so that the other log-probabilities stay the model's.
             log_RV[:, end] = NEVER
         if no_repeat:
             _forbid_repeats(log_RV, search.open.ids.flatten(0, 1), no_repeat)
@@ -146,9 +146,11 @@ class _Search:
         each = ids_RN.shape[1]
         every = hypotheses * each
         totals_RN = self.open.totals.view(-1, 1) + logs_RN
+        # One hypothesis, as in the first step, has no 2 W continuations if the vocabulary is small.
         missing = (0, max(0, wanted - every))
         totals_BA = functional.pad(totals_RN.view(batch, every), missing, value=NEVER)
         totals_BC, index_BC = totals_BA.topk(wanted)
+        # Added entries stand for any token: their total of minus infinity marks them as unused.
         index_BC = index_BC.clamp_max(every - 1)
         ids_BC = ids_RN.reshape(batch, -1).gather(1, index_BC)
         logs_BC = logs_RN.reshape(batch, -1).gather(1, index_BC)
@@ -166,6 +168,7 @@ class _Search:
         penalty = self.length_penalty
         worst_B = self.ended.scores(penalty).amin(1)
         open_B = self.open.totals.amax(1)
+        # A sum of log-probabilities only falls, so it scores at most what it would score at the greatest length.
         beaten_B = open_B / self.longest_B**penalty <= worst_B
         behind_B = open_B / length**penalty <= worst_B
         enough_B = self.ended_B >= self.beam_size

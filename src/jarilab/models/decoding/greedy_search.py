@@ -15,8 +15,9 @@ from jarilab.positions.coordinates import Tokens
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """ids: `(B, L)`, the written tokens after the first, with the end and then padding. log_probabilities: `(B, L)`, 0
-    on padding.
+    """Answers of a greedy search.
+
+    ids: the tokens after the first, with the end and then padding. log_probabilities: 0 on padding.
     """
 
     ids: Int[Tensor, "B L"]
@@ -51,7 +52,7 @@ def greedy(
     written = torch.full((batch, longest), padding, device=device)
     log_probabilities = torch.zeros(batch, longest, device=device)
     rows = torch.arange(batch, device=device)
-    # Of the rows that are read, with room for what comes.
+    # Unfinished rows, allocated for the longest answer.
     ids_RL = torch.full((batch, 1 + longest), first, device=device)
     logs_RL = torch.zeros_like(log_probabilities)
     for length in range(1, longest + 1):
@@ -61,9 +62,10 @@ def greedy(
         best = scores_RLV[:, -1].float().log_softmax(-1).max(-1)
         logs_RL[:, length - 1], ids_RL[:, length] = best.values, best.indices
         over = length == longest
+        # The only place where a step waits for the device.
         if not over and end not in best.indices.tolist():
             continue
-        # Those that end are put down, and read no more.
+        # Finished rows are copied to the answers, and the model no longer computes them.
         over_R = (best.indices == end) | over
         ended = rows[over_R]
         written[ended, :length] = ids_RL[over_R, 1 : length + 1]

@@ -75,8 +75,8 @@ class Hypotheses:
 
     def beside(self, longer: Hypotheses) -> Hypotheses:
         """Concatenate with hypotheses of at least as many tokens, padding these."""
-        room = (0, longer.ids.shape[2] - self.ids.shape[2])
-        ids, logs = functional.pad(self.ids, room), functional.pad(self.logs, room)
+        padding = (0, longer.ids.shape[2] - self.ids.shape[2])
+        ids, logs = functional.pad(self.ids, padding), functional.pad(self.logs, padding)
         return Hypotheses(
             torch.cat((self.totals, longer.totals), 1),
             torch.cat((self.lengths, longer.lengths), 1),

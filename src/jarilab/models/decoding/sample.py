@@ -69,6 +69,7 @@ def keep_min_p(scores: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
 
     *Turning Up the Heat: Min-p Sampling* (Nguyen et al. 2024), section 3.
     """
+    # The ratio of two probabilities is the difference of their scores: no softmax is needed.
     least_B1 = scores.amax(-1, keepdim=True) + math.log(p)
     return scores.masked_fill(scores < least_B1, NEVER)
 
@@ -169,6 +170,7 @@ def sample(
         raise UserError(
             f"expected a context of 1 token or more, got {context}; omit it where there is no limit"
         )
+    # Not a generator itself: options are checked at the call, not at the first token.
     return _drawn(
         model,
         prompt,
@@ -209,6 +211,7 @@ def _drawn(
         window_BL = ids_BL[:, first:last].to(prompt.device)
         positions = places(window_BL, start, rows_B)
         scores_BNV = model.step(state, window_BL[:, start:], positions, cache)
+        # Drawn on the CPU, so that one seed gives the same numbers on all devices.
         scores_BV = scores_BNV[:, -1].float().cpu()
         read = last
         ids_B = choice.take(scores_BV, ids_BL, generator)
