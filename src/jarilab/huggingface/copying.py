@@ -97,7 +97,7 @@ class WeightCopier:
         )
 
     def activation(self, name: str) -> Any:
-        """Its name in jarilab. Raises UserError if jarilab does not have it."""
+        """The name in jarilab of an activation of transformers. Raises UserError if jarilab does not have it."""
         if name not in ACTIVATIONS:
             self.refuse(f"the activation {name}", f"expected one of {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[name]

@@ -181,9 +181,11 @@ def llama(copier: WeightCopier) -> nn.Module:
     """LLaMA; Mistral, with a sliding window; Qwen 2, with biases of queries, keys and values."""
     config = copier.config
     copier.require(use_sliding_window=False)
+    # Qwen 2 has a window in its configuration even if it does not use it.
     window = (
         None if hasattr(config, "use_sliding_window") else config.to_dict().get("sliding_window")
     )
+    # Biases that Qwen 2 lacks are filled with 0.
     biases = {f"model.layers.0.{name}.bias" for name in ("self_attn.q_proj", "mlp.up_proj")}
     model = LanguageModel(
         config.vocab_size,

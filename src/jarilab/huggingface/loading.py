@@ -160,6 +160,7 @@ def _class_of(transformers: Any, config: dict[str, Any]) -> Any:
 
 def library() -> Any:
     """The transformers library, offline. Raises UserError if it is not installed."""
+    # Before the import, which reads both.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     transformers: Any = import_optional("transformers", "huggingface")

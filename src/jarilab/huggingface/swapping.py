@@ -116,7 +116,8 @@ def swap(model: nn.Module, encoding: str) -> nn.Module:
     `jari_encodings`. Cross-attention does not change and has no positions. All attentions are recorded by jarilab,
     under the same names as before. Only distances are supported: positions count from the first key, wherever padding
     is.
-    Raises UserError if the model's positions cannot be removed, or the encoding works outside self-attention.
+    Raises UserError if the model's positions cannot be removed, or the encoding works outside self-attention or reads
+    the inputs of keys.
     """
     transformers = library()
     config: Any = getattr(model, "config", None)
@@ -212,6 +213,7 @@ def _attend(
     encoding: Encoding = module.__dict__["jari_encoding"]
     heads, queries, keys = query.shape[1], query.shape[2], key.shape[2]
     groups = heads // key.shape[1]
+    # transformers passes keys and values that several heads share once.
     key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
     q_pos, k_pos = _positions(encoding.site, queries, keys, query.device)
     mask = _mask(attention_mask, keys, encoding)
@@ -253,5 +255,6 @@ def _mask(attention_mask: Tensor | None, keys: int, encoding: Encoding) -> Mask 
     if attention_mask is None:
         return Mask(causal=True) if encoding.site.causal else None
     is_boolean = attention_mask.dtype is torch.bool
+    # A mask in floating point is added to scores: 0, or a large negative number where hidden.
     allowed = attention_mask if is_boolean else attention_mask >= 0
     return Mask(pairs=allowed[:, 0, :, :keys])

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-Asked = TypeVar("Asked")
+TestedT = TypeVar("TestedT")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def isolated_torch_state() -> Iterator[None]:
             torch.set_default_dtype(default)
 
 
-def run_law(name: str, law: Callable[[Asked], str], subject: Asked) -> Outcome:
+def run_law(name: str, law: Callable[[TestedT], str], subject: TestedT) -> Outcome:
     """Run one law. Any exception that is not raised on purpose counts as broken."""
     try:
         with isolated_torch_state():
@@ -104,5 +104,5 @@ def run_law(name: str, law: Callable[[Asked], str], subject: Asked) -> Outcome:
         return Outcome(name, "broken", str(broken))
     except SkippedError as skipped:
         return Outcome(name, "skipped", str(skipped))
-    except Exception as error:
+    except Exception as error:  # the tested class may raise anything
         return Outcome(name, "broken", f"raised {type(error).__name__}: {error}")

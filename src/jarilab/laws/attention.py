@@ -17,7 +17,7 @@ from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
 ALL = slice(0, LENGTH)
-SCALE = 0.3  # not 1 / sqrt(E), which nobody may count on
+SCALE = 0.3  # not 1 / sqrt(E), so that an encoding that assumes it fails
 
 
 @dataclass(frozen=True, eq=False)

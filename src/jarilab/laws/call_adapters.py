@@ -22,18 +22,18 @@ from jarilab.positions.coordinates import Positions, Tokens
 
 READ, WRITTEN, IMAGE = "input_ids", "decoder_input_ids", "pixel_values"
 ANNOTATING_WORDS = ("mask", "position", "length", "segment", "type")
-"""What the name of an argument has that says something about the ids before it."""
+"""Parts of the names of arguments that describe the ids of another argument."""
 
 
 class CallAdapter(Protocol):
     """Calls one kind of model."""
 
     arguments: set[str]
-    """The arguments that it has an answer to."""
+    """The arguments that it accepts, by their names in transformers."""
     longest: int | None
-    """The positions that it declares."""
+    """The number of positions that the model declares; None if unknown."""
     steps_differ: str | None
-    """Why steps with a cache are no full forward, where that is meant to be so."""
+    """Why cached steps differ from a full forward on purpose; None if they do not."""
 
     def call(self, model: nn.Module, arguments: dict[str, Any]) -> Any:
         """The output of this model, or of a copy of it."""
@@ -85,8 +85,9 @@ class NamedArgumentAdapter:
     def packing_arguments(
         self, document: Int[Tensor, "1 L"], places: Int[Tensor, "1 L"]
     ) -> dict[str, Any]:
-        """A mask of pairs."""
+        """A mask of pairs `(1, 1, L, L)`, which is added to scores, and the position IDs."""
         allowed = (document.mT == document).tril()
+        # As transformers: minus infinity would give NaN in a row without any key.
         lowest = torch.finfo(torch.float32).min
         mask = torch.zeros(allowed.shape).masked_fill(~allowed, lowest)
         return {"attention_mask": mask[None, None], "position_ids": places}
@@ -98,6 +99,7 @@ class NamedArgumentAdapter:
             return False
         tensors = [*model.parameters(), *model.buffers()]
         tables = [len(each) for each in tensors if each.ndim == 2]
+        # The tables of BART and OPT have two rows before the first position.
         return any(longest <= rows <= longest + 4 for rows in tables)
 
 
@@ -178,7 +180,7 @@ class TokensAdapter:
         length = start + piece.positions.length
         if decoding is None:
             source = self._read(arguments) if self._writes else None
-            if piece.keep is not None:  # what is padded is a prompt
+            if piece.keep is not None:  # padded tokens are a prompt
                 source, piece = _before_last(piece)
             decoding = DecodingState(model.start(source), model.new_cache(), 0)
         scores = model.step(decoding.state, piece.ids, piece.positions, decoding.cache)

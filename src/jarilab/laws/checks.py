@@ -12,7 +12,7 @@ from jarilab.core.shapes import Tensor
 
 EXACT = 1e-5  # float64 with a few float32 constants, computed in another order
 POSITIONS = 2e-3  # angles in float32 are off by 2e-4 at position 5,000, which is allowed
-NOTICEABLE = 1e-2  # a difference that nobody could take for rounding
+NOTICEABLE = 1e-2  # a difference that is no rounding error
 
 
 class BrokenError(Exception):

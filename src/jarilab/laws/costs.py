@@ -35,6 +35,7 @@ def cost(spec: str) -> float:
     make = _of_text if reads_sequences else _of_image
     plain, encoded = make(NO_ENCODING), make(spec)
     ratios: list[float] = []
+    # The first step allocates memory and takes longer.
     for step in (plain, encoded):
         _seconds(step)
     end = time.perf_counter() + SECONDS

@@ -63,7 +63,7 @@ class FormulaTrial:
 
     @property
     def x(self) -> Tensor:
-        """The vectors that the keys are made of."""
+        """The inputs of the attention from which the keys are computed."""
         return noise("x", self.batch, len(self.k_at), self.site.d_model)
 
     @property
@@ -72,7 +72,7 @@ class FormulaTrial:
 
     @property
     def allowed(self) -> Tensor:
-        """Pairs whose key is not at a later position than the query."""
+        """True for pairs whose key is not at a later position than the query, `(Q, K)`; all True unless causal."""
         pairs_QK = torch.ones(len(self.q_at), len(self.k_at), dtype=torch.bool)
         for query, key in np.ndindex(*pairs_QK.shape):
             pairs_QK[query, key] = self.k_at[key] <= self.q_at[query] or not self.causal

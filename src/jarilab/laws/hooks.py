@@ -15,11 +15,11 @@ from jarilab.laws.fixtures import BATCH, LENGTH, noise
 from jarilab.positions.coordinates import Positions
 
 TOKEN_HOOKS = ("embed", "inject", "rotate", "rotate of keys")
-"""Answers about one token each, `(B, _, L, _)`."""
+"""Hooks with a result for each token, `(B, _, L, _)`."""
 PAIR_HOOKS = ("bias", "terms", "values")
-"""Answers about a query, on axis 2, and a key, on axis 3."""
+"""Hooks with a result for each query, on axis 2, and key, on axis 3."""
 READS_OTHER_KEYS = {"product", "allowed", "state"}
-"""Who asks for one of these may hear of other keys than the pair's own."""
+"""With one of these arguments, the result of a pair may depend on other keys."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class HookInputs:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What a forward computes from the positions alone, before the layers use it."""
+    """Rotations and relation, which a forward computes from positions alone, before its layers."""
 
     q_rotation: Any
     k_rotation: Any
@@ -162,7 +162,7 @@ def _terms(encoding: Encoding, inputs: HookInputs, relation: Any) -> Tensor | No
     terms = encoding.terms_for(inputs.q, inputs.k, relation, extra)
     if terms is None or not encoding.site.causal:
         return terms
-    # What is added where nobody may look means nothing.
+    # A term at a hidden key has no effect.
     return terms.masked_fill(~visible_QK, 0.0)
 
 

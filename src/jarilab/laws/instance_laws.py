@@ -22,10 +22,11 @@ from jarilab.laws.hooks import HookInputs, call_hooks, hook_outputs, prepare
 from jarilab.laws.law_subject import NODES, Subject
 from jarilab.positions.coordinates import Positions
 
+# Lengths of which no earlier call can have filled a cache.
 _fresh_lengths = itertools.cycle(range(LENGTH + 4, NODES))
 
 
-TIMES = 20  # what wears out does so by then
+TIMES = 20  # a fault that needs many calls shows by then
 
 
 def repeats(subject: Subject) -> str:
@@ -36,7 +37,7 @@ def repeats(subject: Subject) -> str:
     encoding = subject.encoding()
     input_sets = [HookInputs.random(encoding.site, pos) for pos in _position_sets(subject)]
     _check_unchanged(encoding, input_sets)
-    # Of each, first from an instance without other calls.
+    # Expected results come from new instances, which no other call has changed.
     expected = [_cloned(call_hooks(subject.encoding(), inputs)) for inputs in input_sets]
     hook_outputs(encoding, subject.anywhere(LENGTH + 5))
     prepared = [prepare(encoding, inputs.q_pos, inputs.k_pos) for inputs in input_sets]
@@ -93,11 +94,11 @@ def separate(subject: Subject) -> str:
     orders = {earlier: [0, *range(len(builders)), 0], later: [*reversed(range(len(builders)))]}
     for length, order in orders.items():
         for number in order:
-            results = _asked_at(subject, together[number], length)
+            results = _results_at(subject, together[number], length)
             what = "under test" if number == 0 else "with other options"
             how = f"of an instance {what}, among others, is not what it is alone in a new process"
             check_all_close(results, alone[number][length], how, EXACT)
-    third = _asked_at(subject, subject.encoding(), earlier)
+    third = _results_at(subject, subject.encoding(), earlier)
     check_all_close(third, alone[0][earlier], "of another instance with the same options", EXACT)
     return f"{len(builders) - 1} other instances change nothing"
 
@@ -112,7 +113,7 @@ def _alone(
     """The results of an instance at each length, without other instances."""
     with fresh_modules(subject.spec):
         encoding = builder()
-        return {length: _asked_at(subject, encoding, length) for length in lengths}
+        return {length: _results_at(subject, encoding, length) for length in lengths}
 
 
 @contextmanager
@@ -137,7 +138,7 @@ def _other_hash(x: object) -> int:
     return hash((x, "afresh"))
 
 
-def _asked_at(subject: Subject, other: Encoding, length: int) -> dict[str, Tensor]:
+def _results_at(subject: Subject, other: Encoding, length: int) -> dict[str, Tensor]:
     return hook_outputs(other, subject.reading(other).anywhere(length))
 
 
@@ -146,6 +147,7 @@ def round_trips(subject: Subject) -> str:
 
     Copies by canonical spec, state dict, deep copy, meta device, and through bfloat16 (except for rounded parameters).
     """
+    # Far enough that a constant rounded to bfloat16 would change angles.
     pos = subject.sequence(min(4000, subject.starts()[-1]))
     encoding, spec = subject.encoding(), canonical(subject.spec)
     expected = hook_outputs(encoding, pos)

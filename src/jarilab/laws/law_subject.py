@@ -55,7 +55,7 @@ class Subject:
     """The encoding under test, and the positions that it can read.
 
     labels: the number of labels, if it reads labelled relations in place of distances (attribute `labels`); else 0.
-    max_positions, max_distance: as it claims, or None. axes: 1, or 2 if it takes no positions with one. made: its
+    max_positions, max_distance: as it claims, or None. axes: 1, or 2 if it supports no positions with one. made: its
     claims; a sum may make fewer than its parts.
     """
 
@@ -170,7 +170,7 @@ class Subject:
 
     @property
     def span(self) -> int:
-        """How many positions of an axis the tokens take: a whole line, or the side of a small image."""
+        """Number of positions that LENGTH tokens use along an axis."""
         return LENGTH if self.axes == 1 else WIDE
 
     def starts(self) -> list[int]:

@@ -53,7 +53,7 @@ def _places_to_read(subject: Subject) -> Iterator[tuple[str, Positions]]:
 def _pieces_apart(subject: Subject, model: EncoderDecoder, pos: Positions, where: str) -> float:
     """The difference between the scores of a target read in pieces and at once."""
     target_BQ = tokens("target")
-    # As far away as it can compare the target with.
+    # The source starts at 0, or near the target if distances are limited.
     nearest = 0 if subject.max_distance is None else int(pos.coordinates.min())
     source = Tokens(tokens("source")[:, :5], subject.sequence(nearest, 5, "source"))
     memory = model.start(source)
@@ -220,7 +220,7 @@ def initial_values(subject: Subject) -> str:
     Both hold bit for bit, whatever was drawn before.
     """
     default = torch.get_default_dtype()
-    # In this order: its constructor may change torch's defaults.
+    # The plain model first: the encoding's constructor may change torch's defaults.
     plain = subject.model(NO_ENCODING)
     encoded = subject.model()
     if torch.get_default_dtype() is not default:

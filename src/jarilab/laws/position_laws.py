@@ -103,8 +103,8 @@ def order(subject: Subject) -> str:
                 raise BrokenError(
                     f"it says {claim}, but a permutation changes outputs by {difference:.1g}"
                 )
-        # The last token of a causal layer may rightly not tell some of those before it apart, and where the length
-        # decides far ones may be close together.
+        # The last token of a causal layer may not distinguish some of the earlier ones. If the length matters, far
+        # tokens may have nearly equal results.
         any_suffices = stack.causal or subject.claims("depends_on_length")
         smallest = max(differences.values()) if any_suffices else min(differences.values())
         if uses_order and not smallest > NOTICEABLE:
@@ -233,7 +233,7 @@ def fractions(subject: Subject) -> str:
     """Fractional positions are read without rounding, or refused if the class says `integer_only`."""
     encoding = subject.encoding()
     integers = subject.places(torch.arange(LENGTH))
-    # The last of them, which may decide, is between whole ones too.
+    # The last position is fractional too: some encodings depend on it alone.
     fractional = replace(integers, coordinates=integers.coordinates * 1.25)
     if _same(encoding, integers, replace(integers, coordinates=integers.coordinates * 2)):
         raise SkippedError("it uses no positions")

@@ -84,7 +84,7 @@ def _check_near(
 ) -> None:
     for hook, answer in expected.items():
         check_close(results[hook], answer, tolerance, f"{hook} {where}")
-        # A bias is made of places alone: float32 whatever the model is in.
+        # A bias depends on positions alone, so it is float32 whatever the model's dtype.
         if dtype is not None and hook != "bias" and results[hook].dtype is not dtype:
             raise BrokenError(f"{hook} {where}: is {_short(results[hook].dtype)}")
 
@@ -187,7 +187,7 @@ def _slopes(encoding: Encoding, inputs: HookInputs, moved: Tensor, by: Tensor) -
     """How much every hook changes, in its direction, when a vector or parameter moves forwards and backwards."""
     projections = []
     for step in (by, -2 * by):
-        moved += step
+        moved += step  # in place, since the encoding or the inputs hold this tensor
         with _seeded():
             results = call_hooks(encoding, inputs)
         projections.append({h: (x * _direction(h, x)).sum() for h, x in results.items()})

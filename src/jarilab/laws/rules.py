@@ -48,4 +48,4 @@ LAWS: dict[str, Law] = {
 }
 
 BASIC_LAWS = tuple(LAWS)[:3]
-"""Whoever breaks one of these breaks others by chance: what those say is its echo."""
+"""If one of these is broken, later failures may be consequences of it."""

@@ -19,14 +19,15 @@ from jarilab.laws.checks import BrokenError, SkippedError, max_difference, unsav
 from jarilab.laws.whole_model import ALLOWED, LENGTH, WholeModel
 
 PADDED = 3
-"""Places of padding."""
+"""Largest number of padding tokens in a row."""
 SHIFT = 7
 FARTHEST = 4096
-"""Declared positions up to which the last one is tried."""
+"""Models that declare more positions are not tested at the last one."""
 
 
 def determinism(subject: WholeModel) -> str:
     """In evaluation, equal inputs give equal scores."""
+    # Two seeds: a model that draws random numbers then gives other scores.
     torch.manual_seed(1)
     first = subject.run(subject.inputs)
     if bool(first.isnan().any()):
@@ -96,7 +97,7 @@ def cached(subject: WholeModel) -> str:
 
 
 def cached_after_padding(subject: WholeModel) -> str:
-    """The same after prompts of several lengths, as `generate` continues them."""
+    """Cached steps after prompts of several lengths give the scores of each row alone, as in `generate`."""
     subject.require_causal()
     subject.require_steps()
     subject.require("attention_mask")
@@ -120,7 +121,7 @@ def cached_after_padding(subject: WholeModel) -> str:
         )
         pieces.append(scores)
     stepped = torch.cat(pieces, 1)
-    last = stepped.shape[1]  # of a prompt some models score the last token alone
+    last = stepped.shape[1]  # some models score only the last token of a prompt
     detail = ""
     for row, real in enumerate(mask):
         row_slice = slice(row, row + 1)
@@ -134,7 +135,7 @@ def cached_after_padding(subject: WholeModel) -> str:
 
 
 def packing(subject: WholeModel) -> str:
-    """Two documents in one row, separated by a mask of pairs and by restarted positions."""
+    """Two documents in one row, separated by a mask of pairs and restarted positions, equal separate ones."""
     subject.require_causal()
     subject.require("attention_mask")
     subject.require("position_ids")

@@ -26,7 +26,7 @@ ROWS, LENGTH, ANSWER = 3, 11, 5
 FIRST_ID = 5
 """Ids below are mostly special tokens, which a model may treat in its own way."""
 ALLOWED = 16
-"""What a law allows, in roundings of this model."""
+"""Tolerance of the laws, in rounding errors of the model."""
 SEED = 7
 
 
@@ -81,7 +81,7 @@ class WholeModel:
         other = copy.deepcopy(self.model)
         try:
             exact = scores_of(self._call(other.double(), self.inputs))
-        except RuntimeError:  # a part of it is float32 whatever it is told
+        except RuntimeError:  # a part of it computes in float32 only
             exact = scores_of(self._call(_off_by_a_digit(other.float()), self.inputs))
         difference = max_difference(scores, exact)
         return difference / max(1.0, float(scores.abs().max()))
@@ -92,7 +92,7 @@ class WholeModel:
         difference = check_close(actual, expected, tolerance, what)
         return f"off by {difference:.1g}, allowed {tolerance:.1g}"
 
-    # What goes in --------------------------------------------------------------------------------
+    # Inputs --------------------------------------------------------------------------------------
 
     @cached_property
     def inputs(self) -> dict[str, Tensor]:
@@ -175,7 +175,7 @@ class WholeModel:
             return {}
         return {"position_ids": (mask.long().cumsum(-1) - 1).clamp_min(0)}
 
-    # What comes out ------------------------------------------------------------------------------
+    # Outputs -------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Raises UserError if the model cannot be called at all."""
