@@ -16,7 +16,7 @@ from jarilab.data.captions.digit_images import DigitImages, ink_span
 from jarilab.data.captions.scenes import COLOURS, Plan, Scenes, SceneWorld
 from jarilab.data.captions.styles import Style
 
-INK_THRESHOLD = 0.3  # share of full brightness
+INK_THRESHOLD = 0.3  # fraction of full brightness
 MIN_INK_PIXELS = 8  # the thinnest digits have a dozen
 GLYPH = 20  # longer side of a digit for the classifier, in pixels
 FRAME = 24  # side of the frame around it, in pixels
@@ -102,6 +102,7 @@ def _size(style: Style, ink_BHW: Bool[Tensor, "B H W"]) -> Int[Tensor, " B"]:
 
 def _colour(style: Style, pixels_BCHW: Tensor, ink_BHW: Tensor) -> Int[Tensor, " B"]:
     """Return the colour by the direction of the ink's mean colour."""
+    # The direction alone: the length depends on the amount and brightness of the ink.
     colours = [COLOURS[name] for name in style.colours]
     palette_KC = functional.normalize(torch.tensor(colours).float(), dim=-1)
     inked_BCHW = pixels_BCHW * ink_BHW.unsqueeze(1)
@@ -112,7 +113,7 @@ def _colour(style: Style, pixels_BCHW: Tensor, ink_BHW: Tensor) -> Int[Tensor, "
 
 def _corner(style: Style, weight_BHW: Float[Tensor, "B H W"]) -> Int[Tensor, " B"]:
     """Return the corner by the centre of mass: 0 top left, 1 top right, 2 bottom left, 3 bottom right."""
-    weight_BHW = weight_BHW.clamp_min(1e-9)
+    weight_BHW = weight_BHW.clamp_min(1e-9)  # an empty image has no mass to divide by
     mass_B = weight_BHW.sum((1, 2))
     row_H = torch.arange(style.height) + 0.5
     column_W = torch.arange(style.width) + 0.5
@@ -154,9 +155,11 @@ def matches_caption(
     images: Pixels,
     digits: Int[Tensor, "B N"],
 ) -> dict[str, Float[Tensor, " B"]]:
-    """For each image, whether it shows what the words of its caption say: `digit` (the share of them), each attribute,
-    and `exact_match`, all of it. digits: what a classifier reads in the images; where nothing is drawn, all are
-    wrong."""
+    """For each image, whether it matches its caption.
+
+    Returns `digit` (fraction of right digits), each attribute (0 or 1), and `exact_match` (1 if all are right). values:
+    word indices of the captions. digits: as read by a classifier; a square without ink is wrong.
+    """
     captioned_BN = values[:, list(style.digits)]
     right_BN = (captioned_BN == digits) & drawn(style, images)
     exact_B = right_BN.all(1)

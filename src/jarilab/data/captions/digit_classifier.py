@@ -21,7 +21,7 @@ from jarilab.nn.init import initialise
 
 AT_ONCE = 512
 EMPTY = -10_000.0
-"""Stands for the log-probability of a missing digit."""
+"""The log-probability of a missing digit: finite, so that images with fewer missing digits rank higher."""
 
 
 class Reader(nn.Module):
@@ -112,6 +112,7 @@ def train_digit_classifier(
     scenes = math.ceil(batch_size / len(style.digits))
 
     def loss_of(step: int) -> Float[Tensor, ""]:
+        # Seeds lie further apart than there are steps, so that two share no batch.
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         numbers = torch.arange(step * scenes, (step + 1) * scenes)
         captions = torch.randint(style.combinations, numbers.shape, generator=generator)

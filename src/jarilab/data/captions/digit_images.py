@@ -57,7 +57,10 @@ class DigitImages:
 
     @staticmethod
     def mnist(folder: Path, part: Part) -> DigitImages:
-        """Read MNIST from a folder of idx files. Its 10,000 test digits are held out. Raises UserError."""
+        """Read MNIST from a folder of idx files. Its 10,000 test digits are held out.
+
+        Raises UserError for missing or damaged files.
+        """
         path = idx.find(folder, part == "held_out") if folder.is_dir() else None
         if path is None or path.name.startswith("train") != (part == "training"):
             raise UserError(
@@ -96,5 +99,5 @@ def ink_span(ink: Bool[Tensor, "N L"]) -> tuple[Tensor, Tensor]:
 @cache
 def _scans() -> tuple[Tensor, Tensor]:
     scans = import_optional("sklearn.datasets", "vision").load_digits()
-    pixels = torch.from_numpy(scans["images"]).float() / 16
+    pixels = torch.from_numpy(scans["images"]).float() / 16  # values from 0 to 16
     return pixels, torch.from_numpy(scans["target"]).long()

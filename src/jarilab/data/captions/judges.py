@@ -25,7 +25,7 @@ from jarilab.data.images.fitting import note, progress_bar
 from jarilab.data.images.image_tokenizer import ImageTokenizer
 
 JUDGE, SCORER = "judge.safetensors", "scorer.safetensors"
-REAL_IMAGES = 2000  # for measuring a judge
+REAL_IMAGES = 2000  # on which the accuracy of a judge is measured
 BLANK = "an empty image"
 
 Pixels = UInt8[Tensor, "B 3 H W"]
@@ -45,7 +45,7 @@ class Judges:
         """Train both on the digits of a source, or take them from the cache."""
 
         def make(folder: Path) -> dict[str, Any]:
-            note(f"training who judges images, and who may choose among them, {steps:,} steps each")
+            note(f"training the judge and the scorer of images, {steps:,} steps each")
             one, other = halves(source.digits("training"))
             for seed, (name, half) in enumerate(((JUDGE, one), (SCORER, other)), 1):
                 with progress_bar(f"digit classifier {seed} of 2") as progress:

@@ -1,11 +1,10 @@
 """Scenes of real handwritten digits on a dark canvas, with their labels, boxes and colours.
 
-    scenes = Scenes(World(), Digits.scans("training"), seed=1)
-    plan = scenes.plan(torch.arange(32))      # what stands where, without an image
+    scenes = Scenes(SceneWorld(), DigitImages.scans("training"), seed=1)
+    plan = scenes.plan(torch.arange(32))      # digits and boxes, without an image
     pixels_BCHW = scenes.draw(plan)           # uint8
 
-A scene follows from the seed and its number alone, so that none has to be kept. Digits are split by their source: those
-of `held_out` scenes were never seen in training.
+A scene depends on the seed and its number alone, so none is stored. Training and held-out scenes use different digits.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ COLOURS = {
     "white": (255, 255, 255),
     "purple": (190, 90, 230),
 }
-PIXELS = 1 << 22  # drawn at once, so that large scenes need no more memory than small ones
-TRIES = 24  # places that are tried for a digit before it is left out
+PIXELS = 1 << 22  # drawn at a time, so that memory does not grow with the canvas
+TRIES = 24  # candidate places of a digit; it is omitted if none fits
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Scenes:
     def plan(self, numbers: Int[Tensor, " B"]) -> Plan:
         """Return the digits and boxes of the scenes with these numbers."""
         world, most = self.world, self.world.most
-        # Of each scene: how many digits; of each digit: source, side and colour; then places that are tried.
+        # For each scene the number of digits; for each digit source, side and colour, and candidate places.
         parts = (1, 3 * most, 2 * TRIES * most)
         chance = _uniform(self.seed, numbers, sum(parts))
         of_scene, of_digits, of_places = chance.split(parts, 1)
@@ -186,6 +185,7 @@ def _apart(
         apart_BTn = iou(here_BT4.unsqueeze(2), before_Bn4.unsqueeze(1)) <= overlap
         absent_B1n = ~fits[:, None, :n]
         free_BT = (apart_BTn | absent_B1n).all(-1)
+        # The first candidate that fits; 0 if none does, and the digit is omitted below.
         first_B = free_BT.long().argmax(1)
         boxes[:, n] = tried[scene_B, n, first_B]
         fits[:, n] &= free_BT.any(1)
@@ -195,9 +195,10 @@ def _apart(
 def _spread(
     span: Float[Tensor, "M 2"], ink: Float[Tensor, "M 2"], canvas: int, length: int
 ) -> Float[Tensor, "M canvas length"]:
-    """How much of each of `length` source pixels goes into each pixel of the canvas along one axis: linear
-    interpolation, widened to an average where the digit gets smaller. The ink, from its first to its last, fills the
-    span; there is nothing outside."""
+    """Weights of the `length` source pixels in each pixel of the canvas, along one axis, by linear interpolation.
+
+    span: start and end on the canvas, which the ink fills. Weights outside are 0. ink: its start and end in the source.
+    """
     start, stop = span.split(1, 1)  # each M 1
     first, end = ink.split(1, 1)
     scale = (end - first) / (stop - start)
@@ -206,6 +207,7 @@ def _spread(
     source = first + (at - start) * scale - 0.5
     source = source.minimum(end - 1).maximum(first)
     distance = source.unsqueeze(2) - torch.arange(length)
+    # A digit that gets smaller is averaged over several source pixels.
     width = scale.clamp_min(1.0).unsqueeze(2)
     share = (1 - distance.abs() / width).clamp_min(0.0)
     total = share.sum(2, keepdim=True)

@@ -21,9 +21,9 @@ from jarilab.data.images.captioned import Captioned, read_captioned
 from jarilab.data.images.notices import few_held_out
 from jarilab.nn.init import generator_for
 
-SEED = 1  # of scenes: the same whatever the seed of a model
-HELD_OUT = 640  # scenes to measure on
-SHARE = 0.05  # of a folder's images held out
+SEED = 1  # of scenes; independent of the seed of a run, so that all runs have the same data
+HELD_OUT = 640  # number of held-out scenes
+SHARE = 0.05  # fraction of a folder's images that is held out
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +66,11 @@ class CaptionSource(ABC):
 
 @final
 class SceneSource(CaptionSource):
-    """Scenes of a style. folder: of MNIST's files, or empty for scikit-learn's scans; images to measure on are of
-    digits that no scene to train on shows. unseen: the share of combinations of words that no scene to train on has,
-    held out without replacement; where there is none, all are in both."""
+    """Scenes of a style. Held-out scenes show digits that no training scene shows.
+
+    folder: of MNIST's files, or empty for scikit-learn's scans. scenes: number of training scenes. unseen: fraction of
+    the combinations of words that only held-out scenes have; with 0, both have all. Raises UserError if it leaves none.
+    """
 
     def __init__(self, style: Style, folder: str, scenes: int, unseen: float):
         self.style, self._folder, self._scenes = style, folder, scenes
@@ -124,7 +126,7 @@ class SceneSource(CaptionSource):
         for turn in (numbers // count).unique().tolist():
             here = numbers // count == turn
             order = torch.randperm(count, generator=generator_for(SEED, f"held out/{turn}"))
-            order = order if turn else torch.arange(count)  # they are shuffled already
+            order = order if turn else torch.arange(count)  # `to_measure` is already shuffled
             combinations[here] = self.to_measure[order[numbers[here] % count]]
         return combinations
 

@@ -1,9 +1,9 @@
 """Styles of captions, and images of real digits drawn according to their words.
 
 style = STYLES["attributes"]
-values_BP = style.values(torch.tensor([17]))           # which word stands in each place of the caption
-style.caption(values_BP[0])                             # a small red 3 top left
-painter = Painter(style, Digits.scans("training"), seed=1)
+values_BP = style.values(torch.tensor([17]))    # the index of each word
+style.caption(values_BP[0])                     # a small red 3 top left
+painter = Painter(style, DigitImages.scans("training"), seed=1)
 images_BCHW = painter.paint(values_BP, torch.tensor([0]))
 """
 
@@ -31,10 +31,12 @@ CORNERS = ("top left", "top right", "bottom left", "bottom right")
 
 @dataclass(frozen=True)
 class Style:
-    """How captions are worded. parts: for each place of the caption where words may vary, its name and these words.
+    """The wording of captions, and the images that they describe.
 
-    height, width: of the images. sides: the smallest and the largest a digit may have, in pixels, for each size it
-    may be said to have. digits: which parts are digits, in their order from left to right.
+    template: the caption, with a placeholder for each part. parts: name and possible words of each part, in the order
+    of the caption. height, width: of the images, in pixels. sides: for each size word, the smallest and largest longer
+    side of a digit in pixels. digits: indices of the parts that are digits, from left to right. colours: names of the
+    digits' colours.
     """
 
     name: str
@@ -116,7 +118,7 @@ STYLES = {
 
 @final
 class Painter:
-    """Draws captions of a style with real digits. (seed, number) decides which digits, and where exactly."""
+    """Draws captions of a style with real digits. Digits and their exact places depend on (seed, number) alone."""
 
     def __init__(self, style: Style, digits: DigitImages, *, seed: int):
         self.style, self.digits, self.seed = style, digits, seed
@@ -131,7 +133,7 @@ class Painter:
             raise UserError(
                 f"captions name every digit, but these {len(digits.labels)} images show no {missing}"
             )
-        # The digits of each label one behind the other, and where those of a label begin.
+        # Indices of the digits, grouped by label, and the start of each group.
         self._sorted = digits.labels.argsort(stable=True)
         self._starts = self._counts.cumsum(0) - self._counts
 

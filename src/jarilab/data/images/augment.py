@@ -127,6 +127,7 @@ class CropWindows:
         low_BM2, high_BM2 = inside_BM4.split(2, -1)
         sides_BM2 = (high_BM2 - low_BM2) * side_B11
         left_BM = sides_BM2.prod(-1) / area(whole_BM4)
+        # Converting a box to corners and back may change its last digit.
         cut_BM4 = torch.where(side_B11 < 1, to_cxcywh(inside_BM4), boxes_BM4)
         return cut_BM4, left_BM
 
@@ -178,6 +179,7 @@ def cutmix(
     share_B = _shares(batch, alpha, generator)
     partner_B = _partners(batch, generator)
     row_B1, column_B1 = torch.rand((2, batch, 1), generator=generator)
+    # The rectangle has the image's aspect ratio and covers 1 - share of its area.
     half_B1 = (1 - share_B).sqrt()[:, None] / 2
     row_H = (torch.arange(height) + 0.5) / height
     column_W = (torch.arange(width) + 0.5) / width

@@ -112,6 +112,7 @@ def _categories(path: Path, listed: list[Any], notices: Notices) -> dict[Any, st
 def _fault(folder: Path, name: str) -> str | None:
     """Return why a folder has no image of this name, or None."""
     try:
+        # A COCO file may come from anywhere, and must not read files outside the folder.
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             return _ELSEWHERE
         return None if (folder / name).is_file() else MISSING

@@ -25,6 +25,7 @@ _TEXT = 14
 _GAP = 6
 _CELL = 72  # minimal longer side of an image in a grid, in pixels
 _SHEET = 480  # minimal longer side of an image with boxes, in pixels
+# Fonts with Korean letters on Linux, Windows and macOS, then one with many other scripts.
 _FONTS = (
     "NanumGothic.ttf", "NotoSansKR-Regular.ttf", "NotoSansCJK-Regular.ttc", "malgun.ttf", "AppleSDGothicNeo.ttc",
     "AppleGothic.ttf", "DejaVuSans.ttf",
@@ -125,6 +126,7 @@ def boxes(image: UInt8[Tensor, "C H W"], labelled_boxes: Sequence[tuple[Box, str
     colours = _colours(texts)
     on_sheet = [_on_sheet(box, factor, sheet.size) for box, _ in labelled_boxes]
     for corners, colour in zip(on_sheet, colours, strict=True):
+        # Three outlines, of which one contrasts with any image.
         for line, width in (("black", 4), ("white", 3), (colour, 2)):
             pen.rectangle(corners, outline=line, width=width)
     # Texts are drawn last, so no line crosses a word.

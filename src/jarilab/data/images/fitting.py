@@ -105,6 +105,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise UserError(
             f"{path} cannot be read: {error}; the run cannot answer without it"
         ) from None
+    # `load` omits the metadata. A safetensors file starts with the length of its JSON header.
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     return tensors, header.get("__metadata__", {})

@@ -43,6 +43,7 @@ def holds_images(path: Path) -> bool:
         raise UserError(
             f"{path}: expected images; got the labels of an idx pair; name the file of the images"
         )
+    # The third byte is the type, from unsigned bytes to float64.
     is_idx = len(start) == 4 and start[:2] == b"\0\0" and 0x08 <= start[2] <= 0x0E
     if is_idx and start != IMAGES:
         raise UserError(

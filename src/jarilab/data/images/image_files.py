@@ -120,6 +120,7 @@ def _decoded(
     stored = image.size  # `draft` changes it
     try:
         image.draft(None, _enough(image.size, longest, enough))
+        # The further frames of an MPO are previews of one photograph.
         frames = image.format != "MPO" and getattr(image, "is_animated", False)
         image.load()
         # Conversions may lose the orientation, so it is applied first.

@@ -117,8 +117,11 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The form that images are read into. size: height and width; None keeps the common size. classes: those of the
-    training data, for other datasets."""
+    """The form that images are read into.
+
+    size: height and width; None if all images have one size. classes: those of the training data, for held-out
+    datasets.
+    """
 
     channels: int
     size: Size | None = None
@@ -131,7 +134,7 @@ def read_labelled(path: Path, wanted: Wanted, *, held_out: bool = False) -> Labe
 
     If a folder has several idx files, those named train-* are taken, and the others with `held_out`. Unusable images
     are omitted and noted in `notices`. Raises UserError if no image or too few are usable, or if the pixels exceed
-    files.MAX_DATASET_BYTES.
+    `image_files.MAX_DATASET_BYTES`.
     """
     notices = Notices()
     if path.is_dir():

@@ -64,6 +64,7 @@ def _objects(path: Path, notices: Notices) -> tuple[AnnotatedObject, ...] | None
     """Return the objects of an XML file, or None if it is not usable."""
     data = read_bytes(path)
     try:
+        # Entities can expand to gigabytes or name other files.
         if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
             raise ValueError("it declares entities")
         if b"\0" in data or data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

@@ -19,6 +19,7 @@ FORMAT = "jari tokenizer 1"
 
 def byte_letters() -> dict[str, int]:
     """Map each letter of GPT-2's alphabet to its byte: printable bytes to themselves, others from U+0100 on."""
+    # Printable bytes of Latin-1 without the spaces U+0020 and U+00A0 and the soft hyphen U+00AD.
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     shifted = {chr(256 + n): byte for n, byte in enumerate(others)}

@@ -84,7 +84,7 @@ class Encoded:
 class EncodedPairs:
     """Encoded pairs: row n of `source` belongs to row n of `target`.
 
-    counts: used and omitted pairs. numbers: `(N,)`, the index of each row among the pairs of `files.pairs`.
+    counts: used and omitted pairs. numbers: `(N,)`, the index of each row among the pairs of `text_files.pairs`.
     """
 
     source: Encoded
@@ -103,10 +103,10 @@ def prepare_pairs(
     *,
     longest: int,
 ) -> EncodedPairs:
-    """Return the pairs of texts in these files (see `files.pairs`) as token ids, from the cache if it has them.
+    """Return the pairs of texts in these files (see `text_files.pairs`) as token ids, from the cache if it has them.
 
-    Pairs with more than `longest` tokens on a side are omitted and counted. Raises UserError as `files.pairs` does, and
-    if no pair is short enough.
+    Pairs with more than `longest` tokens on a side are omitted and counted. Raises UserError as `text_files.pairs`
+    does, and if no pair is short enough.
     """
     facts = {
         "what": "pairs",
@@ -153,9 +153,9 @@ def prepare_pairs(
 
 
 def prepare_documents(path: Path, tokenizer: Tokenizer) -> Encoded:
-    """Return the documents of a file or folder (see `files.documents`), one row each, from the cache if it has them.
+    """Return the documents of a file or folder, one row each, from the cache if it has them.
 
-    Blank documents have no row. Raises UserError as `files.documents` does, and if all are blank.
+    Blank documents have no row. Raises UserError as `text_files.documents` does, and if all are blank.
     """
     files = document_files(path)
     facts = {

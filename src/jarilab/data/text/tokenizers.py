@@ -91,7 +91,7 @@ class Tokenizer:
         """Return the ids of several texts, computed on all cores. Raises as `encode` does."""
         try:
             encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
-        except TypeError:
+        except TypeError:  # the library's error for half a surrogate pair
             raise surrogate() from None
         return [encoding.ids for encoding in encodings]
 
@@ -256,5 +256,6 @@ def library(vocabulary: TokenizerData, before: str = " ") -> Any:
         case "words":
             model = models.WordLevel(numbers, unk_token=names[UNKNOWN])
         case "characters":
+            # BPE without merges: every character is a piece.
             model = models.BPE(numbers, [], unk_token=names[UNKNOWN])
     return with_pre_tokenizer(model, vocabulary.kind, vocabulary.lowercase)
