@@ -56,8 +56,7 @@ from jarilab.nn.init import initialise
 from jarilab.nn.loss import cross_entropy
 from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.runs.training_options import Training
-from jarilab.tasks.base import Batch
-from jarilab.tasks.token_rows import right_padded
+from jarilab.tasks.base import Batch, right_padded
 from jarilab.training.determinism import deterministic
 from jarilab.training.optimization import BETAS, EPSILON, build_optimizers
 

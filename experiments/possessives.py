@@ -37,7 +37,7 @@ from jarilab.data.text import FIRST, PADDING
 from jarilab.inspect.intervene.interventions import Edit, HeadOff, Link, operate
 from jarilab.positions.coordinates import Tokens
 from jarilab.runs.loaded import OpenRun
-from jarilab.tasks.token_rows import right_padded
+from jarilab.tasks.base import right_padded
 
 PRONOUNS = ("his", "her", "its", "their")
 USUAL = {"sein": "his", "ihr": "her"}

@@ -72,8 +72,8 @@ INTERFACES = {
     "models": {"base", "stacks", "decoding"},
     "encodings": {"base", "distance_forms", "compose", "sums", "skew", "formulas"},
     "tasks": {"base", "metrics"},
-    "tasks.policies": {"base", "sequential"},
-    "tasks.predictors": {"base", "learner", "reading"},
+    "tasks.policies": {"base"},
+    "tasks.predictors": {"base", "learner"},
 }
 KNOW_IMPLEMENTATIONS = {
     "laws": "tries encodings in the stacks of a model",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from jarilab.tasks.number_names import english
+from jarilab.tasks.number_words import english
 
 LINES, MOST, SEED = 12_000, 99, 1
 

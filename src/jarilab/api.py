@@ -25,8 +25,7 @@ from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import Checkpoint, OpenRun, load
 from jarilab.runs.training_options import Precision
-from jarilab.tasks.predictors.base import AT_ONCE, Prediction, predictor_for
-from jarilab.tasks.predictors.reading import chunks
+from jarilab.tasks.predictors.base import AT_ONCE, Prediction, chunks, predictor_for
 from jarilab.training import loop
 from jarilab.training.determinism import deterministic
 from jarilab.training.execution import Execution

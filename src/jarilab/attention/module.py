@@ -42,8 +42,7 @@ from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings import compose
 from jarilab.encodings.base import hooks_of, registry
 from jarilab.nn.dropout import checked_rate
-from jarilab.nn.linear import Linear, few_rows, linear
-from jarilab.nn.sublayers import Scale
+from jarilab.nn.sublayers import Linear, Scale, few_rows, linear
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 

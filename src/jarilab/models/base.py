@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
@@ -146,3 +146,14 @@ def one_a_row(tokens: Tokens | None) -> Tokens:
             "this model reads each row as one sequence; give each document a row of its own"
         )
     return tokens
+
+
+Places = Callable[[Tensor, int, Tensor], Positions]
+"""Returns the positions of the tokens from an index on, given all ids `(R, L)`, that index, and the source of each row
+`(R,)`.
+"""
+
+
+def in_order(ids: Int[Tensor, "R L"], start: int, rows: Int[Tensor, " R"]) -> Positions:
+    """Return the positions 0, 1, 2, ... in the frame `target`."""
+    return Positions.sequence(ids.shape[1] - start, start, frame="target", device=ids.device)

@@ -24,8 +24,7 @@ from jarilab.attention.module import Attention, AttentionKernel
 from jarilab.core.shapes import Float, Tensor
 from jarilab.models.layers import DecoderLayer, EncoderLayer
 from jarilab.nn.dropout import Dropout
-from jarilab.nn.linear import Linear, linear
-from jarilab.nn.sublayers import FeedForward, Residual
+from jarilab.nn.sublayers import FeedForward, Linear, Residual, linear
 
 MAX_ROWS = 256
 """With more rows, products dominate, and `Attention` fuses three into one."""

@@ -15,8 +15,7 @@ from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.models.base import one_a_row
 from jarilab.models.layers import LayerKeywords, LayerOptions, Layers
 from jarilab.models.stacks import Encoder
-from jarilab.nn.linear import Linear
-from jarilab.nn.sublayers import ACTIVATIONS, Scale, TokenEmbedding
+from jarilab.nn.sublayers import ACTIVATIONS, Linear, Scale, TokenEmbedding
 from jarilab.positions.coordinates import Tokens
 
 

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 from jarilab.core.errors import UserError
 from jarilab.core.options import check_fields
@@ -296,3 +296,40 @@ def check_artifact(record: dict[str, Any], folder: Path, name: str) -> None:
         raise UserError(f"{error}; the run cannot answer without it") from None
     if checksum != record["kept"][name]:
         raise UserError(f"{path} is not the one this run was trained with; put it back")
+
+
+@final
+class ReadOnlyRun(Run):
+    """A run folder that is read and never written; it prints no notices.
+
+    result: the result of the run if it is finished.
+    """
+
+    def __init__(self, folder: Path, result: dict[str, Any] | None):
+        self.folder, self.result, self.record = folder, result, {}
+        self.checkpoints = folder / "checkpoints"
+        self._lines = 0
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def notice(self, text: str) -> None:
+        return
+
+    def note_kernels(self, kernels: dict[str, str]) -> None:
+        return
+
+    def check_exists(self) -> None:
+        return
+
+    def fsync(self) -> None:
+        return
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        return
+
+    def cut_metrics(self, step: int, rows: int | None) -> None:
+        return
+
+    def finish(self, result: dict[str, Any]) -> None:
+        self.result = result

@@ -19,8 +19,15 @@ from jarilab.core.shapes import Int
 from jarilab.data.text import FIRST, PADDING
 from jarilab.data.text.spelling import CHARACTERS, STRIPPED, Reading, Spelling, Writing
 from jarilab.positions.coordinates import Tokens
-from jarilab.tasks.base import Batch, Learner, registry
-from jarilab.tasks.breakdown import parts_of
+from jarilab.tasks.base import (
+    Batch,
+    Learner,
+    evenly,
+    parts_of,
+    registry,
+    right_padded,
+    without_padding,
+)
 from jarilab.tasks.ceiling import bag_ceiling
 from jarilab.tasks.expressions import (
     DIGITS,
@@ -39,7 +46,6 @@ from jarilab.tasks.expressions import (
     target_tokens,
 )
 from jarilab.tasks.policies.base import Numbers
-from jarilab.tasks.token_rows import evenly, right_padded, without_padding
 from jarilab.tasks.token_task import TokenTask
 
 LARGEST_DATA = 20_000_000

@@ -6,23 +6,65 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, final, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, final, runtime_checkable
 
 import torch
-from torch import Tensor
 
 from jarilab.core.errors import UserError
 from jarilab.core.registry import Registry
-from jarilab.core.shapes import Float, Int
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.metrics import METRICS, Metric
-from jarilab.tasks.policies.base import PositionPolicy
-from jarilab.tasks.policies.sequential import Sequential
+from jarilab.tasks.policies.base import PositionPolicy, Sequential
 
 registry = Registry("task", "jarilab.tasks")
 
 Losses = tuple[Float[Tensor, ""], ...]
 """Named means over items of one kind. The loss is their sum."""
+
+
+Parts = dict[str, dict[str, dict[str, float]]]
+"""{property: {its value: {"value": share of right answers, "examples": their number}}}"""
+
+
+def parts_of(
+    right: Bool[Tensor, " N"], by: Mapping[str, Int[Tensor, " N"]]
+) -> dict[Literal["parts"], Parts]:
+    """Return the `parts` of `Task.evaluate`; nothing if no property varies.
+
+    right: whether each answer is right. by: a number for each example and property.
+    """
+    found: Parts = {}
+    for name, number_N in by.items():
+        values = number_N.unique().tolist()
+        if len(values) > 1:
+            found[name] = {str(value): _share(right[number_N == value]) for value in values}
+    return {"parts": found} if found else {}
+
+
+def _share(right: Bool[Tensor, " N"]) -> dict[str, float]:
+    return {"value": float(right.double().mean()), "examples": len(right)}
+
+
+def evenly(count: int, examples: int | None) -> Int[Tensor, " N"]:
+    """Return `examples` of `count` indices, evenly spread; all by default."""
+    if examples is None or examples >= count:
+        return torch.arange(count)
+    return torch.arange(examples) * count // examples
+
+
+def right_padded(lines: Sequence[list[int]], padding: int) -> tuple[Tensor, Tensor]:
+    """Return token ids `(B, L)`, padded at the end, and which are real."""
+    longest = max((len(line) for line in lines), default=0)
+    ids = torch.full((len(lines), longest), padding)
+    for row, line in enumerate(lines):
+        ids[row, : len(line)] = torch.tensor(line, dtype=torch.long)
+    return ids, torch.arange(longest) < torch.tensor([[len(line)] for line in lines])
+
+
+def without_padding(line: Sequence[int], padding: int) -> list[int]:
+    """Return the tokens of a row without padding."""
+    return [token for token in line if token != padding]
 
 
 @dataclass(frozen=True, eq=False)

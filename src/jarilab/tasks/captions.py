@@ -33,10 +33,9 @@ from jarilab.data.images.resize import fitted
 from jarilab.data.text import FIRST, PADDING, tokenizers
 from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.nn.loss import cross_entropy
-from jarilab.tasks.base import Batch, Learner, Losses, Task, registry
+from jarilab.tasks.base import Batch, Learner, Losses, Task, evenly, registry, right_padded
 from jarilab.tasks.classification import held_out_number
 from jarilab.tasks.metrics import METRICS
-from jarilab.tasks.token_rows import evenly, right_padded
 
 AT_ONCE = 256  # images encoded, or drawn, together
 MOST = 10_000  # images drawn at a time

@@ -20,10 +20,9 @@ from jarilab.data.images import HELD_OUT, augment
 from jarilab.data.images.labelled import Labelled
 from jarilab.data.images.resize import Fit, fitted
 from jarilab.positions.patches import Images
-from jarilab.tasks.base import Batch, Learner, Task
+from jarilab.tasks.base import Batch, Learner, Task, evenly
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.saved_metadata import OF_IMAGES, read_facts
-from jarilab.tasks.token_rows import evenly
 
 AT_ONCE = 256  # images measured together
 MOST_OF_MEAN = 10_000  # images that mean and deviation are taken over

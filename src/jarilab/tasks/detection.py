@@ -20,13 +20,14 @@ from jarilab.data.images.image_files import decode
 from jarilab.data.images.notices import too_crowded
 from jarilab.positions.boxes import Detected
 from jarilab.positions.patches import Images
-from jarilab.tasks.base import Batch, Learner, Losses, registry
+from jarilab.tasks.base import Batch, Learner, Losses, evenly, registry
 from jarilab.tasks.classification import ImageLabel, ImageTask, LoadedImage, held_out_number
-from jarilab.tasks.detection_augment import cropped, flipped
 from jarilab.tasks.detection_data import (
     BoxedImages,
     Photographs,
     SceneImages,
+    cropped,
+    flipped,
     mean_and_deviation,
     normalised,
 )
@@ -34,7 +35,6 @@ from jarilab.tasks.detection_loss import Objects, loss, loss_counts
 from jarilab.tasks.detection_metrics import ImageBoxes, average_precision, boxes_found, true_boxes
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.saved_metadata import OF_DETECTION, read_facts
-from jarilab.tasks.token_rows import evenly
 
 SCENES = "scenes"
 CANVAS, LONGEST = 48, 160

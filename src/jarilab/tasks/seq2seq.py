@@ -16,9 +16,7 @@ from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Int
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.positions.coordinates import Tokens
-from jarilab.tasks.base import Batch, Learner
-from jarilab.tasks.breakdown import parts_of
-from jarilab.tasks.token_rows import evenly, right_padded
+from jarilab.tasks.base import Batch, Learner, evenly, parts_of, right_padded
 from jarilab.tasks.token_task import TokenTask
 
 AT_ONCE = 256  # held-out examples answered together, those of like length side by side

@@ -14,14 +14,13 @@ import torch
 from jarilab._version import __version__
 from jarilab.core.errors import UserError
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.folder import Run
+from jarilab.runs.folder import ReadOnlyRun, Run
 from jarilab.runs.results import read_result
 from jarilab.runs.signals import Interrupted, StopSignals
 from jarilab.runs.snapshots import evenly_spread, write_snapshot
 from jarilab.training.batching import batches_of
 from jarilab.training.checkpointing import Checkpointer
 from jarilab.training.determinism import deterministic, seed_all
-from jarilab.training.distributed.read_only import ReadOnlyRun
 from jarilab.training.distributed.world import World, join_world
 from jarilab.training.evaluation import Evaluator
 from jarilab.training.execution import Execution

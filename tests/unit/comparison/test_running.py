@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from helpers.runs import tiny
 from helpers.trials import Ended
-from jarilab.comparison import running
+from jarilab.comparison import run_study
 from jarilab.comparison.launchers import processes
 from jarilab.comparison.launchers.processes import LocalProcesses, jobs_for, least_used_gpu, start
-from jarilab.comparison.running import train_all
+from jarilab.comparison.run_study import train_all
 from jarilab.comparison.study import Study
 from jarilab.comparison.trial import Trial
 from jarilab.runs import metrics_log
@@ -74,8 +74,8 @@ def test_new_rows_are_merged(tmp_path, monkeypatch):
 
     write([1])  # of a run that was cut off
     monkeypatch.setattr(processes, "start", lambda *_: process)
-    monkeypatch.setattr(running, "TrainingProgress", lambda names: reported)
-    monkeypatch.setattr(running.time, "sleep", tick)
+    monkeypatch.setattr(run_study, "TrainingProgress", lambda names: reported)
+    monkeypatch.setattr(run_study.time, "sleep", tick)
     train_all([trial], LocalProcesses(1))
     assert reported == [("none-1", {"step": 4, "loss": 2.0, "measured": "3 %"}), ("none-1", {"step": 6, "loss": 3.0})]
 
@@ -95,8 +95,8 @@ def test_the_message_of_a_failed_trial_has_no_program_name(tmp_path, monkeypatch
     (trial,) = Study.of("arithmetic", ["none"], 1, {}, "float32").trials(tmp_path)
     (tmp_path / "none-1.log").write_text(log)
     monkeypatch.setattr(processes, "start", lambda *_: Ended(code))
-    monkeypatch.setattr(running, "TrainingProgress", Told)
-    monkeypatch.setattr(running.time, "sleep", lambda _: None)
+    monkeypatch.setattr(run_study, "TrainingProgress", Told)
+    monkeypatch.setattr(run_study.time, "sleep", lambda _: None)
     assert train_all([trial], LocalProcesses(1)) == {"none-1": reason}
 
 
@@ -122,8 +122,8 @@ def test_a_trial_that_another_process_trains_is_waited_for_and_goes_on(tmp_path,
                 locks.pop().close()
 
     monkeypatch.setattr(processes, "start", begin)
-    monkeypatch.setattr(running, "TrainingProgress", Told)
-    monkeypatch.setattr(running.time, "sleep", lambda _: tick(_) if locks else None)
+    monkeypatch.setattr(run_study, "TrainingProgress", Told)
+    monkeypatch.setattr(run_study.time, "sleep", lambda _: tick(_) if locks else None)
     assert train_all([first, second], LocalProcesses(2)) == {}
     assert started == ["t5-1"]
 
@@ -131,8 +131,8 @@ def test_a_trial_that_another_process_trains_is_waited_for_and_goes_on(tmp_path,
 def test_a_killed_trial_is_reported(tmp_path, monkeypatch):
     (trial,) = Study.of("arithmetic", ["none"], 1, {}, "float32").trials(tmp_path)
     monkeypatch.setattr(processes, "start", lambda *_: Ended(-9))
-    monkeypatch.setattr(running, "TrainingProgress", Told)
-    monkeypatch.setattr(running.time, "sleep", lambda _: None)
+    monkeypatch.setattr(run_study, "TrainingProgress", Told)
+    monkeypatch.setattr(run_study.time, "sleep", lambda _: None)
     assert train_all([trial], LocalProcesses(1)) == {"none-1": "it was ended by the signal SIGKILL"}
 
 

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from jarilab.attention.module import Attention
-from jarilab.nn.linear import Linear
-from jarilab.nn.sublayers import FeedForward
+from jarilab.nn.sublayers import FeedForward, Linear
 
 INPUTS: dict[str, Callable[[], Tensor]] = {
     "one token": lambda: torch.randn(5),

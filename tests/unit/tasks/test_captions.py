@@ -24,9 +24,9 @@ from jarilab.data.images.image_tokenizer import decibels, train_image_tokenizer
 from jarilab.nn.init import generator_for
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.loaded import OpenRun
+from jarilab.tasks.base import evenly
 from jarilab.tasks.captions import Captions
 from jarilab.tasks.predictors.paintings import Painting, PaintingOptions, PaintingPredictor
-from jarilab.tasks.token_rows import evenly
 from jarilab.training.distributed.batch_rows import even_parts, rows_of
 from jarilab.training.loop import train
 

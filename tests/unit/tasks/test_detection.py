@@ -18,8 +18,7 @@ from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks import detection_loss
 from jarilab.tasks.detection import Detection
-from jarilab.tasks.detection_augment import flipped
-from jarilab.tasks.detection_data import padded_batch
+from jarilab.tasks.detection_data import flipped, padded_batch
 from jarilab.tasks.detection_loss import Objects, matched
 from jarilab.tasks.detection_metrics import ImageBoxes, average_precision
 from jarilab.tasks.predictors.detection import DetectionResult

@@ -16,7 +16,7 @@ from jarilab.positions.patches import Images
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks import detection_loss
 from jarilab.tasks.detection import Detection
-from jarilab.tasks.detection_augment import cropped
+from jarilab.tasks.detection_data import cropped
 from jarilab.tasks.detection_loss import Objects
 
 pytest.importorskip("sklearn")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -212,3 +213,15 @@ def _too_large(name: str, got: str) -> UserError:
 def _reason(error: Exception) -> str:
     """Return Pillow's message, or the name of its exception."""
     return str(error).partition("\n")[0][:100] or type(error).__name__
+
+
+def check_png(out: str | Path, read: Iterable[Path] = ()) -> None:
+    """Raises UserError for a file name that is not a PNG's, and for an input file."""
+    if Path(out).suffix.lower() != ".png":
+        raise UserError(
+            f"{out}: expected a name that ends in .png, since PNG is what is written; choose such a name"
+        )
+    if Path(out).is_file() and any(path.is_file() and path.samefile(out) for path in read):
+        raise UserError(
+            f"{out}: expected another file than the image itself, which would be gone; choose another name"
+        )

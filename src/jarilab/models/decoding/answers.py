@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from jarilab.core.devices import CPU, checked_autocast, to_device
 from jarilab.core.shapes import Int, Tensor
-from jarilab.models.decoding.answer_positions import Places, in_order
+from jarilab.models.base import Places, in_order
 from jarilab.models.decoding.beam_search import MOST_PENALTY, beam
 from jarilab.models.decoding.greedy_search import greedy
 from jarilab.models.decoding.hypotheses import Hypothesis

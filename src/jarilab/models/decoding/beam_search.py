@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
-from jarilab.models.base import Generates
-from jarilab.models.decoding.answer_positions import Places, in_order
+from jarilab.models.base import Generates, Places, in_order
 from jarilab.models.decoding.greedy_search import check_longest
 from jarilab.models.decoding.hypotheses import NEVER, Hypotheses, Hypothesis
 from jarilab.positions.coordinates import Tokens

@@ -8,8 +8,7 @@ import torch
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
-from jarilab.models.base import Generates
-from jarilab.models.decoding.answer_positions import Places, in_order
+from jarilab.models.base import Generates, Places, in_order
 from jarilab.positions.coordinates import Tokens
 
 

@@ -13,8 +13,7 @@ import torch
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.models.base import COLDEST, HOTTEST, Generates
-from jarilab.models.decoding.answer_positions import Places, in_order
+from jarilab.models.base import COLDEST, HOTTEST, Generates, Places, in_order
 from jarilab.positions.coordinates import Tokens
 
 NEVER = float("-inf")

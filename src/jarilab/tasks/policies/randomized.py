@@ -1,6 +1,7 @@
-"""Positions drawn from a larger range.
+"""Positions that are random in training.
 
-*Randomized Positional Encodings Boost Length Generalization of Transformers* (Ruoss et al. 2023).
+*Randomized Positional Encodings Boost Length Generalization of Transformers* (Ruoss et al. 2023); SHAPE (Kiyono et al.
+2021).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from annotated_types import Ge, Le
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.nn.init import generator_for
-from jarilab.tasks.policies.base import PositionPolicy, Sequences, registry
+from jarilab.tasks.policies.base import PositionPolicy, Sequences, drawn_offsets, registry
 
 
 @final
@@ -72,3 +73,24 @@ class Randomized(PositionPolicy):
                 f"to {longest}; use randomized:longest={longest} at least, a few times as many to draw from"
             )
         return self.longest
+
+
+@final
+@registry.register("offset", "shape")
+class Offset(PositionPolicy):
+    """Shifts all positions of an example by a random amount in training, and by 0 outside it (SHAPE, Kiyono et al.
+    2021).
+
+    largest: the largest shift.
+    """
+
+    random_in_training = True
+
+    def __init__(self, *, largest: Annotated[int, Ge(0), Le(2**24)] = 99):
+        self.largest = largest
+
+    def places(self, sequences: Sequences, seed: int | None) -> Tensor:
+        return sequences.index + drawn_offsets(sequences, self.largest, seed)
+
+    def reach(self, longest: int) -> int:
+        return self.largest + longest

@@ -20,12 +20,14 @@ from jarilab.tasks.predictors.base import (
     Intervention,
     NoOptions,
     Predictor,
+    Source,
     Trace,
     TracedSequence,
+    chunks,
     expected_of,
+    read_each,
     registry,
 )
-from jarilab.tasks.predictors.reading import Source, chunks, read_each
 from jarilab.tasks.predictors.sequences import Answer, unread
 
 SMALLEST = 1e-45

@@ -14,7 +14,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_bytes
 from jarilab.data.images import HELD_OUT
 from jarilab.data.images import draw as drawing
-from jarilab.data.images.image_files import read_image
+from jarilab.data.images.image_files import check_png, read_image
 from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.record.model_io import scores_of
 from jarilab.models.base import ReadsImages
@@ -25,14 +25,14 @@ from jarilab.tasks.predictors.base import (
     NoOptions,
     Prediction,
     Predictor,
+    Source,
     Trace,
     TracedSequence,
     expected_of,
+    read_each,
     registry,
 )
 from jarilab.tasks.predictors.classes import check_patches, image_sequence
-from jarilab.tasks.predictors.pngs import check_png
-from jarilab.tasks.predictors.reading import Source, read_each
 
 SURE = 0.5
 """Probability from which an object counts as detected."""

@@ -18,6 +18,7 @@ from jarilab.core.shapes import Int, Tensor
 from jarilab.core.storage.files import write_bytes
 from jarilab.data.images import HELD_OUT
 from jarilab.data.images import draw as drawing
+from jarilab.data.images.image_files import check_png
 from jarilab.data.images.image_tokenizer import decibels
 from jarilab.models.base import Paints
 from jarilab.positions.patches import PatchedImage
@@ -33,7 +34,6 @@ from jarilab.tasks.predictors.base import (
     registry,
 )
 from jarilab.tasks.predictors.classes import grid_names
-from jarilab.tasks.predictors.pngs import check_png
 
 _FILE = re.compile(r"\.[A-Za-z]{3,4}$")
 """Suffixes of image files."""

@@ -19,7 +19,7 @@ from jarilab.comparison.launchers import cluster as module
 from jarilab.comparison.launchers.cluster import Cluster
 from jarilab.comparison.launchers.launcher import Launcher, NotRunError
 from jarilab.comparison.launchers.resources import Resources
-from jarilab.comparison.running import train_all
+from jarilab.comparison.run_study import train_all
 from jarilab.comparison.study import Study
 from jarilab.core.errors import UserError
 from jarilab.runs import jobs as jobs_file

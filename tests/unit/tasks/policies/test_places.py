@@ -5,8 +5,7 @@ import torch
 
 from jarilab.core.errors import UserError
 from jarilab.core.registry import trust_code
-from jarilab.tasks.policies.base import Numbers, Sequences, build, canonical, registry
-from jarilab.tasks.policies.sequential import Sequential
+from jarilab.tasks.policies.base import Numbers, Sequences, Sequential, build, canonical, registry
 
 WORDS = "0123456789+=-_"
 """Tokens by number: ten digits, three signs, and what stands for padding."""

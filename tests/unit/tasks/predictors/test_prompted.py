@@ -15,8 +15,7 @@ from jarilab.runs.experiment import Experiment
 from jarilab.runs.task_settings import look_up
 from jarilab.tasks.predictors.base import predictor_for
 from jarilab.tasks.predictors.learner import ModelLearner
-from jarilab.tasks.predictors.prompted import PromptedPredictor
-from jarilab.tasks.predictors.sequences import SequenceOptions
+from jarilab.tasks.predictors.sequences import PromptedPredictor, SequenceOptions
 from jarilab.tasks.sequences import Copy
 
 LINES = ["3 1 4", "7", "1 2 3 4 5 6"]
