@@ -12,7 +12,7 @@ import pytest
 
 # As the command line sets it: threads that spin stand still beside a busy neighbour.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Processes that tests start compute with one thread each: there are as many test processes as cores.
+# Processes that tests start compute with one thread each: there are at least as many test processes as cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Processes that tests start need not each compile the modules of jari anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -41,6 +41,12 @@ pytest_plugins = ("helpers.browser", "helpers.explorer", "helpers.trials")  # fi
 # The same examples in every run, and no time limit that a busy machine could break.
 hypothesis.settings.register_profile("jari", derandomize=True, deadline=None, database=None, max_examples=50)
 hypothesis.settings.load_profile("jari")
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_auto_num_workers() -> int:
+    # One process more than cores: some of them wait for a browser or for a process that they started.
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,6 +8,7 @@ import numpy
 import pytest
 import torch
 
+from helpers.once import make_once
 from helpers.runs import tiny, train
 from jarilab.data.captions import judges, sources
 from jarilab.explorer.initial_view import initial_view
@@ -22,9 +23,12 @@ PROOF = {"row_sum_error": 1e-7, "masked_weight": 0.0, "rebuild_error": 2e-7, "dr
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(request: pytest.FixtureRequest) -> Path:
     """Folders of small runs: none, rotary (arithmetic), recurrent, lm (a language model that knows `1+2` too)."""
-    folder = tmp_path_factory.mktemp("runs")
+    return make_once(request, "runs", train_runs)
+
+
+def train_runs(folder: Path) -> None:
     for encoding in ("none", "rotary"):
         train(folder / encoding, tiny(encoding))
     budget = {"training.batch_size": 16, "training.examples": 64, "training.epochs": None, "training.tokens": None}
@@ -35,14 +39,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:  # a session's fixture comes before the cache of a file of tests
         patch.setenv("JARILAB_CACHE", str(folder / "cache"))
         train(folder / "lm", Experiment.of("text", "alibi", {**small, **text, "model.n_heads": 2}, 1, "float32"))
-    return folder
 
 
 @pytest.fixture(scope="session")
-def image_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def image_runs(request: pytest.FixtureRequest) -> Path:
     """Folders of small runs on images: none, rotary2d, learned2d (digits), class (a class token and two registers,
     patches that are counted), detection."""
-    folder = tmp_path_factory.mktemp("images")
+    return make_once(request, "image_runs", train_image_runs)
+
+
+def train_image_runs(folder: Path) -> None:
     small = {"training.examples": 512, "training.evaluations": 1, "training.evaluation_examples": 16}
     vit = {**small, "model.d_model": 16, "model.n_heads": 2, "model.n_layers": 2, "model.patch_size": 2}
     for encoding in ("none", "rotary2d", "learned2d"):
@@ -55,14 +61,16 @@ def image_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "detection",
         Experiment.of("detection", "sinusoidal2d:where=inject,normalised=true", found, 1, "float32"),
     )
-    return folder
 
 
 @pytest.fixture(scope="session")
-def painted_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def painted_runs(request: pytest.FixtureRequest) -> Path:
     """Folders of small runs that paint: painter (a table for words, a rotation for codes, and kept steps), table (of
     distances between codes), folder (images with texts, which nobody judges)."""
-    folder = tmp_path_factory.mktemp("painted")
+    return make_once(request, "painted_runs", train_painted_runs)
+
+
+def train_painted_runs(folder: Path) -> None:
     (folder / "data").mkdir()
     for number in range(60):
         grey = numpy.full((16, 16, 3), 4 * number, dtype="uint8")
@@ -80,7 +88,6 @@ def painted_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train(folder / "painter", Experiment.of("captions", both, scenes, 1, "float32"), snapshots=2)
         train(folder / "table", Experiment.of("captions", "table2d@image", scenes, 1, "float32"))
         train(folder / "folder", Experiment.of("captions", None, files, 1, "float32"))
-    return folder
 
 
 def random_rows(heads: int, queries: int, keys: int, seed: int = 3) -> numpy.ndarray:
