@@ -289,10 +289,6 @@ def _blocks(call: AttentionCall) -> Tensor:
     return blocks.attend(call)
 
 
-def _definition(call: AttentionCall) -> Tensor:
-    return definition.output(call).to(call.v.dtype)
-
-
 def softmax(scores_BHQK: Float[Tensor, "B H Q K"]) -> Float[Tensor, "B H Q K"]:
     """Softmax over the last axis, vectorized for few keys on a CPU."""
     # PyTorch does not vectorize along a last axis shorter than 64 bytes. Along the first axis it does, which is faster
@@ -345,5 +341,5 @@ _BLOCKWISE_KERNELS: dict[str, Callable[[AttentionCall], Tensor]] = {
 _KERNELS: dict[str, Callable[[AttentionCall], Tensor]] = {
     "explicit": _explicit,
     "fused": _fused,
-    "definition": _definition,
+    "definition": lambda call: definition.output(call).to(call.v.dtype),
 }

@@ -55,7 +55,12 @@ class Parser(argparse.ArgumentParser):
     def usage_words(self) -> str:
         """The positional arguments, as the usage line shows them."""
         actions = self._get_positional_actions()
-        return " ".join(_usage_word(str(action.metavar), action.nargs) for action in actions)
+        words = []
+        for action in actions:
+            name = str(action.metavar)
+            forms = {"*": f"[{name} ...]", "+": f"{name} ...", "?": f"[{name}]"}
+            words.append(forms.get(str(action.nargs), name))
+        return " ".join(words)
 
     def add_options(
         self,
@@ -193,10 +198,6 @@ def _listed(verbs: Sequence[str]) -> str:
             textwrap.fill(text, columns, initial_indent=indent, subsequent_indent=" " * 14)
         )
     return "\n".join(lines)
-
-
-def _usage_word(name: str, nargs: Any) -> str:
-    return {"*": f"[{name} ...]", "+": f"{name} ...", "?": f"[{name}]"}.get(nargs, name)
 
 
 def first_positional(words: Words, nargs_by_flag: Mapping[str, Any]) -> str | None:

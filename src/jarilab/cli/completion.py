@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -39,7 +38,9 @@ def _verb(name: str) -> CompletedVerb:
         _add_answers(parser, parser.answers)
     choices = _choices(parser)
     if not any(action.dest == "task" for action in parser._get_positional_actions()):
-        return CompletedVerb(parser.flags, choices=choices, words=_words(parser))
+        positional = parser._get_positional_actions()
+        words = list(map(str, positional[0].choices or ())) if positional else []
+        return CompletedVerb(parser.flags, choices=choices, words=words)
     from jarilab.tasks.base import registry
 
     of_task: dict[str, list[str]] = {}
@@ -71,15 +72,12 @@ def _choices(parser: Parser) -> dict[str, list[str]]:
     return choices
 
 
-def _words(parser: argparse.ArgumentParser) -> list[str]:
-    """Choices of the first positional word, if it has a few."""
-    positional = parser._get_positional_actions()
-    return [str(choice) for choice in positional[0].choices or ()] if positional else []
-
-
 def script(shell: str) -> str:
     """The completion script of a shell."""
-    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](verbs())
+    if shell == "fish":
+        return _fish(verbs())
+    begin = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"
+    return (begin if shell == "zsh" else "") + _bash(verbs())
 
 
 def _bash(verbs: Mapping[str, CompletedVerb]) -> str:
@@ -99,11 +97,6 @@ def _bash(verbs: Mapping[str, CompletedVerb]) -> str:
 
 def _case(pattern: str, words: Sequence[str]) -> str:
     return f'    {pattern}) words="$words {" ".join(words)}" ;;'
-
-
-def _zsh(verbs: Mapping[str, CompletedVerb]) -> str:
-    begin = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"
-    return begin + _bash(verbs)
 
 
 def _fish(verbs: Mapping[str, CompletedVerb]) -> str:

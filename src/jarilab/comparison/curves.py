@@ -55,17 +55,12 @@ def curve_of(run: Path) -> Curve:
 def write(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
     """Write the page and return its path. See `jarilab.report`."""
     curves = [curve_of(Path(run)) for run in runs]
-    path = _beside(runs) if out is None else Path(out)
+    folder = Path(runs[0]) if len(runs) == 1 else Path(runs[0]).parent
+    path = folder / "report.html" if out is None else Path(out)
     if path.is_dir():
         raise UserError(f"{path} is a folder; expected the name of a file, such as report.html")
     write_text(path, render(curves))
     return path
-
-
-def _beside(runs: Sequence[str | Path]) -> Path:
-    """The default path: in the folder of one run, or beside several."""
-    first = Path(runs[0])
-    return (first if len(runs) == 1 else first.parent) / "report.html"
 
 
 def render(curves: Sequence[Curve]) -> str:

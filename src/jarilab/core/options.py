@@ -74,7 +74,7 @@ class Option:
                 value = json.loads(value) if value.startswith("[") else [value]
             except ValueError as error:
                 raise UserError(f"{label}: expected a JSON list, got {value!r}: {error}") from None
-        if value == "null" and _may_be_none(self.annotation):
+        if value == "null" and type(None) in typing.get_args(self.annotation):
             return None
         try:
             read = validated(self.annotation, value)
@@ -152,10 +152,6 @@ def check_fields(where: str, fields: Mapping[str, Any], record: Any) -> None:
             raise UserError(
                 f"{where}: {name}: {error}; put the file back as it was written"
             ) from None
-
-
-def _may_be_none(annotation: Any) -> bool:
-    return type(None) in typing.get_args(annotation)
 
 
 def options_of(target: Callable[..., Any]) -> dict[str, Option]:

@@ -100,7 +100,7 @@ def split_specs(text: str) -> list[str]:
             piece += letter
             continue
         piece = piece.strip()
-        if specs and _is_option(piece):
+        if specs and "=" in piece and ":" not in piece.partition("=")[0]:
             specs[-1] += f",{piece}"
         elif piece:
             specs.append(piece)
@@ -111,10 +111,6 @@ def split_specs(text: str) -> list[str]:
             "with a list for its layers"
         )
     return specs
-
-
-def _is_option(piece: str) -> bool:
-    return "=" in piece and ":" not in piece.partition("=")[0]
 
 
 class Registry:
@@ -244,7 +240,11 @@ class Registry:
     def _only_class(self, module: ModuleType, path: Path) -> str:
         """The only class of this kind in a file. Raises UserError if there are several or none."""
         classes = _classes_of(module).items()
-        fitting = [name for name, one in classes if self._fits(one)]
+        fitting = [
+            name
+            for name, one in classes
+            if issubclass(one, self._base) and not inspect.isabstract(one)
+        ]
         if len(fitting) == 1:
             return fitting[0]
         candidates = f"{len(fitting)} classes that could be the {self.kind}, {', '.join(fitting)}"
@@ -254,9 +254,6 @@ class Registry:
                 f"{self._base.__module__}.{self._base.__name__}"
             )
         raise UserError(f"{path} has {candidates}; name one of them, such as {path}:{fitting[0]}")
-
-    def _fits(self, target: type) -> bool:
-        return issubclass(target, self._base) and not inspect.isabstract(target)
 
 
 def first_sentence(target: type) -> str:

@@ -22,7 +22,8 @@ def initial_view(
     that measure, takes the head that is farthest from chance. site, head: restrict the choice.
     """
     heads = list(_heads(views, site, head))
-    heads_of_right = [chosen for chosen in heads if _is_right(views[chosen[0]])]
+    right = [view["expected"] is not None and view["answer"] == view["expected"] for view in views]
+    heads_of_right = [chosen for chosen in heads if right[chosen[0]]]
     number, shown, best = max(
         heads_of_right or heads, key=lambda chosen: _salience(views[chosen[0]], *chosen[1:])
     )
@@ -42,11 +43,6 @@ def _heads(
             for head_number in range(shown["heads"]):
                 if head in (None, head_number):
                     yield view_number, shown, head_number
-
-
-def _is_right(view: View) -> bool:
-    expected = view["expected"]
-    return expected is not None and view["answer"] == expected
 
 
 def _salience(view: View, shown: Mapping[str, Any], head: int) -> tuple[float, float]:

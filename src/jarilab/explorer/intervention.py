@@ -19,7 +19,6 @@ from jarilab.inspect.intervene.interventions import edited_weights, operate
 from jarilab.inspect.intervene.moved_positions import PositionEdit, move_patches, move_tokens
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.record.model_io import Inputs
-from jarilab.positions.coordinates import Tokens
 from jarilab.positions.patches import Images
 from jarilab.tasks.predictors.base import Trace
 
@@ -68,10 +67,10 @@ class InterventionRequest:
         """The same tokens at other positions. The last input is the target, also if it is the only one."""
         sides = ("source", "target")[-len(inputs) :]
         pairs = zip(sides, inputs, strict=True)
-        return tuple(self._moved(tokens, side) for side, tokens in pairs)
-
-    def _moved(self, tokens: Tokens, side: str) -> Tokens:
-        return move_tokens(tokens, self.places[side]) if side in self.places else tokens
+        return tuple(
+            move_tokens(tokens, self.places[side]) if side in self.places else tokens
+            for side, tokens in pairs
+        )
 
     @contextmanager
     def moving(self, model: nn.Module, inputs: Inputs) -> Iterator[Inputs]:

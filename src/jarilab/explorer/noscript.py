@@ -30,7 +30,9 @@ def noscript(page: Mapping[str, Any]) -> str:
     queries = _names(view, site, "queries")
     keys = _names(view, site, "keys")
     drawn = _map(weights_QK.tolist(), queries, keys, title)
-    return f"{_purpose(view)}<ul>{answers}</ul>\n{about}\n{drawn}"
+    purpose = " / ".join(view["purpose"] or ())
+    about_task = f"<p>{escape_text(purpose)}</p>\n" if purpose.strip(" /") else ""
+    return f"{about_task}<ul>{answers}</ul>\n{about}\n{drawn}"
 
 
 def _note(site: Mapping[str, Any]) -> str:
@@ -45,12 +47,6 @@ def _names(view: Mapping[str, Any], site: Mapping[str, Any], axis: str) -> Seque
     if site["pooled"] != 1:
         return [""] * MAX_CELLS
     return view["sides"][site[axis]]["tokens"]
-
-
-def _purpose(view: Mapping[str, Any]) -> str:
-    """The purpose of the task in both languages, if it has one."""
-    purpose = " / ".join(view["purpose"] or ())
-    return f"<p>{escape_text(purpose)}</p>\n" if purpose.strip(" /") else ""
 
 
 def _answer(view: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -99,7 +98,8 @@ class ScoreComparison:
 
     def _likeliest(self, log_V: Tensor) -> list[list[Any]]:
         top = log_V.exp().topk(min(BEST, len(log_V)))
-        return _pairs(self._reader.names, top.indices.tolist(), top.values.tolist())
+        names = self._reader.names(top.indices.tolist())
+        return [list(pair) for pair in zip(names, top.values.tolist(), strict=True)]
 
     def answer(self, outputs: Any) -> str | None:
         return self._reader.answer(outputs)
@@ -138,9 +138,3 @@ class VectorComparison:
 
     def answer(self, outputs: Any) -> str | None:
         return None
-
-
-def _pairs(
-    names: Callable[[Sequence[int]], list[str]], ids: Sequence[int], shares: Sequence[float]
-) -> list[list[Any]]:
-    return [list(pair) for pair in zip(names(ids), shares, strict=True)]

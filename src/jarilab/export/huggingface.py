@@ -11,7 +11,7 @@ The folder is opened again and compared with the run. A difference is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +51,12 @@ def export(run: str | Path, out: str | Path, *, trust_code: bool = False) -> dic
     loaded = load(run, trust_code=trust_code)
     check_places(loaded)
     with writing(out) as partial:
-        report = write(loaded.model, partial, **_task_settings(loaded.task))
+        task = loaded.task
+        answers = task.longest.get("target") if "source" in task.longest else None
+        classes = getattr(task, "classes", ())
+        report = write(loaded.model, partial, classes=classes, longest=answers)
         reads = tokenizer if isinstance(loaded.model, Generates) else image_processor
         return {**report, "reads": reads.write(loaded, partial)}
-
-
-def _task_settings(task: Any) -> dict[str, Any]:
-    """The classes and the answer length of a task."""
-    answers = task.longest.get("target") if "source" in task.longest else None
-    return {"classes": getattr(task, "classes", ()), "longest": answers}
 
 
 @torch.no_grad()
@@ -81,13 +78,10 @@ def write(
     exported = getattr(transformers, equivalent.kind)(config).eval()
     exported.load_state_dict(equivalent.weights)
     if exported.can_generate():
-        exported.generation_config = _greedy(equivalent.settings, longest)
+        # The generation settings of the run, without a model family's own defaults.
+        ids = {name: id_ for name, id_ in equivalent.settings.items() if name.endswith("_token_id")}
+        greedy = loading.library().GenerationConfig(**ids, max_new_tokens=longest)
+        exported.generation_config = greedy
     exported.save_pretrained(out)
     opened = loading.load(out)
     return {"kind": opened.kind, **check_close(equivalent.compared(opened.model))}
-
-
-def _greedy(settings: Mapping[str, Any], longest: int | None) -> Any:
-    """The generation settings of the run, without a model family's own defaults."""
-    numbers = {name: number for name, number in settings.items() if name.endswith("_token_id")}
-    return loading.library().GenerationConfig(**numbers, max_new_tokens=longest)

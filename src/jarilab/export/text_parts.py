@@ -184,7 +184,8 @@ class EncoderDecoderParts(Exportable):
 
     def compared(self, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
         ends = self.model.max_positions()
-        past = self._nothing_before()
+        inputs = self.parts()[1].inputs
+        past = [one.nothing for one in inputs if one.name.startswith("past")]
         for rows, length in COMPARED:
             source, target = (_few(length, ends[side]) for side in ("source", "target"))
             ids_BK, keep_BK = _drawn(self._sources, rows, source), _keep_mask(rows, source)
@@ -208,10 +209,6 @@ class EncoderDecoderParts(Exportable):
     @property
     def _targets(self) -> int:
         return len(self.model.target_embedding.weight)
-
-    def _nothing_before(self) -> list[Tensor]:
-        decoder = self.parts()[1]
-        return [one.nothing for one in decoder.inputs if one.name.startswith("past")]
 
 
 @final

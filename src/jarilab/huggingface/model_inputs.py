@@ -168,7 +168,10 @@ def _read_image(loaded: Loaded, line: str) -> ModelInput:
     with as_user_error(f"{loaded.name} cannot read {path}"):
         output = loaded.model(pixel_values=pixels)
     grid = _patch_grid(loaded, pixels)
-    names = {} if grid is None else {"source": _patch_names(*grid)}
+    names = {}
+    if grid is not None:
+        cells = [f"{row},{column}" for row, column in itertools.product(*map(range, grid))]
+        names = {"source": [CLASS_TOKEN, *cells]}
     output_reader = class_output_reader(loaded, output)
     answer = None if output_reader is None else output_reader.answer(output)
     return ModelInput({"pixel_values": pixels}, names, answer, output_reader, grid)
@@ -180,12 +183,6 @@ def _patch_grid(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:
     if not isinstance(size, int):
         return None
     return pixels.shape[-2] // size, pixels.shape[-1] // size
-
-
-def _patch_names(rows: int, columns: int) -> list[str]:
-    """The class token, then `row,column` of each patch."""
-    cells = [f"{row},{column}" for row in range(rows) for column in range(columns)]
-    return [CLASS_TOKEN, *cells]
 
 
 def _read_audio(loaded: Loaded, line: str) -> ModelInput:

@@ -68,7 +68,12 @@ class NamedArgumentAdapter:
         read = IMAGE if images or IMAGE in names else READ
         self._own = {} if read in names else {read: names[0]}
         needed = [name for name, each in parameters.items() if _must_be_given(each)]
-        if self._own and read == READ and len(needed) == 2 and not _is_beside(needed[1]):
+        if (
+            self._own
+            and read == READ
+            and len(needed) == 2
+            and not any(word in needed[1] for word in ANNOTATING_WORDS)
+        ):
             self._own[WRITTEN] = needed[1]
         self.arguments = {*names, *self._own} - set(self._own.values())
         config: Any = getattr(model, "config", None)
@@ -255,7 +260,3 @@ def _of_tokens(model: nn.Module) -> list[str]:
 def _must_be_given(parameter: inspect.Parameter) -> bool:
     by_place = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     return by_place and parameter.default is parameter.empty
-
-
-def _is_beside(name: str) -> bool:
-    return any(word in name for word in ANNOTATING_WORDS)

@@ -85,7 +85,11 @@ def separate(subject: Subject) -> str:
     # the first this encoding is called before the others, in the second after them.
     earlier, later = next(_fresh_lengths), next(_fresh_lengths)
     larger = subject.site(n_heads=subject.n_heads + 1)
-    texts = [text for text in variants(subject.spec) if _can_be(subject, text)]
+    texts = [
+        text
+        for text in variants(subject.spec)
+        if user_error_of(partial(build, text, subject.site())) is None
+    ]
     builders: list[Callable[[], Encoding]] = [partial(subject.encoding, text) for text in texts]
     builders.append(partial(subject.encoding, site=larger))
     builders.insert(0, subject.encoding)
@@ -101,10 +105,6 @@ def separate(subject: Subject) -> str:
     third = _results_at(subject, subject.encoding(), earlier)
     check_all_close(third, alone[0][earlier], "of another instance with the same options", EXACT)
     return f"{len(builders) - 1} other instances change nothing"
-
-
-def _can_be(subject: Subject, text: str) -> bool:
-    return user_error_of(partial(build, text, subject.site())) is None
 
 
 def _alone(
@@ -124,7 +124,9 @@ def fresh_modules(spec: str) -> Iterator[None]:
     try:
         for part in split_sum(spec):
             if files_of(part):
-                vars(sys.modules[_module_name(part)]).setdefault("hash", _other_hash)
+                vars(sys.modules[_module_name(part)]).setdefault(
+                    "hash", lambda x: hash((x, "afresh"))
+                )
         yield
     finally:
         sys.modules.update(previous)
@@ -132,10 +134,6 @@ def fresh_modules(spec: str) -> Iterator[None]:
 
 def _module_name(part: str) -> str:
     return registry.spec(part).target.__module__
-
-
-def _other_hash(x: object) -> int:
-    return hash((x, "afresh"))
 
 
 def _results_at(subject: Subject, other: Encoding, length: int) -> dict[str, Tensor]:

@@ -115,7 +115,9 @@ def gradients(encoding: Encoding, inputs: HookInputs) -> dict[str, Tensor]:
     parameters = {f"parameter {name}": value for name, value in encoding.named_parameters()}
     tensors_by_name = {**vectors, **parameters}
     named_gradients = {}
-    for hook, answer in call_hooks(encoding, _with(inputs, vectors)).items():
+    for hook, answer in call_hooks(
+        encoding, HookInputs(inputs.q_pos, inputs.k_pos, **vectors)
+    ).items():
         if not answer.requires_grad:
             slopes: tuple[Tensor, ...] = tuple(map(torch.zeros_like, tensors_by_name.values()))
         else:
@@ -127,10 +129,6 @@ def gradients(encoding: Encoding, inputs: HookInputs) -> dict[str, Tensor]:
         for name, gradient in zip(tensors_by_name, slopes, strict=True):
             named_gradients[f"gradient of {hook} with respect to {name}"] = gradient
     return named_gradients
-
-
-def _with(inputs: HookInputs, tensors: dict[str, Tensor]) -> HookInputs:
-    return HookInputs(inputs.q_pos, inputs.k_pos, **tensors)
 
 
 def _direction(hook: str, answer: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ class Paints(Protocol):
 
 def check_protocol(model: type, protocol: type, task: str) -> None:
     """Raises UserError if a class of models lacks a method of a protocol. task: the task that requires it."""
-    methods = [name for name, value in vars(protocol).items() if _is_method(name, value)]
+    methods = [name for name, value in vars(protocol).items() if callable(value) and name[0] != "_"]
     missing = [name for name in methods if not hasattr(model, name)]
     if missing:
         what = (protocol.__doc__ or "").partition(".")[0]
@@ -119,10 +119,6 @@ def check_protocol(model: type, protocol: type, task: str) -> None:
             f"{task} needs {what[0].lower()}{what[1:]}, jarilab.models.base.{protocol.__name__}; {model.__name__} has "
             f"no {missing[0]}: write {' and '.join(missing)}, or use another model"
         )
-
-
-def _is_method(name: str, value: Any) -> bool:
-    return callable(value) and not name.startswith("_")
 
 
 def check_layers(n_layers: int) -> int:

@@ -77,7 +77,8 @@ class CausalStack(nn.Module):
         bare = keys is None and pairs is None
         mask = self.mask if bare else replace(self.mask, keys=keys, documents=pairs)
         writes = one_token(self, self.in_order, x, cache)
-        blockwise = writes is None and self._is_blockwise(positions, k_pos, mask)
+        attention, hooks = self.in_order()[0].attention, self.encoding.hooks
+        blockwise = writes is None and attention.is_blockwise(hooks, positions, k_pos, mask)
         geometries = geometry_of_layers(
             self.encoding, positions, k_pos, mask, new_k_pos=positions, blockwise=blockwise
         )
@@ -91,9 +92,6 @@ class CausalStack(nn.Module):
     def in_order(self) -> list[EncoderLayer]:
         """Return the layers in order."""
         return [cast(Any, layer)["self"] for layer in self.layers]
-
-    def _is_blockwise(self, q_pos: Positions, k_pos: Positions, mask: Mask) -> bool:
-        return self.in_order()[0].attention.is_blockwise(self.encoding.hooks, q_pos, k_pos, mask)
 
     def _extended(self, cache: KVCache, new: Positions) -> Positions:
         """Return the positions of all keys visible to the new tokens. Drops keys outside the window from the cache."""

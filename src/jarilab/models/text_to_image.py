@@ -104,7 +104,8 @@ class TextToImage(nn.Module):
         x_BLD = self.embedding(tokens.ids)
         x_BLD = self.decoder(x_BLD, positions=tokens.positions, keep=tokens.keep)
         text = captions.shape[1]
-        return NextScores(self._of_words(x_BLD[:, :text]), self._of_codes(x_BLD[:, text:]))
+        words = functional.linear(x_BLD[:, :text], self.generator.weight[: self.vocab_size])
+        return NextScores(words, self._of_codes(x_BLD[:, text:]))
 
     def joined(
         self,
@@ -118,7 +119,8 @@ class TextToImage(nn.Module):
         """
         if without is not None:
             captions = torch.where(without.unsqueeze(1), self._no_caption(captions), captions)
-        ids_BL = torch.cat((captions, self._marks(captions), codes + self.offset), 1)
+        mark_B1 = captions.new_full((len(captions), 1), self.mark)
+        ids_BL = torch.cat((captions, mark_B1, codes + self.offset), 1)
         text = captions.shape[1]
         never_padded = torch.ones_like(ids_BL[:, text:], dtype=torch.bool)
         keep_BL = torch.cat((captions != PADDING, never_padded), 1)
@@ -207,17 +209,11 @@ class TextToImage(nn.Module):
         extent_A = torch.tensor((self.caption, self.rows, self.columns), device=device)
         return Positions(coordinates_LA, order_L, AXES, "joint", extent=extent_A)
 
-    def _marks(self, captions: Tensor) -> Tensor:
-        return captions.new_full((len(captions), 1), self.mark)
-
     def _no_caption(self, captions: Tensor) -> Tensor:
         """Return the token for no caption, with padding."""
         nothing = torch.full_like(captions, PADDING)
         nothing[:, 0] = self.nothing
         return nothing
-
-    def _of_words(self, x_BTD: Tensor) -> Tensor:
-        return functional.linear(x_BTD, self.generator.weight[: self.vocab_size])
 
     def _of_codes(self, x_BND: Tensor) -> Tensor:
         return functional.linear(x_BND, self.generator.weight[self.offset :])

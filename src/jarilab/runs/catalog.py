@@ -98,7 +98,10 @@ def runs_in(folder: Path) -> list[RunSummary]:
         raise UserError(f"{folder} {problem}; name a folder that holds runs")
     jobs = _jobs_in(folder)
     begun = [_summary(run, jobs.pop(run, None)) for run in run_folders(folder)]
-    queued = [_not_begun(run, job) for run, job in jobs.items()]
+    queued = [  # they have no folder yet
+        RunSummary(run=str(run), state=job.state, job=job.number, age=0.0, size=0)
+        for run, job in jobs.items()
+    ]
     return sorted(begun + queued, key=lambda summary: summary.run) if queued else begun
 
 
@@ -114,11 +117,6 @@ def _jobs_in(folder: Path) -> dict[Path, TrialJob]:
             continue
         jobs |= {study / trial: job for trial, job in trials.items()}
     return jobs
-
-
-def _not_begun(folder: Path, job: TrialJob) -> RunSummary:
-    """The summary of a trial that has no folder yet."""
-    return RunSummary(run=str(folder), state=job.state, job=job.number, age=0.0, size=0)
 
 
 def run_folders(folder: Path, max_depth: int = MAX_DEPTH) -> Iterator[Path]:

@@ -143,7 +143,8 @@ class RequestBatches:
         sources = [source for job in jobs for source in job.sources]
         owners = ((job, number) for job in jobs for number in range(len(job.sources)))
         job, number = jobs[0], 0
-        at_once = self._at_once(sources)
+        longest = max(len(source.encode()) for source in sources)
+        at_once = max(1, min(self.max_batch, MAX_CELLS // max(1, longest**2)))
         for prediction in self.predict(sources, jobs[0].options, at_once=at_once):
             if prediction.rank == 1:
                 before = job
@@ -155,10 +156,6 @@ class RequestBatches:
             for event in _events(prediction, job, number):
                 job.send(event)
         job.send(END)
-
-    def _at_once(self, sources: Sequence[str]) -> int:
-        longest = max(len(source.encode()) for source in sources)
-        return max(1, min(self.max_batch, MAX_CELLS // max(1, longest**2)))
 
 
 def _events(prediction: Prediction, job: QueuedRequest, number: int) -> Iterator[Event]:

@@ -109,7 +109,7 @@ class RequestSchema:
         if option.kind == "text":
             return option.annotation, Field(**info)
         most = self.predictor.served_at_most.get(option.name)
-        if most is None and not _is_bounded(option.annotation):
+        if most is None and typing.get_origin(option.annotation) is not Annotated:
             most = MAX_NUMBER
         least = None if most is None else -MAX_NUMBER
         # The option's own bounds stay in its annotation.
@@ -156,8 +156,3 @@ class RequestSchema:
                 "it smaller"
             )
         return data
-
-
-def _is_bounded(annotation: Any) -> bool:
-    """Whether an option has bounds of its own."""
-    return typing.get_origin(annotation) is Annotated

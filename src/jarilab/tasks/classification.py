@@ -254,7 +254,7 @@ class ClassificationTask(ImageTask):
         probabilities_BV = outputs.float().softmax(-1)
         ranked = probabilities_BV.sort(dim=-1, descending=True, stable=True)
         rows = zip(ranked.indices.tolist(), ranked.values.tolist(), strict=True)
-        return [_ranked(*row) for row in rows]
+        return [list(map(ImageLabel, numbers, shares)) for numbers, shares in rows]
 
     def expected(self, line: str) -> str | None:
         line = line.strip()
@@ -286,7 +286,3 @@ class ClassificationTask(ImageTask):
         }
         training |= options
         return {f"training.{name}": value for name, value in training.items()}
-
-
-def _ranked(numbers: Sequence[int], probabilities: Sequence[float]) -> list[ImageLabel]:
-    return [ImageLabel(*label) for label in zip(numbers, probabilities, strict=True)]

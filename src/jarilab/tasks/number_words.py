@@ -243,7 +243,7 @@ def _korean(numbers: np.ndarray) -> np.ndarray:
 def _english(numbers: np.ndarray) -> np.ndarray:
     """Return tokens `(N, L)`: the names up to thousand, then thousand, then the rest, without `and`."""
     names = _vocabulary()
-    table = [_hundreds(n) for n in range(10)]
+    table = ["", *(f"{english(n)} hundred" for n in range(1, 10))]
     below_hundred = [english(n) for n in range(100)]
     texts = [below_hundred[0]]
     for n in range(1, 1000):
@@ -256,10 +256,6 @@ def _english(numbers: np.ndarray) -> np.ndarray:
         np.where(high > 0, names.number["thousand"], PADDING)[:, None],
         np.where(((low > 0) | (high == 0))[:, None], rows[low], PADDING),
     )
-
-
-def _hundreds(count: int) -> str:
-    return f"{english(count)} hundred" if count else ""
 
 
 def _padded_rows(rows: Sequence[Sequence[int]]) -> np.ndarray:

@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from inspect import unwrap
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -102,7 +102,7 @@ class StackedMuon(Uncompiled, torch.optim.Muon):
 
     def _step_stack(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         """Update matrices of one shape, or its transpose, with each operation of `torch.optim.Muon` once for all."""
-        gradients = [_gradient(parameter) for parameter in parameters]
+        gradients = [cast("Tensor", parameter.grad) for parameter in parameters]
         for parameter, gradient in zip(parameters, gradients, strict=True):
             state = self.state[parameter]
             if "momentum_buffer" not in state:
@@ -126,11 +126,6 @@ class StackedMuon(Uncompiled, torch.optim.Muon):
                 [updates[i] for i in indices],
                 alpha=-_adjusted_lr(lr, group["adjust_lr_fn"], shape),
             )
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
 
 
 def _by_shape(parameters: Sequence[Tensor]) -> tuple[list[Tensor], list[list[Tensor]]]:

@@ -130,7 +130,8 @@ class TrainingProgress:
             self._printed[name] = now
             count_left = (row["steps"] - row["step"]) * (row[unit] / row["step"])
             time_left = f"  {count_left / rate:,.0f} s left" if rate else ""
-            print(f"{name}: {note}{time_left}{self._total()}", file=sys.stderr, flush=True)
+            total = f"  ({self._summary()})" if self._names else ""
+            print(f"{name}: {note}{time_left}{total}", file=sys.stderr, flush=True)
 
     def _note(self, name: str, row: dict[str, Any], rate: str) -> str:
         step = f"step {row['step']}/{row['steps']}"
@@ -150,10 +151,6 @@ class TrainingProgress:
         """Add a bar; the first one counts all trainings."""
         self._tasks[name] = self._bars.add_task(name, total=total, note=note, start=start)
         self._bars.start()
-
-    def _total(self) -> str:
-        """The summary of all trainings for a plain line."""
-        return f"  ({self._summary()})" if self._names else ""
 
     def _summary(self) -> str:
         waiting = sum(name not in self._starts for name in self._names)

@@ -34,7 +34,7 @@ def read_annotations(
         folder = Path(paths[0])
         listed = _list(folder, part)
         annotations = read_voc(folder, listed if listed.is_file() else None, notices)
-    elif len(paths) == 1 and _is_list(Path(paths[0])):
+    elif len(paths) == 1 and Path(paths[0]).match("ImageSets/*/*.txt"):
         listed = Path(paths[0])
         annotations = read_voc(listed.parent.parent.parent, listed, notices)
     else:
@@ -60,10 +60,6 @@ def has_lists(paths: Sequence[str]) -> bool:
 
 def _list(folder: Path, part: str | None) -> Path:
     return folder / "ImageSets" / "Main" / f"{part}.txt"
-
-
-def _is_list(path: Path) -> bool:
-    return path.suffix == ".txt" and path.parent.parent.name == "ImageSets"
 
 
 def is_held_out(image: AnnotatedImage, share: float) -> bool:

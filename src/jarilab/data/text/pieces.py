@@ -100,13 +100,9 @@ def _are_texts(values: Any) -> bool:
 
 def _checked_scores(scores: Any, count: int) -> tuple[float, ...]:
     fits = isinstance(scores, list) and len(scores) == count
-    if not fits or not all(map(_is_finite, scores)):
+    if not fits or not all(isinstance(score, float) and math.isfinite(score) for score in scores):
         refuse("scores that do not fit the pieces")
     return tuple(scores)
-
-
-def _is_finite(score: Any) -> bool:
-    return isinstance(score, float) and math.isfinite(score)
 
 
 def _none(values: Any) -> tuple[()]:

@@ -74,7 +74,11 @@ def split_sides(tape: Tape, site: str) -> SplitSides:
             f"{path} ran for the first {x.shape[1]} of {source.shape[1]} tokens only, so its scores cannot be split "
             "into parts; call the model without first= or answer_only="
         )
-    stacks = [call for call in activations.calls if _adds_positions(call)]
+    stacks = [
+        call
+        for call in activations.calls
+        if call.output is not None and input_encodings(call.module) is not None
+    ]
     stack = next((call for call in stacks if call.module in recorded.placed.above), None)
     queries = _split(x, stack, geometry.q_pos, encoding, activations)
     if not is_same_tensor(x, source):
@@ -87,10 +91,6 @@ def split_sides(tape: Tape, site: str) -> SplitSides:
             f"expected its first self-attention, got {path}; choose the first one, or a model with norm=pre"
         )
     return SplitSides(queries, _split(x, stack, geometry.k_pos, encoding, activations))
-
-
-def _adds_positions(call: ModuleCall) -> bool:
-    return call.output is not None and input_encodings(call.module) is not None
 
 
 def _returned(call: ModuleCall, x: Tensor) -> bool:

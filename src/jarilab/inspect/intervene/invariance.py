@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.attention.definition import AttentionCall
-from jarilab.core.shapes import Bool, Float, Int, Tensor
+from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.intervene.moved_positions import (
     PositionEdit,
@@ -43,7 +42,9 @@ def permutation_error(model: nn.Module, inputs: Inputs, seed: int = 0) -> dict[s
     first = tape.calls[sites[0]][0]
     stack = first.placed.stack or first.placed.owner
     sites = [site for site in sites if stack in tape.calls[site][0].placed.above]
-    index_RL = permutations(_is_movable(first.call), seed)
+    # Tokens that are no padding and have a position move.
+    attended_RL = allowed_links(first.call).any(-2).flatten(0, 1)
+    index_RL = permutations(has_position(first.call.geometry.k_pos) & attended_RL, seed)
     index_BL = index_RL.expand(len(first.call.q), -1)
     if isinstance(inputs[0], Tokens):
         permuted = replace(inputs[0], ids=inputs[0].ids.gather(1, index_BL))
@@ -66,12 +67,6 @@ def _permute_maps(
     for map_HLL, index_L in zip(maps_BHLL, index_BL, strict=True):
         permuted.append(map_HLL[:, index_L][:, :, index_L])
     return torch.stack(permuted)
-
-
-def _is_movable(call: AttentionCall) -> Bool[Tensor, "R L"]:
-    """True for tokens that are no padding and have a position. call: of an encoder's first attention."""
-    attended_BL = allowed_links(call).any(-2).flatten(0, 1)
-    return has_position(call.geometry.k_pos) & attended_BL
 
 
 @contextmanager

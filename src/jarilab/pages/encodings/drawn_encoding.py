@@ -147,7 +147,9 @@ class DrawnEncoding:
                 q_BHQE = self.encoding.rotate(q_BHQE, geometry.q_rotation)
                 k_BHKE = self.encoding.rotate(k_BHKE, geometry.k_rotation)
             scale = site.d_head**-0.5 * self.encoding.scale_factor
-            states = self.encoding.key_states(self._content(k_pos.length))
+            # Encodings that read the input of the keys get one random vector at all positions.
+            x_D = self._random("content", (site.d_model,))
+            states = self.encoding.key_states(x_D.expand(1, k_pos.length, -1))
             call = AttentionCall(q_BHQE, k_BHKE, k_BHKE, geometry, scale, states=states)
             return definition.summands(call)
 
@@ -167,11 +169,6 @@ class DrawnEncoding:
         if ones:
             return torch.ones(shape, dtype=torch.float64), torch.ones(shape, dtype=torch.float64)
         return self._random("query", shape), self._random("key", shape)
-
-    def _content(self, keys: int) -> Float[Tensor, "1 K D"]:
-        """The input of the keys for encodings that read it: one random vector at all positions."""
-        x_D = self._random("content", (self.site.d_model,))
-        return x_D.expand(1, keys, -1)
 
     def _random(self, name: str, shape: tuple[int, ...]) -> Tensor:
         generator = generator_for(self.seed, name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -66,7 +65,8 @@ class Chart:
         low, high = self._heights()
         x_of = scale(*self.span, LEFT, RIGHT)
         y_of = scale(low, high, BOTTOM - 6, TOP + 6)
-        parts = [element("rect", _box(LEFT, TOP, RIGHT - LEFT, PLOT))]
+        box = {"x": LEFT, "y": TOP, "width": RIGHT - LEFT, "height": PLOT}
+        parts = [element("rect", {**box, "kind": "frame"})]
         for value in round_numbers(low, high):
             y = y_of(value)
             parts.append(line((LEFT, y), (RIGHT, y), "grid" if value else "zero"))
@@ -112,10 +112,6 @@ def tick(value: Number, x: Number, bottom: Number) -> str:
     """A number below an axis."""
     stroke = line((x, bottom), (x, bottom + 4), "zero")
     return stroke + text(x, bottom + 16, figure(value), "middle")
-
-
-def _box(x: Number, y: Number, width: Number, height: Number) -> dict[str, Any]:
-    return {"x": x, "y": y, "width": width, "height": height, "kind": "frame"}
 
 
 def _kind(number: int) -> str:

@@ -152,7 +152,7 @@ class ContinuationPredictor(Predictor):
         check_tokens(len(read), most)
         batch = self.task.sources([read])
         sequence = TracedSequence(self.names(batch.ids[0].tolist()))
-        labels = [*read[1:], _likeliest(self.says(batch))]
+        labels = [*read[1:], int(scores_of(self.says(batch))[0, -1].float().argmax())]
         written = next_tokens(batch.ids)
         sequences = {"target": sequence}
         return Trace(line, read, (batch,), sequences, labels, written, is_text=True)
@@ -180,11 +180,6 @@ class ContinuationPredictor(Predictor):
         return range(FIRST_FREE, size)
 
 
-def _likeliest(outputs: Any) -> int:
-    """Return the most likely tokens after the last one."""
-    return int(scores_of(outputs)[0, -1].float().argmax())
-
-
 def _certain_pieces(
     task: Any, prompt: Sequence[int], numbers: Iterable[int], stop: Sequence[str]
 ) -> Iterator[str]:
@@ -199,18 +194,13 @@ def _certain_pieces(
     for number in numbers:
         written.append(number)
         text = task.write(written)[begun:]
-        stop_start = _first_stop(text, stop, max(0, yielded - waiting))
-        if stop_start is not None:
-            yield text[yielded:stop_start]
+        places = [text.find(one, max(0, yielded - waiting)) for one in stop]
+        starts = [place for place in places if place >= 0]
+        if starts:
+            yield text[yielded : min(starts)]
             return
         certain = max(yielded, len(text.rstrip(UNFINISHED)) - waiting)
         if certain > yielded:
             yield text[yielded:certain]
             yielded = certain
     yield text[yielded:]
-
-
-def _first_stop(text: str, stop: Sequence[str], start: int) -> int | None:
-    """Return where the first stop text begins, or None."""
-    places = [text.find(one, start) for one in stop]
-    return min((place for place in places if place >= 0), default=None)

@@ -86,7 +86,11 @@ class World:
         messages = [torch.empty_like(message) for _ in range(self.size)]
         with self.collective():
             distributed.all_gather(messages, message)
-        return [_decode(message.cpu()) for message in messages]
+        texts = []
+        for message in map(Tensor.cpu, messages):
+            length = int(message[:8].view(torch.int64))
+            texts.append(bytes(message[8 : 8 + length].tolist()).decode(errors="replace"))
+        return texts
 
     def check_equal(self, values: dict[str, Any]) -> None:
         """Raises UserError with the rank's number if a rank has another value than rank 0."""
@@ -168,11 +172,6 @@ class World:
         if self._owns_group:
             _closed_groups.append(distributed.group.WORLD)
             distributed.destroy_process_group()
-
-
-def _decode(message: Tensor) -> str:
-    length = int(message[:8].view(torch.int64))
-    return bytes(message[8 : 8 + length].tolist()).decode(errors="replace")
 
 
 def join_world(device: torch.device) -> tuple[World, torch.device]:
