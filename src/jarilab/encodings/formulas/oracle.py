@@ -157,6 +157,28 @@ def product(q_E: Any, k_E: Any, scale: float) -> float:
     return plain_score(None, array(q_E), array(k_E), None, None, 0, scale)
 
 
+def score_plus(bias: Callable[[Any, Position, Position, int], float]) -> Callable[..., float]:
+    """A score: the product, plus a number that is not scaled. bias(encoding, i, j, head): that number."""
+
+    def score(
+        encoding: Any, q_E: Any, k_E: Any, i: Position, j: Position, head: int, scale: float
+    ) -> float:
+        return product(q_E, k_E, scale) + bias(encoding, i, j, head)
+
+    return score
+
+
+def score_rotated(rotate: Callable[[Any, Any, Position, int], Vector]) -> Callable[..., float]:
+    """Su et al. 2021, equation 16: (R_m q) . (R_n k). rotate(encoding, x_E, position, head): the rotated vector."""
+
+    def score(
+        encoding: Any, q_E: Any, k_E: Any, i: Position, j: Position, head: int, scale: float
+    ) -> float:
+        return product(rotate(encoding, q_E, i, head), rotate(encoding, k_E, j, head), scale)
+
+    return score
+
+
 def rotate_pair(x_E: Vector, real: int, imaginary: int, angle: float) -> tuple[float, float]:
     """Two components, as one complex number, times exp(1j angle)."""
     z = complex(x_E[real], x_E[imaginary])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jarilab.encodings.formulas.oracle import (
@@ -17,33 +17,11 @@ from jarilab.encodings.formulas.oracle import (
     pair_by_pair,
     product,
     rotate_pair,
+    score_rotated,
 )
 
 Theta = Callable[[Any, int, int, Number], float]
 """The frequency of a pair: of the encoding, the pair, the number of rotated components, and the length of the text."""
-
-
-def rotate_rotary(encoding: Any, x_E: Any, position: Number) -> Vector:
-    """Su et al. 2021, equations 13 and 15: pair i, as a complex number, times exp(1j m theta_i).
-
-    theta_i = 10000^(-2(i-1)/d), where d is the number of rotated components. The others do not change.
-    """
-    x_E = array(x_E)
-    rotated = count_rotated(encoding, len(x_E))
-    rotated_E = x_E.copy()
-    for i in range(rotated // 2):
-        real, imaginary = pair(encoding, i, rotated)
-        angle = position * encoding.base ** (-2 * i / rotated)
-        rotated_E[real], rotated_E[imaginary] = rotate_pair(x_E, real, imaginary, angle)
-    return rotated_E
-
-
-def rotary_score(
-    encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
-) -> float:
-    """Su et al. 2021, equation 16: (R_m q) . (R_n k)."""
-    q_E, k_E = rotate_rotary(encoding, q_E, i), rotate_rotary(encoding, k_E, j)
-    return product(q_E, k_E, scale)
 
 
 def count_rotated(encoding: Any, width: int) -> int:
@@ -51,17 +29,31 @@ def count_rotated(encoding: Any, width: int) -> int:
     return round(encoding.fraction * width)
 
 
+def turn(encoding: Any, x_E: Any, rotated: int, angles: Sequence[float]) -> Vector:
+    """Su et al. 2021, equation 15: each pair, as a complex number, times exp(1j angle).
+
+    rotated: number of rotated components. The others do not change.
+    """
+    x_E = array(x_E)
+    rotated_E = x_E.copy()
+    for t, angle in enumerate(angles):
+        real, imaginary = pair(encoding, t, rotated)
+        rotated_E[real], rotated_E[imaginary] = rotate_pair(x_E, real, imaginary, angle)
+    return rotated_E
+
+
 def rotate(
     encoding: Any, x_E: Any, position: Number, theta: Theta, rotated: int, length: Number
 ) -> Vector:
     """Su et al. 2021, equation 15, with any theta."""
-    x_E = array(x_E)
-    rotated_E = x_E.copy()
-    for t in range(rotated // 2):
-        real, imaginary = pair(encoding, t, rotated)
-        angle = position * theta(encoding, t, rotated, length)
-        rotated_E[real], rotated_E[imaginary] = rotate_pair(x_E, real, imaginary, angle)
-    return rotated_E
+    angles = [position * theta(encoding, t, rotated, length) for t in range(rotated // 2)]
+    return turn(encoding, x_E, rotated, angles)
+
+
+def rotate_rotary(encoding: Any, x_E: Any, position: Number, head: int = 0) -> Vector:
+    """Su et al. 2021, equations 13 and 15: pair i, as a complex number, times exp(1j m theta_i)."""
+    rotated = count_rotated(encoding, len(x_E))
+    return rotate(encoding, x_E, position, plain, rotated, 0)
 
 
 def rotary_oracle(
@@ -94,7 +86,7 @@ def rotary_oracle(
     return Oracle(score=score, scores=scores)
 
 
-def plain(encoding: Any, t: int, rotated: int) -> float:
+def plain(encoding: Any, t: int, rotated: int, length: Number = 0) -> float:
     """Su et al. 2021, section 3.2.2: theta_i = 10000^(-2(i-1)/d)."""
     return encoding.base ** (-2 * t / rotated)
 
@@ -182,14 +174,9 @@ def prope_frequency(encoding: Any, t: int, rotated: int, length: Number) -> floa
     return plain(encoding, t, rotated) if t < rotating_pairs else 0.0
 
 
-def prope_score(
-    encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
-) -> float:
+def rotate_prope(encoding: Any, x_E: Any, position: Number, head: int) -> Vector:
     """Barbero et al. 2025, section 6: "RoPE is applied to the first p of the frequencies", the rest being 0."""
-    width = len(q_E)
-    q_E = rotate(encoding, q_E, i, prope_frequency, width, 0)
-    k_E = rotate(encoding, k_E, j, prope_frequency, width, 0)
-    return product(q_E, k_E, scale)
+    return rotate(encoding, x_E, position, prope_frequency, len(x_E), 0)
 
 
 def xpos_score(
@@ -229,15 +216,11 @@ def rotate_rotary2d(encoding: Any, x_E: Any, at: Cell, head: int) -> Vector:
 
     Equation 6, mixed: R(n, t) = exp(i (theta_t^x p_n^x + theta_t^y p_n^y)). Pairs of rows come first.
     """
-    x_E = array(x_E)
-    rotated = count_rotated(encoding, len(x_E))
-    rotated_E = x_E.copy()
+    rotated, angles = count_rotated(encoding, len(x_E)), []
     for t in range(rotated // 2):
         row_theta, column_theta = rotary2d_frequencies(encoding, t, rotated, head)
-        angle = row_theta * at.row + column_theta * at.column
-        real, imaginary = pair(encoding, t, rotated)
-        rotated_E[real], rotated_E[imaginary] = rotate_pair(x_E, real, imaginary, angle)
-    return rotated_E
+        angles.append(row_theta * at.row + column_theta * at.column)
+    return turn(encoding, x_E, rotated, angles)
 
 
 def rotary2d_frequencies(encoding: Any, t: int, rotated: int, head: int) -> tuple[float, float]:
@@ -250,33 +233,13 @@ def rotary2d_frequencies(encoding: Any, t: int, rotated: int, head: int) -> tupl
     return (theta, 0.0) if t < quarter else (0.0, theta)
 
 
-def rotary2d_score(
-    encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float
-) -> float:
-    """Heo et al. 2024, equation 5: the real part of q'_n times the conjugate of k'_m."""
-    q_E, k_E = rotate_rotary2d(encoding, q_E, i, head), rotate_rotary2d(encoding, k_E, j, head)
-    return product(q_E, k_E, scale)
-
-
-def rotate_pixtral(encoding: Any, x_E: Any, at: Cell) -> Vector:
+def rotate_pixtral(encoding: Any, x_E: Any, at: Cell, head: int) -> Vector:
     """`precompute_freqs_cis_2d` of Mistral's code: rows and columns alternate in the frequencies theta^(-2i/d)."""
-    x_E = array(x_E)
     rotated = count_rotated(encoding, len(x_E))
-    rotated_E = x_E.copy()
     series = [encoding.base ** (-2 * i / rotated) for i in range(rotated // 2)]
     angles = [at.row * theta for theta in series[0::2]]
     angles += [at.column * theta for theta in series[1::2]]
-    for t, angle in enumerate(angles):
-        real, imaginary = pair(encoding, t, rotated)
-        rotated_E[real], rotated_E[imaginary] = rotate_pair(x_E, real, imaginary, angle)
-    return rotated_E
-
-
-def pixtral_score(
-    encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float
-) -> float:
-    """Su et al. 2021, equation 16."""
-    return product(rotate_pixtral(encoding, q_E, i), rotate_pixtral(encoding, k_E, j), scale)
+    return turn(encoding, x_E, rotated, angles)
 
 
 def rotary3d_pairs(encoding: Any, width: int) -> list[tuple[int, float]]:
@@ -302,22 +265,13 @@ def rotary3d_pairs(encoding: Any, width: int) -> list[tuple[int, float]]:
 
 def rotate_rotary3d(encoding: Any, x_E: Any, coordinates: tuple[Number, Number, Number]) -> Vector:
     """Each pair rotated by the coordinate of its axis."""
-    x_E = array(x_E)
-    rotated_E = x_E.copy()
-    for t, (axis, theta) in enumerate(rotary3d_pairs(encoding, len(x_E))):
-        real, imaginary = pair(encoding, t, len(x_E))
-        angle = coordinates[axis] * theta
-        rotated_E[real], rotated_E[imaginary] = rotate_pair(x_E, real, imaginary, angle)
-    return rotated_E
+    pairs = rotary3d_pairs(encoding, len(x_E))
+    return turn(encoding, x_E, len(x_E), [coordinates[axis] * theta for axis, theta in pairs])
 
 
-def rotary3d_score(
-    encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
-) -> float:
+def rotate_in_text(encoding: Any, x_E: Any, position: Number, head: int) -> Vector:
     """Wang et al. 2024, section 2.1: "for textual inputs, these components utilize identical position IDs"."""
-    q_E = rotate_rotary3d(encoding, q_E, (i, i, i))
-    k_E = rotate_rotary3d(encoding, k_E, (j, j, j))
-    return product(q_E, k_E, scale)
+    return rotate_rotary3d(encoding, x_E, (position, position, position))
 
 
 def pope_score(
@@ -339,18 +293,18 @@ def pope_score(
 LENGTH_DEPENDENT = (dynamic, longrope)
 
 ORACLES = {
-    "rotary": Oracle(score=rotary_score),
+    "rotary": Oracle(score=score_rotated(rotate_rotary)),
     "rotary_linear": rotary_oracle(linear),
     "rotary_ntk": rotary_oracle(ntk),
     "rotary_dynamic": rotary_oracle(dynamic),
     "yarn": rotary_oracle(yarn, yarn_temperature),
     "longrope": rotary_oracle(longrope, longrope_temperature),
     "llama3": rotary_oracle(llama3),
-    "prope": Oracle(score=prope_score),
+    "prope": Oracle(score=score_rotated(rotate_prope)),
     "xpos": Oracle(score=xpos_score),
     "log_length": Oracle(scores=pair_by_pair(log_length_score)),
-    "rotary2d": Oracle(score=rotary2d_score),
-    "pixtral": Oracle(score=pixtral_score),
-    "rotary3d": Oracle(score=rotary3d_score),
+    "rotary2d": Oracle(score=score_rotated(rotate_rotary2d)),
+    "pixtral": Oracle(score=score_rotated(rotate_pixtral)),
+    "rotary3d": Oracle(score=score_rotated(rotate_in_text)),
     "pope": Oracle(score=pope_score),
 }
