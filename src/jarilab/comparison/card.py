@@ -31,7 +31,7 @@ from jarilab.tasks.metrics import METRICS, Metric
 CELL, GAP = 16, 8
 """Pixels of a link between two tokens, and between maps."""
 LIGHT, DARK = np.array([240, 244, 250]), np.array([8, 48, 107])
-"""Of weight 0 and 1: one hue that darkens, which every eye can order."""
+"""The colours of weight 0 and 1: one hue that darkens, so that the colour-blind see the same order."""
 
 
 def card(loaded: OpenRun, picture: str | None = None) -> str:
@@ -119,6 +119,7 @@ def _head(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
             "metrics": [{"type": name, "value": result[name]}],
         }
         head["model-index"] = [{"name": _name(loaded), "results": [measured]}]
+    # JSON is YAML, too, so every name is quoted.
     lines = [f"{key}: {json.dumps(value)}" for key, value in head.items()]
     return "\n".join(["---", *lines, "---"])
 
@@ -255,7 +256,7 @@ _MARKS = re.compile(r"^[#+\-=]|^[0-9](?=[0-9]*[.)](?:\s|$))|[\\`*_{}\[\]|~@&<>!]
 
 
 def plain(value: Any) -> str:
-    """A text that Markdown, and HTML inside it, shows literally, on one line."""
+    """A text that Markdown, and HTML inside it, shows literally, on one line and without control characters."""
     text = " ".join(str(value).split())
     text = "".join(letter for letter in text if letter.isprintable())
     return _MARKS.sub(lambda found: f"&#{ord(found[0])};", text)

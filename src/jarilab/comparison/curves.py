@@ -18,7 +18,7 @@ from jarilab.tasks.metrics import METRICS, Metric
 
 STYLES = ("kit/theme.css", "kit/base.css", "report.css")
 UNKNOWN = Metric("value", "the metric of the task")
-"""What a run was judged by, where no metric of that name is known here."""
+"""The metric of a run whose own metric is defined in another file."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Curve:
 
     @property
     def metric(self) -> Metric:
-        """The metric that was measured during training."""
+        """The metric that was measured during training; UNKNOWN if jarilab has none of that name."""
         measured = next((row for row in self.rows if "value" in row), {})
         return next((METRICS[name] for name in METRICS if name in measured), UNKNOWN)
 
     @property
     def value(self) -> float | None:
-        """The newest value of the metric."""
+        """The newest value of the metric, or None."""
         values = [row["value"] for row in self.rows if isinstance(row.get("value"), int | float)]
         return values[-1] if values else None
 
@@ -53,7 +53,10 @@ def curve_of(run: Path) -> Curve:
 
 
 def write(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Write the page and return its path. See `jarilab.report`."""
+    """Write the page of these runs and return its path; by default report.html in or beside the first run.
+
+    Raises UserError for a folder without a curve, and if the file cannot be written.
+    """
     curves = [curve_of(Path(run)) for run in runs]
     folder = Path(runs[0]) if len(runs) == 1 else Path(runs[0]).parent
     path = folder / "report.html" if out is None else Path(out)

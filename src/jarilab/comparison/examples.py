@@ -47,7 +47,7 @@ def explore_command(runs: Sequence[tuple[Experiment, Path]], line: str | None = 
 
 
 def example_of(task: Task, line: str, trials: Trials) -> dict[str, Any]:
-    """An input, and what the newest checkpoint of each trial computes for it."""
+    """An input of the task, with the answer, maps and measures of the newest checkpoint of each trial."""
     models, traces = [], []
     for experiment, folder in trials:
         model, trace = _model(task, line, experiment, folder)
@@ -77,7 +77,7 @@ def _model(
     inputs = to_float64(trace.inputs)
     with record(model) as tape:
         model(*inputs)
-    # Where there is a source, a decoder's own attention says little of how it is read.
+    # With a source, the decoder's self-attention shows little of how the source is read.
     sites = [tape.site(name) for name in tape.sites]
     selected = [site for site in sites if site.kind != "decoder"] or sites
     effects = _effects(model, inputs, trace)

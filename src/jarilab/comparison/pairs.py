@@ -25,9 +25,9 @@ import numpy as np
 from jarilab.comparison.statistics import LEVEL, wilson
 
 POWER = 0.8
-"""The share of studies in which a difference of the size that is told would have been seen."""
+"""The share of studies that would find a difference of the size `Pairs.detectable`."""
 STUDIES = 2000
-"""How many are drawn to find that size."""
+"""Simulated studies from which that size is computed."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def compare_pairs(
         difference = means[a] - means[b]
         low = difference - math.hypot(half_width, below)
         high = difference + math.hypot(half_width, above)
-        if share:
+        if share:  # two shares differ by 1 at most
             low, high = max(-1.0, low), min(1.0, high)
         interval = (low, high) if high > low else (None, None)
         differences.append(Difference(a, b, difference, *interval))
@@ -121,10 +121,8 @@ def common_noise(numbers_ES: np.ndarray) -> np.ndarray:
 def _example_widths(
     first: float, second: float, held_out: int, encodings: int
 ) -> tuple[float, float]:
-    """How far another sample of examples may move the difference of two shares down and up (Newcombe 1998).
-
-    The examples are treated as independent between encodings, which makes the interval wider than necessary.
-    """
+    """How far another sample of examples may move the difference of two shares down and up (Newcombe 1998)."""
+    # Its formula is for independent samples. The encodings share their examples, so the interval is wider than needed.
     z = tukey_quantile(encodings, math.inf)
     low_1, high_1 = wilson(first, held_out, z)
     low_2, high_2 = wilson(second, held_out, z)
@@ -148,7 +146,7 @@ def tukey_quantile(encodings: int, degrees_of_freedom: int | float) -> float:
 @lru_cache
 def _detectable_over_seeds(encodings: int, seeds: int) -> float:
     """The difference, in standard deviations of a run, that a share `POWER` of studies detects, by simulation."""
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(0)  # a report made again has the same number
     numbers_MES = generator.standard_normal((STUDIES, encodings, seeds))
     means_ME = numbers_MES.mean(-1)
     noise_M = means_ME[:, 0] - means_ME[:, 1]

@@ -127,7 +127,8 @@ def _report_failures(failures: Mapping[str, str], count: int, any_finished: bool
 def train_all(trials: Sequence[Trial], engine: Engine) -> dict[str, str]:
     """Train each unfinished trial with `jarilab train`, in its own process; return the reason of each failure.
 
-    The command is the one that a user would type, so a trial can be repeated alone with the same bits.
+    The command is the one that a user would type, so a trial can be repeated alone with the same bits. Raises
+    Interrupted after a signal, once all trials of this machine have ended.
     """
     waiting = [trial for trial in trials if not trial.finished]
     by_name = {trial.name: trial for trial in waiting}
@@ -160,8 +161,9 @@ def train_all(trials: Sequence[Trial], engine: Engine) -> dict[str, str]:
                     if handle.returncode:
                         failures[name] = handle.failure(trial)
                     elif not trial.finished:
-                        waiting.insert(0, trial)  # it was waited for, and did not end: it goes on
-        except BaseException:  # whatever it was: no trial of this machine outlives the comparison
+                        # Another process trained it and stopped early: resume it here.
+                        waiting.insert(0, trial)
+        except BaseException:  # also Ctrl-C: no trial of this machine outlives the comparison
             end_all()
             for handle in running.values():
                 handle.wait()
@@ -179,5 +181,5 @@ def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _curve(trial: Trial) -> list[dict[str, Any]]:
     path = trial.folder / "metrics.jsonl"
-    # A damaged line is told by the trial itself, which drops it, and ends nothing here.
+    # The trial itself reports a damaged line and drops it.
     return metrics_log.read(path, trial.experiment.hash).rows if path.exists() else []

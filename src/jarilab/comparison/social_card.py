@@ -66,7 +66,7 @@ def _draw_map(part: np.ndarray, weights_QK: np.ndarray, ink: np.ndarray) -> None
     height, width = enlarged.shape
     top = (part.shape[0] - height) // 2
     left = (part.shape[1] - width) // 2
-    strength = 0.06 + 0.94 * enlarged[..., None]
+    strength = 0.06 + 0.94 * enlarged[..., None]  # a cell of weight 0 is still visible on the paper
     part[top : top + height, left : left + width] = PAPER + (ink - PAPER) * strength
 
 

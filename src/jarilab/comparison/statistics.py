@@ -23,11 +23,9 @@ class Interval:
 def mean_interval(values: Sequence[float], held_out: int, *, share: bool = True) -> Interval:
     """The mean of several seeds with its 95 % interval.
 
-    Each seed measured a share on the same `held_out` examples. Another sample of examples would therefore move all of
-    them together, by Wilson's interval. It has a width even if every seed is right everywhere. With two seeds or more,
-    Student's t over the seeds is added: the distances from the mean are squared and summed (Newcombe 1998; Zou and
-    Donner 2008). With one seed, Wilson's interval alone says nothing about other seeds. Values that are no shares have
-    Student's t alone, and no interval if the seeds do not differ.
+    values: one for each seed. held_out: examples on which each was measured. share: whether values are shares from 0 to
+    1. Shares have Wilson's interval for the examples, combined with Student's t over two or more seeds (Newcombe 1998;
+    Zou and Donner 2008). Other values have Student's t alone, and no interval if the seeds do not differ.
     """
     mean = fmean(values)
     half_width = _half_width(values) if len(values) > 1 else None
@@ -41,6 +39,7 @@ def mean_interval(values: Sequence[float], held_out: int, *, share: bool = True)
         how = f"95 % for sampling {held_out:,} examples; one seed, so nothing about others"
     else:
         how = f"95 % over {len(values)} seeds (Student's t) and {held_out:,} examples (Wilson)"
+    # Once for all seeds: they share their examples, so another sample would move all of them together.
     low, high = wilson(mean, held_out)
     below = math.hypot(half_width or 0.0, mean - low)
     above = math.hypot(half_width or 0.0, high - mean)
@@ -50,9 +49,9 @@ def mean_interval(values: Sequence[float], held_out: int, *, share: bool = True)
 def wilson(share: float, count: int, z: float | None = None) -> tuple[float, float]:
     """Wilson's score interval for a share of `count` trials (Wilson 1927).
 
-    z: the normal quantile, that of 95 % by default. scipy's `binomtest(...).proportion_ci` takes whole hits only; a
-    share here may be a mean of shares.
+    z: the normal quantile, that of 95 % by default.
     """
+    # scipy's `binomtest(...).proportion_ci` takes whole hits only, and a share here may be a mean of shares.
     from scipy.special import ndtri  # scipy.stats takes four times as long to import
 
     if z is None:

@@ -30,9 +30,9 @@ FIELDS = {
     "snapshots": int,
     "rates": list[float],
 }
-"""What study.json holds."""
+"""The fields of study.json."""
 SEED = 0
-"""Of the trials that are tuned by; those that are compared have seeds from 1."""
+"""The seed of trials that choose a learning rate; the compared ones have seeds from 1."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Study:
         snapshots: int = 0,
         rates: Sequence[float] = (),
     ) -> Study:
-        """The study of these settings. Raises UserError."""
+        """The study of these settings. Raises UserError as `Experiment.of`, and for wrong rates or seeds."""
         _check_seeds(seeds)
         check_rates(rates, settings)
         experiments = [
@@ -74,7 +74,7 @@ class Study:
 
     @staticmethod
     def read(folder: Path) -> Study:
-        """The study in a folder, without executing any file that it names. Raises UserError."""
+        """The study in a folder. Nothing that it names is executed. Raises UserError for a damaged study.json."""
         path = folder / RECORD
         record = read_json(path)
         check_format(path, FORMAT, record)
@@ -103,12 +103,15 @@ class Study:
         write_json(folder / RECORD, record)
 
     def extend(self, encodings: Sequence[str], seeds: int | None) -> Study:
-        """A study with more encodings, each written as `+t5`, and more seeds. Raises UserError."""
+        """A study with more encodings, each written as `+t5`, and more seeds.
+
+        Raises UserError for an encoding without a plus and for fewer seeds.
+        """
         added = []
         for spec in encodings:
             if not spec.startswith("+"):
                 raise UserError(
-                    f"the study has {', '.join(self.encodings)}; what is added is written with a plus, "
+                    f"the study has {', '.join(self.encodings)}; write an encoding to add with a plus, "
                     f"such as --encodings +{spec}"
                 )
             spec_text = trust_encoding(spec.removeprefix("+"))
@@ -213,7 +216,7 @@ def is_study(task: str | Path) -> bool:
 
 
 def tuned_values(trials: Sequence[Trial], metric: Metric) -> list[dict[str, Any]]:
-    """What each finished trial reached: encoding, lr and value."""
+    """The result of each finished trial: its encoding, learning rate (`lr`) and value of the metric."""
     rows = []
     for trial in trials:
         if trial.finished:

@@ -12,17 +12,17 @@ from jarilab.tasks.metrics import METRICS, Metric
 FIGURES = (
     "encoding", "seeds", "checkpoint", "by", "of", "examples", "metric", "value", "low", "high",
 )  # fmt: skip
-"""The columns of table.csv. by, of: what an example is told by and its value there, such as `group`, `longer`."""
+"""The columns of table.csv. by, of: a property of examples and its value, such as `group`, `longer`."""
 TRIALS = (
     "encoding", "seed", "value", "best_value", "held_out", "examples", "steps", "lr", "parameters",
     "seconds_per_step", "cpu_seconds", "peak_memory", "hash", "run", "command",
 )  # fmt: skip
-"""The columns of trials.csv: what `trials` of table.json has for each."""
+"""The columns of trials.csv: fields of `trials` in table.json."""
 SPECIAL = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }  # fmt: skip
-"""Characters that mean something to LaTeX, and how they are printed."""
+"""LaTeX's special characters, and the commands that print them."""
 
 
 def figures_csv(table: Mapping[str, Any]) -> str:

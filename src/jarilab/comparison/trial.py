@@ -39,6 +39,7 @@ class Trial:
         """The command that trains it, as a user would type it."""
         experiment = self.experiment
         words = ["jarilab", "train", experiment.task]
+        # One thread: trials share the cores, and the number of threads decides bits.
         words += ["--out", str(self.folder), "--threads", "1"]
         words += ["--seed", str(experiment.seed), "--precision", experiment.precision]
         words += ["--model", experiment.model]

@@ -1,4 +1,4 @@
-"""Verdicts on pairs: the one place that decides whether an encoding is better than another."""
+"""Verdicts on pairs of encodings: which one is better, or that the pair is not ranked."""
 
 from __future__ import annotations
 

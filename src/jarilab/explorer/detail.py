@@ -49,7 +49,7 @@ def scores_of(tape: Tape, site: str, head: int) -> dict[str, Any]:
     """The scores of a head and their terms: `products * scale + bias`."""
     parts = tape.summands(site, head)
     scores_QK, scale = parts.scores, parts.scale
-    # The page multiplies and adds these again, so they are taken from the scores.
+    # From the scores: the page computes `products * scale + bias`, which must give them back, rounding included.
     scaled_QK, bias = scores_QK, None
     if parts.bias is not None:
         scaled_QK = scores_QK - parts.bias
@@ -63,7 +63,7 @@ def scores_of(tape: Tape, site: str, head: int) -> dict[str, Any]:
 
 
 def lens_of(call: AttentionCall, head: int) -> dict[str, Any] | None:
-    """The softmax under other divisors; None if every query may attend to one key only."""
+    """The softmax of a head under other divisors of the scores; None if every query may attend to one key only."""
     divisors = divisors_of(call.q.shape[-1])
     try:
         rows = softmax_lens(call, head, divisors)

@@ -27,7 +27,7 @@ from jarilab.inspect.measure.link import TokenLinkHead, heads_of_link
 from jarilab.inspect.record.capture import Tape, record
 
 SEPARATOR = "/"
-"""Between the name of a layer that runs several times and the number of the run."""
+"""Separates the name of a layer that runs several times from the number of the call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ class HuggingFaceSubject(Subject):
     @torch.no_grad()
     def _record(self, line: str) -> RecordedForward:
         reading = read(self.loaded, line)
-        # A tape may hold the square of its length: never two long ones.
+        # A tape may hold the square of its length, so two long ones are never kept.
         if max(map(len, reading.names.values()), default=0) > MAX_CELLS:
             self._recordings.clear()
         with _no_warnings(), record(self.loaded.model) as tape:
@@ -220,7 +220,7 @@ class HuggingFaceSubject(Subject):
     def _answer(
         self, recording: RecordedForward, intervention: InterventionRequest, outputs: Any
     ) -> str | None:
-        """outputs: of the changed model."""
+        """The answer in the outputs of the changed model; a generated one is generated anew."""
         comparison, edited = recording.comparison, nullcontext()
         if comparison.anew:  # generated text may end sooner than the edited tokens
             edited = operate(self.loaded.model, intervention.edits, free=True)
@@ -233,8 +233,8 @@ class HuggingFaceSubject(Subject):
             raise UserError(f"{recording.uneditable[0]} Look at its maps without edits")
         if intervention.places:
             raise UserError(
-                f"{self.name} is a model of another library, whose tokens have places that it alone knows; switch "
-                "heads, links or tokens off instead"
+                f"{self.name} is a model of another library, whose positions cannot be moved; switch heads, links or "
+                "tokens off instead"
             )
         for edit in intervention.edits:
             for site in edit.sites:
@@ -243,7 +243,8 @@ class HuggingFaceSubject(Subject):
 
 @contextmanager
 def _no_warnings() -> Iterator[None]:
-    """The page lists the attentions that were not recorded, so that warnings of them are left out."""
+    """Suppresses Python warnings in the block."""
+    # They name attentions that were not recorded, which the page lists itself.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -260,7 +261,7 @@ def _split_calls(tape: Tape) -> Tape:
 
 
 def _lengths(tape: Tape) -> dict[str, set[int]]:
-    """The lengths that each side has at the sites."""
+    """The sequence lengths of each side over all sites."""
     lengths: dict[str, set[int]] = {}
     for name in tape.sites:
         site, call = tape.site(name), tape.recorded(name).call

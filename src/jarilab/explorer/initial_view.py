@@ -1,4 +1,4 @@
-"""What a page opens at: the head that matters most, and its most distinctive cell."""
+"""The head and the cell at which a page opens: the head that matters most, and its most distinctive cell."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ View = Mapping[str, Any]
 def initial_view(
     views: Sequence[View], site: str | None = None, head: int | None = None
 ) -> dict[str, Any]:
-    """The view, site, head, query and key that a page opens at.
+    """The view, site, head, query and key at which a page opens.
 
-    Takes the head without which the loss of the answer rises most. Models whose answer is right come first. Without
-    that measure, takes the head that is farthest from chance. site, head: restrict the choice.
+    It is the head whose removal raises the loss of the answer most, in a model whose answer is right if there is one.
+    If that was not measured, it is the head farthest above chance. site, head: restrict the choice.
     """
     heads = list(_heads(views, site, head))
     right = [view["expected"] is not None and view["answer"] == view["expected"] for view in views]

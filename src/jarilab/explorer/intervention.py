@@ -85,10 +85,11 @@ class InterventionRequest:
 
     @property
     def of_image(self) -> PositionEdit:
-        """Where the patches of an image go."""
+        """The edit of the patches' positions. Raises UserError if only the answer's positions are edited."""
         if "source" not in self.places:
             raise UserError(
-                "what is said of an image has no places to move; move those of the source, its patches"
+                "expected positions of the source, which are the patches of the image; an answer about an image has "
+                "none to move"
             )
         return self.places["source"]
 

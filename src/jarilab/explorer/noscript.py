@@ -10,7 +10,7 @@ from jarilab.pages.kit.page import escape_text
 
 CELL, MARGIN = 24, 96
 MAX_CELLS = 48
-"""Rows and columns that are drawn; a note tells that there are more."""
+"""Rows and columns that are drawn; a note says if there are more."""
 ABOUT = (
     "Rows look at columns; the stronger a cell, the more. / "
     "행이 열을 봅니다. 칸이 뚜렷할수록 많이 봅니다."

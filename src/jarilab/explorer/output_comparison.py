@@ -1,4 +1,4 @@
-"""Compares the outputs of two forwards of a Hugging Face model: as probabilities, or as vectors."""
+"""Comparison of the outputs of two forwards of a Hugging Face model: as probabilities, or as vectors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OutputComparison(Protocol):
         ...
 
     def of(self, outputs: Any) -> Tensor:
-        """The compared tensor."""
+        """The tensor that is compared, in float64. Raises UserError if the outputs have none."""
         ...
 
     def distance(self, before: Tensor, after: Tensor) -> float:
@@ -45,7 +45,7 @@ class OutputComparison(Protocol):
         ...
 
     def effect(self, before: Tensor, after: Tensor) -> dict[str, Any]:
-        """The payload of what an edit changed."""
+        """The payload of an edit's effect: `log_probability`, `divergence` and `tokens`."""
         ...
 
     def answer(self, outputs: Any) -> str | None:
@@ -71,7 +71,7 @@ class ScoreComparison:
         return self._reader.answer_scores(outputs).double().log_softmax(-1)
 
     def distance(self, before: Tensor, after: Tensor) -> float:
-        """The mean divergence over the positions of the answer."""
+        """The mean divergence over the positions of the answer, from 0 to log 2."""
         each_1A = divergences(before.unsqueeze(0), after.unsqueeze(0))
         return float(each_1A.mean().clamp(0.0, math.log(2)))
 
@@ -112,7 +112,7 @@ class VectorComparison:
     anew: bool = False
 
     def of(self, outputs: Any) -> Tensor:
-        """The model's last tensor, whose last axis is that of a vector."""
+        """The last hidden state or the logits, whose last axis is that of a vector, in float64."""
         for name in ("last_hidden_state", "logits"):
             tensor = getattr(outputs, name, None)
             if isinstance(tensor, Tensor):
@@ -120,8 +120,8 @@ class VectorComparison:
         tensors = [output for output in outputs.to_tuple() if isinstance(output, Tensor)]
         if not tensors:
             raise UserError(
-                f"what this model ends in is no tensor that could be compared: {type(outputs).__name__}; look at its "
-                "maps, without edits"
+                f"expected a tensor among the outputs of this model to compare, got {type(outputs).__name__} without "
+                "one; look at its maps, without edits"
             )
         return tensors[0].double()
 

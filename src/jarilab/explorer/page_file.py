@@ -1,4 +1,4 @@
-"""The payload of a saved page: everything while it is small, then what the page opens at."""
+"""The payload of a saved page: all heads and training steps if they are small, else the head at which it opens."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def _add_details(
             is_other_site = shown["site"] != page["site"]
             for head in range(shown["heads"]):
                 heads.append((is_other_site, head != page["head"], number, shown, head))
+    # The open head first, then the same head of other views, then the open site.
     heads.sort(key=lambda entry: entry[:3])
     for is_other_site, is_other_head, number, shown, head in heads:
         if (is_other_site or is_other_head) and budget <= 0:

@@ -58,7 +58,7 @@ FURTHER = [
 ]
 """Measures that need forwards of their own, in addition to `MEASURES`."""
 HIDDEN = -3.4e38
-"""Replaces minus infinity."""
+"""Replaces minus infinity, which JSON lacks: almost the lowest float32."""
 
 Names = Mapping[str, Sequence[str]]
 """The tokens of each side, `source` and `target`; see `names_of_sides`."""
@@ -155,7 +155,7 @@ def _map(tape: Tape, site: AttentionSite, names: Names) -> Map:
 
 
 def measures_of(shown: Map, untrained: Map | None) -> dict[str, Any]:
-    """The measures of every head, with those of chance and of the untrained model."""
+    """The measures by name: `value`, `chance` and `untrained`, a number for each head, None if undetermined."""
     heads = len(shown.weights)
     maps = [shown] if untrained is None else [shown, untrained]
     parts = _measured(maps)
@@ -239,7 +239,7 @@ def outputs_of(
 def page_of(
     views: Sequence[dict[str, Any]], *, live: bool, initial: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The whole payload. initial: what the page opens at, see `initial_view`."""
+    """The payload of a page. initial: the head and cell at which it opens, see `initial_view`."""
     described = [
         _described(name, one.label, one.about, one.range) for name, one in MEASURES.items()
     ]

@@ -91,7 +91,7 @@ class RunSubject(Subject):
         return f"{replace(self.experiment, seed=0).hash} {step}"
 
     def predictor(self, step: int) -> Predictor:
-        """The predictor after `step` steps."""
+        """The predictor with the weights after `step` steps. Raises UserError for a damaged snapshot."""
         if step == self.run.step:
             return self.run.predictor
         return self._predictors.get_or_make(step, lambda: self._load(step))
@@ -118,7 +118,7 @@ class RunSubject(Subject):
     def _record(self, line: str, step: int) -> RecordedInput:
         model, first = self.model(step), self.model(0)
         trace = self.predictor(step).trace(line, MAX_TOKENS)
-        # A tape may hold the square of its length: never two long ones.
+        # A tape may hold the square of its length, so two long ones are never kept.
         if len(trace.source) > payload.MAX_CELLS:
             self._recorded.clear()
         with record(model) as tape:
@@ -148,7 +148,7 @@ class RunSubject(Subject):
         return view | {"checks": checks, "lens": self._lens(recorded, predictor)}
 
     def _lens(self, recorded: RecordedInput, predictor: Predictor) -> dict[str, Any] | None:
-        """What the task adds: digit places and carries, or links of an alignment."""
+        """The digit places and carries of an expression, or the links of an alignment; None for other tasks."""
         trace, tape = recorded.trace, recorded.tape
         if not trace.is_text:
             return None

@@ -55,7 +55,7 @@ class _Edit(BaseModel):
 
 
 class PlaceEdit(_Edit):
-    """Tokens at other positions."""
+    """Moved positions of the tokens of a side."""
 
     kind: Literal["place"]
     side: Literal["source", "target", "both"] = "both"
@@ -72,7 +72,7 @@ class HeadEdit(_Edit):
 
 
 class LinkEdit(_Edit):
-    """One query and one key; of all heads if `head` is None."""
+    """A link from a query to a key that is forced or erased; in all heads if `head` is None."""
 
     kind: Literal["link"]
     site: str

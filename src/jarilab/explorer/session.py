@@ -95,7 +95,7 @@ class Explorer:
             self._tapes(line, [self._chosen(number, {}) for number in range(len(self.subjects))])
 
     def _tapes(self, line: str, chosen: Sequence[tuple[Subject, int]]) -> list[Tape]:
-        """The forwards of all subjects. Raises UserError if models split the line into other tokens."""
+        """The forwards of all subjects. Raises UserError if they split the line into different tokens."""
         tapes = []
         for subject, step in chosen:
             with self._named(subject):
@@ -107,7 +107,7 @@ class Explorer:
         for name, tokens in others:
             if tokens != first[1]:
                 raise UserError(
-                    f"{first[0]} and {name} make other tokens of the line, so their maps cannot stand side by side; "
+                    f"{first[0]} and {name} split the input into different tokens, so their maps cannot be compared; "
                     "look at each alone"
                 )
         return tapes
@@ -146,8 +146,7 @@ class Explorer:
         *,
         controls: bool = True,
     ) -> dict[str, Any]:
-        """One view's answer and maps with an `InterventionRequest`. controls: also under the same changes at random
-        other places."""
+        """One view's answer and maps under an intervention. controls: also the effects of random control edits."""
         subject = self.subject(view)
         with self._lock:
             step = subject.model_step(step)

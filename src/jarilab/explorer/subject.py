@@ -1,4 +1,4 @@
-"""What an explorer asks of one model: a run, a Hugging Face folder, or a tape."""
+"""The interface of one model in the explorer: a run, a Hugging Face folder, or a tape."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Subject(ABC):
         return 0
 
     def recipe(self, step: int) -> str | None:
-        """Equal for models that differ by their seed alone; None if unknown."""
+        """A text that is equal for models that differ only in their seed; None if unknown."""
         return None
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Subject(ABC):
 
     def detail(self, line: str, step: int, site: str, head: int, query: int) -> dict[str, Any]:
         """The payload of one head. query: the decoding step of a recurrent decoder."""
-        raise UserError(f"{self.name} has no model to ask; explore a run or a model")
+        raise UserError(f"{self.name} is a tape without a model; explore a run or a model")
 
     def intervene(
         self, line: str, step: int, intervention: InterventionRequest, *, controls: bool
@@ -91,7 +91,7 @@ class Subject(ABC):
         return None
 
     def engine(self, line: str, step: int, program: Writer) -> dict[str, Any] | None:
-        """What a saved page computes with: a program and a tokenizer, or why it cannot. None: still pages only."""
+        """The `program` and `text` with which a saved page computes, or `why` it cannot; None for still pages only."""
         return None
 
 
@@ -109,11 +109,12 @@ class LRU(OrderedDict[Hashable, T]):
 
 
 def check_file(line: str, first: str, *, numbered: bool) -> None:
-    """Check that a page may read the file that an input names.
+    """Raises UserError unless a page may read the file that an input names.
 
-    first: the input of the command line. Files of its folder may be read, no others: errors quote how a file begins,
-    and pages show images. numbered: whether an input may be the number of a held-out image.
+    first: the input of the command line; other files of its folder may be read. numbered: whether an input may be the
+    number of a held-out image.
     """
+    # No files of other folders: errors quote how a file begins, and pages show images.
     if line == first or (numbered and re.fullmatch(rf"{HELD_OUT}\d+", line)):
         return
     names_file = first and not (numbered and first.startswith(HELD_OUT))

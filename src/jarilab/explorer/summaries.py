@@ -27,7 +27,7 @@ from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.predictors.base import Trace
 
 MAX_TESTED = 256
-"""Tokens up to which order is tested, in float64, and heads are switched off."""
+"""Tokens up to which order is tested in float64, and heads are switched off."""
 MAX_HEADS = 128
 """Heads up to which each is switched off."""
 MAX_PAIRS = 2**20
@@ -37,7 +37,10 @@ BLOCK = 16
 
 
 def checks(model: nn.Module, trace: Trace) -> list[dict[str, Any]]:
-    """Whether attention depends on token order, and on distance alone. model: in float64."""
+    """Rows that say, for each site, whether attention depends on token order, and on distance alone.
+
+    model: in float64. Empty for inputs of more than MAX_TESTED tokens.
+    """
     if _longest(trace) > MAX_TESTED:
         return []
     about = "the largest change of a weight when tokens are dealt out anew and places stay; 0: blind to order"
@@ -188,7 +191,7 @@ def rollout(tape: Tape, names: Names) -> dict[str, Any] | None:
 
 
 def noise(tapes: Sequence[tuple[str, Tape]]) -> dict[str, Any] | None:
-    """How far the maps of runs differ if only their seed does: of best matching heads, in nats.
+    """The mean divergence, in nats, between best matching heads of runs that differ only in their seed.
 
     tapes: each with the recipe of its run, which leaves out the seed. Sites too large to be measured are left out.
     """
@@ -204,7 +207,7 @@ def noise(tapes: Sequence[tuple[str, Tape]]) -> dict[str, Any] | None:
 
 
 def _head_distances(tape: Tape, other: Tape) -> list[float]:
-    """For each site, how far its heads are from the best matching ones of another tape."""
+    """The mean divergence of each site's heads from the best matching ones of another tape, in nats."""
     distances = []
     for site in tape.sites:
         if payload.measurable(tape, site):

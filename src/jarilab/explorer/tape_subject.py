@@ -28,7 +28,7 @@ class TapeSubject(Subject):
 
 
 def view_of_tape(tape: Tape, tokens: Tokens, title: str) -> dict[str, Any]:
-    """The view of a tape, without answer, measures of training or edits."""
+    """The view of a tape, without answer, measures of training or edits. Raises UserError for names that do not fit."""
     names = names_of_sides(tape, tokens)
     first = tape.calls[tape.sites[0]][0].call
     encoding = type(first.geometry.encoding).__name__

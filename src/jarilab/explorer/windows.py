@@ -19,7 +19,7 @@ MAX_HALVINGS = 8
 """Times that layers may have halved the grid of patches."""
 PADDING = "padding"
 WINDOW = " window "
-"""Between the name of an attention and the number of its window."""
+"""Separates the name of an attention from the number of its window."""
 
 Grid = tuple[int, int]
 
@@ -38,7 +38,8 @@ class Windows:
 
     @staticmethod
     def of(tape: Tape, patches: Grid | None) -> Windows:
-        """tape: of one input, whose batch rows are windows. patches: rows and columns of patches of the image."""
+        """The windows of a tape of one input, whose batch rows are windows. patches: rows and columns of the image's
+        patches, or None."""
         calls: dict[str, list[RecordedCall]] = {}
         names: dict[str, list[str]] = {}
         counts: dict[int, list[str]] = {}

@@ -1,7 +1,4 @@
-"""Exports an encoder-decoder to CTranslate2, which translates fast on a CPU without PyTorch.
-
-`positions.py` finds the CTranslate2 positions that equal an encoding.
-"""
+"""Exports an encoder-decoder to CTranslate2, which translates fast on a CPU without PyTorch."""
 
 from __future__ import annotations
 
@@ -127,9 +124,7 @@ def _embeddings(model: EncoderDecoder) -> tuple[Any, Any]:
 
 
 def _transformer(model: EncoderDecoder, source: Places, target: Places) -> Any:
-    library: Any = import_optional(
-        "ctranslate2.specs", "ctranslate2"
-    )  # the module that writes models
+    library: Any = import_optional("ctranslate2.specs", "ctranslate2")
     kinds = library.transformer_spec
     encoder = _stack(library, kinds.TransformerEncoderSpec, model.encoder, source)
     decoder = _stack(library, kinds.TransformerDecoderSpec, model.decoder, target)
@@ -170,6 +165,7 @@ def _stack(library: Any, kind: Any, stack: Any, places: Places) -> Any:
     if places.bias is not None:
         for layer in spec.layer:
             layer.self_attention.relative_attention_bias = _array(places.bias)
+            # T5's formula needs more than `distances` here; all buckets beyond that hold the same row.
             layer.self_attention.relative_attention_max_distance = np.int32(2 * places.distances)
     if pre_norm:
         _norm(spec.layer_norm, stack.norm)

@@ -1,4 +1,4 @@
-"""Describes a run for other programs: its tokens, classes and pixels, and options they lack."""
+"""A description of a run for other programs: its tokens, classes and pixels, and options they lack."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jarilab.runs.loaded import OpenRun
 
 
 def described(loaded: OpenRun) -> dict[str, Any]:
-    """`tokens` of a task of tokens, or `classes` and `pixels` of a task of images."""
+    """The fields `tokens` for a model of tokens, or `classes` and `pixels` for a model of images."""
     model: Any = loaded.model
     task: Any = loaded.task
     if isinstance(model, Generates):

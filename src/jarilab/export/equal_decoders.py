@@ -59,6 +59,7 @@ def _gpt2(model: Any, layers: list[Any], places: Places) -> Equivalent:
             "mlp.c_proj": map_weights(layer.feed_forward.down),
         }
         for name, (weight, bias) in maps.items():
+            # GPT-2's Conv1D stores the transpose of a linear map.
             weights |= {f"{at}.{name}.weight": weight.t(), f"{at}.{name}.bias": bias}
     weights |= norm_weights("transformer.ln_f", model.decoder.norm)
     settings = {
@@ -81,7 +82,7 @@ def _neox(model: Any, layers: list[Any], places: Places) -> Equivalent:
         at = f"gpt_neox.layers.{number}"
         weights |= norm_weights(f"{at}.input_layernorm", layer.attention_residual.norm)
         weights |= norm_weights(f"{at}.post_attention_layernorm", layer.feed_forward_residual.norm)
-        # Query, key and value of the first head, then of the second, ...
+        # GPT-NeoX stores query, key and value of the first head, then of the second, ...
         joined = [
             part.unflatten(0, (3, site.n_heads, -1)).transpose(0, 1)
             for part in joined_weights(layer.attention)
@@ -109,7 +110,7 @@ def _neox(model: Any, layers: list[Any], places: Places) -> Equivalent:
         "hidden_act": activation_of(layers[0]),
         "layer_norm_eps": model.decoder.norm.eps,
         "rope_parameters": rope,
-        "use_parallel_residual": False,
+        "use_parallel_residual": False,  # GPT-NeoX's default computes both sublayers from one input
     }
     return _causal(model, "GPTNeoXForCausalLM", "GPTNeoXConfig", settings, weights)
 
@@ -121,7 +122,7 @@ def _causal(
     vocabulary = head.shape[0]
     numbers = {
         "vocab_size": vocabulary,
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": False,  # the head has no scale, and the embedding has
         **special_tokens("bos_token_id"),
     }
 

@@ -81,10 +81,10 @@ def _bart_settings(model: Any, sides: Mapping[str, Any], positions: int) -> dict
         "d_model": model.target_embedding.weight.shape[1],
         "max_position_embeddings": positions,
         "activation_function": activation_of(model.encoder.layers[0]),
-        "scale_embedding": False,
+        "scale_embedding": False,  # `scaled_rows` did it
         "tie_word_embeddings": False,
         "decoder_start_token_id": FIRST,
-        "forced_eos_token_id": None,
+        "forced_eos_token_id": None,  # by default BART ends every answer of the largest length with END
         **special_tokens("bos_token_id"),
     }
     for side, stack in sides.items():
@@ -97,7 +97,8 @@ def _bart_settings(model: Any, sides: Mapping[str, Any], positions: int) -> dict
 
 
 def _blenderbot(model: Any, sides: Any, tables: Any, weights: Weights) -> Equivalent:
-    """Blenderbot has one vocabulary size and one number of positions: missing rows are zeros and never predicted."""
+    """The equivalent for pre-norm."""
+    # Blenderbot has one vocabulary size and one number of positions. Missing rows are zeros and never predicted.
     source, target = _embeddings(model)
     vocabulary = max(len(source), len(target))
     positions = max(len(table) for table in tables.values())
@@ -120,7 +121,8 @@ def _blenderbot(model: Any, sides: Any, tables: Any, weights: Weights) -> Equiva
 
 
 def _marian(model: Any, sides: Any, tables: Any, weights: Weights) -> Equivalent:
-    """Marian computes its sinusoids itself."""
+    """The equivalent for post-norm. Raises UserError for other positions than Marian's sinusoids."""
+    # Marian computes its sinusoids itself, whatever the folder has.
     source, target = _embeddings(model)
     positions = max(len(table) for table in tables.values())
     for side, table in tables.items():

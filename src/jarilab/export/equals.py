@@ -1,7 +1,7 @@
 """Models of transformers that are equivalent to a model of jari, weight for weight.
 
-Embeddings are multiplied by their scale. Queries are multiplied to undo a division of the other model. Positions are
-found from what an encoding does (`positions.py`), not from its name.
+Embeddings are multiplied by their scale. Queries are multiplied to undo a division of the other model. `positions.py`
+computes the positions.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Equivalent:
-    """An equivalent model. kind, config: class names of transformers. settings: arguments of the config.
+    """An equivalent model.
 
-    compared: given the other model, pairs of its outputs and those of the run.
+    kind, config: class names of transformers. settings: arguments of the config. weights: its state by name. compared:
+    a function from the other model to pairs of its outputs and those of the run.
     """
 
     kind: str
@@ -51,7 +52,7 @@ def refuse(why: str, instead: str) -> NoReturn:
 
 
 def check_stack(layers: list[Any], norm: str) -> None:
-    """Raises UserError for another place of the norms."""
+    """Raises UserError unless the norms of the layers are at `norm`, which is `pre` or `post`."""
     place = layers[0].feed_forward_residual.place
     if place != norm:
         refuse(f"norm={place}", f"--norm {norm}")
@@ -78,15 +79,15 @@ def special_tokens(first: str) -> dict[str, int]:
 
 
 def drawn_ids(vocab_size: int, most: int | None) -> Tensor:
-    """Sequences to compare on, of as many tokens as a model has positions for."""
+    """Random sequences to compare on `(ROWS, L)`, of LENGTH tokens, or of `most` positions if they are fewer."""
     length = LENGTH if most is None else min(LENGTH, most)
     generator = torch.Generator().manual_seed(1)
-    # No padding, which other models hide by its number.
+    # Without padding, which other models mask by its ID.
     return torch.randint(PADDING + 1, vocab_size, (ROWS, length), generator=generator)
 
 
 def activation_of(layer: Any) -> str:
-    """The name of an activation in transformers."""
+    """The name of a layer's activation in transformers."""
     names = {function: name for name, function in ACTIVATIONS.items()}
     name = names[layer.feed_forward.activation]
     return {"gelu_tanh": "gelu_new"}.get(name, name)
@@ -103,7 +104,7 @@ def with_rows(rows: Tensor, count: int) -> Tensor:
 
 
 def norm_weights(at: str, norm: Any) -> Weights:
-    """The weights of a layer norm by this name."""
+    """The weights of a layer norm, by names that begin with `at`."""
     return {f"{at}.weight": norm.weight, f"{at}.bias": norm.bias}
 
 

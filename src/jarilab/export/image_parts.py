@@ -18,7 +18,7 @@ ROWS = 2
 
 
 class DetectorOutputs(nn.Module):
-    """Inputs: images, and which pixels are no padding. Outputs: scores and boxes of the last layer."""
+    """A detector whose outputs are the scores and boxes of its last layer. keep: pixels that are no padding."""
 
     def __init__(self, model: Detector):
         super().__init__()
@@ -33,7 +33,7 @@ class DetectorOutputs(nn.Module):
 
 @final
 class VisionParts(Exportable):
-    """For images of the size in training."""
+    """The part `model` of a Vision Transformer, for images of the size in training."""
 
     def __init__(self, model: VisionTransformer):
         self.model, self.plain = model, by_definition(model)
@@ -54,7 +54,7 @@ class VisionParts(Exportable):
 
 @final
 class DetectorParts(Exportable):
-    """For images of any size that is a multiple of the stride."""
+    """The part `model` of a detector, for images of any size that is a multiple of STRIDE."""
 
     def __init__(self, model: Detector):
         self.model, self.plain = model, by_definition(model)

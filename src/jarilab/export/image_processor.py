@@ -21,11 +21,11 @@ BILINEAR = 2
 LEVELS = 255
 """Steps between black and white."""
 NEAR, ROUNDED = 0.01, 1.01
-"""Levels that a pixel may differ by: of an image that has its size, and of one that is brought to it."""
+"""Tolerances of a pixel in levels: of an image that has the size of the model, and of a resized one."""
 
 
 def write(loaded: OpenRun, out: Path) -> str:
-    """Write the image processor of a run, and return what was compared, or why there is none."""
+    """Write the image processor of a run; returns a sentence that says what was compared, or why there is none."""
     pixels = described(loaded)["pixels"]
     factor, offset = (
         torch.tensor(pixels[name], dtype=torch.float64) for name in ("factor", "offset")
@@ -53,7 +53,7 @@ def write(loaded: OpenRun, out: Path) -> str:
 
 
 def _compare(loaded: OpenRun, out: Path, shape: tuple[int, int, int], factor: Tensor) -> None:
-    """Raises UserError if images become other numbers, and without Pillow."""
+    """Raises UserError if the processor and the run turn an image into different numbers, and without Pillow."""
     library: Any = import_optional("PIL.Image", "vision")
     task: Any = loaded.task
     opened = loading.Loaded(out, loaded.model).image_processor

@@ -24,7 +24,7 @@ from jarilab.pages.program.tracing import quiet
 
 FORMAT = "jari onnx 1"
 LARGEST_FILE = 2**31
-"""Bytes of an ONNX file."""
+"""Bytes of an ONNX file, which is one message of protobuf."""
 
 
 def check_packages() -> None:

@@ -27,7 +27,7 @@ def writing(out: Path) -> Iterator[Path]:
     try:
         partial.mkdir(parents=True, exist_ok=True)
         yield partial
-        partial.replace(out)
+        partial.replace(out)  # takes the place of an empty folder, too
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error}") from None
     finally:

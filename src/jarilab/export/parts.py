@@ -24,13 +24,11 @@ Run = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """An input of a part. axes: the name of each dynamic axis, the size of the others.
-
-    example: a tensor whose dynamic sizes are at least 2, since `torch.export` specializes on 0 and 1.
-    """
+    """An input of a part. axes: the name of each dynamic axis, the size of the others. example: a tensor of it."""
 
     name: str
     axes: tuple[str | int, ...]
+    # Its dynamic sizes are at least 2, since `torch.export` specializes on 0 and 1.
     example: Tensor
 
     @property
@@ -40,7 +38,7 @@ class Input:
 
     @property
     def nothing(self) -> Tensor:
-        """An empty cache of one row."""
+        """An empty cache of one row. Only for an input with the axis `before`."""
         axis = self.axes.index("before")
         return self.example[:1].narrow(axis, 0, 0)
 

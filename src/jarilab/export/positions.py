@@ -1,4 +1,4 @@
-"""Finds the positions of CTranslate2 that equal an encoding, from what it does, not from its name.
+"""The positions of CTranslate2 that equal an encoding, measured through its hooks.
 
 They are exact up to the number of positions that are written. An added vector becomes a table, a rotation a rotary
 embedding with the same pairs and angles, and a bias of the distance a T5 bias with a bucket for each distance. Other
@@ -20,7 +20,7 @@ from jarilab.positions.coordinates import Positions
 
 
 def refuse(encoding: LayerEncodings, why: str) -> NoReturn:
-    """Raises UserError for an encoding."""
+    """Raises UserError that `encoding` cannot be exported, for the reason `why`."""
     raise UserError(
         f"{encoding.spec} cannot be exported: {why}; answer with `jarilab predict`, or train without it"
     )
@@ -38,7 +38,7 @@ class ExportedRotary:
     interleaved: bool
 
     def turn(self, x: Float[Tensor, "*B L E"]) -> Float[Tensor, "*B L E"]:
-        """The rotated vectors in float64."""
+        """The vectors at positions 0 to L - 1, rotated in float64."""
         pairs = self.rotated // 2
         exponent_F = -torch.arange(pairs, dtype=torch.float64) / pairs
         frequency_F = self.base**exponent_F
@@ -113,6 +113,7 @@ def _rotary(encodings: LayerEncodings, encoding: Encoding, count: int) -> Export
     places = Positions.sequence(count)
     rotated_1HLE = encoding.rotate(x_1HLE, encoding.rotation_for(places, "query", places))
     in_pairs = rotary.rotated > 0 and rotary.rotated % 2 == 0
+    # 1e-3: in float32 the angles of far positions have few digits after the point.
     if not in_pairs or not torch.allclose(rotated_1HLE.double(), rotary.turn(x_1HLE), atol=1e-3):
         why = (
             "it rotates differently from CTranslate2, which turns pair i by position * base^(-2i/R)"

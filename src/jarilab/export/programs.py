@@ -56,7 +56,7 @@ class Target(ABC):
 
     @abstractmethod
     def opened(self, path: Path, part: Part) -> Any:
-        """A function from the inputs of a file to its outputs."""
+        """A function from a list of input tensors to the outputs of a file."""
 
 
 @final
@@ -146,7 +146,7 @@ def write(loaded: OpenRun, out: Path, target: Target) -> dict[str, Any]:
 
 @torch.no_grad()
 def saved(model: Exportable, folder: Path, target: Target) -> dict[str, Any]:
-    """Write the parts of a model, and compare them with it. Raises UserError if they differ."""
+    """Write the parts of a model, compare them with it; returns their description. Raises UserError if they differ."""
     runs: dict[str, Any] = {}
     parts = []
     for part in model.parts():
@@ -172,7 +172,8 @@ def exportable(model: nn.Module) -> Exportable:
 
 
 def program_of(part: Part) -> ExportedProgram:
-    """The exported part. Raises UserError if it cannot be exported or an axis would not stay dynamic."""
+    """The exported part. Raises UserError if it cannot be exported."""
+    # With AUTO an axis may become constant; `saved` then fails on inputs of other sizes.
     sizes = [dict.fromkeys(one.free, Dim.AUTO) for one in part.inputs]
     examples = tuple(one.example for one in part.inputs)
     return followed(_TensorFunction(part.module), examples, {"tensors": tuple(sizes)}, part.name)

@@ -42,7 +42,7 @@ class GraphCache:
     """A `KVCache` whose tensors are inputs and outputs of a graph. k_pos: positions of all keys, with the new ones."""
 
     positions: Any = None
-    """A window drops keys by these; a graph drops none."""
+    """None: positions by which a window drops keys; a graph drops none."""
     writes: Any = None
 
     def __init__(
@@ -67,13 +67,14 @@ COMPARED = ((1, 1), (3, 4), (2, 9))
 
 
 def counted(start: int, stop: int, frame: str) -> Positions:
-    """Positions from `start` to `stop` (excluded), without the bounds checks of `Positions.sequence`."""
+    """Positions from `start` to `stop` (excluded)."""
+    # Without the bounds checks of `Positions.sequence`, which would make a dynamic size constant.
     index_L = torch.arange(start, stop)
     return Positions(index_L.unsqueeze(-1), index_L, frame=frame)
 
 
 class SourceKeys(nn.Module):
-    """Inputs: sources. Outputs: their keys and values for each decoder layer."""
+    """The keys and values of sources in each decoder layer. Inputs: tokens, and which of them are no padding."""
 
     def __init__(self, model: EncoderDecoder):
         super().__init__()
@@ -120,7 +121,7 @@ class StepOnSource(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class PaddingState:
-    """The state of a language model with a mask of padding."""
+    """The decoding state of a language model with a mask of padding. keep: False at padding."""
 
     keep: Bool[Tensor, "B K"]
 

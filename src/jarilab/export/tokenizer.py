@@ -1,6 +1,6 @@
-"""Exports the tokenizers of a run to transformers.
+"""Exports the tokenizers of a run, made from the task's `Spelling`, to transformers.
 
-They are made from the task's `Spelling`, and written only if they read and write as the run does.
+They are written only if they split and join texts as the run does.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ UNKNOWN = "<unk>"
 _PLACES = re.compile(r"\[\^\]|\[(?:\\.|[^\]])*\]|\\.|[\^$]", re.DOTALL)
 """Parts of a JavaScript pattern: any character, a class, an escape, and both ends of a text."""
 _OF_ONIGURUMA = {"[^]": r"[\s\S]", "^": r"\A", "$": r"\z"}
-"""The library's spelling of patterns that differ: its ^ and $ match at lines."""
+"""The same parts in a pattern of the library, whose ^ and $ match at every line."""
 
 
 def library_of(
     reading: Reading, writing: Writing, names: Sequence[str], behind: Sequence[int]
 ) -> Any:
-    """A tokenizer of the library `tokenizers`. names: of the tokens by ID. behind: the tokens after each text."""
+    """A tokenizer of the library `tokenizers`. names: of the tokens by ID. behind: IDs that follow each text."""
     hf = tokenizers_library()
     tokenizer = _of_names(reading, names) if reading.pieces is None else _of_pieces(reading)
     changes = [hf.normalizers.Replace(_pattern(was), now) for was, now in reading.rules]
@@ -99,10 +99,10 @@ LONGEST = 12
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """The text that a run reads, or that it writes.
+    """The texts that a run reads, or those that it writes.
 
-    names: of the tokens by ID. behind: the tokens after each text. longest: tokens of a text. read: the IDs of a text
-    with those after it; raises UserError. texts: held-out ones.
+    names: of the tokens by ID. behind: IDs that follow each text. longest: tokens of a text. read: a function from a
+    text to its IDs and those of `behind`; raises UserError. texts: held-out ones.
     """
 
     reading: Reading
@@ -122,7 +122,7 @@ class Side:
 
 
 def write(loaded: OpenRun, out: Path) -> str:
-    """Write the tokenizer of a run, and return how many texts were compared, or why there is none.
+    """Write the tokenizer of a run; returns a sentence with the number of compared texts, or why there is none.
 
     If answers have other tokens or another end, their tokenizer is in the folder `target`. Raises UserError if a
     tokenizer differs from the run.
@@ -199,7 +199,7 @@ def _saved(side: Side, out: Path, padding_side: str) -> Any:
 
 
 def _compare_reading(opened: Any, side: Side) -> int:
-    """The number of texts that it reads as the run does. Raises UserError if it reads one differently."""
+    """The number of texts that a tokenizer was compared on. Raises UserError if it reads one differently."""
     drawn = [opened.decode(ids, skip_special_tokens=True) for ids in _drawn(side)]
     count = 0
     for text in (*side.texts, *drawn):
@@ -224,7 +224,7 @@ def _read(opened: Any, text: str) -> list[int]:
 
 
 def _compare_writing(opened: Any, side: Side, write: Callable[[Sequence[int]], str]) -> None:
-    """Raises UserError if it writes tokens differently from the run."""
+    """Raises UserError if a tokenizer writes tokens differently from the run."""
     rows = [_without_special(_read(opened, text)) for text in side.texts]
     for ids in (*rows, *_drawn(side)):
         text, expected = opened.decode([*ids, END], skip_special_tokens=True), write([*ids, END])

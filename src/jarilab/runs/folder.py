@@ -161,7 +161,7 @@ class Run:
             ) from None
 
     def fsync(self) -> None:
-        """Sync the curve to the disk, so that no checkpoint survives a power cut without its rows."""
+        """Sync the curve to the disk."""
         if self._metrics.exists():
             fsync(self._metrics)
 

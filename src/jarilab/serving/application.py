@@ -60,6 +60,7 @@ class Server:
     def application(self, hosts: set[str]) -> Guard:
         """The ASGI application. hosts: names of this machine that a request may use, with the port."""
         title = f"jari: {self.run.experiment.task}"
+        # Without FastAPI's pages of documentation, which load scripts from another host.
         app = FastAPI(title=title, version=__version__, docs_url=None, redoc_url=None)
         add_error_handlers(app)
         self._add_state(app)
@@ -101,11 +102,12 @@ class Server:
                 predictions = [event.data async for event in events if event.kind == "prediction"]
             return answer({"predictions": predictions})
 
+        # FastAPI reads the type from here; the annotation in the source cannot name a class that is made at run time.
         predict.__annotations__["body"] = self.schema.model
         app.post("/predict", response_model=Answers, responses=DOCUMENTED | streams)(predict)
 
     async def _events(self, body: Any) -> AsyncGenerator[Event, None]:
-        """The events of a request as they happen. Raises UserError and Refusal."""
+        """The events of a request as they happen. Raises UserError for wrong inputs, Refusal if it is not answered."""
         options = self.schema.options(body)
         with (
             self.queue.place(),

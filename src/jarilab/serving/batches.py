@@ -21,7 +21,7 @@ MAX_CELLS = 2**22
 
 @dataclass(frozen=True)
 class Event:
-    """Sent to a client: a `token` of an answer, a `prediction`, or the `end`."""
+    """An event of an answer. kind: `token`, `prediction`, `end` or `error`. data: its JSON."""
 
     kind: str
     data: Any = None
@@ -34,7 +34,7 @@ END = Event("end")
 class QueuedRequest:
     """A request: sources with the same options.
 
-    names: what the answer calls the sources. abandoned: the client disconnected.
+    names: the names of the sources in the answer. abandoned: the client disconnected.
     """
 
     sources: Sequence[str]
@@ -56,12 +56,12 @@ class QueuedRequest:
         self._loop.call_soon_threadsafe(self.events.put_nowait, event)
 
     def restart(self) -> None:
-        """Compute from the beginning without sending an event twice."""
+        """Prepare for computing from the beginning: events that were sent are skipped."""
         self.skip, self._sent = self._sent, 0
 
 
 class RequestBatches:
-    """Answers jobs in order, together with those that wait and have equal options.
+    """Answers requests (jobs) in order, each in one batch with waiting requests that have equal options.
 
     predict: `Predictor.predict`. max_batch: inputs of a batch. observe: called with the size of each batch.
     """
@@ -79,9 +79,9 @@ class RequestBatches:
         self._running: asyncio.Task[None] | None = None
 
     async def answer(self, job: QueuedRequest, seconds: float) -> AsyncGenerator[Event, None]:
-        """The events of a job as they happen. The caller has a place in the queue.
+        """The events of a job as they happen, without its end. The caller has a place in the queue.
 
-        Raises Refusal after `seconds`, and the errors of computing.
+        Raises Refusal after `seconds`, and any error of the prediction.
         """
         deadline = time.monotonic() + seconds
         self._waiting.append(job)
@@ -143,6 +143,7 @@ class RequestBatches:
         sources = [source for job in jobs for source in job.sources]
         owners = ((job, number) for job in jobs for number in range(len(job.sources)))
         job, number = jobs[0], 0
+        # Bytes, since the number of tokens is known only later; a token has about one byte or more.
         longest = max(len(source.encode()) for source in sources)
         at_once = max(1, min(self.max_batch, MAX_CELLS // max(1, longest**2)))
         for prediction in self.predict(sources, jobs[0].options, at_once=at_once):

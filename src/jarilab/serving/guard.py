@@ -30,7 +30,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 LINGER_SECONDS = 1.0
-"""Time in which a refused client may finish sending, so that it reads the reason."""
+"""Seconds in which a refused client may finish sending."""
 CLIENT_CLOSED = 499
 """The status of a request whose client disconnected before the answer, as in nginx."""
 
@@ -204,7 +204,7 @@ class _Outgoing:
 
 async def _refuse(response: Any, scope: Scope, incoming: _Incoming, outgoing: _Outgoing) -> None:
     """Answer a client that may still be sending."""
-    # A connection closed at once would hide the answer from it.
+    # If the connection closed at once, the client would see an error of the connection instead of the reason.
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.body":

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 MAX_RETRY_AFTER = 60
-"""The longest delay of a new attempt, in seconds."""
+"""The largest `retry_after`, in seconds."""
 
 
 class Refusal(Exception):  # noqa: N818 - the server works as intended
-    """Why a request is not answered. retry_after: seconds until another attempt makes sense."""
+    """Why a request is not answered. status: of HTTP. retry_after: seconds until another attempt makes sense."""
 
     def __init__(self, status: int, text: str, retry_after: int | None = None):
         super().__init__(text)

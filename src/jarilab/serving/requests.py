@@ -86,12 +86,13 @@ class RequestSchema:
 
     @property
     def max_body(self) -> int:
-        """Bytes of a body. A character may take twelve, as two JSON escapes."""
+        """The largest body of a request, in bytes."""
+        # A character may take twelve bytes, as two JSON escapes.
         texts = 12 * self.limits.inputs * self.limits.characters
         return max(2**20, texts, MAX_IMAGE_BYTES if self.predictor.reads_images else 0)
 
     def options(self, body: Any) -> Any:
-        """The predictor's options. Raises UserError."""
+        """The predictor's options in a parsed body. Raises UserError for values that they refuse."""
         values = body.options.model_dump()
         for name, option in self._options.items():
             if option.several:
@@ -119,7 +120,7 @@ class RequestSchema:
     def sources(self, inputs: Sequence[str | Image], folder: Path) -> tuple[list[str], list[str]]:
         """The arguments of `predict`, and the name of each in the answer. An image is written into `folder`.
 
-        Raises Refusal for the name of a file, and for invalid or, by its header, large images.
+        Raises Refusal for the name of a file and for invalid base64. Raises UserError for invalid and large images.
         """
         sources, names = [], []
         for number, entry in enumerate(inputs, 1):

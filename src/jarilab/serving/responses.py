@@ -57,7 +57,7 @@ def refusal_response(refusal: Refusal) -> Response:
 
 
 def error_response(text: str, status: int) -> Response:
-    """An error; of a long one the beginning and the end, which says what to do."""
+    """The response of an error. A long text is cut in the middle, since its end says what to do."""
     if len(text) > 2 * MAX_QUOTED:
         text = f"{text[:MAX_QUOTED]} ... {text[-MAX_QUOTED:]}"
     # A path may hold characters that UTF-8 cannot encode.

@@ -1,4 +1,4 @@
-"""Listens on a port and serves an application until it is stopped."""
+"""A server process: a listening socket, and an application that runs until a signal stops it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ READ_SECONDS = 30.0
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. port: 0 for any free one. Raises UserError if the port is in use."""
+    """A listening socket. port: 0 for any free one. Raises UserError if host and port cannot be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # Without it a restarted server waits for a minute until connections of the last one have expired.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections have it from here
             milliseconds = int(1000 * READ_SECONDS)
@@ -69,11 +70,11 @@ def run(
 
 
 def config_of(listening: socket.socket, grace: float) -> Config:
-    """The Hypercorn settings of all servers. Takes over the socket."""
+    """The Hypercorn settings of all servers. grace: seconds to finish open requests. Detaches the socket."""
     config = Config()
     config.bind = [f"fd://{listening.detach()}"]
     config.accesslog = config.errorlog = None
-    config.h11_max_incomplete_size = 2**16
+    config.h11_max_incomplete_size = 2**16  # bytes of headers
     config.keep_alive_timeout = HEADER_SECONDS  # counts from the connection until a request is read
     config.graceful_timeout = grace
     return config

@@ -1,1 +1,1 @@
-"""The training loop and what a run keeps."""
+"""The training loop, its state, its checkpoints and its evaluation."""

@@ -1,7 +1,6 @@
-"""Which examples each step trains on: a function of seed and step alone.
+"""Which examples each step trains on."""
 
-So a checkpoint saves nothing of it, and a resumed run skips nothing.
-"""
+# A function of seed and step alone, so that a checkpoint saves nothing of it, and a resumed run skips nothing.
 
 from __future__ import annotations
 
@@ -39,7 +38,8 @@ def batches_of(
 ) -> Batches:
     """The batches that the options ask for, over `size` examples.
 
-    lengths: tokens of each of the S sequences of an example, or None. Raises UserError.
+    lengths: tokens of each of the S sequences of an example, or None. Raises UserError for a token budget that is
+    smaller than an example, and for one without lengths.
     """
     budget = options.budget(size)
     if options.tokens is None:
@@ -114,6 +114,7 @@ class TokenBudgetBatches(Batches):
         self._epoch: tuple[int, _Epoch] | None = None
         self._first_steps = [0]
         """The first step of each epoch."""
+        # Every epoch is planned here: how many batches it has depends on its permutation.
         remaining, self.examples = budget, 0
         while remaining > 0:
             plan = self._plan(len(self._first_steps) - 1)

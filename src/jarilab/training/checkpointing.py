@@ -25,7 +25,10 @@ class Checkpointer:
         self.state = state
 
     def save(self, run: Run) -> None:
-        """Write a checkpoint. If the model is sharded, each process writes its rows and the first one joins them."""
+        """Write a checkpoint. If the model is sharded, each process writes its rows and the first one joins them.
+
+        Raises UserError on all ranks if one cannot write.
+        """
         run.check_exists()
         state, world, folder = self.state, self.state.world, run.checkpoints
         progress = state.progress
@@ -36,7 +39,7 @@ class Checkpointer:
         random = random_states(world)
         progress.rows = run.rows
         record = {**asdict(progress), "groups": groups, "run": state.experiment.hash}
-        run.fsync()
+        run.fsync()  # first, so that no checkpoint survives a power cut without its rows of the curve
         step, shards = progress.step, world.size if state.execution.shard else 1
         try:
             with world.shared_errors():

@@ -1,4 +1,4 @@
-"""What results depend on besides the seed: threads, deterministic kernels and the state of random generators."""
+"""Threads, deterministic kernels and the state of random generators, on which results depend besides the seed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ def deterministic(threads: int | None) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # As `use_deterministic_algorithms(True)`, without its import of the compiler, which takes half a second.
     torch.set_deterministic_debug_mode("error")
+    # Otherwise every `torch.empty` is filled with NaN, which takes time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def compile_model(model: nn.Module) -> nn.Module:
-    """The model by torch.compile, with deterministic algorithms."""
+    """The model in torch.compile. Makes PyTorch's algorithms deterministic for the whole process."""
     torch.use_deterministic_algorithms(True)
     return torch.compile(model)  # type: ignore[return-value]
 

@@ -24,13 +24,14 @@ class Evaluator:
         return predictor_for(self.state.evaluated, self.state.task).evaluate(examples)
 
     def evaluate_midway(self, examples: int) -> dict[str, Any]:
-        """Evaluate, note in the progress whether it is the best so far, and give the values for the curve."""
+        """Evaluate on so many examples, update the best of the progress, and return the values for the curve."""
         metric, progress = self.state.task.metric, self.state.progress
         measured = self.evaluate(examples)
         value = measured[metric.name]
         best = None if progress.best is None else progress.best[metric.name]
         progress.evaluations_without_better += 1
         if best is None or not metric.better(best, value):
+            # Of equal values the later is the best checkpoint, but no improvement.
             if value != best:
                 progress.evaluations_without_better = 0
             progress.best = {"step": progress.step, metric.name: value}
@@ -39,7 +40,10 @@ class Evaluator:
         return {**measured, "value": value, "held_out": held_out, "measured": summary}
 
     def result(self, run: Run) -> dict[str, Any]:
-        """The metrics of the last weights on all held-out data, and of the best weights if they are others."""
+        """The fields of result.json: metrics of the last and of the best weights on all held-out data, sizes, times.
+
+        Raises UserError if the checkpoint lacks the best step.
+        """
         progress = self.state.progress
         last = self.evaluate()
         return {

@@ -1,4 +1,4 @@
-"""Where and how a training is computed. It is no part of the experiment: a run may continue on another machine."""
+"""Where and how a training is computed; no part of the experiment, so a run may continue on another machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Execution:
     tensorboard_heads: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """The fields of run.json that say what bits depend on here, without those that have their default."""
+        """The fields of run.json that decide the bits of a result, without those that have their default."""
         device = device_label(self.device)
         values = {
             "device": None if device == "cpu" else device,

@@ -46,13 +46,13 @@ def train(
     report: Report | None = None,
     execution: Execution | None = None,
 ) -> dict[str, Any]:
-    """Train an experiment into the folder `out`, resuming from its last checkpoint; gives the result.
+    """Train an experiment into the folder `out`, resuming from its last checkpoint; returns the result.
 
     threads: PyTorch's threads; only runs with the same number are bit-identical. snapshots: number of steps, evenly
     spread, whose weights are saved for good. execution: device and distribution. Under `torchrun` all processes train
-    one model, and rank 0 alone writes files and calls `report`. Raises UserError if `out` holds another run, and
-    `jarilab.runs.signals.Interrupted` after a signal, once a checkpoint is written. All checks run before the first
-    file is written.
+    one model, and rank 0 alone writes files and calls `report`. Raises UserError, before the first file is written, for
+    settings that do not fit, and if `out` holds another run. Raises `jarilab.runs.signals.Interrupted` after a signal,
+    once a checkpoint is written.
     """
     deterministic(threads)
     keep_freed_memory()
@@ -88,7 +88,7 @@ class Trainer:
         self.evaluator = Evaluator(self.state, self.checkpointer)
 
     def train_into(self, out: Path, snapshots: int, report: Report | None) -> dict[str, Any]:
-        """Train into a run folder; gives the result."""
+        """Train into a run folder; returns the result. Raises UserError and Interrupted as `train` does."""
         # From here on only dropout draws random numbers.
         seed_all(self.experiment.seed, self.world)
         with self._open(out) as run, self.board, StopSignals() as stop:

@@ -30,9 +30,8 @@ def peak_memory() -> int | None:
 def keep_freed_memory() -> None:
     """Make glibc's allocator keep freed memory for this process, up to 2 GiB at the end of the heap.
 
-    It changes the whole process from then on. Environment variables win (MALLOC_TRIM_THRESHOLD_,
-    MALLOC_MMAP_THRESHOLD_, MALLOC_MMAP_MAX_, or glibc.malloc of GLIBC_TUNABLES). With another allocator it does
-    nothing.
+    It changes the whole process from then on. It does nothing with another allocator, or if the environment has one of
+    MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_, MALLOC_MMAP_MAX_, or glibc.malloc in GLIBC_TUNABLES.
     """
     # By default glibc returns memory to the system in each step, and the system fills the pages of the next step with
     # zeros: up to 13 % of a step of a small Vision Transformer, 15 % of one of the default language model in float32.

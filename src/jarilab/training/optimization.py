@@ -29,11 +29,9 @@ MIN_STACKED, MAX_STACKED = 32, 128
 
 
 def build_optimizers(model: nn.Module, options: Training) -> dict[str, Optimizer]:
-    """One optimizer or two, by name.
-
-    Muon orthogonalises the updates of matrices that map vectors to vectors. It gets no tables of vectors (embeddings,
-    parameters of encodings, the generator) and no recurrent cells, whose weights hold one matrix a gate.
-    """
+    """The optimizers by name: `adamw` alone, or `muon` for matrices and `adamw` for the other parameters."""
+    # Muon orthogonalises updates, which suits matrices that map vectors to vectors. So it gets no tables of vectors
+    # (embeddings, parameters of encodings, the generator) and no recurrent cells, whose weights hold a matrix a gate.
     matrices, rest = [], []
     for owner_name, owner in model.named_modules():
         for name, parameter in owner.named_parameters(recurse=False):

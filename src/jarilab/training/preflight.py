@@ -14,7 +14,7 @@ from jarilab.training.batching import batches_of, sample_batch
 
 
 def check_trainable(experiment: Experiment, task: Task) -> None:
-    """Raises UserError if the model of an experiment cannot be built, or cannot compute the task's inputs."""
+    """Raises UserError if an experiment has no batches, or its model cannot be built or compute the task's inputs."""
     batches_of(experiment.options, task.training_size, task.training_lengths, experiment.seed)
     check_forward(experiment.resolved.build_model(task), task, experiment, CPU)
 

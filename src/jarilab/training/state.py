@@ -36,9 +36,10 @@ Count = Annotated[int, Ge(0), Lt(2**63)]
 class Progress:
     """How far a training is.
 
-    step: steps taken. examples: examples trained on, counted each time. losses: of each step since the last row of the
-    curve. rows: rows of the curve. best: step and metric of the best evaluation. evaluations_without_better:
-    evaluations since then. due: values of the next row while its evaluation is due, after a signal interrupted it.
+    step: steps taken. examples: examples trained on, counted each time. seconds, cpu_seconds: of all steps, without
+    evaluations. losses: of each step since the last row of the curve. rows: rows of the curve. best: step and metric of
+    the best evaluation. evaluations_without_better: evaluations since the last improvement. due: values of the next row
+    while its evaluation is due, after a signal interrupted it.
     """
 
     step: Count = 0
@@ -138,6 +139,7 @@ class TrainingState:
 
     def update(self, lr: float) -> None:
         """Take one optimizer step at this learning rate."""
+        # Set here and not by a scheduler, whose state a checkpoint would have to save.
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
                 group["lr"] = lr

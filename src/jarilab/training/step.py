@@ -49,13 +49,14 @@ class Steps:
         self.loss = self.norm = self.lr = 0.0
 
     def take(self, run: Run, step: int, *, first: bool, sync: bool) -> dict[str, Any]:
-        """Take one step; gives its row for the curve.
+        """Take one step; returns its row for the curve. Raises UserError if memory runs out or the loss is not finite.
 
         first: whether it is the first step of this process. sync: read its loss before the weights are updated.
         """
         options, state, progress = self.experiment.options, self.state, self.state.progress
         wall, cpu = time.perf_counter(), time.process_time()
 
+        # Of the step, so that a resumed run draws the same numbers.
         generator = generator_for(self.experiment.seed, f"batch/{step}")
         batch = self.task.training_batch(self.batches.at(step), generator)
         loss = self._backward(run, batch, first=first)
@@ -74,7 +75,7 @@ class Steps:
         return self.row()
 
     def _backward(self, run: Run, batch: Batch, *, first: bool) -> Tensor:
-        """Compute the gradient of this process's rows of a batch; gives their share of the loss."""
+        """Compute the gradient of this process's rows of a batch; returns their share of the loss."""
         state, world, passes = self.state, self.world, self.execution.accumulate
         smoothing = self.experiment.options.label_smoothing
         precision, device = self.experiment.precision, self.execution.device

@@ -210,7 +210,7 @@ class Board:
         return trace, {head: map_of(tape, head, names) for head in self.heads}
 
     def flush(self) -> None:
-        """Write what is buffered, so that no checkpoint has later steps than the files."""
+        """Write what is buffered. Called before a checkpoint, which must not have later steps than the files."""
         self._write("flush")
 
     def _write(self, method: str, *arguments: Any, **keywords: Any) -> None:

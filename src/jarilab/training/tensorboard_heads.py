@@ -33,7 +33,7 @@ class HeadName(NamedTuple):
 
     @staticmethod
     def read(text: str) -> HeadName:
-        """The head that a text names. Raises UserError."""
+        """The head that a text such as `decoder.1.cross:2` names. Raises UserError for any other text."""
         site, _, number = text.strip().rpartition(":")
         if not site or not number.isdecimal():
             raise UserError(
@@ -64,7 +64,7 @@ def map_of(tape: Tape, head: HeadName, names: Mapping[str, Sequence[str]]) -> Ma
 
 
 def pixels_of(map: Map) -> np.ndarray:
-    """The first head of a map as an image `(height, width, 3)`: dark is 0, light is 1, masked cells are grey."""
+    """The first head of a map as an image of bytes `(height, width, 3)`: dark is 0, light is 1, grey is masked."""
     weights_QK = map.weights[0].clamp(0, 1).numpy()
     colours_QKC = gradient(PLAIN, 256)[np.rint(255 * weights_QK).astype(np.intp)]
     colours_QKC[~map.allowed.numpy()] = MASKED_GREY

@@ -85,7 +85,7 @@ def test_a_study_goes_on_with_more_encodings_and_seeds(tmp_path, trained):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"encodings": ["alibi"]}, r"the study has none, t5; what is added .* --encodings \+alibi"),
+        ({"encodings": ["alibi"]}, r"the study has none, t5; write an encoding to add .* --encodings \+alibi"),
         ({"seeds": 1}, "the study has 2 seeds, got 1; give more"),
         ({"encodings": ["+alibbi"]}, "unknown encoding 'alibbi'; did you mean 'alibi'"),
         ({"settings": {"model.d_model": 8}}, "is a study, whose settings are fixed; pass"),

@@ -192,7 +192,11 @@ def test_several_edits_have_controls(models):
             {"kind": "token", "side": "source", "key": 1},
             "self_attn seems to attend in a way that cannot be recorded",
         ),
-        ("masked", {"kind": "place", "how": "off"}, "masked is a model of another library, whose tokens have places"),
+        (
+            "masked",
+            {"kind": "place", "how": "off"},
+            "masked is a model of another library, whose positions cannot be moved",
+        ),
         (
             "next",
             {"kind": "link", "site": "decoder.0.self", "query": 0, "key": 5, "how": "erase"},

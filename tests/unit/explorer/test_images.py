@@ -97,7 +97,7 @@ def test_edits_change_the_class_and_places_of_patches_can_be_moved(image_runs: P
     assert len(head["controls"]) == 3
     again = explorer.look("#3", live=True)["views"][1]
     assert again["sites"][0]["weights"] == before["sites"][0]["weights"], "the model is as it was"
-    with pytest.raises(UserError, match="said of an image has no places"):
+    with pytest.raises(UserError, match="expected positions of the source, which are the patches"):
         explorer.operate("#3", 1, [{"kind": "place", "side": "target", "how": "off"}])
 
 

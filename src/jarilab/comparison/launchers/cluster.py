@@ -1,4 +1,4 @@
-"""The engine of clusters: trials as jobs of SLURM, or of this machine to try it out, through submitit.
+"""The engine of clusters: trials as jobs of SLURM, or of this machine for a test, through submitit.
 
 submitit keeps the function of a job as a pickle in the study's `cluster/`, which only its owner may enter. The pickle
 holds one function of job.py and the words of a command line, nothing of a run. Jobs outlive the driver, which finds
@@ -27,12 +27,14 @@ from jarilab.runs import jobs as jobs_file
 from jarilab.runs.jobs import CLUSTER, Submission, TrialJob, UnreachableError
 
 Scheduler = Literal["slurm", "local"]
+# submitit demands a limit; this one is never reached in practice.
 TIMEOUTS = 1000
-"""How often a trial that has used up its time goes on in the queue again; submitit wants a number."""
+"""How often a trial whose time is up is queued again."""
 GRACE = 120
 """Seconds between the signal that time is up and the end, in which a step is finished and a checkpoint written."""
+# A requeued job that has just left a node may be in no list for a moment, and a file of another machine appears late.
 PATIENCE = 30.0
-"""Seconds that a job which nobody has in a queue is given to appear there, or to show its result on another disk."""
+"""Seconds after which a job that is in no queue and has no result counts as ended."""
 EXITS = "exits"
 """The folder, in `cluster/`, of the exit code of each trial."""
 
@@ -98,7 +100,7 @@ class Cluster(Engine):
         return handles
 
     def _certainly_alive(self) -> dict[str, TrialJob]:
-        """The same, asked anew before a submission. Raises UserError if the scheduler does not respond."""
+        """`alive`, read from the scheduler now. Raises UserError if it does not respond."""
         try:
             self._alive = jobs_file.jobs_alive(self.study)
         except UnreachableError as error:
@@ -132,6 +134,7 @@ class Cluster(Engine):
     def _submit_array(self, trials: Sequence[Trial]) -> str:
         """Record a submission, then make it; return the number of the job."""
         names = tuple(map(self.name_of, trials))
+        # Recorded first, under a unique name: after a kill between the two, the job is found in the queue by its name.
         submission = Submission(self._scheduler, f"jari-{secrets.token_hex(6)}", names)
         jobs_file.keep(self.study, submission)
         try:
@@ -187,11 +190,7 @@ class ClusterJob(Running):
         self._missing_since: float | None = None
 
     def poll(self) -> int | None:
-        """None while its job is queued or running.
-
-        A requeued job that has just left a node may be in no list for a moment. A result written on another machine may
-        appear late.
-        """
+        """None while its job is queued or running, and up to PATIENCE seconds after; then its return code."""
         if self._trial.finished:
             self.returncode = 0
         elif self._cluster.name_of(self._trial) in self._cluster.alive():
@@ -221,7 +220,8 @@ class ClusterJob(Running):
 
 @contextlib.contextmanager
 def _safe_path() -> Iterator[None]:
-    """Child processes do not have the current folder on their import path, so a statistics.py there is not executed."""
+    """Child processes of the block do not have the current folder on their import path."""
+    # Otherwise they would execute a statistics.py that lies there.
     previous = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:

@@ -1,7 +1,6 @@
-"""The job of a trial: the function that a scheduler's pickle names.
+"""The job of a trial: the function that a scheduler's pickle names."""
 
-It imports nothing heavy, because the process that waits for the command lives as long as the command.
-"""
+# It imports nothing heavy: the process that waits for the command keeps its memory as long as the command runs.
 
 from __future__ import annotations
 
@@ -19,14 +18,14 @@ from typing import Any
 from jarilab.runs.lock import is_training
 
 PATIENCE = 300.0
-"""Seconds that another process which trains the same is waited for."""
+"""Seconds to wait for another process that trains the same trial."""
 
 _child: subprocess.Popen[bytes] | None = None
 """The one command that this process runs."""
 
 
 def tied(words: Sequence[str]) -> list[str]:
-    """A command of jari that ends with the process that holds its standard input."""
+    """The command `jarilab` with these words, which ends when its standard input is closed."""
     # -P: the current folder is not on the import path, so that a statistics.py lying there is not executed.
     return [sys.executable, "-P", "-m", "jarilab.cli.supervised_child", *words]
 
@@ -48,6 +47,7 @@ def train_trial(words: Sequence[str], folder: str, log: str, exit_file: str) -> 
             env=environment,
         )
     code = _child.wait()
+    # Renamed when complete, since the driver may read it at any time.
     partial = Path(f"{exit_file}.partial")
     partial.write_text(json.dumps(code), encoding="utf-8")
     partial.replace(exit_file)
@@ -61,14 +61,14 @@ def _wait_for(folder: Path) -> None:
 
 
 def interrupted(words: Sequence[str], folder: str, log: str, exit_file: str) -> Any:
-    """Called by submitit when time is up or the job is preempted.
+    """End the command after its checkpoint, and return the same job to be queued again.
 
-    The command writes its checkpoint and ends, and the same command is queued again.
+    submitit calls it when time is up or the job is preempted.
     """
     from submitit.helpers import DelayedSubmission
 
     if _child is not None:
-        # A signal has come in the midst of `_child.wait`, whose lock cannot be had a second time.
+        # Not `_child.wait()`: the signal interrupted that call, which still holds its lock.
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(_child.pid, signal.SIGTERM)
             os.waitpid(_child.pid, 0)

@@ -1,4 +1,4 @@
-"""Chooses where the trials of a study run: on this machine, on a cluster, or later from a script."""
+"""The choice where the trials of a study run: on this machine, on a cluster, or later from a script."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Running(ABC):
 
 
 class Engine(ABC):
-    """Starts trials. poll_seconds: time between two looks at them."""
+    """Starts trials. poll_seconds: seconds between two checks of their state."""
 
     poll_seconds = 0.5
 
@@ -55,7 +55,8 @@ class OtherProcess(Running):
         self._trial = trial
 
     def poll(self) -> int | None:
-        """None while it trains. If it did not end well, it waits for its turn again."""
+        """None while it trains, then 0."""
+        # 0 even if it failed: a trial without a result is started again, here.
         if not self._trial.is_training:
             self.returncode = 0
         return self.returncode
@@ -132,10 +133,10 @@ def start(trial: Trial, snapshots: int, gpu: int | None = None) -> Process:
     with trial.log.open("wb") as log:
         child = subprocess.Popen(
             tied(trial.words(snapshots)),
-            stdin=subprocess.PIPE,  # it ends where this is closed, which the system does whatever ends us
+            stdin=subprocess.PIPE,  # the trial ends when it closes; the system closes it even after kill -9
             stdout=log,
             stderr=log,
-            # Ctrl-C reaches the trials through us, once
+            # Without the terminal's Ctrl-C: the driver ends the trials, so that each gets one signal.
             start_new_session=True,
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
             env=environment,
@@ -165,9 +166,9 @@ def jobs_for(trials: int, cores: int, gpus: int = 0) -> int:
 
 
 def last_message(trial: Trial, code: int) -> str:
-    """The last message of a trial's log.
+    """The reason in a trial's log: the whole last message for exit code 2 (a UserError), otherwise the last line.
 
-    Of a mistake (exit code 2) it is the whole message, without the program's name. Otherwise it is the last line.
+    code: exit code; a negative one is the number of a signal.
     """
     if code < 0:
         return f"it was ended by the signal {signal.Signals(-code).name}"

@@ -1,4 +1,4 @@
-"""What a trial requests from a cluster."""
+"""Resources that a trial requests from a cluster."""
 
 from __future__ import annotations
 
@@ -79,14 +79,15 @@ class Resources:
     def for_submitit(
         self, scheduler: str, name: str, grace: int, limit: int | None
     ) -> dict[str, Any]:
-        """The parameters of a submitit executor."""
+        """The parameters of a submitit executor. grace: seconds before the end. limit: jobs at once, or None."""
         if scheduler == "local":
-            # Its own limit is two minutes; on this machine nobody else waits for the place.
+            # A year, instead of submitit's two minutes: on this machine no other job waits.
             return {"timeout_min": 60 * 24 * 365, "gpus_per_node": self.gpus}
         parameters: dict[str, Any] = {
             "name": name,
             "timeout_min": self.minutes,
             "cpus_per_task": self.cpus,
+            # At most half of a short time limit: 30 seconds a minute.
             "slurm_signal_delay_s": min(grace, 30 * self.minutes),
             "slurm_additional_parameters": {"requeue": True},
         }
@@ -99,7 +100,7 @@ class Resources:
         }
 
     def sbatch_lines(self, limit: int | None, trials: int, grace: int) -> list[str]:
-        """The head of a script for sbatch."""
+        """The #SBATCH lines of a script. limit: tasks at once, or None. grace: seconds between signal and end."""
         suffix = f"%{limit}" if limit else ""
         options = {
             "array": f"0-{trials - 1}{suffix}",
@@ -119,7 +120,7 @@ class Resources:
         if self.partition is not None and available and self.partition not in available:
             return f"expected --partition {' or '.join(available)}, got {self.partition}"
         requested = ", ".join(f"--{name} {getattr(self, name)}" for name in self.changed)
-        return f"`sinfo` lists what there is; asked for: {requested or 'what is usual'}"
+        return f"`sinfo` lists what the cluster has; requested: {requested or 'the defaults'}"
 
 
 def partitions() -> list[str]:

@@ -14,10 +14,9 @@ from jarilab.positions.coordinates import Positions
 
 @singledispatch
 def rows_of(value: Any, rows: slice) -> Any:
-    """These rows of a batch, or of whatever it holds.
+    """These rows of a batch, or of a part of it: a tensor, list, tuple or dataclass with a row for each example.
 
-    Tensors have a row for each example, also those in tuples and dataclasses; positions may be shared by all rows.
-    Other values (a flag, None) stay as they are.
+    Positions may be shared by all rows. Other values (a flag, None) stay as they are.
     """
     if not is_dataclass(value) or isinstance(value, type):
         return value

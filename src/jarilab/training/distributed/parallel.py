@@ -52,7 +52,7 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 
 
 def _layers(module: nn.Module, *, in_list: bool) -> Iterator[nn.Module]:
-    """in_list: whether the module is in a list, or in a module without a forward that is."""
+    """`layers_of` a part of a model. in_list: whether a ModuleList holds it, directly or in modules without forward."""
     for child in module.children():
         # Its hooks are called, and no forward.
         if isinstance(child, Encoding):
@@ -105,15 +105,13 @@ def own_rows(tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
 
 
 def cut_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor, sharded as `like` is if both have one shape.
-
-    Nothing is sent: each process has the whole tensor, mapped from a file, and reads its own rows.
-    """
+    """A whole tensor, sharded as `like` is if both have one shape."""
     if not is_sharded(like) or tensor.shape != like.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
     mesh, placements = like.device_mesh, like.placements
+    # src_data_rank=None: nothing is sent, since each process reads its own rows of the file.
     return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
 
 

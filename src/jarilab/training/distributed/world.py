@@ -1,7 +1,7 @@
-"""The processes that `torchrun` starts to train one model, and what they send each other. Most often there is one.
+"""The processes that `torchrun` starts to train one model, and what they send each other.
 
 Only numbers and text are sent; nothing is pickled. A UserError of one rank is raised on all of them with the rank's
-number. A rank that does not answer is named with its last heartbeat.
+number. If a rank does not answer, the error says when its last heartbeat came.
 """
 
 from __future__ import annotations
@@ -63,20 +63,21 @@ class World:
                 distributed.all_reduce(numbers)
 
     def all_max(self, numbers: Sequence[float]) -> list[float]:
-        """The maximum of each number over all ranks."""
+        """The maximum of each number over all ranks, of which there must be several."""
         tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         with self.collective():
             distributed.all_reduce(tensor, distributed.ReduceOp.MAX)
         return tensor.tolist()
 
     def record(self) -> dict[str, Any]:
-        """The fields of run.json that say what numbers depend on here."""
+        """The fields of run.json that decide the bits of a result: the number of ranks, if there are several."""
         return {"ranks": self.size} if self.is_distributed else {}
 
     def all_gather_text(self, text: str) -> list[str]:
-        """The texts of all ranks."""
+        """The texts of all ranks, in order, each cut to MAX_TEXT bytes."""
         if not self.is_distributed:
             return [text]
+        # As tensors: `all_gather_object` pickles.
         encoded = text.encode()[:MAX_TEXT]
         message = torch.zeros(MAX_TEXT + 8, dtype=torch.uint8)
         message[:8] = torch.tensor([len(encoded)]).view(torch.uint8)
@@ -118,7 +119,7 @@ class World:
                 raise UserError(text if rank == 0 else f"rank {rank}: {text}")
 
     def heartbeat(self, step: int) -> None:
-        """Tell the other ranks, about once a second, that this one is alive at this step."""
+        """Record for the other ranks, about once a second, that this one is alive at this step."""
         now = time.time()
         if self._store is not None and now - self._last_beat > 1.0:
             self._last_beat = now
@@ -146,7 +147,7 @@ class World:
         """The ranks that do not wait, with their last heartbeats; and whether this rank is the first that waits."""
         try:
             self._store.set(f"jari/waits/{self.rank}", "")
-            # The other ranks notice at about the same time.
+            # The other ranks time out at about the same time, and record that they wait.
             time.sleep(LATE)
             others = [rank for rank in range(self.size) if rank != self.rank]
             missing = [rank for rank in others if not self._has_key("waits", rank)]
