@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Literal, final
 
 import torch
 from annotated_types import Ge, Le
-from pydantic import BeforeValidator
 from torch import nn
 from torch.nn import functional
 
@@ -24,15 +23,7 @@ STRIDE = 4
 """Side of the square of one code, in pixels."""
 
 
-def _refuse_vq(name: Any) -> Any:
-    if name == "vq":
-        raise ValueError(
-            "the quantizer vq is gone, since fsq gives better images in less time; train with quantizer=fsq"
-        )
-    return name
-
-
-QuantizerName = Annotated[Literal["fsq", "gumbel"], BeforeValidator(_refuse_vq)]
+QuantizerName = Literal["fsq", "gumbel"]
 
 
 @dataclass(frozen=True, eq=False)

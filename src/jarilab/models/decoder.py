@@ -265,9 +265,7 @@ class LanguageModel(nn.Module):
         self.generator_bias = nn.Parameter(torch.zeros(vocab_size)) if generator_bias else None
 
     def forward(self, tokens: Int[Tensor, "B L"] | Tokens) -> Float[Tensor, "B L V"]:
-        """Return the scores of the token after each token. Real tokens do not see padding; scores at padding have no
-        meaning.
-        """
+        """Return the scores of the token after each. Padding is hidden; scores at padding have no meaning."""
         tokens = Tokens.of(tokens, "target")
         x_BLD = self.decoder(
             self.embedding(tokens.ids),

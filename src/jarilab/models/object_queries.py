@@ -102,9 +102,7 @@ class QueryDecoder(nn.Module):
 
 
 def _between(options: LayerOptions, spec: str, n_layers: int) -> LayerEncodings:
-    """Return the encoding between queries and image. Raises UserError if it works only in the encoder or the
-    decoder.
-    """
+    """Return the encoding between queries and image. Raises UserError if it works in self-attention only."""
     try:
         encodings = options.encodings(spec, n_layers, cross=True)
     except UserError as error:

@@ -198,9 +198,7 @@ class TextToImage(nn.Module):
         return self._of_codes(x_B1D[:, -1])
 
     def _places(self, text: int, codes: int, device: torch.device) -> Positions:
-        """Return the positions of `text` words, the mark and the first `codes` codes; -1 on an axis that a token
-        lacks.
-        """
+        """Return positions of words, the mark and the first codes; -1 on an axis that a token lacks."""
         order_L = torch.arange(text + 1 + codes, device=device)
         grid = Positions.grid(self.rows, self.columns, device=device)
         coordinates_LA = torch.full((len(order_L), 3), -1, device=device)

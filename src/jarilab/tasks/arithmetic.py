@@ -49,7 +49,7 @@ from jarilab.tasks.policies.base import Numbers
 from jarilab.tasks.token_task import TokenTask
 
 LARGEST_DATA = 20_000_000
-# A sum of two is far from the end of 64 bits, a digit stands at most 30 times in a line.
+# Sums then fit into 64 bits, and an expression has at most 30 digits.
 LARGEST_NUMBER = 10**15 - 1
 HELD_OUT = 50  # one expression in fifty
 AT_ONCE = 65536  # lines written out together
@@ -99,7 +99,7 @@ class Arithmetic(TokenTask):
         self.answer_digits = len(str(2 * maximum)) if "+" in operators else self.digits
         left, right, operator = expressions(minimum, maximum, operators)
         held_out = hashes(left, right, operator) % HELD_OUT == 0
-        # A task so small that the hash holds out nothing, or everything, still needs both.
+
         self._held_out = torch.from_numpy(np.flatnonzero(held_out))
         self._training = torch.from_numpy(np.flatnonzero(~held_out))
         if not len(self._held_out) or not len(self._training):
@@ -116,7 +116,7 @@ class Arithmetic(TokenTask):
         self._source, self._target = torch.from_numpy(source), torch.from_numpy(target)
         self._operator = torch.from_numpy(operator)
 
-    # What a model and the training loop ask ----------------------------------------------------------------------
+    # For the model and the training loop -------------------------------------------------------------------------
 
     @property
     def ones_first(self) -> bool:  # type: ignore[override]
@@ -126,7 +126,7 @@ class Arithmetic(TokenTask):
     def groups(self) -> tuple[str, ...]:
         if len(self.operators) == 1:
             return ("all",)
-        # Of a very small task the hash may hold out no expression with one of the operators.
+        # In a very small task, no expression of an operator may be held out.
         held_out = set(self._operator[self._held_out].tolist())
         return ("all", *(operator for operator in self.operators if ord(operator) in held_out))
 
@@ -212,7 +212,7 @@ class Arithmetic(TokenTask):
             "carries and borrows": torch.from_numpy(carried),
         }
 
-    # What a person reads and writes ------------------------------------------------------------------------------
+    # Text and answers --------------------------------------------------------------------------------------------
 
     def read(self, line: str) -> list[int]:
         text = line.strip().removesuffix("=").replace(" ", "")
@@ -291,11 +291,11 @@ class Arithmetic(TokenTask):
             for left, right in zip(source, target, strict=True):
                 yield "".join(left) + "=" + "".join(right)
 
-    # What no model without positions can pass ----------------------------------------------------------------------
+    # Ceiling -------------------------------------------------------------------------------------------------------
 
     def ceiling(self) -> dict[str, float] | None:
         """Return the ceiling over all expressions. Holding out does not change it on average."""
-        if self.one_sequence:  # the causal mask tells of order, too
+        if self.one_sequence:  # the causal mask gives the order, too
             return None
         source, target = self._source.numpy(), self._target.numpy()
         shares = {"all": bag_ceiling(source, target)}

@@ -34,12 +34,12 @@ def parts_of(
 
     right: whether each answer is right. by: a number for each example and property.
     """
-    found: Parts = {}
+    parts: Parts = {}
     for name, number_N in by.items():
         values = number_N.unique().tolist()
         if len(values) > 1:
-            found[name] = {str(value): _share(right[number_N == value]) for value in values}
-    return {"parts": found} if found else {}
+            parts[name] = {str(value): _share(right[number_N == value]) for value in values}
+    return {"parts": parts} if parts else {}
 
 
 def _share(right: Bool[Tensor, " N"]) -> dict[str, float]:
@@ -69,7 +69,7 @@ def without_padding(line: Sequence[int], padding: int) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """inputs: arguments of the model. labels: the right outputs for the B examples; `len` gives B."""
+    """A batch of B examples. inputs: arguments of the model. labels: the right outputs; `len` gives B."""
 
     inputs: tuple[Any, ...]
     labels: Any
@@ -137,7 +137,7 @@ class Task(ABC):
         """Set the position policy. Raises UserError if the task decides positions itself."""
         if not policy.plain and not self.asks_policy:
             raise UserError(
-                f"{type(self).__name__} says itself where its tokens are, and asks no position policy; use --positions "
+                f"{type(self).__name__} decides its positions itself: expected the policy sequential; use --positions "
                 "sequential, or in a task of your own make all tokens by self.tokens(...) and set asks_policy = True"
             )
         self.policy = policy
@@ -200,9 +200,7 @@ class Task(ABC):
 
     @property
     def training_lengths(self) -> Int[Tensor, "N S"] | None:
-        """Return the lengths of each example's sequences in a batch, source and target; None if all examples are
-        equal.
-        """
+        """Return the lengths of each example's source and target; None if all examples are equal."""
         return None
 
     @property
@@ -232,15 +230,15 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """Return metrics on held-out data, or on `examples` of them, evenly spread; one is `metric`.
+        """Return metrics on held-out data, or on `examples` of them, evenly spread. They include `metric` and
+        `examples`.
 
-        `examples` is also the number measured. On all data a task may add `parts`, its metric by properties of an
-        example, see `jarilab.tasks.breakdown`, and `group_examples`, the number of examples in each group. A report
-        draws them with intervals.
+        On all data a task may add `parts`, its metric by a property of examples (see `jarilab.tasks.breakdown`), and
+        `group_examples`, the number of examples in each group. A report shows them with intervals.
         """
 
     def ceiling(self) -> dict[str, float] | None:
-        """Return the upper bound without positions: the largest mean share of exact answers by group; None if
+        """Return the upper bound without positions, by group: the largest mean share of exact answers. None if
         unknown.
         """
         return None
@@ -273,7 +271,5 @@ class Task(ABC):
         return "", ""
 
     def fingerprint(self) -> str:
-        """Return an identifier of the training data, so that a run does not continue on other data. Raises
-        UserError.
-        """
+        """Return an identifier of the training data, which a continued run must match. Raises UserError."""
         return self.describe()

@@ -37,9 +37,9 @@ from jarilab.tasks.base import Batch, Learner, Losses, Task, evenly, registry, r
 from jarilab.tasks.classification import held_out_number
 from jarilab.tasks.metrics import METRICS
 
-AT_ONCE = 256  # images encoded, or drawn, together
-MOST = 10_000  # images drawn at a time
-SEED = 1  # of the image tokenizer and of images to measure: the same whatever the seed of the model
+AT_ONCE = 256  # images in a batch
+MOST = 10_000  # largest count * rerank of one request
+SEED = 1  # of the image tokenizer and of measured images; independent of the seed of a run
 _VOCABULARY = 8000  # words of captions at most
 WORDS, FACTS = "vocabulary.json", "captions.json"
 
@@ -112,7 +112,7 @@ class Captions(Task):
             "training.evaluation_examples": 128
         }
 
-    # Its life -----------------------------------------------------------------------------------------------------
+    # Preparation --------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         source = self._source
@@ -191,7 +191,7 @@ class Captions(Task):
         assert self._known is not None, "prepare or restore comes first"
         return self._known[1]
 
-    # What a model and the training loop ask ------------------------------------------------------------------------
+    # For the model and the training loop ---------------------------------------------------------------------------
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -239,7 +239,7 @@ class Captions(Task):
         words, codes = batch.labels[:, :text], batch.labels[:, text:]
         return float((words != PADDING).sum()), float(codes.numel())
 
-    # How good it is ------------------------------------------------------------------------------------------------
+    # Evaluation ----------------------------------------------------------------------------------------------------
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """Return the loss in nats per code, of all codes and of all but the background's.
@@ -299,7 +299,7 @@ class Captions(Task):
     def judges(self) -> Judges:
         """The judge and the scorer of scenes. Raises UserError if there are none."""
         if self._judges is None:
-            raise UserError("images are judged and chosen among for scenes alone; omit rerank")
+            raise UserError("rerank needs the judge of scenes, got images of a folder; omit rerank")
         return self._judges
 
     @property
@@ -307,7 +307,7 @@ class Captions(Task):
         """Rows and columns of codes."""
         return self._facts["height"], self._facts["width"]
 
-    # What a person sees ---------------------------------------------------------------------------------------------
+    # For display ----------------------------------------------------------------------------------------------------
 
     def read(self, line: str) -> list[int]:
         """Return a caption's words. Raises UserError for an empty or too long caption, and for unknown words."""
@@ -414,9 +414,7 @@ class Captions(Task):
 
 
 def _batch(rows_BT: Tensor, codes_BN: Tensor, without_B: Tensor) -> Batch:
-    """Return a batch. labels: the next word after each, none after the last, then the codes. Omitted captions have no
-    labels.
-    """
+    """Return a batch. labels: the word after each word, then the codes; omitted captions have padding."""
     following = functional.pad(rows_BT[:, 1:], (0, 1), value=PADDING).masked_fill(
         without_B.unsqueeze(1), PADDING
     )

@@ -16,7 +16,7 @@ def bag_ceiling(source: np.ndarray, target: np.ndarray) -> float:
     answers = int(answer.max()) + 1
     both = bag * answers + answer
     pairs, counts = np.unique(both, return_counts=True)
-    bag_of_pair = pairs // answers  # pairs are sorted, so that those of a bag stand together
+    bag_of_pair = pairs // answers  # `unique` sorts, so pairs of one bag are adjacent
     first_of_bag = np.flatnonzero(np.diff(bag_of_pair, prepend=-1))
     most = np.maximum.reduceat(counts, first_of_bag)
     return float(most.sum() / len(source))

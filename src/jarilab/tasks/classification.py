@@ -42,7 +42,7 @@ def held_out_number(line: str, count: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class LoadedImage:
-    """pixels: `(C, H, W)` uint8 at the task's size. size: height and width in the file."""
+    """An image at the task's size. size: height and width in the file."""
 
     pixels: UInt8[Tensor, "C H W"]
     size: tuple[int, int]
@@ -52,7 +52,7 @@ class LoadedImage:
 class ImageLabel:
     """A class that a model assigns to an image, or to an object in it.
 
-    number: of the class. box: left, top, right, bottom in pixels of the file, for objects.
+    number: index of the class. box: left, top, right, bottom in pixels of the file, for objects.
     """
 
     number: int
@@ -179,7 +179,7 @@ class ClassificationTask(ImageTask):
         channels, height, width = self._facts["shape"]
         return channels, height, width
 
-    # What a model and the training loop ask ------------------------------------------------------------------------
+    # For the model and the training loop ---------------------------------------------------------------------------
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class ClassificationTask(ImageTask):
         pixels = self._normalised(self._training.images(indices))
         labels = self._training.labels[indices]
         pixels, targets = self._augmentation(pixels, labels, len(self.classes), generator)
-        return Batch((Images(pixels), True), targets)  # answer_only: nobody looks at the maps
+        return Batch((Images(pixels), True), targets)  # True: compute the class token only
 
     @final
     def loss(
@@ -231,7 +231,7 @@ class ClassificationTask(ImageTask):
         deviation = torch.tensor(self._facts["deviation"]).view(-1, 1, 1)
         return (pixels.float() / 255 - mean) / deviation
 
-    # What a person sees ---------------------------------------------------------------------------------------------
+    # For display ----------------------------------------------------------------------------------------------------
 
     def read(self, line: str) -> LoadedImage:
         line = line.strip()

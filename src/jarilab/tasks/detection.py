@@ -32,7 +32,12 @@ from jarilab.tasks.detection_data import (
     normalised,
 )
 from jarilab.tasks.detection_loss import Objects, loss, loss_counts
-from jarilab.tasks.detection_metrics import ImageBoxes, average_precision, boxes_found, true_boxes
+from jarilab.tasks.detection_metrics import (
+    ImageBoxes,
+    average_precision,
+    detected_boxes,
+    true_boxes,
+)
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.saved_metadata import OF_DETECTION, read_facts
 
@@ -153,8 +158,10 @@ class Detection(ImageTask):
             if self._makes_scenes or self.valid:
                 self._held_out = self._read(self.valid or self.train)
             else:
-                whole = Photographs.read("train", self.train, self.size, self.classes, part="train")
-                self._held_out = whole.split(self.train, self.size)[1]
+                images = Photographs.read(
+                    "train", self.train, self.size, self.classes, part="train"
+                )
+                self._held_out = images.split(self.train, self.size)[1]
         return self._held_out
 
     def artifacts(self) -> dict[str, bytes]:
@@ -170,7 +177,7 @@ class Detection(ImageTask):
         assert self._training is not None
         return self._training.fingerprint()
 
-    # What a model and the training loop ask -------------------------------------------------------------------------
+    # For the model and the training loop ----------------------------------------------------------------------------
 
     @property
     def classes(self) -> Sequence[str]:
@@ -187,7 +194,7 @@ class Detection(ImageTask):
             return
         if self._makes_scenes and self._world.most > queries:
             raise UserError(
-                f"{queries} queries find {queries} things at most, and a scene has up to {self._world.most}; use "
+                f"{queries} queries detect {queries} objects at most, and a scene has up to {self._world.most}; use "
                 f"model.queries={self._world.most} or more"
             )
         for images in (self._training, self.held_out):
@@ -230,7 +237,7 @@ class Detection(ImageTask):
             outputs = learner.scores(batch := Batch((images,), objects))
             total += len(some) * float(self.loss(outputs, batch))
             sizes = [held_out.size(number) for number in some.tolist()]
-            detections += boxes_found(outputs, sizes)
+            detections += detected_boxes(outputs, sizes)
             truth += true_boxes(objects, sizes)
         metrics = average_precision(detections, truth, len(self.classes))
         return {**metrics, "loss": total / len(indices), "examples": float(len(indices))}
@@ -242,7 +249,7 @@ class Detection(ImageTask):
         """Normalize to mean 0 and deviation 1 over the training images."""
         return normalised(pixels, self._facts["mean"], self._facts["deviation"])
 
-    # What a person sees ---------------------------------------------------------------------------------------------
+    # For display ----------------------------------------------------------------------------------------------------
 
     def read(self, line: str) -> LoadedImage:
         number = self._number(line)
@@ -266,9 +273,9 @@ class Detection(ImageTask):
         """Return the output of each query, most probable first."""
         labels = []
         sizes = [image.size for image in images]
-        for boxes in boxes_found(outputs, sizes):
-            of_image = [ImageLabel(label, sure, box) for label, sure, box in boxes.rows()]
-            labels.append(sorted(of_image, key=lambda one: -one.probability))
+        for boxes in detected_boxes(outputs, sizes):
+            of_image = [ImageLabel(*row) for row in boxes.rows()]
+            labels.append(sorted(of_image, key=lambda label: -label.probability))
         return labels
 
     def expected(self, line: str) -> str | None:
@@ -296,4 +303,7 @@ class Detection(ImageTask):
         return f"{self._training.describe()}; {len(self.held_out):,} held out"
 
     def purpose(self) -> tuple[str, str]:
-        return "Finds the things in an image, and boxes each.", "이미지 속 것들을 상자로 찾습니다."
+        return (
+            "Detects the objects in an image, each with a box.",
+            "이미지 속 물체를 찾아 상자를 그립니다.",
+        )

@@ -27,7 +27,7 @@ from jarilab.tasks.base import evenly
 from jarilab.tasks.detection_loss import Objects
 
 _UNKNOWN = "boxes left out, of classes that the training data do not have"
-_HELD_OUT = 0.1  # the share of photographs that is held out where nobody says which
+_HELD_OUT = 0.1  # fraction of photographs held out if the data have no lists
 
 
 class BoxedImages(ABC):
@@ -79,6 +79,7 @@ class SceneImages(BoxedImages):
         return self._count
 
     def _plan(self, indices: Int[Tensor, " B"]) -> Plan:
+        # A batch asks for the pixels and the objects of the same scenes.
         if self._last is None or not torch.equal(self._last[0], indices):
             self._last = indices, self._scenes.plan(indices)
         return self._last[1]
@@ -145,26 +146,26 @@ class Photographs(BoxedImages):
         annotations = read_annotations(option, paths, notices, part=part)
         names = list(classes or annotations.classes)
         numbers = {name: number for number, name in enumerate(names)}
-        found: list[_Photograph] = []
-        folder, count, taken = paths[-1], len(annotations.images), 0
+        photographs: list[_Photograph] = []
+        folder, count, n_bytes = paths[-1], len(annotations.images), 0
         for annotated in annotations.images:
             try:
                 photograph = _photograph(annotated, longest, numbers, notices)
             except UserError as error:
                 notices.unreadable(annotated.path.name, error, count, Path(folder))
                 continue
-            found.append(photograph)
-            taken += photograph.pixels.numel()
-            if taken > MAX_DATASET_BYTES:
+            photographs.append(photograph)
+            n_bytes += photograph.pixels.numel()
+            if n_bytes > MAX_DATASET_BYTES:
                 raise UserError(
                     f"{folder}: {count:,} images of {longest} pixels take more than {MAX_DATASET_BYTES:,} bytes; use a "
                     "smaller task.size, or fewer of them"
                 )
-        if not _any_object(found):
+        if not _any_object(photographs):
             raise UserError(
-                f"{paths[0]}: expected things with boxes; got none that can be used{notices.tail()}; mend them"
+                f"{paths[0]}: expected objects with boxes; got none that can be used{notices.tail()}; correct them"
             )
-        return Photographs(found, names, notices.lines())
+        return Photographs(photographs, names, notices.lines())
 
     def split(self, paths: Sequence[str], longest: int) -> tuple[Photographs, Photographs]:
         """Split into training and held-out images, by a VOC folder's lists or by file names.
@@ -179,8 +180,7 @@ class Photographs(BoxedImages):
             raise UserError(
                 f"{len(self)} images are too few to hold some out; give held-out images with --valid"
             )
-        few = few_held_out(len(held_out), len(self))
-        notices = [*self.notices, *few]
+        notices = [*self.notices, *few_held_out(len(held_out), len(self))]
         train = Photographs(training, self.classes, notices)
         return train, Photographs(held_out, self.classes, notices)
 
@@ -195,10 +195,10 @@ class Photographs(BoxedImages):
 
     def objects(self, indices: Int[Tensor, " B"]) -> Objects:
         chosen = self._chosen(indices)
-        most = max(1, max(len(photograph.labels) for photograph in chosen))
-        labels = torch.zeros(len(chosen), most, dtype=torch.int64)
-        boxes = torch.zeros(len(chosen), most, 4)
-        real = torch.zeros(len(chosen), most, dtype=torch.bool)
+        columns = max(1, max(len(photograph.labels) for photograph in chosen))
+        labels = torch.zeros(len(chosen), columns, dtype=torch.int64)
+        boxes = torch.zeros(len(chosen), columns, 4)
+        real = torch.zeros(len(chosen), columns, dtype=torch.bool)
         for row, photograph in enumerate(chosen):
             count = len(photograph.labels)
             labels[row, :count] = photograph.labels
@@ -210,21 +210,21 @@ class Photographs(BoxedImages):
         return self._images[number].size
 
     def crowded(self, queries: int) -> dict[str, int]:
-        crowded = [one for one in self._images if len(one.labels) > queries]
-        return {one.name: len(one.labels) for one in crowded}
+        counts = {photograph.name: len(photograph.labels) for photograph in self._images}
+        return {name: count for name, count in counts.items() if count > queries}
 
     def describe(self) -> str:
-        things = sum(len(photograph.labels) for photograph in self._images)
-        return f"{len(self):,} images with {things:,} things of {len(self.classes)} classes"
+        n_objects = sum(len(photograph.labels) for photograph in self._images)
+        return f"{len(self):,} images with {n_objects:,} objects of {len(self.classes)} classes"
 
     def fingerprint(self) -> str:
-        whole = hashlib.sha256(repr(self.classes).encode("utf-8", "backslashreplace"))
+        digest = hashlib.sha256(repr(self.classes).encode("utf-8", "backslashreplace"))
         for photograph in self._images:
             pixels = zlib.crc32(photograph.pixels.numpy().tobytes())
             numbers = torch.tensor([pixels, *photograph.size, *photograph.labels.tolist()])
-            whole.update(numbers.numpy().tobytes())
-            whole.update(photograph.boxes.numpy().tobytes())
-        return f"sha256 {whole.hexdigest()}"
+            digest.update(numbers.numpy().tobytes())
+            digest.update(photograph.boxes.numpy().tobytes())
+        return f"sha256 {digest.hexdigest()}"
 
 
 def _any_object(photographs: Sequence[_Photograph]) -> bool:
@@ -238,13 +238,13 @@ def _photograph(
     where = annotated.path.name
     image = decode(annotated.path, Photographs.channels, longest=longest)
     size = (image.height, image.width)
-    known = []
+    labelled_boxes = []
     for name, box in usable_boxes(annotated.objects, *size, where, notices):
         if name in numbers:
-            known.append((numbers[name], box))
+            labelled_boxes.append((numbers[name], box))
         else:
             notices.add(_UNKNOWN, f"{name} in {where}")
-    boxes, labels = _shares(known, *size)
+    boxes, labels = _shares(labelled_boxes, *size)
     held_out = is_held_out(annotated, _HELD_OUT)
     return _Photograph(where, image.pixels, size, boxes, labels, held_out)
 
@@ -252,17 +252,16 @@ def _photograph(
 def padded_batch(pixels: Sequence[UInt8[Tensor, "C _ _"]]) -> Images:
     """Return images in one tensor with values from 0 to 255, smaller ones padded below and to the right."""
     batch, channels = len(pixels), len(pixels[0])
-    height = max(one.shape[1] for one in pixels)
-    width = max(one.shape[2] for one in pixels)
-    if all(one.shape[1:] == (height, width) for one in pixels):
-        whole = torch.stack(list(pixels))
-        return Images(whole.float())
+    height = max(image.shape[1] for image in pixels)
+    width = max(image.shape[2] for image in pixels)
+    if all(image.shape[1:] == (height, width) for image in pixels):
+        return Images(torch.stack(list(pixels)).float())
     padded = torch.zeros(batch, channels, height, width)
     keep = torch.zeros(batch, height, width, dtype=torch.bool)
-    for row, one in enumerate(pixels):
-        _, high, wide = one.shape
-        padded[row, :, :high, :wide] = one
-        keep[row, :high, :wide] = True
+    for row, image in enumerate(pixels):
+        _, image_height, image_width = image.shape
+        padded[row, :, :image_height, :image_width] = image
+        keep[row, :image_height, :image_width] = True
     return Images(padded, keep)
 
 
@@ -299,15 +298,13 @@ def mean_and_deviation(images: BoxedImages) -> tuple[Float[Tensor, " C"], Float[
         total = total + values.sum(1)
         squares = squares + values.square().sum(1)
     mean = total / count
+    # Rounding may make the variance of one colour negative.
     variance = (squares / count - mean.square()).clamp_min(0)
     return mean, variance.sqrt()
 
 
 LEFT = 0.25
-"""Objects with a smaller share of their box's area in a cropped image are dropped.
-
-DETR keeps every sliver. Less than a quarter does not show what an object is, or how far it reaches.
-"""
+"""Objects with a smaller share of their box's area in a cropped image are dropped; DETR keeps all."""
 
 
 def flipped(images: Images, objects: Objects, generator: torch.Generator) -> tuple[Images, Objects]:
@@ -340,7 +337,7 @@ def cropped(
     windows = CropWindows.draw(len(objects), most, generator)
     boxes_BM4, left_BM = windows.boxes(objects.boxes)
     real_BM = objects.real & (left_BM >= LEFT)
-    # Matching wants those that are real in front.
+    # `matched` expects the real objects first.
     order_BM = real_BM.int().argsort(dim=1, descending=True, stable=True)
     real_BM = real_BM.gather(1, order_BM)
     labels_BM = objects.labels.gather(1, order_BM) * real_BM

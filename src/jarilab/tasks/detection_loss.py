@@ -33,7 +33,7 @@ class Objects:
 
 
 @torch.no_grad()
-def matched(found: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def matched(detected: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Match queries and objects one to one at the lowest cost, for every layer and image.
 
     Returns layer, image, query and object of each pair. With more objects than queries, the most expensive stay
@@ -41,7 +41,7 @@ def matched(found: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, 
     """
     from scipy.optimize import linear_sum_assignment
 
-    cost_SBNM = _cost(found, objects).numpy()
+    cost_SBNM = _cost(detected, objects).numpy()
     layers = len(cost_SBNM)
     pairs: list[tuple[int, int, int, int]] = []
     counts = objects.real.sum(1).tolist()
@@ -56,44 +56,44 @@ def matched(found: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, 
     return layer, image, query, number
 
 
-def _cost(found: Detected, objects: Objects) -> Float[Tensor, "S B N M"]:
+def _cost(detected: Detected, objects: Objects) -> Float[Tensor, "S B N M"]:
     """Return the cost of matching each query with each object."""
-    layers, batch, queries, _ = found.scores.shape
+    layers, batch, queries, _ = detected.scores.shape
     most = objects.labels.shape[1]
     label_1B1M = objects.labels[None, :, None]
     label_SBNM = label_1B1M.expand(layers, batch, queries, most)
-    # The probability and not its logarithm, so that it is of the size of the others (section 3.1).
-    probability_SBNK = found.scores.softmax(-1)
+    # The probability, not its logarithm, which would outweigh the other costs (section 3.1).
+    probability_SBNK = detected.scores.softmax(-1)
     probability_SBNM = probability_SBNK.gather(-1, label_SBNM)
-    boxes = found.boxes.unsqueeze(3)
+    boxes = detected.boxes.unsqueeze(3)
     truth = objects.boxes[None, :, None]
     _, giou_SBNM = iou_and_giou(to_xyxy(boxes), to_xyxy(truth))
     l1_SBNM = (boxes - truth).abs().sum(-1)
     cost_SBNM = -COST_CLASS * probability_SBNM
     cost_SBNM += COST_L1 * l1_SBNM
     cost_SBNM -= COST_GIOU * giou_SBNM
-    # What is not finite is told by the loss; the assignment would only say that it cannot be.
+    # The assignment fails for NaN and infinity. The loss reports them.
     return torch.nan_to_num(cost_SBNM, nan=1e6, posinf=1e6, neginf=-1e6)
 
 
 def loss(
-    found: Detected, objects: Objects, nothing: float, smoothing: float = 0.0
+    detected: Detected, objects: Objects, nothing: float, smoothing: float = 0.0
 ) -> dict[str, Float[Tensor, ""]]:
     """Return the terms of the loss, summed over the layers and weighted: classes, l1, giou.
 
     nothing: the weight of "nothing", which most queries should predict. Boxes are averaged over the objects of the
     batch (over 1 without objects).
     """
-    layer, image, query, number = matched(found, objects)
-    classes = found.scores.shape[-1] - 1
-    labels_SBN = torch.full(found.scores.shape[:3], classes)
+    layer, image, query, number = matched(detected, objects)
+    classes = detected.scores.shape[-1] - 1
+    labels_SBN = torch.full(detected.scores.shape[:3], classes)
     labels_SBN[layer, image, query] = objects.labels[image, number]
-    boxes = found.boxes[layer, image, query]
+    boxes = detected.boxes[layer, image, query]
     truth = objects.boxes[image, number]
     _, giou = iou_and_giou(to_xyxy(boxes), to_xyxy(truth))
     l1 = (boxes - truth).abs().sum()
     count = max(1, int(objects.real.sum()))
-    of_classes = _of_classes(found.scores, labels_SBN, nothing, smoothing)
+    of_classes = _of_classes(detected.scores, labels_SBN, nothing, smoothing)
     return {
         "classes": COST_CLASS * of_classes,
         "l1": COST_L1 * l1 / count,
@@ -101,9 +101,9 @@ def loss(
     }
 
 
-def loss_counts(found: Detected, objects: Objects, nothing: float) -> tuple[float, float, float]:
+def loss_counts(detected: Detected, objects: Objects, nothing: float) -> tuple[float, float, float]:
     """Return what each term averages over: the weights of the queries' classes, and the objects."""
-    queries = found.scores.shape[2]
+    queries = detected.scores.shape[2]
     objects_B = objects.real.sum(1)
     count, matches = float(objects_B.sum()), float(objects_B.clamp(max=queries).sum())
     unmatched = len(objects) * queries - matches

@@ -20,9 +20,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, eq=False)
 class ImageBoxes:
-    """Boxes in one image: left, top, right, bottom in pixels `(N, 4)`, classes `(N,)`, and probabilities, 1 for true
-    boxes.
-    """
+    """Boxes of one image: left, top, right, bottom in pixels. Probabilities of true boxes are 1."""
 
     boxes: Float[Tensor, "N 4"]
     labels: Int[Tensor, " N"]
@@ -37,7 +35,7 @@ class ImageBoxes:
             yield label, probability, (left, top, right, bottom)
 
 
-def boxes_found(outputs: Detected, sizes: Sequence[tuple[int, int]]) -> list[ImageBoxes]:
+def detected_boxes(outputs: Detected, sizes: Sequence[tuple[int, int]]) -> list[ImageBoxes]:
     """Return the boxes from the last layer for images of these heights and widths."""
     scores_BNK = outputs.scores[-1].float().softmax(-1)
     probabilities_BN, labels_BN = scores_BNK[..., :-1].max(-1)  # the last is "nothing"
@@ -80,7 +78,7 @@ def average_precision(
     images = [{"id": number + 1} for number in range(len(truth))]
     categories = [{"id": number} for number in range(classes)]
     datasets = {"images": images, "categories": categories}
-    # It tells its progress to whoever reads standard output.
+    # pycocotools prints its progress.
     with contextlib.redirect_stdout(io.StringIO()):
         expected, submitted = coco(), coco()
         for annotations, boxes in ((expected, truth), (submitted, detections)):

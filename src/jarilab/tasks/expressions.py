@@ -33,7 +33,7 @@ def source_tokens(minimum: int, maximum: int, operators: str, width: int, *, pad
     numbers, lengths = _written(np.arange(minimum, maximum + 1), width, padded)
     span = len(numbers)
     source = np.zeros((span, span, len(operators), 2 * width + 1), dtype=np.uint8)
-    # Numbers of equal length stand side by side, and what is behind them begins at one place.
+    # All first operands of one length at a time: the operator is then in the same column.
     for length in np.unique(lengths):
         first, last = np.searchsorted(lengths, (length, length + 1))
         some = source[first:last]
@@ -57,7 +57,7 @@ def target_tokens(
             values, index = np.arange(1 - span, span), left - right + span - 1
         written.append(_answers(values, width, answers))
         chosen.append(index)
-    # A column that no answer needs is cut off: every value is some expression's.
+    # Cut columns that no answer needs. Every value is the answer of some expression.
     longest = max(int((tokens != PADDING).sum(1).max()) for tokens in written)
     target = np.empty((span, span, len(operators), longest), dtype=np.uint8)
     for number, (tokens, index) in enumerate(zip(written, chosen, strict=True)):
@@ -126,9 +126,7 @@ def digits(number: Array) -> Array:
 
 
 def root_repeats(shapes: Array) -> Array:
-    """Return how often to repeat each example, such that a shape's share is proportional to the square root of its
-    number.
-    """
+    """Return repeats of each example that make a shape's share proportional to the square root of its count."""
     _, shape, counts = np.unique(shapes, return_inverse=True, return_counts=True)
     roots = np.sqrt(counts.max() / counts)
     repeats = np.rint(roots).astype(np.int64)

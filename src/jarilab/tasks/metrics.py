@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Metric:
-    """name: key among results. title: displayed name. higher: whether larger is better. share: whether it lies in 0 ...
-    1 and is displayed in percent. digits: decimals otherwise.
-    """
+    """A metric. name: its key in results. share: it is 0 ... 1 and shown in percent. digits: decimals otherwise."""
 
     name: str
     title: str

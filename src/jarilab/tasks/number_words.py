@@ -85,10 +85,8 @@ class NumberWords(PairsTask):
         return list(zip(_decoded(source), _decoded(target), strict=True))
 
     def ceiling(self) -> dict[str, float] | None:
-        """Return the ceiling over all numbers. An encoder without positions knows the words of a name and their
-        counts.
-        """
-        if self.one_sequence:  # the causal mask tells of order, too
+        """Return the ceiling over all numbers. Without positions an encoder knows the words and their counts."""
+        if self.one_sequence:  # the causal mask gives the order, too
             return None
         numbers = np.arange(self.maximum + 1)
         names = _names_of(numbers)

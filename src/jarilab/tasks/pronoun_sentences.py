@@ -205,7 +205,7 @@ def _reasons() -> list[tuple[str, str]]:
     return [*OF_ANIMALS, *(pair for kind in OF_THINGS for pair in kind)]
 
 
-def tell(sentences: Sentences) -> tuple[np.ndarray, np.ndarray]:
+def sentence_tokens(sentences: Sentences) -> tuple[np.ndarray, np.ndarray]:
     """Return the tokens of the English and the German sentences, `(N, LONGEST)` each."""
     kind = sentences.thing // ONE_KIND
     chosen = {
@@ -240,7 +240,7 @@ def articles(words: Sequence[str]) -> tuple[str, str]:
     return animal, thing
 
 
-def understood(words: Sequence[str]) -> Sentences | None:
+def parse_sentence(words: Sequence[str]) -> Sentences | None:
     """Return the sentence of these English words, or None."""
     animals = [number for number, noun in enumerate(ANIMALS) if noun.english in words]
     things = [number for number, noun in enumerate(THINGS) if noun.english in words]
@@ -254,13 +254,13 @@ def understood(words: Sequence[str]) -> Sentences | None:
     matches = [number for number, (word, _) in enumerate(reasons) if word in words]
     if not matches:
         return None
-    told_last = 2 * ("although" in words) + (words[0] != "the")
+    template = 2 * ("although" in words) + (words[0] != "the")
     attributes = [
         _attribute_before(noun.english, words) for noun in (ANIMALS[animal], THINGS[thing])
     ]
-    fields = (told_last, animal, attributes[0], verb, thing, attributes[1], matches[0])
+    fields = (template, animal, attributes[0], verb, thing, attributes[1], matches[0])
     sentence = Sentences(*(np.array([field]) for field in fields))
-    (tokens,), _ = tell(sentence)
+    (tokens,), _ = sentence_tokens(sentence)
     vocabulary = english().vocabulary
     return sentence if vocabulary.decode(tokens.tolist()).split() == list(words) else None
 

@@ -24,8 +24,8 @@ from jarilab.tasks.pronoun_sentences import (
     every_sentence,
     german,
     is_of_animal,
-    tell,
-    understood,
+    parse_sentence,
+    sentence_tokens,
 )
 from jarilab.tasks.pronoun_words import ANIMALS, LONGEST, PRONOUNS, THINGS
 from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary
@@ -73,12 +73,12 @@ class Pronouns(PairsTask):
 
     def _read_data(self) -> tuple[Rows, Rows]:
         sentences = every_sentence()
-        source, target = tell(sentences[~_held_out(sentences)])
+        source, target = sentence_tokens(sentences[~_held_out(sentences)])
         return _rows(source), _rows(target)
 
     def _read_held_out(self) -> list[tuple[str, str]]:
         sentences = every_sentence()
-        source, target = tell(sentences[_held_out(sentences)])
+        source, target = sentence_tokens(sentences[_held_out(sentences)])
         return list(
             zip(
                 _texts(source, english().vocabulary),
@@ -103,10 +103,10 @@ class Pronouns(PairsTask):
         An encoder without positions knows a sentence's words, but not which noun an attribute belongs to, and which
         clause came first.
         """
-        if self.one_sequence:  # the causal mask tells of order, too
+        if self.one_sequence:  # the causal mask gives the order, too
             return None
         sentences = every_sentence()
-        source, target = tell(sentences)
+        source, target = sentence_tokens(sentences)
         parts = {"animal": sentences.of_animal, "thing": ~sentences.of_animal}
         shares = {name: bag_ceiling(source[part], target[part]) for name, part in parts.items()}
         return {"all": bag_ceiling(source, target)} | shares
@@ -133,10 +133,10 @@ class Pronouns(PairsTask):
         return super().read(_plain(line))
 
     def expected(self, line: str) -> str | None:
-        sentence = understood(_plain(line).split())
+        sentence = parse_sentence(_plain(line).split())
         if sentence is None:
             return None
-        (text,) = _texts(tell(sentence)[1], german().vocabulary)
+        (text,) = _texts(sentence_tokens(sentence)[1], german().vocabulary)
         return text
 
     def sample_inputs(self) -> list[str]:
@@ -194,6 +194,6 @@ def _held_out(sentences: Sentences) -> np.ndarray:
     keys = sentences.key()
     product = keys.astype(np.uint64) * np.uint64(2654435761)
     hashed = (product % np.uint64(2**32)) >> np.uint64(8)
-    pictured = [understood(line.split()) for line in PICTURE]
+    pictured = [parse_sentence(line.split()) for line in PICTURE]
     of_picture = [sentence.key() for sentence in pictured if sentence is not None]
     return (hashed % np.uint64(HELD_OUT) == 0) | np.isin(keys, of_picture)

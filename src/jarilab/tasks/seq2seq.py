@@ -19,7 +19,7 @@ from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner, evenly, parts_of, right_padded
 from jarilab.tasks.token_task import TokenTask
 
-AT_ONCE = 256  # held-out examples answered together, those of like length side by side
+AT_ONCE = 256  # held-out examples in a batch, sorted by length
 
 JudgedBy = Literal["bleu", "chrf", "exact_match", "perplexity"]
 
@@ -116,7 +116,7 @@ class PairsTask(TokenTask):
             self._held_out = self._read_held_out()
         return self._held_out
 
-    # What a model and the training loop ask ------------------------------------------------------------------------
+    # For the model and the training loop ---------------------------------------------------------------------------
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class PairsTask(TokenTask):
         keep = ids != PADDING
         return self.tokens(ids, "source", keep=None if bool(keep.all()) else keep, seed=seed)
 
-    # How good it is ------------------------------------------------------------------------------------------------
+    # Evaluation ----------------------------------------------------------------------------------------------------
 
     def group_of(self, source: str, target: str) -> str:
         """Return the group of a held-out pair among `groups`; `all` for none."""
@@ -251,7 +251,7 @@ class PairsTask(TokenTask):
         """Encode a held-out text, cut to the model's maximal length."""
         return self.tokenizers[side].encode(text)[: self._longest]
 
-    # What a person reads and writes ------------------------------------------------------------------------------
+    # Text and answers --------------------------------------------------------------------------------------------
 
     def read(self, line: str) -> list[int]:
         text = line.strip()

@@ -91,9 +91,7 @@ class NumberSequences(PairsTask):
         return self._lines(1, self.size_held_out, self.tested)
 
     def _lines(self, stream: int, count: int, within: range) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows of numbers and their lengths. stream: 0 for training, 1 for held out, with separate random
-        numbers.
-        """
+        """Return rows of numbers and their lengths. stream: of random numbers; 0 for training, 1 for held out."""
         chance = np.random.default_rng([self.data_seed, stream])
         lengths = chance.integers(within.start, within.stop, count)
         return chance.integers(0, self.symbols, (count, within.stop - 1)), lengths

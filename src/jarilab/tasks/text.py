@@ -23,8 +23,8 @@ from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.policies.base import Numbers
 from jarilab.tasks.token_task import TokenTask
 
-AT_ONCE = 64  # windows scored together
-SHOWN = 64  # tokens of an input worth looking at
+AT_ONCE = 64  # windows in a batch
+SHOWN = 64  # largest number of tokens of a sample input
 DIGITS = tuple("0123456789")
 
 
@@ -78,7 +78,7 @@ class Text(TokenTask):
         of_model = {f"model.{name}": value for name, value in options.items()}
         return {f"training.{name}": value for name, value in training.items()} | of_model
 
-    # Its life -----------------------------------------------------------------------------------------------------
+    # Preparation --------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         path = _path("train", self.train)
@@ -131,7 +131,7 @@ class Text(TokenTask):
         assert self._training is not None, "prepare comes first"
         return self._training
 
-    # What a model and the training loop ask ------------------------------------------------------------------------
+    # For the model and the training loop ---------------------------------------------------------------------------
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Text(TokenTask):
         return self.context_length
 
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
-        # Windows begin anywhere, so that no token is always the first of one.
+        # A random offset, so that no token is the first of its window in every epoch.
         offset_B = torch.randint(self.context_length, indices.shape, generator=generator)
         last = max(0, len(self._windows) - self.context_length)
         start_B = (indices * self.context_length + offset_B).clamp(max=last)
@@ -183,7 +183,7 @@ class Text(TokenTask):
             loss += tokens * float(self.loss(learner.scores(batch), batch))
             count += tokens
             ids += batch.labels[batch.labels > END].tolist()
-        # All at once, since a character of several bytes may begin in one batch and end in the next.
+        # Decoded together, since the bytes of one character may lie in two batches.
         characters = len(self._known.decode(ids))
         mean = loss / count
         return {
@@ -199,7 +199,7 @@ class Text(TokenTask):
             self._held_out = self._stream(self.valid) if self.valid else self._split()[1]
         return self._held_out
 
-    # What a person reads and writes ------------------------------------------------------------------------------
+    # Text and answers --------------------------------------------------------------------------------------------
 
     def read(self, line: str) -> list[int]:
         return self._known.encode(line)

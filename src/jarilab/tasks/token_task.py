@@ -112,7 +112,7 @@ class TokenTask(Task):
         labels_BL = ids_BL[:, 1:].masked_fill(is_source_BL, PADDING)
         read_BL = ids_BL[:, :-1]
         tokens = self.tokens(read_BL, "target", keep=read_BL != PADDING, seed=seed)
-        # No token sees the padding, which is behind all of them.
+        # Padding is last, so the causal mask hides it.
         return Batch((replace(tokens, keep=None),), labels_BL)
 
     @final
@@ -138,7 +138,7 @@ class TokenTask(Task):
         keep: Bool[Tensor, "B L"] | None = None,
         documents: Int[Tensor, "B L"] | None = None,
     ) -> Sequences:
-        # A source is read whole; all else may be written token by token.
+        # Only a source is always read as a whole.
         max_new_tokens = None if frame == "source" else self.tokens_read("target")
         return Sequences(ids, frame, keep, documents, max_new_tokens, self.numbers(frame))
 

@@ -23,7 +23,7 @@ from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.seq2seq import JudgedBy, PairsTask, Rows
 
 _ARTIFACTS = ("vocabulary.source.json", "vocabulary.target.json")
-HELD_OUT = 1000  # pairs held out of the training file where no others are given
+HELD_OUT = 1000  # pairs held out of the training files if there is no `valid`
 
 
 @registry.register("translation")
@@ -117,7 +117,7 @@ class Translation(PairsTask):
         source, target = self._in_order(pairs.source, pairs.target)
         training = None if self.valid else torch.from_numpy(np.flatnonzero(~_held_out(source)))
         if self.valid:
-            _ = self.held_out  # a fault in these files comes up before the training
+            _ = self.held_out  # read now, so that errors come before the training
         return _Chosen(source, training), _Chosen(target, training)
 
     def _in_order(self, first: Any, second: Any) -> tuple[Any, Any]:
@@ -162,7 +162,7 @@ class Translation(PairsTask):
         target = self.tokenizers[1]
         if not target.has_unknown(written):
             return self.write(written)
-        # Nothing stands at the end token.
+        # The last piece, of the end token, is empty.
         pieces = [*self.tokenizers[0].pieces(line)[: len(source)], ""]
         texts = []
         for number, at in zip(written, learner.most_attended(source, written), strict=True):
@@ -171,7 +171,7 @@ class Translation(PairsTask):
                 texts.append(pieces[at] if unknown else target.decode([number]))
         return (" " if self.tokenizer == "words" else "").join(texts)
 
-    # What a person reads and writes ------------------------------------------------------------------------------
+    # Text and answers --------------------------------------------------------------------------------------------
 
     @property
     def spelling(self) -> Spelling:

@@ -12,7 +12,6 @@ from jarilab.core.shapes import Int, Tensor
 from jarilab.data.images.fitting import fit, progress_bar
 from jarilab.data.images.image_tokenizer import ImageTokenizer, decibels, measure, train_image_tokenizer
 from jarilab.models.autoencoder import FSQ, Autoencoder, Gumbel
-from jarilab.tasks.base import registry
 
 
 def blobs(numbers: Int[Tensor, " B"]) -> Tensor:
@@ -143,18 +142,6 @@ def test_what_is_no_tokenizer_is_refused(trained: ImageTokenizer, tmp_path: Path
         ImageTokenizer.read(path)
     save_file({"x": torch.zeros(2)}, path, metadata={"codes": '{"options": {"witdh": 8}, "measured": {}}'})
     with pytest.raises(UserError, match="did you mean 'width'"):
-        ImageTokenizer.read(path)
-
-
-VQ_GONE = "the quantizer vq is gone, since fsq gives better images in less time; train with quantizer=fsq; got 'vq'"
-
-
-def test_the_quantizer_that_is_gone_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"captions: quantizer: {VQ_GONE}"):
-        registry.spec("captions:quantizer=vq")
-    path = tmp_path / "codes.safetensors"
-    save_file({"x": torch.zeros(2)}, path, metadata={"codes": '{"options": {"quantizer": "vq"}, "measured": {}}'})
-    with pytest.raises(UserError, match=f"codes.safetensors: quantizer: {VQ_GONE}"):
         ImageTokenizer.read(path)
 
 

@@ -327,7 +327,7 @@ def test_few_held_out_images_are_told_where_nobody_named_them(tmp_path: Path) ->
 
 
 def test_nothing_usable_and_too_few_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="expected things with boxes; got none that can be used"):
+    with pytest.raises(UserError, match="expected objects with boxes; got none that can be used"):
         task(train=tuple(photographs(tmp_path, 1, p0=[5, 5, 0, 0])))
     (tmp_path / "one").mkdir()
     with pytest.raises(UserError, match="1 images are too few to hold some out"):
@@ -451,7 +451,7 @@ def test_a_run_trains_goes_on_and_answers(tmp_path: Path, capsys: pytest.Capture
     capsys.readouterr()
     assert main(["predict", str(tmp_path / "run"), "#0", "--threshold", "1"]) == 0
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "jarilab: #0: nothing found that is sure enough; see --threshold\n")
+    assert (said.out, said.err) == ("", "jarilab: #0: no object is as probable as --threshold; lower it to see more\n")
     assert main(["predict", str(tmp_path / "run"), "#0", "--threshold", "0"]) == 0
     said = capsys.readouterr()
     assert (len(said.out.splitlines()), said.err) == (8, "")

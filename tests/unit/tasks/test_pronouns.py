@@ -11,7 +11,7 @@ from helpers.tasks import training_pairs
 from jarilab.core.errors import UserError
 from jarilab.data.text import END, PADDING
 from jarilab.tasks.base import registry
-from jarilab.tasks.pronoun_sentences import every_sentence, tell, understood
+from jarilab.tasks.pronoun_sentences import every_sentence, parse_sentence, sentence_tokens
 from jarilab.tasks.pronoun_words import ANIMALS, THINGS
 from jarilab.tasks.pronouns import PICTURE, Pronouns, genders_differ, pronoun_of
 
@@ -126,7 +126,7 @@ def test_an_unknown_word_is_told_with_the_nearest(task: Pronouns) -> None:
 
 def test_what_is_held_out_is_never_told_otherwise(task: Pronouns, trained: list[tuple[str, str]]) -> None:
     def meant(english: str) -> tuple[int, ...]:
-        sentence = understood(english.split())
+        sentence = parse_sentence(english.split())
         assert sentence is not None
         return tuple(sentence.key().tolist())
 
@@ -155,7 +155,7 @@ def test_the_ceiling_is_a_count(task: Pronouns) -> None:
     sentences = every_sentence()
     some = sentences[np.flatnonzero((sentences.animal == 3) & (sentences.thing == 5))]
     answers: dict[tuple[int, ...], Counter[tuple[int, ...]]] = defaultdict(Counter)
-    for source, target in zip(*(rows.tolist() for rows in tell(some)), strict=True):
+    for source, target in zip(*(rows.tolist() for rows in sentence_tokens(some)), strict=True):
         answers[tuple(sorted(source))][tuple(target)] += 1
     by_hand = sum(max(counts.values()) for counts in answers.values()) / len(some)
     assert task.ceiling() == pytest.approx({"all": by_hand, "animal": by_hand, "thing": by_hand})

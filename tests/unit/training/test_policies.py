@@ -128,7 +128,7 @@ class Moved:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"training.positions": "randomized:longest=4"}, r"has no room: .* use randomized:longest=5 at least"),
+        ({"training.positions": "randomized:longest=4"}, r"has too few .* use randomized:longest=5 at least"),
         ({"training.positions": "coupling"}, r"use --answers reversed or --answers padded"),
         ({"training.positions": "randomised"}, r"did you mean 'randomized'\?"),
         (
@@ -151,7 +151,7 @@ def test_a_task_without_digits_or_tokens_says_so():
     copies = Experiment.of("copy", settings={"training.positions": "abacus", "task.lines": 9})
     with pytest.raises(UserError, match=r"which tokens of the source are digits is not known here"):
         check_trainable(copies, copies.resolved.build_task())
-    with pytest.raises(UserError, match=r"Digits says itself where its tokens are"):
+    with pytest.raises(UserError, match=r"Digits .* expected the policy sequential; use --positions"):
         Experiment.of("digits", settings={"training.positions": "offset"}).resolved.build_task()
 
 

@@ -122,9 +122,7 @@ class BlockTerm:
         d_q: Float[Tensor, "N Q E"],
         d_k: Float[Tensor, "N K E"],
     ) -> None:
-        """Add the gradients through this term to `d_q` (before the scale) and `d_k`, and those of its leaves to the
-        term.
-        """
+        """Add gradients to `d_q` (before the scale) and `d_k`, and those of the leaves to the term."""
 
     def output(
         self, group: HeadGroup, weights: Float[Tensor, "N Q K"]

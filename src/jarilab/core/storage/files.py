@@ -146,9 +146,7 @@ def write_text(path: Path, text: str | Iterable[str]) -> None:
 
 
 def write_bytes(path: Path, contents: bytes) -> None:
-    """Write bytes atomically: readers see the old file or the new one. Raises UserError if the file cannot be
-    written.
-    """
+    """Write bytes atomically: readers see the old file or the new one. Raises UserError as `write_text`."""
     _write(path, [contents])
 
 

@@ -95,9 +95,7 @@ def answers(
 
 
 def _lengths(ids_BL: Int[Tensor, "B L"], end: int) -> Int[Tensor, " B"]:
-    """Return the number of written tokens, with the end. Padding before the end counts: an untrained model may write
-    it.
-    """
+    """Return the number of tokens up to the end. Padding before it counts: an untrained model may draw it."""
     is_end_BL = ids_BL == end
     before_end_BL = is_end_BL.cumsum(1) - is_end_BL.long() == 0
     return before_end_BL.sum(1)

@@ -136,9 +136,7 @@ class _Search:
         self.ended = both.pick(best_BN)
 
     def _continuations(self, log_RV: Tensor, length: int) -> tuple[Tensor, Hypotheses]:
-        """Return the 2 W most likely continuations of each source, best first, and the hypothesis that each
-        continues.
-        """
+        """Return the hypothesis that each continues, and the 2 W most likely continuations, best first."""
         wanted = 2 * self.beam_size
         batch, hypotheses = self.open.totals.shape
         logs_RN, ids_RN = _likeliest(log_RV, min(wanted, log_RV.shape[1]))

@@ -57,9 +57,7 @@ class Sequences:
 
     @cached_property
     def index(self) -> Tensor:
-        """The index of each token in its document, not counting padding before it: `(L,)` if all rows are equal, else
-        `(B, L)`.
-        """
+        """Index of each token in its document, without padding: `(L,)` if all rows are equal, else `(B, L)`."""
         if self.documents is None and not self._padded_before:
             return torch.arange(self.ids.shape[1], device=self.ids.device)
         before_BL = self._counted.cumsum(1) - self._counted

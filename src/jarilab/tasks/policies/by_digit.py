@@ -47,14 +47,13 @@ def _significance(sequences: Sequences) -> Int[Tensor, "B L"]:
     if numbers.ones_first:
         return index_BL
     if numbers.width is not None:
-        # A model may write more digits than there are.
+        # A model may write more digits than the width.
         return (numbers.width - 1 - index_BL).clamp_min(0)
     if sequences.max_new_tokens is None:
         return _digits_behind(sequences)
     raise UserError(
-        "coupling gives digits of equal significance one place, and of an answer that is written from its first digit "
-        "on nobody knows yet how many follow: expected answers from the ones up or of one width, got plain ones; use "
-        "--answers reversed or --answers padded"
+        "coupling gives digits of equal significance one position: expected answers from the ones up or of one width, "
+        "got plain ones, whose length is unknown while they are written; use --answers reversed or --answers padded"
     )
 
 

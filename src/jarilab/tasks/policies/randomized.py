@@ -50,7 +50,7 @@ class Randomized(PositionPolicy):
         else:
             count_BL = torch.full_like(sequences.ids, sequences.max_new_tokens)
         middle_BL = (2 * sequences.index + 1) * self.longest // (2 * count_BL.clamp_min(1))
-        # Padding behind a text is a token more than was counted.
+        # `count` omits padding, so its index may lie beyond.
         return middle_BL.clamp_max(self.longest - 1)
 
     def _drawn(
@@ -60,7 +60,7 @@ class Randomized(PositionPolicy):
         generator = generator_for(seed, frame)
         chance_PN = torch.rand(len(counts_P), self.longest, generator=generator)
         count = min(length, self.longest)
-        # The places of the largest of equally distributed numbers are a set like any other.
+        # The indices of the largest of independent, equally distributed numbers are a random subset.
         chosen_PL = chance_PN.topk(count).indices
         behind_PL = torch.arange(count) >= counts_P.cpu().unsqueeze(1)
         sorted_PL = chosen_PL.masked_fill(behind_PL, self.longest - 1).sort(1).values
@@ -69,8 +69,8 @@ class Randomized(PositionPolicy):
     def reach(self, longest: int) -> int:
         if longest > self.longest:
             raise UserError(
-                f"randomized:longest={self.longest} has no room: expected as many places as there are tokens, up "
-                f"to {longest}; use randomized:longest={longest} at least, a few times as many to draw from"
+                f"randomized:longest={self.longest} has too few positions: expected one for each token, up to "
+                f"{longest}; use randomized:longest={longest} at least, a few times as many to draw from"
             )
         return self.longest
 

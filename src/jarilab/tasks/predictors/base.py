@@ -26,7 +26,7 @@ from jarilab.tasks.predictors.learner import ModelLearner, evaluating
 
 registry = Registry("predictor", "jarilab.tasks.predictors")
 
-NOTHING_SAID = -1
+NO_LABEL = -1
 """The label of positions without an answer."""
 AT_ONCE = 256
 """Sources in a batch."""
@@ -144,10 +144,7 @@ class Intervention(Protocol):
 
 @registry.base
 class Predictor(ABC):
-    """Answers of a trained model to the inputs of its task.
-
-    Raises UserError naming a method that the model lacks.
-    """
+    """Answers of a trained model to the inputs of its task. Raises UserError if the model lacks a method of `needs`."""
 
     needs: ClassVar[type | None] = None
     """The protocol of `jarilab.models.base` that a model must follow; None for any model."""
@@ -251,7 +248,7 @@ def expected_of(task: Any, line: str) -> str | None:
 
 def next_tokens(ids_1L: Int[Tensor, "1 L"]) -> Int[Tensor, "1 L"]:
     """Return the token after each token of a sequence; nothing after the last."""
-    nothing = torch.full_like(ids_1L[:, :1], NOTHING_SAID)
+    nothing = torch.full_like(ids_1L[:, :1], NO_LABEL)
     return torch.cat((ids_1L[:, 1:], nothing), 1)
 
 

@@ -74,10 +74,10 @@ class ClassPredictor(Predictor):
             answers[source.number] = [self._answer(source, n, one, several) for n, one in best]
         return answers
 
-    def _answer(self, source: Source, rank: int, found: Any, ranked: bool) -> Answer:
-        name = self.task.classes[found.number]
-        log = math.log(max(found.probability, SMALLEST))
-        # A tensor's float32, as everything that is scored.
+    def _answer(self, source: Source, rank: int, label: Any, ranked: bool) -> Answer:
+        name = self.task.classes[label.number]
+        log = math.log(max(label.probability, SMALLEST))
+        # Through float32, as the scores of other predictors.
         probability = float(torch.tensor([log]).exp())
         tokens = ((name, probability),)
         line = source.text.strip()

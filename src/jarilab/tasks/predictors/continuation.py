@@ -106,7 +106,7 @@ class ContinuationPredictor(Predictor):
         "temperature": 1000,
         "repetition_penalty": 1000,
     }
-    reported = False  # it goes on without an answer, which a report shows its maps behind
+    reported = False  # a report shows maps of answers, and a continuation has none
     continues = True
 
     def predict(
@@ -184,9 +184,8 @@ def _certain_pieces(
     task: Any, prompt: Sequence[int], numbers: Iterable[int], stop: Sequence[str]
 ) -> Iterator[str]:
     """Yield text as soon as it is certain: whole characters, and nothing that may begin a stop text."""
-    written = list(
-        prompt
-    )  # where words are put together with spaces, one stands between the prompt and the first
+    # The prompt is decoded too: words are joined with spaces, also the first new word.
+    written = list(prompt)
     begun = len(task.write(written))
     yielded = 0
     waiting = max((len(text) for text in stop), default=1) - 1

@@ -34,23 +34,21 @@ from jarilab.tasks.predictors.base import (
 )
 from jarilab.tasks.predictors.classes import check_patches, image_sequence
 
-SURE = 0.5
+DEFAULT_THRESHOLD = 0.5
 """Probability from which an object counts as detected."""
 NOTHING = "nothing"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionOptions:
-    """threshold: probability from which an object counts as detected. draw: a PNG file to write, one image with its
-    boxes.
-    """
+    """Options of detection. threshold: minimal probability of an object. draw: PNG file to write, with boxes."""
 
-    threshold: Annotated[float, Ge(0), Le(1)] = SURE
+    threshold: Annotated[float, Ge(0), Le(1)] = DEFAULT_THRESHOLD
     draw: str | None = None
 
 
 @dataclass(frozen=True)
-class FoundObject:
+class DetectedObject:
     """An object in an image. box: left, top, right, bottom in pixels of the file."""
 
     label: str
@@ -68,22 +66,22 @@ class DetectionResult(Prediction):
     """The objects of one image, most probable first, or the error."""
 
     input: str
-    objects: tuple[FoundObject, ...] = ()
+    objects: tuple[DetectedObject, ...] = ()
     error: str | None = None
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
 
     def text(self) -> Iterator[str]:
-        for found in self.objects:
-            yield f"{self.input}\t{found}\n"
+        for detected in self.objects:
+            yield f"{self.input}\t{detected}\n"
 
     @property
     def messages(self) -> list[str]:
         if self.error is not None:
             return [self.error]
         if not self.objects:
-            return [f"{self.input}: nothing found that is sure enough; see --threshold"]
+            return [f"{self.input}: no object is as probable as --threshold; lower it to see more"]
         return []
 
 
@@ -121,17 +119,17 @@ class DetectionPredictor(Predictor):
 
     @torch.no_grad()
     def _result(self, source: Source, threshold: float) -> DetectionResult:
-        sure = [
-            FoundObject(self.task.classes[found.number], found.probability, found.box)
-            for found in self._found(source.read)
-            if found.probability >= threshold and found.box is not None
+        objects = [
+            DetectedObject(self.task.classes[label.number], label.probability, label.box)
+            for label in self._labels(source.read)
+            if label.probability >= threshold and label.box is not None
         ]
-        return DetectionResult(source.text, tuple(sure))
+        return DetectionResult(source.text, tuple(objects))
 
-    def _found(self, image: Any) -> list[Any]:
-        """Return the detections of an image, most probable first."""
-        (found,) = self.task.interpret(self.says(self.task.sources([image])), [image])
-        return found
+    def _labels(self, image: Any) -> list[Any]:
+        """Return the `ImageLabel` of each query, most probable first."""
+        (labels,) = self.task.interpret(self.says(self.task.sources([image])), [image])
+        return labels
 
     def _check_draw(self, out: str, sources: Sequence[str | UserError]) -> None:
         if len(sources) != 1:
@@ -142,8 +140,10 @@ class DetectionPredictor(Predictor):
         """Write the image with its detected boxes."""
         held_out = source.text.startswith(HELD_OUT)
         pixels = source.read.pixels if held_out else read_image(Path(source.text), 3)
-        named = [(found.box, f"{found.label} {found.probability:.0%}") for found in result.objects]
-        write_bytes(Path(out), drawing.png(drawing.boxes(pixels, named)))
+        labelled_boxes = [
+            (each.box, f"{each.label} {each.probability:.0%}") for each in result.objects
+        ]
+        write_bytes(Path(out), drawing.png(drawing.boxes(pixels, labelled_boxes)))
 
     @torch.no_grad()
     def trace(self, line: str, most: int) -> Trace:
@@ -163,7 +163,8 @@ class DetectionPredictor(Predictor):
 
     def _answer(self, source: Any) -> str:
         """Return the classes of all detections, in the classes' order."""
-        numbers = [one.number for one in self._found(source) if one.probability >= SURE]
+        labels = self._labels(source)
+        numbers = [label.number for label in labels if label.probability >= DEFAULT_THRESHOLD]
         return ", ".join(self.names(sorted(numbers)))
 
     def _expected(self, line: str) -> str | None:

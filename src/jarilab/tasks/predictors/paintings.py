@@ -105,9 +105,7 @@ class Reconstruction(Prediction):
 @registry.register("paintings")
 @final
 class PaintingPredictor(Predictor):
-    """Predictor of the task `captions`: generates images for captions, and reconstructs images such as files or
-    `#5`.
-    """
+    """Predictor of the task `captions`: generates images for captions, and reconstructs images."""
 
     needs = Paints
     options = PaintingOptions

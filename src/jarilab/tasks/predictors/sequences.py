@@ -19,7 +19,7 @@ from jarilab.models.decoding.hypotheses import Hypothesis
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.predictors.base import (
     AT_ONCE,
-    NOTHING_SAID,
+    NO_LABEL,
     SHOWN,
     Intervention,
     Prediction,
@@ -86,7 +86,7 @@ class Answer(Prediction):
         return {**record, "source": list(self.source), "alignment": list(map(list, self.alignment))}
 
     def text(self) -> Iterator[str]:
-        # A line that cannot be answered is an empty line, so that answers stay beside their questions.
+        # An error gives an empty line, so that line n answers input n.
         answer = self.answer or ""
         if self.alignment is not None:
             links = " ".join(f"{source}-{target}" for source, target in self.alignment)
@@ -136,7 +136,7 @@ class SequencePredictor(Predictor):
     def _answers(
         self, sources: Sequence[Source], options: SequenceOptions, linking: Linking | None
     ) -> dict[int, list[Answer]]:
-        # Lines of like length together: none waits for a much longer one, and little is padded.
+        # Similar lengths share a batch, so that little is padded and no short answer waits for a long one.
         by_length = sorted(sources, key=lambda source: len(source.read))
         answers: dict[int, list[Answer]] = {}
         for some in chunks(by_length, max(1, AT_ONCE // max(1, options.beam_size))):
@@ -230,7 +230,7 @@ class SequencePredictor(Predictor):
         writer: Any = self.model
         places = intervention.places
         if "target" in places:
-            self._check_dealt(places["target"].how)
+            self._check_movable(places["target"].how)
             writer = MovedModel(self.model, places["target"], len(trace.labels))
         batch = self.task.sources([trace.read])
         if self.source_frame in places:
@@ -240,12 +240,12 @@ class SequencePredictor(Predictor):
             learner = ModelLearner(self.model, self.task)
             return self.task.answer(learner, trace.line, trace.read, ids)
 
-    def _check_dealt(self, how: str) -> None:
+    def _check_movable(self, how: str) -> None:
         """Raises UserError for positions that are needed before they are known."""
         if how == "shuffle" and not self.task.policy.plain:
             raise UserError(
-                "the places of an answer are known as it is written, and are no 0, 1, 2, ... that could be dealt out "
-                f"before: cannot {how} them; shift or stretch them, or shuffle those of the source"
+                "the positions of an answer are known only while it is written, except for --positions sequential: "
+                f"cannot {how} them; shift or stretch them, or shuffle those of the source"
             )
 
 
@@ -279,18 +279,18 @@ class PromptedPredictor(SequencePredictor):
     ) -> tuple[dict[str, TracedSequence], list[int], Int[Tensor, "1 L"]]:
         (tokens,) = inputs
         read = tokens.ids[0].tolist()
-        # Nothing is said behind the tokens of the source but what comes next in it.
+        # The label of a source token is the token after it; effects are measured on the answer alone.
         before = len(read) - len(answer)
         labels = [*read[1 : before + 1], *answer]
-        unsaid = torch.full((1, before), NOTHING_SAID)
-        written = torch.cat((unsaid, torch.tensor([answer])), 1)
+        no_labels = torch.full((1, before), NO_LABEL)
+        written = torch.cat((no_labels, torch.tensor([answer])), 1)
         return {"target": TracedSequence(self.names(read))}, labels, written
 
-    def _check_dealt(self, how: str) -> None:
+    def _check_movable(self, how: str) -> None:
         if how == "shuffle":
             raise UserError(
-                "the places of an answer are known as it is written, behind those of the source, and cannot be dealt "
-                "out among both before; shift or stretch them"
+                "the positions of an answer are known only while it is written: expected a shift or a stretch of the "
+                "positions, got shuffle; shift or stretch them"
             )
 
     def text_of_page(self) -> dict[str, Any] | None:

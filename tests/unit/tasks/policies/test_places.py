@@ -72,7 +72,7 @@ def test_randomized_places_are_evenly_spread_outside_training():
 
 
 def test_randomized_without_room_says_how_much_is_needed():
-    with pytest.raises(UserError, match=r"longest=3 has no room: .* up to 4; use randomized:longest=4"):
+    with pytest.raises(UserError, match=r"longest=3 has too few .* up to 4; use randomized:longest=4"):
         placed("randomized:longest=3", sequences("1234"), seed=1)
     with pytest.raises(UserError, match=r"up to 9; use randomized:longest=9"):
         build("randomized:longest=8").reach(9)
@@ -107,7 +107,7 @@ def test_coupling_moves_source_and_target_of_an_example_alike():
 
 
 def test_coupling_refuses_numbers_whose_length_is_not_known_yet():
-    with pytest.raises(UserError, match=r"nobody knows yet how many follow: .* use --answers reversed or"):
+    with pytest.raises(UserError, match=r"expected answers from .* use --answers reversed or"):
         placed("coupling", sequences("=366", max_new_tokens=9))
 
 
