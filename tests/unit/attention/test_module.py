@@ -62,20 +62,20 @@ def test_values_may_be_wider_than_keys(spec):
 
 
 @pytest.mark.parametrize(
-    ("width", "heads", "told"),
+    ("width", "heads", "message"),
     [
         (10, 4, "d_model must be divisible by n_heads; got d_model=10, n_heads=4; use d_model=8 or 12"),
         (3, 4, "d_model must be divisible by n_heads; got d_model=3, n_heads=4; use d_model=4"),
         (0, 4, "d_model and n_heads must be 1 or more, got d_model=0 and n_heads=4"),
     ],
 )
-def test_a_width_that_the_heads_do_not_divide(width, heads, told):
-    with pytest.raises(UserError, match=f"^{told}$"):
+def test_a_width_that_the_heads_do_not_divide(width, heads, message):
+    with pytest.raises(UserError, match=f"^{message}$"):
         Attention(width, heads)
 
 
 @pytest.mark.parametrize(
-    ("width", "heads", "spec", "told"),
+    ("width", "heads", "spec", "message"),
     [
         (
             60,
@@ -94,8 +94,8 @@ def test_a_width_that_the_heads_do_not_divide(width, heads, told):
         (2, 2, "rotary:fraction=0.9", "rotary needs an even head width; got 1 (d_model=2, n_heads=2); use d_model=4"),
     ],
 )
-def test_rotary_needs_pairs(width, heads, spec, told):
-    with pytest.raises(UserError, match=f"^{re.escape(told)}$"):
+def test_rotary_needs_pairs(width, heads, spec, message):
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         Attention(width, heads, encoding=spec)
 
 
@@ -190,8 +190,8 @@ def test_an_encoding_of_the_input_is_refused_by_a_lone_attention(spec):
 
 @pytest.mark.parametrize("spec", ["sinusoidal", "learned"])
 def test_an_encoding_of_the_input_is_refused_in_cross_attention(spec):
-    told = f"^{spec} cannot be the encoding of cross-attention; use it in the encoder and the decoder$"
-    with pytest.raises(UserError, match=told):
+    message = f"^{spec} cannot be the encoding of cross-attention; use it in the encoder and the decoder$"
+    with pytest.raises(UserError, match=message):
         Decoder(WIDTH, HEADS, cross_encoding=spec)
 
 
@@ -269,12 +269,12 @@ def test_inject_in_cross_attention_places_each_side_by_its_own_positions():
 def test_hooks_of_ones_own_carry_a_decoder_with_cross_attention_and_cache(spec, norm):
     decoder = started(Decoder(WIDTH, HEADS, encoding=spec, cross_encoding=spec, norm=norm))
     x, memory = randn(2, 6), randn(2, 4)
-    whole = decoder(x, memory, positions=Positions.sequence(6, 300, frame="target"))
+    at_once = decoder(x, memory, positions=Positions.sequence(6, 300, frame="target"))
     cache, steps = KVCache(2), []
     for start, stop in ((0, 1), (1, 2), (2, 5), (5, 6)):
         places = Positions.sequence(stop - start, 300 + start, frame="target")
         steps.append(decoder(x[:, start:stop], memory, positions=places, cache=cache))
-    torch.testing.assert_close(torch.cat(steps, 1), whole)
+    torch.testing.assert_close(torch.cat(steps, 1), at_once)
 
 
 @pytest.mark.parametrize("spec", [WAVE, STEPS], ids=["Wave", "Steps"])
@@ -328,8 +328,8 @@ def test_every_layer_uses_the_tables_it_owns():
         encoder(randn(1, 4))
     for site in tape.sites:
         call = tape.recorded(site).call
-        own = encoder.encoding.parts[0][int(site[-1])]
-        assert call.geometry.encoding is own
+        expected = encoder.encoding.parts[0][int(site[-1])]
+        assert call.geometry.encoding is expected
     first, second = (tape.recorded(site).call for site in tape.sites)
     assert not torch.allclose(
         first.geometry.encoding.terms(first.q, first.k, first.geometry.relation),
@@ -409,13 +409,13 @@ def test_unscaled_scores_are_larger_by_the_root_of_the_head_width(spec, kernel):
         divided(x)
     with record(plain) as undivided:
         y = plain(x)
-    ours, theirs = undivided.recorded("attention").call, tape.recorded("attention").call
-    parts, whole = summands(ours), summands(theirs)
-    torch.testing.assert_close(parts.scaled, whole.scaled * (WIDTH // HEADS) ** 0.5)
-    if whole.bias is not None:
-        torch.testing.assert_close(parts.bias, whole.bias)
+    unscaled_call, scaled_call = undivided.recorded("attention").call, tape.recorded("attention").call
+    unscaled, scaled = summands(unscaled_call), summands(scaled_call)
+    torch.testing.assert_close(unscaled.scaled, scaled.scaled * (WIDTH // HEADS) ** 0.5)
+    if scaled.bias is not None:
+        torch.testing.assert_close(unscaled.bias, scaled.bias)
     assert undivided.trust("attention").rebuild_error < 1e-5
-    torch.testing.assert_close(undivided.recorded("attention").output, output(ours))
+    torch.testing.assert_close(undivided.recorded("attention").output, output(unscaled_call))
     assert y.isfinite().all()
 
 

@@ -135,7 +135,7 @@ def test_half_alike_is_not_near():
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "message"),
     [
         ("rotery", r"^unknown encoding 'rotery'; did you mean 'rotary'\? Known: alibi, "),
         ("rotary:bse=3", r"^rotary has no option 'bse'; did you mean 'base'\? Options: base, fraction, pairing$"),
@@ -149,8 +149,8 @@ def test_half_alike_is_not_near():
         ("nowhere.py:Mine", r"^no file nowhere.py to take the encoding from; write the path as seen from /"),
     ],
 )
-def test_a_mistake_in_a_spec_is_told(typed, told):
-    with pytest.raises(UserError, match=told):
+def test_a_mistake_in_a_spec_is_told(typed, message):
+    with pytest.raises(UserError, match=message):
         encodings.spec(typed)
 
 
@@ -178,7 +178,7 @@ def test_a_file_with_one_encoding_needs_no_class(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("classes", "told"),
+    ("classes", "message"),
     [
         (
             "class A(Encoding): pass\nclass B(Encoding): pass",
@@ -190,11 +190,11 @@ def test_a_file_with_one_encoding_needs_no_class(tmp_path):
         ),
     ],
 )
-def test_a_file_of_which_the_class_is_not_clear(tmp_path, classes, told):
+def test_a_file_of_which_the_class_is_not_clear(tmp_path, classes, message):
     path = tmp_path / "several.py"
     trust_code(path)
     path.write_text(f"from jarilab.encodings.base import Encoding\n{classes}\n")
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         encodings.spec(str(path))
 
 

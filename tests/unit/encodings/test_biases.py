@@ -136,8 +136,8 @@ def uncounted(places):
 def test_bias_by_distance_equals_the_bias_of_pairs(spec):
     encoding = randomise(encoding_of(spec).double())
     results = []
-    whole, far = Positions.sequence(12), Positions.sequence(12, 40)
-    for q_pos, k_pos in ((far, whole), (uncounted(far), uncounted(whole))):
+    near, far = Positions.sequence(12), Positions.sequence(12, 40)
+    for q_pos, k_pos in ((far, near), (uncounted(far), uncounted(near))):
         # Whole distances are looked up, others not.
         bias = bias_by_distance(q_pos, k_pos, encoding._bias_of)
         towards = torch.randn(bias.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -182,10 +182,10 @@ def test_distance_between_frames_is_that_of_the_positions(spec):
         between = geometry_of(encoding, target, source).bias[0]
         within = encoding_of(spec)
         within.load_state_dict(encoding.state_dict())
-        whole = within.bias(places(12), places(12))
+        bias = within.bias(places(12), places(12))
     # Query n stands where key n + 3 does.
-    torch.testing.assert_close(between, whole[:, 3:8, :7])
-    assert not torch.allclose(between, whole[:, :5, :7], atol=1e-3)
+    torch.testing.assert_close(between, bias[:, 3:8, :7])
+    assert not torch.allclose(between, bias[:, :5, :7], atol=1e-3)
 
 
 @pytest.mark.parametrize("spec", BETWEEN_FRAMES)

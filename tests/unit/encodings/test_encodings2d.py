@@ -103,10 +103,10 @@ def test_a_transposed_image_gives_other_outputs(spec):
 def test_learned_vectors_are_interpolated(layout):
     encoding = build(f"learned2d:rows=4,columns=5,layout={layout}", SITE)
     x_BLD, grid = torch.zeros(1, 20, 48), Positions.grid(4, 5)
-    whole = encoding.embed(x_BLD, grid).view(4, 5, 48)
+    vectors = encoding.embed(x_BLD, grid).view(4, 5, 48)
     at = Positions(torch.tensor([[1.0, 2.0], [1.5, 2.0], [1.0, 2.25], [-0.5, 4.4]]), torch.arange(4), grid.axes)
     got = encoding.embed(x_BLD[:, :4], at)[0]
-    wanted = [whole[1, 2], whole[1:3, 2].mean(0), 0.75 * whole[1, 2] + 0.25 * whole[1, 3], whole[0, 4]]
+    wanted = [vectors[1, 2], vectors[1:3, 2].mean(0), 0.75 * vectors[1, 2] + 0.25 * vectors[1, 3], vectors[0, 4]]
     torch.testing.assert_close(got, torch.stack(wanted))
 
 

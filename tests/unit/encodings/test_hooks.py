@@ -132,8 +132,8 @@ def test_cached_keys_are_rotated_again_if_the_rotation_depends_on_all_keys():
         here = pos.slice(step, step + 1)
         geometry = geometry_of(encoding, here, pos.slice(0, step + 1), new_k_pos=here)
         attention(x_BLD[:, step : step + 1], geometry=geometry, cache=cache)
-    whole = attention.key(x_BLD).unflatten(-1, (3, -1)).transpose(1, 2)
-    torch.testing.assert_close(recorded[-1].k, 4 * whole)
+    keys = attention.key(x_BLD).unflatten(-1, (3, -1)).transpose(1, 2)
+    torch.testing.assert_close(recorded[-1].k, 4 * keys)
 
 
 @pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])

@@ -83,9 +83,9 @@ def test_ntk_slows_the_slowest_pair_by_the_factor_but_not_the_fastest():
     at = torch.tensor([[500]])
     there = Positions(at, torch.arange(1))
     nearer = Positions(at / 4, torch.arange(1))
-    rotated, whole, quarter = rotate("rotary_ntk", x, there), rotate("rotary", x, there), rotate("rotary", x, nearer)
+    rotated, plain, quarter = rotate("rotary_ntk", x, there), rotate("rotary", x, there), rotate("rotary", x, nearer)
     fastest, slowest = [0, HEAD_WIDTH // 2], [HEAD_WIDTH // 2 - 1, HEAD_WIDTH - 1]
-    torch.testing.assert_close(rotated[..., fastest], whole[..., fastest], **CLOSE)
+    torch.testing.assert_close(rotated[..., fastest], plain[..., fastest], **CLOSE)
     torch.testing.assert_close(rotated[..., slowest], quarter[..., slowest], **CLOSE)
 
 
@@ -174,8 +174,8 @@ def test_cached_keys_are_rotated_again_beyond_the_trained_length(spec):
     for number in range(14):
         pos = Positions.sequence(1, number)
         rotated = model.step(NoPrompt(), ids[:, number : number + 1], pos, cache)
-    whole = model.step(NoPrompt(), ids, Positions.sequence(14), None)
-    torch.testing.assert_close(rotated[:, -1], whole[:, -1], rtol=0, atol=1e-9)
+    at_once = model.step(NoPrompt(), ids, Positions.sequence(14), None)
+    torch.testing.assert_close(rotated[:, -1], at_once[:, -1], rtol=0, atol=1e-9)
 
 
 # YaRN's temperature (trap 25) ----------------------------------------------------------------------------------------

@@ -199,10 +199,10 @@ def test_trap_08_stepwise_decoding_with_a_cache_equals_the_full_forward(spec):
 @pytest.mark.parametrize("spec", [*BIASES, "fire", "fire:length=9"])
 def test_trap_09_a_shorter_step_after_a_longer_call_has_its_own_row(spec):
     encoding = encoding_of(spec, causal=True)
-    whole_HQK = encoding.bias(far(9), far(9))
+    all_HQK = encoding.bias(far(9), far(9))
     last_HQK = encoding.bias(far(1, FAR + 6), far(7))
-    torch.testing.assert_close(last_HQK, whole_HQK[:, 6:7, :7], rtol=0, atol=1e-6)
-    assert not torch.allclose(last_HQK, whole_HQK[:, :1, :7], atol=1e-4), "the first row would have done"
+    torch.testing.assert_close(last_HQK, all_HQK[:, 6:7, :7], rtol=0, atol=1e-6)
+    assert not torch.allclose(last_HQK, all_HQK[:, :1, :7], atol=1e-4), "the first row would have done"
 
 
 @pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])
@@ -388,20 +388,20 @@ def test_trap_21_positions_run_along_the_length(spec):
 
 @some_encodings
 def test_trap_22_token_embeddings_have_unit_variance_with_any_encoding(spec):
-    seen = ids(20, 50)
-    tokens = model_of(spec).source_embedding(seen)
+    token_ids = ids(20, 50)
+    tokens = model_of(spec).source_embedding(token_ids)
     assert tokens.square().mean().sqrt().item() == pytest.approx(1.0, rel=0.1)
-    assert torch.equal(tokens, model_of("none").source_embedding(seen))
+    assert torch.equal(tokens, model_of("none").source_embedding(token_ids))
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 def test_trap_23_partial_rotary_keeps_the_other_components(pairing):
     partial = encoding_of(f"rotary:fraction=0.5,pairing={pairing}", d_model=32)
-    whole = encoding_of(f"rotary:pairing={pairing}", d_model=16)  # a head as wide as the part that turns
+    full = encoding_of(f"rotary:pairing={pairing}", d_model=16)  # a head as wide as the part that turns
     x = torch.randn(1, HEADS, 4, 16)
     turned = partial.rotate(x, partial.rotation(far(4)))
     assert torch.equal(turned[..., 8:], x[..., 8:])
-    torch.testing.assert_close(turned[..., :8], whole.rotate(x[..., :8], whole.rotation(far(4))))
+    torch.testing.assert_close(turned[..., :8], full.rotate(x[..., :8], full.rotation(far(4))))
 
 
 def test_trap_26_all_layers_are_rotated_and_the_model_lists_them():
@@ -509,17 +509,17 @@ def test_trap_34_a_mask_and_the_causal_rule_reach_the_fused_kernel(backend):
 
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "uncached"])
 def test_trap_35_every_generated_token_gets_the_next_position(cached):
-    model, seen = model_of("rotary"), []
+    model, calls = model_of("rotary"), []
     step = model.step
 
     def spy(state, ids, positions, cache):
-        seen.append((positions.frame, positions.index().tolist(), positions.order.tolist()))
+        calls.append((positions.frame, positions.index().tolist(), positions.order.tolist()))
         return step(state, ids, positions, cache)
 
     model.step = spy
     greedy(model, Tokens.of(ids(2, 7), "source"), first=1, end=-1, padding=0, longest=4, cached=cached)
     rows = [[i] if cached else list(range(i + 1)) for i in range(4)]
-    assert seen == [("target", row, row) for row in rows]
+    assert calls == [("target", row, row) for row in rows]
 
 
 def test_trap_36_values_are_not_rotated():
@@ -632,10 +632,10 @@ def test_image_trap_06_rows_of_rollout_sum_to_1():
 
 def test_image_trap_07_fused_calls_are_recorded(monkeypatch):
     """In other libraries the fused path skips the module that the hook is on, and nothing is collected."""
-    seen, fused = [], functional.scaled_dot_product_attention
-    monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda *a, **k: seen.append(1) or fused(*a, **k))
+    calls, fused = [], functional.scaled_dot_product_attention
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or fused(*a, **k))
     tape, _ = taped(model_of("none", kernel="fused"), ids(1, 7), ids(1, 5))
-    assert len(seen) == len(tape.sites) == 6
+    assert len(calls) == len(tape.sites) == 6
     assert set(tape.kernels().values()) == {"fused"}
 
 

@@ -121,17 +121,17 @@ def ids_of(length: int, seed: int = 1) -> Tensor:
     return torch.randint(3, WORDS, (2, length), generator=torch.Generator().manual_seed(seed))
 
 
-def outputs(name: str, theirs: nn.Module, ours: nn.Module) -> tuple[Tensor, Tensor]:
+def outputs(name: str, original: nn.Module, copy: nn.Module) -> tuple[Tensor, Tensor]:
     """The outputs of both for the same input."""
     if name.startswith("vit"):
         pixels = torch.randn(2, 3, 12, 8, generator=torch.Generator().manual_seed(1))
-        return theirs(pixels).logits, ours(pixels)
+        return original(pixels).logits, copy(pixels)
     if name in TRANSLATORS:
         source, target = ids_of(LONG), ids_of(SHORT, 2)
-        return theirs(input_ids=source, decoder_input_ids=target).logits, ours(source, target)
-    outputs = theirs(ids_of(LONG))
+        return original(input_ids=source, decoder_input_ids=target).logits, copy(source, target)
+    outputs = original(ids_of(LONG))
     scores = outputs.last_hidden_state if name == "bert" else outputs.logits
-    return scores, ours(ids_of(LONG))
+    return scores, copy(ids_of(LONG))
 
 
 def apart(one: Tensor, other: Tensor) -> float:
@@ -144,15 +144,15 @@ def apart(one: Tensor, other: Tensor) -> float:
 )
 @torch.no_grad()
 def test_the_copy_computes_the_same_and_every_weight_matters(name: str, folder_of: Callable[[str], Path]) -> None:
-    theirs, ours = both(folder_of(name))
-    expected, got = outputs(name, theirs, ours)
+    original, copy = both(folder_of(name))
+    expected, got = outputs(name, original, copy)
     assert apart(expected, got) <= 1e-5
-    for path, parameter in ours.named_parameters():
+    for path, parameter in copy.named_parameters():
         if path.endswith("key.bias"):
             continue  # the same for all keys, so that no weight changes where nothing turns it
         before = parameter.clone()
         parameter.add_(0.1 * torch.randn_like(parameter))
-        assert apart(expected, outputs(name, theirs, ours)[1]) > 1e-5, f"{path} could be anything"
+        assert apart(expected, outputs(name, original, copy)[1]) > 1e-5, f"{path} could be anything"
         parameter.copy_(before)
 
 
@@ -163,19 +163,19 @@ def test_every_family_is_tested() -> None:
 @pytest.mark.parametrize("name", ["t5_gated", "marian", "bert_words"])
 @torch.no_grad()
 def test_right_padding_is_hidden(name: str, folder_of: Callable[[str], Path]) -> None:
-    theirs, ours = both(folder_of(name))
+    original, copy = both(folder_of(name))
     ids, keep = ids_of(LONG), torch.ones(2, LONG, dtype=torch.bool)
     keep[1, 6:] = False
     tokens = jarilab.Tokens(ids, jarilab.Positions.sequence(LONG), keep)
     if name in READERS:
-        padded = theirs(ids, attention_mask=keep.long())
+        padded = original(ids, attention_mask=keep.long())
         expected = (padded.last_hidden_state if name == "bert" else padded.logits)[keep]
-        got = ours(tokens)[keep]
-        unpadded = ours(ids)[keep]
+        got = copy(tokens)[keep]
+        unpadded = copy(ids)[keep]
     else:
         target = ids_of(SHORT, 2)
-        expected = theirs(input_ids=ids, attention_mask=keep.long(), decoder_input_ids=target).logits
-        got, unpadded = ours(tokens, target), ours(ids, target)
+        expected = original(input_ids=ids, attention_mask=keep.long(), decoder_input_ids=target).logits
+        got, unpadded = copy(tokens, target), copy(ids, target)
     assert apart(expected, got) <= 1e-5
     assert apart(expected, unpadded) > 1e-3
 
@@ -183,21 +183,21 @@ def test_right_padding_is_hidden(name: str, folder_of: Callable[[str], Path]) ->
 @pytest.mark.parametrize("name", ["gpt2", "mistral"])
 @torch.no_grad()
 def test_left_padding_and_caches_generate_the_same(name: str, folder_of: Callable[[str], Path]) -> None:
-    theirs, ours = both(folder_of(name))
+    original, copy = both(folder_of(name))
     ids, keep = ids_of(SHORT), torch.ones(2, SHORT, dtype=torch.bool)
     keep[1, :2] = False
-    written = theirs.generate(ids, attention_mask=keep.long(), max_new_tokens=6, do_sample=False, num_beams=1)
+    written = original.generate(ids, attention_mask=keep.long(), max_new_tokens=6, do_sample=False, num_beams=1)
     written = nn.functional.pad(written, (0, SHORT + 6 - written.shape[1]))
     for cached in (True, False):
         prompt = jarilab.Tokens(ids[:, :-1], jarilab.Positions.from_mask(keep[:, :-1]), keep[:, :-1])
         after = jarilab.positions_after(prompt)
-        state, cache = ours.start(prompt), ours.new_cache() if cached else None
+        state, cache = copy.start(prompt), copy.new_cache() if cached else None
         rows = torch.arange(2)
         generated = ids[:, -1:]
         for step in range(6):
             new = generated[:, -1:] if cached and step else generated
             start = generated.shape[1] - new.shape[1]
-            scores = ours.step(state, new, after(generated, start, rows), cache)
+            scores = copy.step(state, new, after(generated, start, rows), cache)
             generated = torch.cat((generated, scores[:, -1].argmax(-1, keepdim=True)), 1)
         for row in range(2):
             expected = written[row, SHORT:].tolist()
@@ -207,20 +207,20 @@ def test_left_padding_and_caches_generate_the_same(name: str, folder_of: Callabl
 
 @pytest.mark.parametrize("name", ["llama", "t5_gated", "bert_words", "vit"])
 def test_the_copy_trains_and_is_recorded(name: str, folder_of: Callable[[str], Path]) -> None:
-    theirs, ours = both(folder_of(name))
-    with jarilab.record(ours) as tape:
-        _, got = outputs(name, theirs, ours)
+    original, copy = both(folder_of(name))
+    with jarilab.record(copy) as tape:
+        _, got = outputs(name, original, copy)
     assert all(max(astuple(tape.trust(site))) < 1e-5 for site in tape.sites)
     got.square().mean().backward()
-    assert all(parameter.grad is not None for parameter in ours.parameters())
+    assert all(parameter.grad is not None for parameter in copy.parameters())
 
 
 def test_segments_equal_those_of_bert(folder_of: Callable[[str], Path]) -> None:
-    theirs, ours = both(folder_of("bert"))
+    original, copy = both(folder_of("bert"))
     ids, segments = ids_of(LONG), torch.arange(LONG).expand(2, -1) % 2
-    expected = theirs(ids, token_type_ids=segments).last_hidden_state
-    assert apart(expected, ours(ids, segments)) <= 1e-5
-    assert apart(expected, ours(ids)) > 1e-3
+    expected = original(ids, token_type_ids=segments).last_hidden_state
+    assert apart(expected, copy(ids, segments)) <= 1e-5
+    assert apart(expected, copy(ids)) > 1e-3
     with pytest.raises(jarilab.UserError, match=r"knows no segments.*segments=2"):
         jarilab.TextEncoder(5)(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2, dtype=torch.long))
 

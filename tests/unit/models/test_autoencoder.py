@@ -35,9 +35,9 @@ def test_fsq_takes_each_level_and_numbers_them_as_digits_of_a_number() -> None:
     for axis, levels in enumerate((8, 5, 5)):
         grid = torch.zeros(1, 3, 1, 4001)
         grid[0, axis, 0] = z
-        found = quantizer(grid)
-        assert len(found.vectors[0, axis].unique()) == levels
-        assert (found.vectors[0, axis, 0].diff() >= 0).all()
+        quantized = quantizer(grid)
+        assert len(quantized.vectors[0, axis].unique()) == levels
+        assert (quantized.vectors[0, axis, 0].diff() >= 0).all()
     ids = torch.arange(200).view(1, 10, 20)
     vectors = quantizer.vectors(ids)
     assert len(vectors.flatten(2)[0].T.unique(dim=0)) == 200
@@ -48,9 +48,9 @@ def test_fsq_takes_each_level_and_numbers_them_as_digits_of_a_number() -> None:
 
 def test_fsq_at_zero_is_the_middle_and_its_gradient_passes_the_rounding() -> None:
     z = torch.zeros(1, 3, 1, 1, requires_grad=True)
-    found = FSQ((8, 5, 5))(z)
-    assert torch.allclose(found.vectors, torch.zeros(1, 3, 1, 1), atol=1e-6)
-    found.vectors.sum().backward()
+    quantized = FSQ((8, 5, 5))(z)
+    assert torch.allclose(quantized.vectors, torch.zeros(1, 3, 1, 1), atol=1e-6)
+    quantized.vectors.sum().backward()
     assert z.grad is not None
     # d/dz of tanh(z + shift) * half / (levels // 2): by Mentzer et al. 2023, section 3.1.
     half = 7 * (1 + 1e-3) / 2
@@ -62,10 +62,10 @@ def test_fsq_at_zero_is_the_middle_and_its_gradient_passes_the_rounding() -> Non
 def test_decoding_codes_is_what_the_forward_decodes(quantizer: str) -> None:
     model = Autoencoder(width=8, quantizer=quantizer, codes=32).eval()  # type: ignore[arg-type]
     pixels = torch.rand(2, 3, 8, 12)
-    again, found = model(pixels)
-    assert found.ids.shape == (2, 2, 3)
-    assert torch.equal(model.encode(pixels), found.ids)
-    assert torch.allclose(model.decode(found.ids), again.clamp(0, 1), atol=1e-6)
+    again, quantized = model(pixels)
+    assert quantized.ids.shape == (2, 2, 3)
+    assert torch.equal(model.encode(pixels), quantized.ids)
+    assert torch.allclose(model.decode(quantized.ids), again.clamp(0, 1), atol=1e-6)
 
 
 def test_gumbel_cools_down_and_is_hard_in_evaluation() -> None:
@@ -98,15 +98,15 @@ def test_decibels_of_two_images() -> None:
 
 def test_measures_are_over_all_images() -> None:
     codes = ImageTokenizer(Autoencoder(width=8, levels=(2, 2)).eval(), {}, {})
-    found = measure(codes, blobs, 300)
+    measures = measure(codes, blobs, 300)
     ids = codes.encode(blobs(torch.arange(300)))
     share = torch.bincount(ids.flatten(), minlength=4) / ids.numel()
-    assert found["codes_used"] == (share > 0).float().mean()
+    assert measures["codes_used"] == (share > 0).float().mean()
     entropy = -sum(p * math.log(p) for p in share.tolist() if p)
-    assert found["perplexity"] == pytest.approx(math.exp(entropy), rel=1e-5)
+    assert measures["perplexity"] == pytest.approx(math.exp(entropy), rel=1e-5)
     again = codes.autoencoder.decode(ids)
     error = (again - blobs(torch.arange(300)).float() / 255).square().mean().item()
-    assert found["psnr"] == pytest.approx(-10 * math.log10(error), rel=1e-5)
+    assert measures["psnr"] == pytest.approx(-10 * math.log10(error), rel=1e-5)
 
 
 def test_the_same_seed_gives_the_same_tokenizer_and_leaves_random_numbers_alone() -> None:
@@ -146,11 +146,11 @@ def test_what_is_no_tokenizer_is_refused(trained: ImageTokenizer, tmp_path: Path
 
 
 def test_each_step_is_told() -> None:
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     train_image_tokenizer(
-        blobs, 8, {"width": 8}, steps=3, batch_size=2, progress=lambda step, steps: told.append((step, steps))
+        blobs, 8, {"width": 8}, steps=3, batch_size=2, progress=lambda step, steps: calls.append((step, steps))
     )
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert calls == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_a_loss_that_is_no_number_ends_the_training() -> None:

@@ -132,11 +132,11 @@ def test_padding_changes_no_real_token(encoding, window, side):
 @torch.no_grad()
 def test_a_window_is_itself_and_those_just_before(encoding):
     model, ids, window = model_of(encoding, window=3), ids_of(), 3
-    seen = torch.tensor([[q - (window - 1) <= k <= q for k in range(LENGTH)] for q in range(LENGTH)])
-    assert seen.sum(-1).tolist() == [1, 2, 3, 3, 3, 3, 3, 3, 3]
+    visible = torch.tensor([[q - (window - 1) <= k <= q for k in range(LENGTH)] for q in range(LENGTH)])
+    assert visible.sum(-1).tolist() == [1, 2, 3, 3, 3, 3, 3, 3, 3]
     positions, stack = Positions.sequence(LENGTH, frame="target"), model.decoder
     x = stack.encoding.embed(model.embedding(ids), positions)
-    places = geometry_of_layers(stack.encoding, positions, positions, Mask(pairs=seen))
+    places = geometry_of_layers(stack.encoding, positions, positions, Mask(pairs=visible))
     for layer, geometry in zip(stack.layers, places, strict=True):
         x = layer["self"](x, geometry)
     torch.testing.assert_close(model(ids), stack.norm(x) @ model.embedding.weight.t(), **NEAR)
@@ -155,14 +155,14 @@ def test_each_layer_of_windows_reaches_one_window_further():
 @torch.no_grad()
 def test_a_cache_far_beyond_the_window_stays_small_and_right(window, encoding):
     model, ids = model_of(encoding, window=window), ids_of(60)
-    whole = model(ids)
+    at_once = model(ids)
     for size in (1, 3, 10):
         scores, cache = stepwise(model, ids, [size] * (60 // size))
-        torch.testing.assert_close(scores, whole, **NEAR)
+        torch.testing.assert_close(scores, at_once, **NEAR)
         assert {layer.length for layer in cache.target} == {window - 1 + size}
         assert cache.positions.order.tolist() == list(range(60))[-(window - 1 + size) :]
-        room = {layer.filled()[0].untyped_storage().nbytes() for layer in cache.target}
-        assert max(room) <= 2 * (window - 1 + size) * BATCH * 24 * 8, "room may be doubled, no more"
+        n_bytes = {layer.filled()[0].untyped_storage().nbytes() for layer in cache.target}
+        assert max(n_bytes) <= 2 * (window - 1 + size) * BATCH * 24 * 8, "room may be doubled, no more"
 
 
 @pytest.mark.parametrize("window", [None, 3])
@@ -308,12 +308,12 @@ def test_prompts_of_several_lengths_are_gone_on_with_as_each_by_itself(encoding,
     places, rows = positions_after(prompts), torch.arange(3)
     state, cache = model.start(prompts), model.new_cache()
     steps = [model.step(state, written[:, i : i + 1], places(written[:, : i + 1], i, rows), cache) for i in range(4)]
-    found = torch.cat(steps, 1)
+    scores = torch.cat(steps, 1)
     at_once = model.step(state, written, places(written, 0, rows), None)
-    torch.testing.assert_close(found, at_once, **NEAR)
+    torch.testing.assert_close(scores, at_once, **NEAR)
     for row, length in enumerate((2, 5, 4)):
         alone = torch.cat((prompts.ids[row, -length:], written[row]))
-        torch.testing.assert_close(found[row], model(alone[None])[0, length:], **NEAR)
+        torch.testing.assert_close(scores[row], model(alone[None])[0, length:], **NEAR)
 
 
 @torch.no_grad()
@@ -404,7 +404,7 @@ def test_the_experiment_trains_each_depth_alike_and_writes_table_and_figure(dept
         assert "<svg" in drawing
     assert [(task, out) for task, out, _ in asked[:2]] == [("text", "layers-2"), ("text", "layers-6")]
     settings = [options["settings"] for _, _, options in asked[:2]]
-    assert [own.pop("model.n_layers") for own in settings] == [2, 6]
+    assert [options.pop("model.n_layers") for options in settings] == [2, 6]
     assert settings[0] == settings[1]
     assert (settings[0]["training.examples"], settings[0]["training.epochs"]) == (50 * 12, None)
     assert [options["encodings"] for _, _, options in asked] == [("none", "sinusoidal")] * 4

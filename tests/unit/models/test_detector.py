@@ -38,10 +38,10 @@ def images(height: int = 32, width: int = 48, batch: int = 2) -> torch.Tensor:
 def test_every_layer_says_boxes_and_classes(encoding: str, query_positions: str) -> None:
     model = detector(encoding=encoding, query_positions=query_positions)
     with record(model) as tape:
-        found = model(images())
-    assert found.scores.shape == (3, 2, 5, 5)
-    assert found.boxes.shape == (3, 2, 5, 4)
-    assert ((found.boxes >= 0) & (found.boxes <= 1)).all()
+        detected = model(images())
+    assert detected.scores.shape == (3, 2, 5, 5)
+    assert detected.boxes.shape == (3, 2, 5, 4)
+    assert ((detected.boxes >= 0) & (detected.boxes <= 1)).all()
     assert tape.sites == SITES
     assert tape.weights("decoder.2.cross").shape == (2, 2, 5, 24)
     assert tape.weights("decoder.1.self").shape == (2, 2, 5, 5)
@@ -55,8 +55,8 @@ def test_it_is_registered() -> None:
 @pytest.mark.parametrize("options", [{}, {"query_positions": "vectors"}, {"refinement": False}, {"stem": "patches"}])
 def test_every_parameter_gets_a_gradient(options: dict[str, Any]) -> None:
     model = detector(encoding="learned2d:where=inject", **options)
-    found = model(images())
-    (found.scores.square().sum() + found.boxes.square().sum()).backward()
+    detected = model(images())
+    (detected.scores.square().sum() + detected.boxes.square().sum()).backward()
     without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
     assert not without
 
@@ -64,8 +64,8 @@ def test_every_parameter_gets_a_gradient(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("options", [{}, {"query_positions": "vectors"}])
 def test_queries_differ_from_each_other_and_from_image_to_image(options: dict[str, Any]) -> None:
     """The failure that everybody meets first is the same box for every query and every image."""
-    found = detector(**options)(images())
-    last = found.boxes[-1]
+    detected = detector(**options)(images())
+    last = detected.boxes[-1]
     assert (last[0, 1:] - last[0, :1]).abs().amax(-1).min() > 1e-3
     assert (last[0] - last[1]).abs().max() > 1e-4
 
@@ -111,7 +111,7 @@ def test_a_box_stands_at_row_y_and_column_x() -> None:
     model = detector()
     places = []
     inner = model.decoder._places
-    model.decoder._places = lambda *given: places.append(inner(*given)) or places[-1]  # type: ignore
+    model.decoder._places = lambda *arguments: places.append(inner(*arguments)) or places[-1]  # type: ignore
     model(images())
     anchors = model.decoder.anchors.weight.sigmoid()  # type: ignore[union-attr]
     expected = torch.stack((anchors[:, 1] * 4 - 0.5, anchors[:, 0] * 6 - 0.5), -1)
@@ -125,9 +125,9 @@ def test_refinement_looks_from_where_the_layer_before_left_the_box() -> None:
         model = detector(refinement=refinement)
         places: list[Any] = []
         inner = model.decoder._places
-        model.decoder._places = lambda *given, i=inner, p=places: p.append(i(*given)) or p[-1]  # type: ignore
-        found = model(images())
-        middles = [torch.stack((b[..., 1] * 4 - 0.5, b[..., 0] * 6 - 0.5), -1) for b in found.boxes]
+        model.decoder._places = lambda *arguments, i=inner, p=places: p.append(i(*arguments)) or p[-1]  # type: ignore
+        detected = model(images())
+        middles = [torch.stack((b[..., 1] * 4 - 0.5, b[..., 0] * 6 - 0.5), -1) for b in detected.boxes]
         assert torch.allclose(places[1].coordinates, middles[0], atol=1e-5) is refinement
         assert torch.equal(places[1].coordinates, places[0].coordinates) is not refinement
 
@@ -139,22 +139,22 @@ def test_layers_answer_for_their_own_step_only() -> None:
     assert first is not None
     assert first.abs().max() > 0  # through where the first layer looks
     model.zero_grad()
-    found = model(images())
-    found.boxes[0].sum().backward()
+    detected = model(images())
+    detected.boxes[0].sum().backward()
     assert not torch.equal(first, model.decoder.anchors.weight.grad)  # type: ignore[union-attr]
 
 
 def test_learned_slots_are_added_again_in_every_layer() -> None:
     model = detector(query_positions="vectors", encoding="none")
-    seen: list[str] = []
+    frames: list[str] = []
     slots = model.decoder.slots
     assert slots is not None
     inject = slots.inject
-    slots.inject = lambda x, pos: seen.append(pos.frame) or inject(x, pos)  # type: ignore
+    slots.inject = lambda x, pos: frames.append(pos.frame) or inject(x, pos)  # type: ignore
     model(images())
     # In each of three layers: queries with themselves, queries to the image, the image's keys.
-    assert seen.count("queries") == 6
-    assert seen.count("image") == 3
+    assert frames.count("queries") == 6
+    assert frames.count("image") == 3
 
 
 def test_slots_alone_tell_queries_apart() -> None:
@@ -190,13 +190,13 @@ def test_an_encoding_for_one_axis_says_so() -> None:
 
 
 def test_what_is_added_to_the_input_cannot_be_between_queries_and_image() -> None:
-    told = (
+    message = (
         "sinusoidal2d cannot be the encoding of cross-attention; use it in the encoder and the decoder, and none "
         "between queries and image, where there is no input to add to: --set model.cross_encoding=none"
     )
     with pytest.raises(UserError) as error:
         detector(encoding="sinusoidal2d")
-    assert str(error.value) == told
+    assert str(error.value) == message
     assert detector(encoding="sinusoidal2d", cross_encoding="none")(images()).boxes.isfinite().all()
     with pytest.raises(UserError, match=r"^unknown encoding 'sinusoidal3d'") as error:
         detector(cross_encoding="sinusoidal3d")
@@ -221,8 +221,8 @@ def trains(**options: Any) -> None:
     model = detector(**options).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    found = model(images())
-    (found.scores.square().sum() + found.boxes.square().sum()).backward()
+    detected = model(images())
+    (detected.scores.square().sum() + detected.boxes.square().sum()).backward()
     optimizer.step()
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     assert any((parameter != before[name]).any() for name, parameter in model.named_parameters())
@@ -271,10 +271,10 @@ def test_the_first_error_is_that_of_the_axes(site: str, query_positions: str) ->
         "sinusoidal@text+rotary2d@image": "sinusoidal@text is for a part 'text', expected one of row, column",
         "rotary2d@row": "rotary2d@row cannot encode row: expected an encoding for 1 axis; use such as rotary2d",
     }
-    for encoding, told in wrong.items():
+    for encoding, message in wrong.items():
         with pytest.raises(UserError) as error:
             detector(**{site: encoding}, query_positions=query_positions)
-        assert str(error.value).startswith(told)
+        assert str(error.value).startswith(message)
 
 
 def test_an_encoding_that_looks_places_up_says_that_it_takes_whole_ones_alone() -> None:
@@ -282,8 +282,8 @@ def test_an_encoding_that_looks_places_up_says_that_it_takes_whole_ones_alone() 
     for name in encodings.names():
         target: Any = encodings.spec(name).target
         encoding = build(name, Site(24, 2, 12, 12, causal=target.causal_only))
-        whole = Positions.grid(2, 2) if 2 in target.axes else Positions.sequence(4)
-        between = replace(whole, coordinates=whole.coordinates.float())
+        integers = Positions.grid(2, 2) if 2 in target.axes else Positions.sequence(4)
+        between = replace(integers, coordinates=integers.coordinates.float())
         refused = ""
         try:
             encoding.embed(torch.zeros(1, 4, 24), between)

@@ -78,14 +78,14 @@ def test_what_is_trained_with_them_learns_every_weight(options: dict[str, Any]) 
 @torch.no_grad()
 def test_a_head_of_keys_serves_its_neighbours() -> None:
     grouped = drawn(jarilab.LanguageModel(20, d_model=16, n_heads=4, encoding="rotary", n_kv_heads=2))
-    whole = jarilab.LanguageModel(20, d_model=16, n_heads=4, encoding="rotary").double().eval()
+    full = jarilab.LanguageModel(20, d_model=16, n_heads=4, encoding="rotary").double().eval()
     weights = grouped.state_dict()
     for name, weight in weights.items():
         if ".key." in name or ".value." in name:
             of_heads = weight.unflatten(0, (2, -1))
             weights[name] = of_heads[[0, 0, 1, 1]].flatten(0, 1)
-    whole.load_state_dict(weights)
-    torch.testing.assert_close(grouped(ids_of(7)), whole(ids_of(7)))
+    full.load_state_dict(weights)
+    torch.testing.assert_close(grouped(ids_of(7)), full(ids_of(7)))
 
 
 @pytest.mark.parametrize("number", [0, 3, 5])

@@ -60,11 +60,11 @@ def prompt(frame="target"):
 @pytest.fixture
 def passed(monkeypatch):
     """Tokens that went past the modules."""
-    steps, own = [], one_token.OneToken.__call__
+    steps, original = [], one_token.OneToken.__call__
 
     def counted(self, x, *of_layers):
         steps.append(x.shape[0])
-        return own(self, x, *of_layers)
+        return original(self, x, *of_layers)
 
     monkeypatch.setattr(one_token.OneToken, "__call__", counted)
     return steps
@@ -77,12 +77,12 @@ def written(model, source, **options):
 
 def assert_as_by_modules(monkeypatch, write):
     """What is written is what the modules write, and its scores to the last bits."""
-    ours = write()
+    fast = write()
     with monkeypatch.context() as patched:
         patched.setattr(one_token.OneToken, "is_unhooked", False)
-        theirs = write()
-    assert torch.equal(ours.ids, theirs.ids)
-    torch.testing.assert_close(ours.log_probabilities, theirs.log_probabilities, rtol=0, atol=1e-6)
+        by_modules = write()
+    assert torch.equal(fast.ids, by_modules.ids)
+    torch.testing.assert_close(fast.log_probabilities, by_modules.log_probabilities, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -113,10 +113,10 @@ def test_hypotheses_of_a_beam(passed, monkeypatch):
     def best():
         return [one[0] for one in beam(model, source, beam_size=4, first=1, end=2, longest=TOKENS)]
 
-    ours = best()
+    fast = best()
     assert 8 in passed, "two sources of four hypotheses"
     monkeypatch.setattr(one_token.OneToken, "is_unhooked", False)
-    for one, other in zip(ours, best(), strict=True):
+    for one, other in zip(fast, best(), strict=True):
         assert torch.equal(one.ids, other.ids)
         assert one.score == pytest.approx(other.score, abs=1e-6)
 
@@ -129,23 +129,23 @@ def test_in_bfloat16(passed, monkeypatch):
 
 
 def test_a_hook_that_comes_in_the_middle_hears_the_rest(passed):
-    model, heard = language_model(), []
+    model, calls = language_model(), []
     step = iter(jarilab.sample(model, torch.tensor([[1, 2]]), end=-1, longest=9, seed=1))
     for _ in range(3):
         next(step)
     assert len(passed) == 2
     feed_forward = next(part for part in model.modules() if isinstance(part, FeedForward))
-    handle = feed_forward.register_forward_hook(lambda *_: heard.append(1))
+    handle = feed_forward.register_forward_hook(lambda *_: calls.append(1))
     next(step)
-    before = feed_forward.down.register_forward_pre_hook(lambda *_: heard.append(2))
+    before = feed_forward.down.register_forward_pre_hook(lambda *_: calls.append(2))
     next(step)
     handle.remove()
     before.remove()
-    everywhere = nn.modules.module.register_module_forward_hook(lambda *_: heard.append(3))
+    everywhere = nn.modules.module.register_module_forward_hook(lambda *_: calls.append(3))
     next(step)
     everywhere.remove()
-    assert heard[:3] == [1, 2, 1]
-    assert 3 in heard
+    assert calls[:3] == [1, 2, 1]
+    assert 3 in calls
     next(step)
     assert len(passed) == 3
 

@@ -191,23 +191,23 @@ def test_a_source_without_tokens_is_finite_and_says_nothing(options):
 @every_kind
 def test_one_token_at_a_time_is_the_whole_at_once(options):
     model, (source, target) = model_of(**options), inputs()
-    whole = model(source, target)
+    at_once = model(source, target)
     state = model.start(source)
-    torch.testing.assert_close(written(model, state, target, model.new_cache()), whole, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(written(model, state, target, model.new_cache()), at_once, rtol=1e-11, atol=1e-12)
     cache = model.new_cache()
     first = model.step(state, target.ids[:, :2], target.positions.slice(0, 2), cache)
-    torch.testing.assert_close(torch.cat((first, written(model, state, target, cache, 2)), 1), whole)
+    torch.testing.assert_close(torch.cat((first, written(model, state, target, cache, 2)), 1), at_once)
 
 
 @every_kind
 def test_rows_may_be_dropped_and_reordered_on_the_way(options):
     model, (source, target) = model_of(**options), inputs()
-    whole, state, cache = model(source, target), model.start(source), model.new_cache()
+    at_once, state, cache = model(source, target), model.start(source), model.new_cache()
     model.step(state, target.ids[:, :2], target.positions.slice(0, 2), cache)
     rows = torch.tensor([2, 0])
     cache.select(rows, rows)
     chosen = Tokens(target.ids[rows], target.positions)
-    torch.testing.assert_close(written(model, state.select(rows), chosen, cache, 2), whole[rows, 2:])
+    torch.testing.assert_close(written(model, state.select(rows), chosen, cache, 2), at_once[rows, 2:])
 
 
 @every_kind
@@ -269,27 +269,27 @@ def test_the_map_shown_is_the_map_used(options):
 
 def test_the_steps_of_an_answer_are_one_map_too():
     model, (source, target) = model_of(input_feeding=True), inputs()
-    with record(model) as whole:
+    with record(model) as full_tape:
         model(source, target)
     state, cache = model.start(source), model.new_cache()
     with record(model) as tape:
         written(model, state, target, cache)
-    torch.testing.assert_close(tape.weights(SITE), whole.weights(SITE))
+    torch.testing.assert_close(tape.weights(SITE), full_tape.weights(SITE))
 
 
 def test_calls_that_are_no_steps_of_one_reading_are_not_joined():
-    told = rf"^{SITE} ran 10 times while recording; pick one with index=0 ... 9$"
+    message = rf"^{SITE} ran 10 times while recording; pick one with index=0 ... 9$"
     model, (source, target) = model_of(input_feeding=True), inputs()
     with record(model) as tape:
         model(source, target)
         model(source, Tokens(target.ids, Positions.sequence(5, 5, frame="target")))  # later, but other keys
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         tape.weights(SITE)
     state = model.start(source)
     with record(model) as tape:
         model.step(state, target.ids, target.positions, None)
         model.step(state, target.ids, target.positions, None)  # the same keys, and the same places once more
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         tape.trust(SITE)
 
 
@@ -419,12 +419,12 @@ def test_encodings_that_add_to_the_input_are_accepted(encoding):
 
 @pytest.mark.parametrize("encoding", ["rotary", "t5", "sinusoidal+shaw"])
 def test_encodings_within_self_attention_are_refused(encoding):
-    told = (
+    message = (
         rf"^{encoding.replace('+', '.')} works inside self-attention, and a recurrent model has none: .* "
         r"use learned, none, scaled_sinusoidal, "
         r"sinusoidal or sinusoidal_mae, which only add to the input, or give it as cross_encoding"
     )
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         Recurrent(9, 9, d_model=8, encoding=encoding)
 
 
@@ -439,8 +439,8 @@ def test_a_cross_encoding_knows_where_both_sides_are(encoding, feeding):
 
 
 def test_sizes_that_cannot_be_are_refused():
-    told = r"expects an even width; got 7: use d_model=8, or bidirectional=false$"
-    with pytest.raises(UserError, match=told):
+    message = r"expects an even width; got 7: use d_model=8, or bidirectional=false$"
+    with pytest.raises(UserError, match=message):
         Recurrent(9, 9, d_model=7)
     Recurrent(9, 9, d_model=7, bidirectional=False)
     with pytest.raises(UserError, match=r"^a stack has 1 layer or more, got 0$"):
@@ -489,8 +489,8 @@ def trained(steps, seed=1, **options):
     for _ in range(steps):
         ids = torch.randint(2, 8, (48, 4), generator=generator)
         answer = ids.flip(1)
-        said = torch.cat((torch.ones(48, 1, dtype=torch.long), answer[:, :-1]), 1)
-        scores = model(ids, said)
+        shifted = torch.cat((torch.ones(48, 1, dtype=torch.long), answer[:, :-1]), 1)
+        scores = model(ids, shifted)
         optimizer.zero_grad()
         functional.cross_entropy(scores.flatten(0, 1), answer.flatten()).backward()
         optimizer.step()

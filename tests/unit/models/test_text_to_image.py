@@ -50,9 +50,9 @@ def test_no_score_sees_what_it_is_to_say(batch: tuple[torch.Tensor, torch.Tensor
     assert torch.equal(before.text, after.text)
     words = captions.clone()
     words[:, 2] = words[:, 2] % 11 + 1
-    heard = model(words, codes)
-    assert ((before.text - heard.text).abs().amax((0, 2)) > 1e-6).tolist() == [False, False, True, True]
-    assert ((before.image - heard.image).abs().amax((0, 2)) > 1e-6).all()
+    after = model(words, codes)
+    assert ((before.text - after.text).abs().amax((0, 2)) > 1e-6).tolist() == [False, False, True, True]
+    assert ((before.image - after.image).abs().amax((0, 2)) > 1e-6).all()
 
 
 def test_without_a_caption_no_word_is_heard(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -74,9 +74,9 @@ def test_drawing_step_by_step_is_the_full_forward(
     model, captions = model_of(encoding), batch[0]
     drawn = torch.stack(list(model.steps(captions, guidance=guidance, temperature=0.0, seed=1)), 1)
     assert drawn.shape == (3, ROWS * COLUMNS)
-    given = model(captions, drawn).image
+    conditional = model(captions, drawn).image
     bare = model(captions, drawn, torch.ones(3, dtype=torch.bool)).image
-    assert torch.equal((bare + guidance * (given - bare)).argmax(-1), drawn)
+    assert torch.equal((bare + guidance * (conditional - bare)).argmax(-1), drawn)
 
 
 def test_each_code_stands_at_its_row_and_column(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -107,10 +107,10 @@ def test_a_model_is_recorded_like_any_language_model(batch: tuple[torch.Tensor, 
 def test_one_sequence_scores_as_the_painter_does(encoding: str, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     """After a word words, from the mark on codes; the mark alone where there is nothing to choose."""
     model, (captions, codes) = model_of(encoding).double(), batch
-    said, scores = model(captions, codes), model.one_sequence()(model.joined(captions, codes))
+    expected, scores = model(captions, codes), model.one_sequence()(model.joined(captions, codes))
     assert scores.shape == (3, 4 + 1 + ROWS * COLUMNS, 12 + 2 + 20)
-    assert torch.allclose(scores[:, :3, :12], said.text[:, :3], rtol=0, atol=1e-12)
-    assert torch.allclose(scores[:, 4:-1, 14:], said.image, rtol=0, atol=1e-12)
+    assert torch.allclose(scores[:, :3, :12], expected.text[:, :3], rtol=0, atol=1e-12)
+    assert torch.allclose(scores[:, 4:-1, 14:], expected.image, rtol=0, atol=1e-12)
     may = scores.softmax(-1) > 0
     assert may[:, :3].all((0, 1)).tolist() == may[:, :3].any(0).any(0).tolist() == [True] * 12 + [False] * 22
     assert may[:, 4:-1].all((0, 1)).tolist() == may[:, 4:-1].any(0).any(0).tolist() == [False] * 14 + [True] * 20
@@ -144,12 +144,12 @@ def test_one_sequence_shares_the_painter_and_is_edited_like_a_language_model(
     one, tokens = model.one_sequence(), model.joined(captions[:1], codes[:1])
     assert {id(p) for p in one.parameters()} == {id(p) for p in model.parameters()}
     assert not one.training
-    found = effect(one, (tokens,), tokens.ids[0].tolist(), [HeadOff("decoder.0.self", 1)])
-    assert 0 < found.divergence < 0.7
-    assert len(found.before) == 4 + ROWS * COLUMNS  # a word, the mark or a code after each token but the last
-    assert float(found.before[3]) == float(found.after[3]) == 1
-    given = model(captions[:1], codes[:1]).image[0].softmax(-1)
-    assert torch.allclose(found.before[4:].to(dtype), given[range(ROWS * COLUMNS), codes[0]], atol=1e-6)
+    result = effect(one, (tokens,), tokens.ids[0].tolist(), [HeadOff("decoder.0.self", 1)])
+    assert 0 < result.divergence < 0.7
+    assert len(result.before) == 4 + ROWS * COLUMNS  # a word, the mark or a code after each token but the last
+    assert float(result.before[3]) == float(result.after[3]) == 1
+    probabilities = model(captions[:1], codes[:1]).image[0].softmax(-1)
+    assert torch.allclose(result.before[4:].to(dtype), probabilities[range(ROWS * COLUMNS), codes[0]], atol=1e-6)
 
 
 def test_top_k_is_a_count_and_top_p_a_probability() -> None:
@@ -191,7 +191,7 @@ def test_captions_that_cannot_be_drawn_together_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "told"),
+    ("encoding", "message"),
     [
         ("table2d", "table2d cannot encode text and image.row and image.column: expected an encoding for 3 axes"),
         ("rotary", "rotary cannot encode text and image.row and image.column: expected an encoding for 3 axes"),
@@ -200,8 +200,8 @@ def test_captions_that_cannot_be_drawn_together_are_refused() -> None:
     ],
 )
 def test_an_encoding_that_is_not_of_words_and_codes_is_told_before_anything_is_trained(
-    encoding: str, told: str
+    encoding: str, message: str
 ) -> None:
     experiment = Experiment.of("captions", encoding, {"task.train": "nowhere"})
-    with pytest.raises(UserError, match=f"{told}.*; use such as learned@text.rotary2d@image"):
+    with pytest.raises(UserError, match=f"{message}.*; use such as learned@text.rotary2d@image"):
         experiment.resolved.build_task()

@@ -73,15 +73,15 @@ def test_what_the_last_layer_leaves_out_changes_neither_scores_nor_gradients(enc
     model = model_of(encoding, pool="class", registers=1, norm=norm, n_layers=layers, resolution="extrapolate")
     keep = torch.ones(3, 8, 12, dtype=torch.bool)
     keep[1, :, 8:] = False
-    seen = {}
+    results = {}
     for answer_only in (True, False):
         with jarilab.record(model) as tape:
             scores = model(Images(images(), keep), answer_only)
         gradients = torch.autograd.grad(scores.square().sum(), tuple(model.parameters()))
         assert tape.weights(f"encoder.{layers - 1}").shape[2] == (1 if answer_only else 8)
-        seen[answer_only] = (scores, *gradients)
-    for left_out, whole in zip(seen[True], seen[False], strict=True):
-        torch.testing.assert_close(left_out, whole, rtol=1e-10, atol=1e-12)
+        results[answer_only] = (scores, *gradients)
+    for left_out, complete in zip(results[True], results[False], strict=True):
+        torch.testing.assert_close(left_out, complete, rtol=1e-10, atol=1e-12)
 
 
 @torch.no_grad()

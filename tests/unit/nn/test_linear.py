@@ -26,12 +26,12 @@ INPUTS: dict[str, Callable[[], Tensor]] = {
 def test_output_and_gradients_equal_pytorchs(made: Callable[[], Tensor], precision: str) -> None:
     torch.manual_seed(1)
     dtype = torch.float32 if precision == "autocast" else getattr(torch, precision)
-    ours, theirs = Linear(5, 7).to(dtype), nn.Linear(5, 7).to(dtype)
-    theirs.load_state_dict(ours.state_dict())
+    fast, reference = Linear(5, 7).to(dtype), nn.Linear(5, 7).to(dtype)
+    reference.load_state_dict(fast.state_dict())
     x = made().to(dtype)
     before = x.clone()
     results = []
-    for module in (ours, theirs):
+    for module in (fast, reference):
         into = x.detach().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
             y = module(into)

@@ -66,8 +66,8 @@ def test_the_loss_does_not_depend_on_scores_where_padding_is(score, smoothing, p
     labels = torch.tensor([[3, 2, 4, 1]]).index_fill(1, torch.arange(4 - padding, 4), 0)
     expected = Arithmetic(maximum=30).loss(scores, batch_of(labels.tolist()), smoothing)
     scores[:, 4 - padding :, 0] = score
-    found = Arithmetic(maximum=30).loss(scores, batch_of(labels.tolist()), smoothing)
-    assert found.item() == expected.item()
+    loss = Arithmetic(maximum=30).loss(scores, batch_of(labels.tolist()), smoothing)
+    assert loss.item() == expected.item()
 
 
 def test_scores_may_rule_padding_out():

@@ -17,28 +17,28 @@ WIDTH = 6
 
 def both() -> tuple[BatchNorm, nn.BatchNorm1d]:
     """Ours and torch's, with the same gains."""
-    ours, theirs = BatchNorm(WIDTH), nn.BatchNorm1d(WIDTH)
+    norm, reference = BatchNorm(WIDTH), nn.BatchNorm1d(WIDTH)
     with torch.no_grad():
-        theirs.weight.normal_(mean=1.0)
-        theirs.bias.normal_()
-        ours.weight.copy_(theirs.weight)
-        ours.bias.copy_(theirs.bias)
-    return ours, theirs
+        reference.weight.normal_(mean=1.0)
+        reference.bias.normal_()
+        norm.weight.copy_(reference.weight)
+        norm.bias.copy_(reference.bias)
+    return norm, reference
 
 
 def test_it_equals_torchs_over_all_tokens_of_a_batch():
-    ours, theirs = both()
+    norm, reference = both()
     for _ in range(3):
         x_BLD = torch.randn(4, 5, WIDTH) * 2 + 1
         x_BLD.requires_grad_()
-        ours_BLD, theirs_ND = ours(x_BLD), theirs(x_BLD.flatten(0, 1))
-        torch.testing.assert_close(ours_BLD.flatten(0, 1), theirs_ND)
-        gradients = [torch.autograd.grad(y.pow(3).sum(), x_BLD)[0] for y in (ours_BLD, theirs_ND)]
+        y_BLD, expected_ND = norm(x_BLD), reference(x_BLD.flatten(0, 1))
+        torch.testing.assert_close(y_BLD.flatten(0, 1), expected_ND)
+        gradients = [torch.autograd.grad(y.pow(3).sum(), x_BLD)[0] for y in (y_BLD, expected_ND)]
         torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(ours.mean, theirs.running_mean)
-    torch.testing.assert_close(ours.variance, theirs.running_var)
+    torch.testing.assert_close(norm.mean, reference.running_mean)
+    torch.testing.assert_close(norm.variance, reference.running_var)
     x_BLD = torch.randn(2, 3, WIDTH)
-    torch.testing.assert_close(ours.eval()(x_BLD).flatten(0, 1), theirs.eval()(x_BLD.flatten(0, 1)))
+    torch.testing.assert_close(norm.eval()(x_BLD).flatten(0, 1), reference.eval()(x_BLD.flatten(0, 1)))
 
 
 def test_a_token_depends_on_the_others_only_in_training():

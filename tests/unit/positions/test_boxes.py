@@ -38,11 +38,11 @@ def test_giou_tells_how_far_apart_boxes_are() -> None:
 )
 @pytest.mark.parametrize("other", [[0.5, 0.5, 0.0, 0.0], [0.2, 0.2, 0.1, 0.1]])
 def test_degenerate_boxes_are_finite_forward_and_backward(box: list[float], other: list[float]) -> None:
-    given = torch.tensor(box, requires_grad=True)
-    iou, giou = iou_and_giou(to_xyxy(given), to_xyxy(torch.tensor(other)))
+    boxes = torch.tensor(box, requires_grad=True)
+    iou, giou = iou_and_giou(to_xyxy(boxes), to_xyxy(torch.tensor(other)))
     (iou + giou).backward()
-    assert given.grad is not None
-    assert given.grad.isfinite().all()
+    assert boxes.grad is not None
+    assert boxes.grad.isfinite().all()
     assert 0 <= iou <= 1
     assert -1 <= giou <= 1
 

@@ -32,15 +32,17 @@ def test_a_grid_goes_row_by_row():
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 12), st.integers(-500, 500), st.booleans())
 def test_slices_joined_again_are_the_whole(a, b, c, start, per_row):
     first, second, length = *sorted((a, b)), max(a, b, c)
-    whole = Positions.sequence(length, start)
+    positions = Positions.sequence(length, start)
     if per_row:
         offsets = torch.tensor([0, 9, -7]).view(3, 1, 1)
-        whole = Positions(whole.coordinates + offsets, whole.order, unplaced=(whole.order % 3 == 0).expand(3, -1))
-    joined = whole.slice(0, first).concat(whole.slice(first, second)).concat(whole.slice(second, length))
-    assert torch.equal(joined.coordinates, whole.coordinates)
-    assert torch.equal(joined.order, whole.order)
-    assert (joined.unplaced is None) == (whole.unplaced is None)
-    assert whole.unplaced is None or torch.equal(joined.unplaced, whole.unplaced)
+        positions = Positions(
+            positions.coordinates + offsets, positions.order, unplaced=(positions.order % 3 == 0).expand(3, -1)
+        )
+    joined = positions.slice(0, first).concat(positions.slice(first, second)).concat(positions.slice(second, length))
+    assert torch.equal(joined.coordinates, positions.coordinates)
+    assert torch.equal(joined.order, positions.order)
+    assert (joined.unplaced is None) == (positions.unplaced is None)
+    assert positions.unplaced is None or torch.equal(joined.unplaced, positions.unplaced)
 
 
 def test_joining_shared_positions_to_those_of_a_batch_gives_each_row_its_own():

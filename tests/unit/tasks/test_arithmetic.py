@@ -147,8 +147,8 @@ def test_every_row_of_tokens_is_that_of_the_expression_written_out(span, options
         sources.append(task.vocabulary.encode(f"{i:0{width}}{operator}{j:0{width}}"))
         targets.append(answer_of(task, i, operator, j))
     which = task.minimum, task.maximum, task.operators
-    found = source_tokens(*which, task.digits, padded=padded), target_tokens(*which, task.answer_digits, task.answers)
-    for rows, expected, width in zip(found, (sources, targets), (2 * task.digits + 1, None), strict=True):
+    tokens = source_tokens(*which, task.digits, padded=padded), target_tokens(*which, task.answer_digits, task.answers)
+    for rows, expected, width in zip(tokens, (sources, targets), (2 * task.digits + 1, None), strict=True):
         width = width or max(map(len, expected))
         assert rows.dtype == np.uint8
         assert rows.tolist() == [row + [PADDING] * (width - len(row)) for row in expected]
@@ -173,19 +173,19 @@ def test_what_is_no_expression_has_no_expected_answer(line):
 def test_a_batch_says_the_right_answers(options):
     task = Arithmetic(maximum=30, **options)
     batch = task.training_batch(torch.arange(0, task.training_size, 7), torch.Generator())
-    (source, said), labels = batch.inputs, batch.labels
+    (source, target), labels = batch.inputs, batch.labels
     for ids, label in zip(source.ids.tolist(), labels.tolist(), strict=True):
         line = f"{task.vocabulary.decode(ids)}={task.vocabulary.decode(label)}"
         left, operator, right, _ = parsed(line)
         answer = answer_of(task, left, operator, right)
         assert label == answer + [PADDING] * (len(label) - len(answer)), line
     # What is said before each label: the start, then the labels.
-    assert (said.ids[:, 0] == FIRST).all()
-    assert torch.equal(said.ids[:, 1:], labels[:, :-1])
+    assert (target.ids[:, 0] == FIRST).all()
+    assert torch.equal(target.ids[:, 1:], labels[:, :-1])
     assert source.ids.shape[1] == task.longest["source"]
-    assert labels.shape[1] == said.ids.shape[1] == task.longest["target"]
+    assert labels.shape[1] == target.ids.shape[1] == task.longest["target"]
     assert (labels[:, -1] == END).any(), "the last column is there for the longest answer"
-    assert (source.positions.frame, said.positions.frame) == ("source", "target")
+    assert (source.positions.frame, target.positions.frame) == ("source", "target")
 
 
 def test_padding_stands_behind_and_is_marked():
@@ -335,10 +335,11 @@ def test_evaluation_of_a_perfect_and_of_a_wrong_model(options):
     right, wrong = task.evaluate(Writes(generator(task))), task.evaluate(Writes(generator(task, change=1)))
     names = {"exact_match", *(f"exact_match_{o}" for o in task.operators if len(task.operators) > 1)}
     shares = [
-        {part["value"] for parts in found.pop("parts").values() for part in parts.values()} for found in (right, wrong)
+        {part["value"] for parts in metrics.pop("parts").values() for part in parts.values()}
+        for metrics in (right, wrong)
     ]
     assert shares == [{1.0}, {0.0}]
-    counted = [found.pop("group_examples", {}) for found in (right, wrong)]
+    counted = [metrics.pop("group_examples", {}) for metrics in (right, wrong)]
     assert counted[0] == counted[1]
     assert sum(counted[0].values()) == (len(task._held_out) if len(task.groups) > 1 else 0)
     assert right == {"examples": float(len(task._held_out)), **dict.fromkeys(names, 1.0)}

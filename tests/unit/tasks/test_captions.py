@@ -73,9 +73,9 @@ def test_rules_find_what_was_drawn(digits: DigitImages) -> None:
     numbers = torch.arange(960)
     values = style.values(numbers % style.combinations)
     images = Painter(style, digits, seed=1).paint(values, numbers)
-    found = attributes(style, images)
+    words = attributes(style, images)
     for name, column in (("size", 0), ("colour", 1), ("place", 3)):
-        assert (found[name] == values[:, column]).float().mean() > 0.99, name
+        assert (words[name] == values[:, column]).float().mean() > 0.99, name
         wrong = values.clone()
         wrong[:, column] = (wrong[:, column] + 1) % len(style.parts[column][1])
         right = matches_caption(style, wrong, images, values[:, 2:3])
@@ -99,8 +99,8 @@ def test_what_a_image_shows_is_worded_as_its_caption(name: str, digits: DigitIma
     numbers = torch.arange(0, style.combinations, 9)
     values = style.values(numbers)
     images = Painter(style, digits, seed=1).paint(values, numbers)
-    said = describe_images(style, images, values[:, list(style.digits)])
-    right = [words == style.caption(v) for words, v in zip(said, values, strict=True)]
+    descriptions = describe_images(style, images, values[:, list(style.digits)])
+    right = [words == style.caption(v) for words, v in zip(descriptions, values, strict=True)]
     assert sum(right) > 0.97 * len(right)
     blank = torch.zeros(1, 3, style.height, style.width, dtype=torch.uint8)
     assert describe_images(style, blank, values[:1, list(style.digits)]) == [None]
@@ -138,10 +138,10 @@ def test_a_judge_sees_every_digit_alike_wherever_and_whatever_its_size(digits: D
     style = STYLES["attributes"]
     painter = Painter(style, digits, seed=1)
     corners = torch.tensor([[1, 0, 6, 0], [1, 3, 6, 3]])
-    seen = glyphs(style, painter.paint(corners, torch.tensor([1, 1])))
-    assert seen.shape == (2, 1, 24, 24)
-    assert (seen[0] - seen[1]).abs().max() < 0.15
-    rows, columns = (seen[0, 0] > 0.3).nonzero(as_tuple=True)
+    digits_seen = glyphs(style, painter.paint(corners, torch.tensor([1, 1])))
+    assert digits_seen.shape == (2, 1, 24, 24)
+    assert (digits_seen[0] - digits_seen[1]).abs().max() < 0.15
+    rows, columns = (digits_seen[0, 0] > 0.3).nonzero(as_tuple=True)
     assert max(int(rows.max() - rows.min()), int(columns.max() - columns.min())) + 1 in (19, 20)
 
 
@@ -214,12 +214,12 @@ def test_unseen_combinations_are_held_out_without_replacement() -> None:
 def test_what_is_measured_at_even_distances_is_not_the_same_again_and_again(style: str, unseen: float) -> None:
     source = SceneSource(STYLES[style], "", 10, unseen)
     count = len(source.to_measure)
-    whole = source._of_held_out(torch.arange(7 * count))
-    assert torch.equal(whole.bincount(minlength=STYLES[style].combinations)[source.to_measure], torch.full((count,), 7))
+    once = source._of_held_out(torch.arange(7 * count))
+    assert torch.equal(once.bincount(minlength=STYLES[style].combinations)[source.to_measure], torch.full((count,), 7))
     for examples in (64, 128, 160, 320):
         numbers = evenly(source.held_out_size, examples)
         chosen = source._of_held_out(numbers)
-        assert torch.equal(chosen, whole[numbers])
+        assert torch.equal(chosen, once[numbers])
         likely = count * (1 - (1 - 1 / count) ** examples)  # of so many drawn at random
         assert len(set(chosen.tolist())) > 0.9 * likely
 
@@ -254,12 +254,12 @@ def folder_of(path: Path, count: int = 60) -> Path:
 
 
 def test_a_folder_of_images_and_texts(tmp_path: Path) -> None:
-    found = read_captioned(folder_of(tmp_path / "data"), 16)
-    assert found.images.shape == (60, 3, 16, 16)
-    assert found.captions[:3] == ["a red thing", "a green thing", "a blue thing"]
-    assert found.images[0, :, 8, 8].tolist() == [255, 0, 0]
-    assert found.notices == []
-    train, held = found.split(0.2)
+    captioned = read_captioned(folder_of(tmp_path / "data"), 16)
+    assert captioned.images.shape == (60, 3, 16, 16)
+    assert captioned.captions[:3] == ["a red thing", "a green thing", "a blue thing"]
+    assert captioned.images[0, :, 8, 8].tolist() == [255, 0, 0]
+    assert captioned.notices == []
+    train, held = captioned.split(0.2)
     assert sorted(train + held) == list(range(60))
     assert held
 
@@ -273,9 +273,9 @@ def test_what_has_no_partner_is_counted_and_named(tmp_path: Path) -> None:
     (folder / "p3.txt").write_text(" \n")
     (folder / "p4.png").write_bytes(b"no image at all")
     (folder / "p5.txt").write_text("x" * 20_000)
-    found = read_captioned(folder, 16)
-    notices = "\n".join(found.notices)
-    assert len(found.captions) == len(found.images) == 8
+    captioned = read_captioned(folder, 16)
+    notices = "\n".join(captioned.notices)
+    assert len(captioned.captions) == len(captioned.images) == 8
     assert "images without a caption, left out: 1 (lonely.png)" in notices
     assert "captions without an image, left out: 1 (mute.txt)" in notices
     assert "second images of one caption, left out: 1" in notices
@@ -303,8 +303,8 @@ def test_batches_hold_captions_codes_and_what_is_left_out(ready: Captions) -> No
     assert codes.shape == (60, 64)
     assert 0 < int(without.sum()) < 20
     assert batch.labels.shape == (60, 71)
-    heard = int((~without).nonzero()[0])
-    assert batch.labels[heard, :7].tolist() == [*rows[heard, 1:].tolist(), 0]
+    first = int((~without).nonzero()[0])
+    assert batch.labels[first, :7].tolist() == [*rows[first, 1:].tolist(), 0]
     assert int(batch.labels[without, :7].abs().sum()) == 0
     assert torch.equal(batch.labels[:, 7:], codes)
     assert ready.words.decode(rows[0, 1:].tolist()) in set(ready._source.captions)
@@ -317,12 +317,12 @@ def test_the_losses_of_parts_of_a_batch_are_that_of_the_batch(ready: Captions, p
     text = torch.randn(11, 7, len(ready.words))
     image = torch.randn(11, 64, 200)
     scores = SimpleNamespace(text=text, image=image)
-    wholes = ready.loss_counts(batch, scores)
+    batch_counts = ready.loss_counts(batch, scores)
     total = 0.0
     for rows in even_parts(11, parts):
-        piece, own = rows_of(batch, rows), SimpleNamespace(text=text[rows], image=image[rows])
-        terms, counts = ready.loss_terms(own, piece, 0.1), ready.loss_counts(piece, own)
-        total += sum(term.item() * n / whole for term, n, whole in zip(terms, counts, wholes, strict=True))
+        piece, part_scores = rows_of(batch, rows), SimpleNamespace(text=text[rows], image=image[rows])
+        terms, counts = ready.loss_terms(part_scores, piece, 0.1), ready.loss_counts(piece, part_scores)
+        total += sum(term.item() * n / count for term, n, count in zip(terms, counts, batch_counts, strict=True))
     assert total == pytest.approx(ready.loss(scores, batch, 0.1).item(), rel=1e-6)
 
 
@@ -347,15 +347,15 @@ def test_a_caption_is_what_its_image_should_show(ready: Captions) -> None:
     assert ready.expected(" a Small  red 3 top left\n") == "a small red 3 top left"
     assert ready.expected("red small a") is None
     held_out = ready._source.held_out(torch.arange(40))
-    said = [ready.judged(image) for image in held_out.images]
-    found = attributes(STYLES["attributes"], held_out.images)
-    colours = [dict(STYLES["attributes"].parts)["colour"][int(c)] for c in found["colour"]]
-    assert [words.split()[2] for words in said] == colours  # type: ignore[union-attr]
+    captions = [ready.judged(image) for image in held_out.images]
+    indices = attributes(STYLES["attributes"], held_out.images)
+    colours = [dict(STYLES["attributes"].parts)["colour"][int(c)] for c in indices["colour"]]
+    assert [caption.split()[2] for caption in captions] == colours  # type: ignore[union-attr]
     assert ready.judged(torch.zeros(3, 32, 32, dtype=torch.uint8)) == "an empty image"
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("height", 9, "less than or equal to 8; got 9"),
         ("width", -8, "greater than or equal to 8; got -8"),
@@ -367,7 +367,7 @@ def test_a_caption_is_what_its_image_should_show(ready: Captions) -> None:
         ("empty", 1.0, "got 1.0"),
     ],
 )
-def test_facts_that_cannot_be_are_refused(ready: Captions, tmp_path: Path, name: str, value: Any, said: str) -> None:
+def test_facts_that_cannot_be_are_refused(ready: Captions, tmp_path: Path, name: str, value: Any, message: str) -> None:
     for file, data in ready.artifacts().items():
         (tmp_path / file).write_bytes(data)
     Captions(captions="attributes").restore(tmp_path)
@@ -376,7 +376,7 @@ def test_facts_that_cannot_be_are_refused(ready: Captions, tmp_path: Path, name:
     with pytest.raises(UserError) as error:
         Captions(captions="attributes").restore(tmp_path)
     assert str(error.value).startswith(f"{tmp_path / 'captions.json'}: {name}: ")
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_captions_that_cannot_be_drawn(ready: Captions) -> None:
@@ -442,12 +442,12 @@ def painted(run: OpenRun, caption: str, **options: Any) -> torch.Tensor:
 def _refuses_what_cannot_be_painted(loaded: OpenRun, caption: str, folder: Path) -> None:
     """A mistake in the options is raised; it is no fault of a caption."""
     rule = "count and rerank are 1 or more, and 10,000 at most when multiplied"
-    for options, told in [
+    for options, message in [
         ({"count": 0}, "count: input should be greater than or equal to 1; got 0"),
         ({"count": 6000, "rerank": 2}, f"{rule}; got count 6,000 and rerank 2"),
         ({"top_k": 0}, "top_k: expected a count, 1 code or more; got 0"),
     ]:
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             list(jarilab.predict(loaded, [caption], **options))
     for several, got in [([caption] * 2, "2 captions"), ([], "nothing")]:
         with pytest.raises(UserError, match=f"one file is painted for one caption; got {got}"):
@@ -479,8 +479,8 @@ def _reconstructs(loaded: OpenRun, folder: Path, capsys: pytest.CaptureFixture[s
     command = ["predict", str(folder / "run"), "#3", "none.png", str(drawing), "--threads", "1", "--out"]
     capsys.readouterr()
     assert main([*command, str(out), "--json"]) == 2
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["psnr"] for line in told] == [held_out.decibels, None, file.decibels]
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["psnr"] for line in records] == [held_out.decibels, None, file.decibels]
     with Image.open(out) as sheet:
         assert sheet.width > 4 * 72 > sheet.height
     before = drawing.read_bytes()
@@ -495,7 +495,7 @@ def _reads_a_caption(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     command = ["predict", str(folder / "run"), "--count", "2", "--threads", "1", "--out", str(folder / "said.png")]
     assert main([*command, "#1", "--prompt", "a small red 3 top left"]) == 2
     assert "got both" in capsys.readouterr().err
-    for lines, code, said in (
+    for lines, code, output in (
         ("a small red 3 top left\n", 0, "said.png"),
         ("", 2, "got nothing"),
         ("a\nb\n", 2, "got 2 captions"),
@@ -504,7 +504,7 @@ def _reads_a_caption(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         with (folder / "lines").open() as stream:
             monkeypatch.setattr("sys.stdin", stream)
             assert main(command) == code
-        assert said in "".join(capsys.readouterr())
+        assert output in "".join(capsys.readouterr())
 
 
 def test_the_scorer_chooses_the_likeliest_images(ready: Captions, digits: DigitImages) -> None:
@@ -530,9 +530,9 @@ def test_a_folder_trains_and_its_image_tokenizer_serves_another_run(tmp_path: Pa
     assert 0 < result["examples"] < 30
     other = Captions(train=str(folder), size=16, codes=str(tmp_path / "one"))
     other.prepare()
-    kept = (tmp_path / "one" / "codes.safetensors").read_bytes()
-    assert other.artifacts()["codes.safetensors"] == kept
-    with pytest.raises(UserError, match="for scenes alone; omit rerank"):
+    expected = (tmp_path / "one" / "codes.safetensors").read_bytes()
+    assert other.artifacts()["codes.safetensors"] == expected
+    with pytest.raises(UserError, match="images of a folder; omit rerank"):
         _ = other.judges
 
 

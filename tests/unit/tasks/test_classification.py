@@ -59,9 +59,9 @@ def test_digits_hold_out_one_in_five_and_train_on_none_of_them():
 
 def test_images_are_normalised_as_the_training_images_are():
     digits = task()
-    whole = digits._normalised(digits._training.images(torch.arange(1437)))
-    assert whole.mean().abs() < 1e-5
-    assert whole.std() == pytest.approx(1, abs=1e-3)
+    pixels = digits._normalised(digits._training.images(torch.arange(1437)))
+    assert pixels.mean().abs() < 1e-5
+    assert pixels.std() == pytest.approx(1, abs=1e-3)
 
 
 def test_a_batch_is_the_same_for_a_seed_and_its_targets_add_up_to_1():
@@ -83,8 +83,8 @@ def test_a_run_answers_without_its_data_and_is_measured_as_it_was(run):
     result = json.loads((run / "result.json").read_text())
     assert measured["accuracy"] == result["accuracy"]
     assert measured["loss"] == pytest.approx(result["loss"], rel=1e-6)
-    kept = json.loads((run / "pictures.json").read_text())
-    assert kept["classes"] == [str(digit) for digit in range(10)]
+    metadata = json.loads((run / "pictures.json").read_text())
+    assert metadata["classes"] == [str(digit) for digit in range(10)]
 
 
 def test_what_is_predicted_is_ranked_and_adds_up_to_1(run):
@@ -156,10 +156,10 @@ def test_what_is_left_out_of_held_out_images_is_told(folders, tmp_path, capsys):
             Image.new("L", (8, 8), 9).save(tmp_path / "valid" / name / f"{number}.png")
     settings = {**SMALL, "task.train": str(folders), "task.valid": str(tmp_path / "valid")}
     jarilab.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
-    told = "images left out, of classes that the training data does not have: 2 ("
-    assert told in capsys.readouterr().err
+    expected = "images left out, of classes that the training data does not have: 2 ("
+    assert expected in capsys.readouterr().err
     (notice,) = jarilab.evaluate(tmp_path / "run", threads=1)["notices"]
-    assert notice.startswith(told)
+    assert notice.startswith(expected)
 
 
 def test_held_out_images_of_another_size_are_told(folders, tmp_path, capsys):
@@ -169,18 +169,18 @@ def test_held_out_images_of_another_size_are_told(folders, tmp_path, capsys):
         Image.new("L", (8, 8), len(name)).save(tmp_path / "valid" / name / "whole.png")
     settings = {**SMALL, "task.train": str(folders), "task.valid": str(tmp_path / "valid")}
     jarilab.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
-    told = "2 of 4 images were stretched to 8 x 8 (left/wide.png, "
-    assert capsys.readouterr().err.count(told) == 1
+    expected = "2 of 4 images were stretched to 8 x 8 (left/wide.png, "
+    assert capsys.readouterr().err.count(expected) == 1
     (notice,) = jarilab.evaluate(tmp_path / "run", threads=1)["notices"]
-    assert notice == f"{told}right/wide.png)"
+    assert notice == f"{expected}right/wide.png)"
 
 
 def test_held_out_images_that_are_trained_on_are_counted(folders, tmp_path, capsys):
     settings = {**SMALL, "task.train": str(folders), "task.valid": str(folders)}
     jarilab.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
     count = sum(1 for path in folders.rglob("*") if path.is_file())
-    told = f"{count} of {count} held-out images are training images too, which makes the score better"
-    assert capsys.readouterr().err.count(told) == 1
+    expected = f"{count} of {count} held-out images are training images too, which makes the score better"
+    assert capsys.readouterr().err.count(expected) == 1
     train = next(folders.rglob("*.png"))
     for name in ("left", "right"):
         (tmp_path / "valid" / name).mkdir(parents=True)
@@ -217,17 +217,17 @@ def test_an_encoding_for_a_line_and_one_for_a_plane_train_alike(tmp_path):
 def test_images_on_the_command_line(run, tmp_path):
     loaded = jarilab.load(run)
     Image.fromarray(loaded.task.read("#3").pixels[0].numpy()).save(tmp_path / "three.png")
-    said = command("predict", run, tmp_path / "three.png", "#3")
-    first, second = said.stdout.split()
-    assert (said.returncode, first) == (0, second)
-    said = command("predict", run, tmp_path / "no.png", "#3")
-    assert (said.returncode, said.stdout.splitlines()[0]) == (2, "")
-    assert "no.png" in said.stderr
+    process = command("predict", run, tmp_path / "three.png", "#3")
+    first, second = process.stdout.split()
+    assert (process.returncode, first) == (0, second)
+    process = command("predict", run, tmp_path / "no.png", "#3")
+    assert (process.returncode, process.stdout.splitlines()[0]) == (2, "")
+    assert "no.png" in process.stderr
     for arguments, why in [
         (("--draw", "x.png", "#3"), "unrecognized arguments: --draw x.png #3; the options of this run are --n-best"),
         (("--count", "2", "#3"), "unrecognized arguments: --count 2 #3; the options of this run are --n-best"),
         (("--prompt", "#3", "#4"), "expected sources as words or as --prompt, got both"),
     ]:
-        said = command("predict", run, *arguments)
-        assert (said.returncode, said.stdout) == (2, "")
-        assert why in said.stderr
+        process = command("predict", run, *arguments)
+        assert (process.returncode, process.stdout) == (2, "")
+        assert why in process.stderr

@@ -59,8 +59,8 @@ SOME = objects([(1, [0.5, 0.5, 0.2, 0.2]), (0, [0.1, 0.2, 0.1, 0.1])], [], [(4, 
 def test_matching_is_the_cheapest_of_all() -> None:
     """Against every way to pair, counted out."""
     chance = found_by_chance()
-    found = Detected(chance.scores.detach(), chance.boxes.detach())
-    layer, image, query, thing = matched(found, SOME)
+    detected = Detected(chance.scores.detach(), chance.boxes.detach())
+    layer, image, query, thing = matched(detected, SOME)
     for s in range(2):
         for b in range(3):
             count = int(SOME.real[b].sum())
@@ -71,8 +71,8 @@ def test_matching_is_the_cheapest_of_all() -> None:
             def cost(chosen: tuple[int, ...], s: int = s, b: int = b) -> float:
                 total = 0.0
                 for i, q in enumerate(chosen):
-                    box, there = found.boxes[s, b, q], SOME.boxes[b, i]
-                    total -= float(found.scores[s, b, q].softmax(-1)[SOME.labels[b, i]])
+                    box, there = detected.boxes[s, b, q], SOME.boxes[b, i]
+                    total -= float(detected.scores[s, b, q].softmax(-1)[SOME.labels[b, i]])
                     total += 5 * float((box - there).abs().sum())
                     total -= 2 * float(iou_and_giou(to_xyxy(box), to_xyxy(there))[1])
                 return total
@@ -84,15 +84,15 @@ def test_matching_is_the_cheapest_of_all() -> None:
 
 def test_the_loss_is_that_of_the_paper_for_one_layer() -> None:
     chance = found_by_chance(n_layers=1)
-    found = Detected(chance.scores.detach(), chance.boxes.detach())
-    parts = detection_loss.loss(found, SOME, 0.1)
-    _, image, query, thing = matched(found, SOME)
+    detected = Detected(chance.scores.detach(), chance.boxes.detach())
+    parts = detection_loss.loss(detected, SOME, 0.1)
+    _, image, query, thing = matched(detected, SOME)
     labels = torch.full((3, 4), 5)
     labels[image, query] = SOME.labels[image, thing]
     weights = torch.tensor([1.0] * 5 + [0.1])[labels]
-    log_p = found.scores[0].log_softmax(-1).gather(-1, labels.unsqueeze(-1))[..., 0]
+    log_p = detected.scores[0].log_softmax(-1).gather(-1, labels.unsqueeze(-1))[..., 0]
     assert parts["classes"].item() == pytest.approx(float(-(weights * log_p).sum() / weights.sum()), rel=1e-5)
-    boxes, there = found.boxes[0, image, query], SOME.boxes[image, thing]
+    boxes, there = detected.boxes[0, image, query], SOME.boxes[image, thing]
     assert parts["l1"].item() == pytest.approx(5 * float((boxes - there).abs().sum()) / 3, rel=1e-5)
     giou = iou_and_giou(to_xyxy(boxes), to_xyxy(there))[1]
     assert parts["giou"].item() == pytest.approx(2 * float((1 - giou).sum()) / 3, rel=1e-5)
@@ -100,29 +100,29 @@ def test_the_loss_is_that_of_the_paper_for_one_layer() -> None:
 
 def test_each_layer_is_matched_afresh_and_adds_its_loss() -> None:
     chance = found_by_chance()
-    found = Detected(chance.scores.detach(), chance.boxes.detach())
-    both = detection_loss.loss(found, SOME, 0.1)
-    alone = [detection_loss.loss(Detected(found.scores[[s]], found.boxes[[s]]), SOME, 0.1) for s in range(2)]
+    detected = Detected(chance.scores.detach(), chance.boxes.detach())
+    both = detection_loss.loss(detected, SOME, 0.1)
+    alone = [detection_loss.loss(Detected(detected.scores[[s]], detected.boxes[[s]]), SOME, 0.1) for s in range(2)]
     for name, value in both.items():
         assert value.item() == pytest.approx(sum(part[name].item() for part in alone), rel=1e-5)
-    swapped = Detected(found.scores[:, :, [2, 0, 1, 3]], found.boxes[:, :, [2, 0, 1, 3]])
+    swapped = Detected(detected.scores[:, :, [2, 0, 1, 3]], detected.boxes[:, :, [2, 0, 1, 3]])
     assert detection_loss.loss(swapped, SOME, 0.1)["l1"].item() == pytest.approx(both["l1"].item(), rel=1e-5)
 
 
 def test_images_without_objects_teach_nothing_but_nothing() -> None:
-    found = found_by_chance(batch_size=1)
-    parts = detection_loss.loss(found, objects([]), 0.1)
+    detected = found_by_chance(batch_size=1)
+    parts = detection_loss.loss(detected, objects([]), 0.1)
     assert parts["l1"].item() == parts["giou"].item() == 0
     assert parts["classes"].item() > 0
     sum(parts.values(), torch.zeros(())).backward()
-    assert found.scores.grad is not None
-    assert (found.scores.grad[..., -1] < 0).all()
+    assert detected.scores.grad is not None
+    assert (detected.scores.grad[..., -1] < 0).all()
 
 
 def test_more_objects_than_queries_are_matched_as_far_as_they_go() -> None:
     many = objects([(n % 5, [0.1 * n + 0.1, 0.5, 0.1, 0.1]) for n in range(7)])
-    found = found_by_chance(n_layers=1, batch_size=1)
-    _, _, query, thing = matched(found, many)
+    detected = found_by_chance(n_layers=1, batch_size=1)
+    _, _, query, thing = matched(detected, many)
     assert sorted(query.tolist()) == [0, 1, 2, 3]
     assert len(set(thing.tolist())) == 4
 
@@ -133,21 +133,21 @@ def test_the_losses_of_parts_of_a_batch_are_that_of_the_batch(parts: int, smooth
     """Classes and boxes each by their own number: one image has no object, one more than there are queries."""
     box = [0.5, 0.5, 0.2, 0.2]
     several = objects([(1, box), (0, [0.1, 0.2, 0.1, 0.1])], [], [(label, box) for label in (4, 3, 2, 1, 0)])
-    found = found_by_chance()
-    wholes = detection_loss.loss_counts(found, several, 0.1)
+    detected = found_by_chance()
+    batch_counts = detection_loss.loss_counts(detected, several, 0.1)
     total = 0.0
     for rows in even_parts(3, parts):
-        own, piece = Detected(found.scores[:, rows], found.boxes[:, rows]), rows_of(several, rows)
-        terms = detection_loss.loss(own, piece, 0.1, smoothing).values()
-        counts = detection_loss.loss_counts(own, piece, 0.1)
-        total += sum(term.item() * n / whole for term, n, whole in zip(terms, counts, wholes, strict=True))
-    whole = detection_loss.loss(found, several, 0.1, smoothing)
-    assert total == pytest.approx(sum(term.item() for term in whole.values()), rel=1e-6)
+        part_detected, piece = Detected(detected.scores[:, rows], detected.boxes[:, rows]), rows_of(several, rows)
+        terms = detection_loss.loss(part_detected, piece, 0.1, smoothing).values()
+        counts = detection_loss.loss_counts(part_detected, piece, 0.1)
+        total += sum(term.item() * n / count for term, n, count in zip(terms, counts, batch_counts, strict=True))
+    expected = detection_loss.loss(detected, several, 0.1, smoothing)
+    assert total == pytest.approx(sum(term.item() for term in expected.values()), rel=1e-6)
 
 
 def test_what_is_not_finite_is_matched_somehow_and_told_by_the_loss() -> None:
-    found = found_by_chance()
-    broken = Detected(found.scores, found.boxes * math.nan)
+    detected = found_by_chance()
+    broken = Detected(detected.scores, detected.boxes * math.nan)
     assert sum(detection_loss.loss(broken, SOME, 0.1).values(), torch.zeros(())).isnan()
 
 
@@ -160,10 +160,10 @@ def test_average_precision_is_coco_s() -> None:
     assert average_precision([right, right], there, 3) == {"ap": 1.0, "ap50": 1.0, "ap75": 1.0}
     half = 51 / 101  # of the 101 recalls asked for, up to 0.5
     assert average_precision([right, wrong], there, 3)["ap"] == pytest.approx(half)
-    found = average_precision([right, near], there, 3)
-    assert found["ap50"] == pytest.approx(1.0)
-    assert found["ap75"] == pytest.approx(half)
-    assert found["ap"] == pytest.approx((4 * 1 + 6 * half) / 10)
+    metrics = average_precision([right, near], there, 3)
+    assert metrics["ap50"] == pytest.approx(1.0)
+    assert metrics["ap75"] == pytest.approx(half)
+    assert metrics["ap"] == pytest.approx((4 * 1 + 6 * half) / 10)
 
 
 def test_average_precision_counts_what_is_unsure_and_says_nothing_aloud(capfd: pytest.CaptureFixture[str]) -> None:
@@ -279,8 +279,8 @@ def test_bad_boxes_and_files_are_counted_and_named(tmp_path: Path) -> None:
     paths = photographs(tmp_path, **bad)
     (tmp_path / "images" / "p11.png").unlink()
     (tmp_path / "images" / "p13.png").write_bytes(b"no image")
-    told = "\n".join(task(train=tuple(paths)).notices())
-    for said in (
+    text = "\n".join(task(train=tuple(paths)).notices())
+    for notice in (
         "before the left or top one: 1 (yellow in p1.png)",
         "which have no area: 1 (yellow in p3.png)",
         "which lie outside their image: 1 (yellow in p5.png)",
@@ -289,7 +289,7 @@ def test_bad_boxes_and_files_are_counted_and_named(tmp_path: Path) -> None:
         "whose file is missing: 1 (p11.png)",
         "which cannot be read as images: 1 (p13.png)",
     ):
-        assert said in told
+        assert notice in text
 
 
 def test_classes_that_were_not_trained_on_are_counted(tmp_path: Path) -> None:
@@ -321,8 +321,8 @@ def test_few_held_out_images_are_told_where_nobody_named_them(tmp_path: Path) ->
     paths = tuple(photographs(tmp_path))
     made = task(train=paths)
     count = len(made.held_out)
-    told = f"only {count} of 30 images are held out, so that one alone counts for {100 / count:.1f} % of the score; "
-    assert made.notices() == made.held_out_notices() == [told + "name more with --valid"]
+    notice = f"only {count} of 30 images are held out, so that one alone counts for {100 / count:.1f} % of the score; "
+    assert made.notices() == made.held_out_notices() == [notice + "name more with --valid"]
     assert task(train=paths, valid=paths).notices() == []
 
 
@@ -381,11 +381,11 @@ def test_padding_stays_where_it_is_when_images_areflipped() -> None:
 
     pixels = torch.tensor([[[[1.0, 2.0, 0.0]]]] * 8)
     keep = torch.tensor([[[True, True, False]]] * 8)
-    given = objects(*[[(0, [0.25, 0.5, 0.5, 1.0])]] * 8)
-    found, there = flipped(Images(pixels, keep), given, torch.Generator().manual_seed(0))
-    rows = {(tuple(p[0, 0].tolist()), b[0, 0].item()) for p, b in zip(found.pixels, there.boxes, strict=True)}
+    batch = objects(*[[(0, [0.25, 0.5, 0.5, 1.0])]] * 8)
+    images, there = flipped(Images(pixels, keep), batch, torch.Generator().manual_seed(0))
+    rows = {(tuple(p[0, 0].tolist()), b[0, 0].item()) for p, b in zip(images.pixels, there.boxes, strict=True)}
     assert rows == {((1.0, 2.0, 0.0), 0.25), ((2.0, 1.0, 0.0), 0.75)}
-    assert torch.equal(found.keep, keep)  # type: ignore[arg-type]
+    assert torch.equal(images.keep, keep)  # type: ignore[arg-type]
 
 
 class Knowing:
@@ -450,11 +450,14 @@ def test_a_run_trains_goes_on_and_answers(tmp_path: Path, capsys: pytest.Capture
     assert len(again.interpret(model(again.sources([image])), [image])[0]) == 8  # type: ignore[attr-defined]
     capsys.readouterr()
     assert main(["predict", str(tmp_path / "run"), "#0", "--threshold", "1"]) == 0
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "jarilab: #0: no object is as probable as --threshold; lower it to see more\n")
+    output = capsys.readouterr()
+    assert (output.out, output.err) == (
+        "",
+        "jarilab: #0: no object is as probable as --threshold; lower it to see more\n",
+    )
     assert main(["predict", str(tmp_path / "run"), "#0", "--threshold", "0"]) == 0
-    said = capsys.readouterr()
-    assert (len(said.out.splitlines()), said.err) == (8, "")
+    output = capsys.readouterr()
+    assert (len(output.out.splitlines()), output.err) == (8, "")
 
 
 def drawn(run: Path, out: Path | str, *images: str, **options: Any) -> DetectionResult:
@@ -468,15 +471,15 @@ def test_what_is_found_is_what_each_query_says_and_is_drawn(image_runs: Path, tm
     opened = jarilab.load(run)
     image = opened.task.read("#3")
     with torch.no_grad():
-        (said,) = opened.task.interpret(opened.model(opened.task.sources([image])), [image])
+        (labels,) = opened.task.interpret(opened.model(opened.task.sources([image])), [image])
     everything = drawn(run, tmp_path / "all.PNG", threshold=0)
     assert [(one.label, one.probability, one.box) for one in everything.objects] == [
-        (opened.task.classes[one.number], one.probability, one.box) for one in said
+        (opened.task.classes[one.number], one.probability, one.box) for one in labels
     ]
     record = everything.record()
     assert (record["input"], record["error"], len(record["objects"])) == ("#3", None, 4)
     assert "".join(everything.text()).count("\n") == 4
-    sure = said[1].probability
+    sure = labels[1].probability
     (some,) = jarilab.predict(run, ["#3"], threshold=sure)
     assert some.objects == everything.objects[:2]
     nothing = drawn(run, tmp_path / "nothing.png", threshold=1)
@@ -489,11 +492,11 @@ def test_what_is_found_is_what_each_query_says_and_is_drawn(image_runs: Path, tm
 
 def test_an_image_that_cannot_be_read_gets_its_error_and_stops_nothing(image_runs: Path, tmp_path: Path) -> None:
     wrong = UserError("byte 3 is no UTF-8")
-    missing, unread, found = jarilab.predict(image_runs / "detection", [Path("no.png"), wrong, "#3"], threshold=0)
+    missing, unread, detected = jarilab.predict(image_runs / "detection", [Path("no.png"), wrong, "#3"], threshold=0)
     assert missing.input == "no.png"
     assert "no.png" in str(missing.error)
     assert (unread.input, unread.messages) == ("", ["byte 3 is no UTF-8"])
-    assert len(found.objects) == 4
+    assert len(detected.objects) == 4
     assert drawn(image_runs / "detection", tmp_path / "x.png", "no.png").error is not None
     assert not list(tmp_path.iterdir())
 

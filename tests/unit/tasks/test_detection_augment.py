@@ -45,9 +45,9 @@ def window(monkeypatch: pytest.MonkeyPatch, left: float, top: float, side: float
     monkeypatch.setattr(CropWindows, "draw", staticmethod(drawn))
 
 
-def one_image(*things: tuple[int, list[float]], room: int = 0) -> Objects:
+def one_image(*things: tuple[int, list[float]], padding: int = 0) -> Objects:
     """Things with left, top, right and bottom."""
-    boxes = torch.zeros(1, len(things) + room, 4)
+    boxes = torch.zeros(1, len(things) + padding, 4)
     labels, real = torch.zeros(boxes.shape[:2], dtype=torch.long), torch.zeros(boxes.shape[:2], dtype=torch.bool)
     for i, (label, (left, top, right, bottom)) in enumerate(things):
         boxes[0, i] = torch.tensor([(left + right) / 2, (top + bottom) / 2, right - left, bottom - top])
@@ -60,10 +60,10 @@ def one_image(*things: tuple[int, list[float]], room: int = 0) -> Objects:
 
 def test_half_of_the_images_stay_whole_and_the_windows_of_the_others_are_anywhere() -> None:
     windows = CropWindows.draw(4000, 0.4, seeded())
-    whole = windows.side == 1
-    assert 1850 < int(whole.sum()) < 2150
-    assert (windows.corner[whole] == 0).all()
-    side, corner = windows.side[~whole], windows.corner[~whole]
+    uncropped = windows.side == 1
+    assert 1850 < int(uncropped.sum()) < 2150
+    assert (windows.corner[uncropped] == 0).all()
+    side, corner = windows.side[~uncropped], windows.corner[~uncropped]
     assert 0.6 <= side.min() < 0.61
     assert 0.99 < side.max() < 1
     assert float(side.mean()) == pytest.approx(0.8, abs=0.01)
@@ -98,10 +98,10 @@ def test_pixels_are_those_that_a_grid_over_the_window_samples() -> None:
     after = windows.pixels(before)
     for row, (high, wide) in enumerate(sizes):
         side, (left, top) = float(windows.side[row]), windows.corner[row].tolist()
-        own = before.pixels[row : row + 1, :, :high, :wide]
+        unpadded = before.pixels[row : row + 1, :, :high, :wide]
         theta = torch.tensor([[[side, 0, 2 * left + side - 1], [0, side, 2 * top + side - 1]]])
         grid = functional.affine_grid(theta, [1, 3, high, wide], align_corners=False)
-        there = functional.grid_sample(own, grid, padding_mode="border", align_corners=False)
+        there = functional.grid_sample(unpadded, grid, padding_mode="border", align_corners=False)
         torch.testing.assert_close(after.pixels[row : row + 1, :, :high, :wide], there, atol=2e-5, rtol=0)
 
 
@@ -131,7 +131,7 @@ def test_boxes_stay_around_their_things() -> None:
         pixels[row, :, top : top + 40, left : left + 50] = 1
         boxes[row, 0] = torch.tensor([(left + 25) / width, (top + 20) / height, 50 / width, 40 / height])
     windows = CropWindows.draw(count, 0.4, seeded())
-    found, left_over = windows.boxes(boxes)
+    cut_boxes, left_over = windows.boxes(boxes)
     bright = windows.pixels(Images(pixels)).pixels[:, 0] > 0.5
     for row in range(count):
         if left_over[row, 0] == 0:
@@ -139,11 +139,11 @@ def test_boxes_stay_around_their_things() -> None:
             continue
         rows, columns = bright[row].any(1).nonzero()[:, 0], bright[row].any(0).nonzero()[:, 0]
         there = torch.tensor([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1])
-        box = to_xyxy(found[row, 0]) * torch.tensor([width, height] * 2)
+        box = to_xyxy(cut_boxes[row, 0]) * torch.tensor([width, height] * 2)
         assert (box - there).abs().max() <= 0.51
     cropped = windows.side < 1
-    assert torch.equal(found[~cropped], boxes[~cropped])
-    assert (found[cropped] != boxes[cropped]).any(-1).all()
+    assert torch.equal(cut_boxes[~cropped], boxes[~cropped])
+    assert (cut_boxes[cropped] != boxes[cropped]).any(-1).all()
 
 
 def test_how_much_of_a_box_is_left_is_a_share_of_its_area() -> None:
@@ -152,10 +152,10 @@ def test_how_much_of_a_box_is_left_is_a_share_of_its_area() -> None:
                          (0, [0.1, 0.4, 0.2, 0.9]), (0, [0.0, 0.0, 1.0, 1.0]))  # fmt: skip
     boxes, left = windows.boxes(things.boxes)
     assert left[0].tolist() == pytest.approx([1, 0.5, 0.125, 0, 0.25], abs=1e-6)
-    found = to_xyxy(boxes[0])
-    assert found[0].tolist() == pytest.approx([0.2, 0.2, 0.4, 0.4], abs=1e-6)
-    assert found[1].tolist() == pytest.approx([0, 0, 0.4, 1], abs=1e-6)
-    assert found[4].tolist() == pytest.approx([0, 0, 1, 1], abs=1e-6)
+    corners = to_xyxy(boxes[0])
+    assert corners[0].tolist() == pytest.approx([0.2, 0.2, 0.4, 0.4], abs=1e-6)
+    assert corners[1].tolist() == pytest.approx([0, 0, 0.4, 1], abs=1e-6)
+    assert corners[4].tolist() == pytest.approx([0, 0, 1, 1], abs=1e-6)
 
 
 def test_the_narrowest_boxes_are_left_or_gone_and_nothing_else() -> None:
@@ -176,23 +176,23 @@ def test_things_of_which_less_than_a_quarter_is_left_are_gone(monkeypatch: pytes
         (5, [0.6, 0.1, 0.7, 0.2]),  # all
         (7, [0.1, 0.1, 0.3, 0.2]),  # nothing
         (8, [0.42, 0.1, 0.55, 0.2]),  # more than a third
-        room=2,
+        padding=2,
     )
-    _, found = cropped(Images(torch.zeros(1, 1, 8, 8)), things, 0.5, seeded())
-    assert found.labels.tolist() == [[5, 8, 0, 0, 0, 0]]  # in front, as matching reads them
-    assert found.real.tolist() == [[True, True, False, False, False, False]]
-    assert to_xyxy(found.boxes[0, 0]).tolist() == pytest.approx([0.2, 0.2, 0.4, 0.4], abs=1e-6)
-    assert to_xyxy(found.boxes[0, 1]).tolist() == pytest.approx([0.0, 0.2, 0.1, 0.4], abs=1e-6)
-    assert (found.boxes[0, 2:] == 0).all()
+    _, remaining = cropped(Images(torch.zeros(1, 1, 8, 8)), things, 0.5, seeded())
+    assert remaining.labels.tolist() == [[5, 8, 0, 0, 0, 0]]  # in front, as matching reads them
+    assert remaining.real.tolist() == [[True, True, False, False, False, False]]
+    assert to_xyxy(remaining.boxes[0, 0]).tolist() == pytest.approx([0.2, 0.2, 0.4, 0.4], abs=1e-6)
+    assert to_xyxy(remaining.boxes[0, 1]).tolist() == pytest.approx([0.0, 0.2, 0.1, 0.4], abs=1e-6)
+    assert (remaining.boxes[0, 2:] == 0).all()
 
 
 def test_a_image_that_loses_everything_teaches_that_nothing_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     window(monkeypatch, 0.5, 0.5, 0.5)
-    _, found = cropped(Images(torch.zeros(1, 1, 8, 8)), one_image((3, [0.1, 0.1, 0.4, 0.4])), 0.5, seeded())
-    assert found.labels.shape == (1, 1)
-    assert not found.real.any()
+    _, remaining = cropped(Images(torch.zeros(1, 1, 8, 8)), one_image((3, [0.1, 0.1, 0.4, 0.4])), 0.5, seeded())
+    assert remaining.labels.shape == (1, 1)
+    assert not remaining.real.any()
     scores = torch.randn(1, 1, 4, 11, requires_grad=True)
-    parts = detection_loss.loss(Detected(scores, torch.rand(1, 1, 4, 4)), found, 0.1)
+    parts = detection_loss.loss(Detected(scores, torch.rand(1, 1, 4, 4)), remaining, 0.1)
     assert parts["l1"] == parts["giou"] == 0
     parts["classes"].backward()
     assert scores.grad is not None
@@ -221,11 +221,11 @@ def test_a_batch_is_cropped_by_its_generator_alone() -> None:
     assert same(first, again)
     assert not same(first, other)
     plain = task().training_batch(numbers, generator_for(1, "x"))
-    kept = (plain.inputs[0].pixels == first.inputs[0].pixels).flatten(1).all(1)
-    assert 6 < int(kept.sum()) < 26
-    real = plain.labels.real[kept]
-    assert torch.equal(real, first.labels.real[kept])
-    assert torch.equal(plain.labels.boxes[kept][real], first.labels.boxes[kept][real])
+    uncropped = (plain.inputs[0].pixels == first.inputs[0].pixels).flatten(1).all(1)
+    assert 6 < int(uncropped.sum()) < 26
+    real = plain.labels.real[uncropped]
+    assert torch.equal(real, first.labels.real[uncropped])
+    assert torch.equal(plain.labels.boxes[uncropped][real], first.labels.boxes[uncropped][real])
     assert int(first.labels.real.sum()) <= int(plain.labels.real.sum())
     assert same(plain, task(crop=0.0).training_batch(numbers, generator_for(1, "x")))
 
@@ -233,8 +233,8 @@ def test_a_batch_is_cropped_by_its_generator_alone() -> None:
 def test_images_are_flipped_as_they_are_without_cropping() -> None:
     numbers = torch.arange(32)
     flipped, both = (task(flip=True, crop=c).training_batch(numbers, generator_for(1, "x")) for c in (0.0, 0.4))
-    kept = (flipped.inputs[0].pixels == both.inputs[0].pixels).flatten(1).all(1)
-    assert 6 < int(kept.sum()) < 26
+    uncropped = (flipped.inputs[0].pixels == both.inputs[0].pixels).flatten(1).all(1)
+    assert 6 < int(uncropped.sum()) < 26
 
 
 class Looking:
@@ -286,8 +286,8 @@ def test_what_a_model_reads_has_the_sizes_it_had(sizes: list[tuple[int, int]]) -
     before = padded(sizes)
     things = one_image((1, [0.2, 0.2, 0.8, 0.8]))
     many = Objects(*(part.expand(len(sizes), *part.shape[1:]) for part in (things.labels, things.boxes, things.real)))
-    after, found = cropped(before, many, 0.4, seeded())
+    after, cut_objects = cropped(before, many, 0.4, seeded())
     assert after.pixels.shape == before.pixels.shape
     assert torch.equal(after.keep, before.keep)  # type: ignore[arg-type]
-    assert (found.boxes >= 0).all()
-    assert (to_xyxy(found.boxes) <= 1 + 1e-6).all()
+    assert (cut_objects.boxes >= 0).all()
+    assert (to_xyxy(cut_objects.boxes) <= 1 + 1e-6).all()

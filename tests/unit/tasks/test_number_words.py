@@ -146,8 +146,8 @@ def best_for_bags(pairs: list[tuple[list[int], str]]) -> float:
 def test_the_ceiling_is_a_count(task: NumberWords, names: Pairs) -> None:
     to_english = best_for_bags([(task.read(one), other) for one, other in names[:10_000]])
     to_korean = best_for_bags([(task.read(other), one) for one, other in names[:10_000]])
-    found = made(9999).ceiling()
-    assert found == pytest.approx({"all": (to_english + to_korean) / 2, "ko-en": to_english, "en-ko": to_korean})
+    ceiling = made(9999).ceiling()
+    assert ceiling == pytest.approx({"all": (to_english + to_korean) / 2, "ko-en": to_english, "en-ko": to_korean})
     assert made(9999, "en-ko").ceiling() == pytest.approx({"all": to_korean})
 
 

@@ -67,9 +67,9 @@ def test_every_sentence_is_there_once_and_has_one_translation(every: list[tuple[
 
 
 def test_articles_and_pronouns_are_those_of_the_nouns(every: list[tuple[str, str]]) -> None:
-    seen = set()
+    pairs = set()
     for english, german in every[::97]:
-        words, said = english.split(), german.replace(",", "").split()
+        words, german_words = english.split(), german.replace(",", "").split()
         animal = next(noun.english for noun in ANIMALS if noun.english in words)
         thing = next(noun.english for noun in THINGS if noun.english in words)
         tired = {"tired", "weak", "sick", "lazy", "young", "nervous"} & set(words)
@@ -81,9 +81,9 @@ def test_articles_and_pronouns_are_those_of_the_nouns(every: list[tuple[str, str
         assert re.search(rf"\b{article}( \w+e)? {who}\b", german), german
         assert re.search(rf"\b{accusative}{between}{what}\b", german), german
         assert pronoun_of(german) == (of_animal if tired else of_thing)
-        assert sum(word in ("er", "sie", "es") for word in said) == 1
-        seen.add((animal, thing))
-    assert len(seen) > 10
+        assert sum(word in ("er", "sie", "es") for word in german_words) == 1
+        pairs.add((animal, thing))
+    assert len(pairs) > 10
 
 
 @pytest.mark.parametrize(

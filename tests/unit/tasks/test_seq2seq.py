@@ -111,16 +111,16 @@ def test_a_batch_has_ends_and_padding_in_their_places() -> None:
     task = Toy([("abc", "h"), ("", "gh"), ("a", "")])
     task.prepare()
     batch = task.training_batch(torch.tensor([0, 1, 2]), torch.Generator())
-    source, said = batch.inputs
+    source, target = batch.inputs
     assert source.ids.tolist() == [[3, 4, 5, END], [END, 0, 0, 0], [3, END, 0, 0]]
     assert source.keep is not None
     assert source.keep.tolist() == [[True] * 4, [True, False, False, False], [True, True, False, False]]
-    assert said.ids.tolist() == [[FIRST, 10, 0], [FIRST, 9, 10], [FIRST, 0, 0]]
+    assert target.ids.tolist() == [[FIRST, 10, 0], [FIRST, 9, 10], [FIRST, 0, 0]]
     assert batch.labels.tolist() == [[10, END, 0], [9, 10, END], [END, 0, 0]]
-    assert said.keep is None, "what is padding has no label, and nothing before it sees it"
-    assert (source.positions.frame, said.positions.frame) == ("source", "target")
+    assert target.keep is None, "what is padding has no label, and nothing before it sees it"
+    assert (source.positions.frame, target.positions.frame) == ("source", "target")
     assert source.positions.index().tolist() == [0, 1, 2, 3]
-    assert said.positions.index().tolist() == [0, 1, 2]
+    assert target.positions.index().tolist() == [0, 1, 2]
     assert task.training_lengths.tolist() == [[4, 2], [1, 3], [2, 1]]
 
 
@@ -178,18 +178,18 @@ def test_bleu_and_chrf_are_those_of_sacrebleu() -> None:
     learner = Says(dict(zip(sources, answers, strict=True)))
     for words in ("none", "13a"):
         task.words = words
-        found = task.evaluate(learner)
+        metrics = task.evaluate(learner)
         bleu = BLEU(tokenize=words)
-        assert 0 < found["bleu"] < 100
-        assert found["bleu"] == bleu.corpus_score(answers, [references]).score
-        assert found["chrf"] == CHRF().corpus_score(answers, [references]).score
-        assert f"tok:{words}" in found["signature"]
-        assert found["examples"] == 5
+        assert 0 < metrics["bleu"] < 100
+        assert metrics["bleu"] == bleu.corpus_score(answers, [references]).score
+        assert metrics["chrf"] == CHRF().corpus_score(answers, [references]).score
+        assert f"tok:{words}" in metrics["signature"]
+        assert metrics["examples"] == 5
     right = [answer == reference for answer, reference in zip(answers, references, strict=True)]
     assert sum(right) == 1
-    assert found["exact_match"] == 1 / 5
-    assert (found["exact_match_short"], found["exact_match_long"]) == (1 / 3, 0)
-    assert "exact_match_none" not in found
+    assert metrics["exact_match"] == 1 / 5
+    assert (metrics["exact_match_short"], metrics["exact_match_long"]) == (1 / 3, 0)
+    assert "exact_match_none" not in metrics
     task.words = None
     assert not {"bleu", "chrf", "signature"} & task.evaluate(learner).keys()
 
@@ -212,9 +212,9 @@ def test_answers_stay_beside_their_questions() -> None:
     chance = random.Random(1)
     answers = {source: chance.choice(sources) for source in sources}
     learner = Says(answers)
-    found = Toy(list(answers.items())).evaluate(learner)
-    assert found["exact_match"] == 1.0
-    assert found["bleu"] == pytest.approx(100)
+    metrics = Toy(list(answers.items())).evaluate(learner)
+    assert metrics["exact_match"] == 1.0
+    assert metrics["bleu"] == pytest.approx(100)
     assert [len(batch) for batch in learner.asked] == [AT_ONCE, AT_ONCE, len(sources) - 2 * AT_ONCE]
     # Of like length together.
     lengths = [row.index(END) for batch in learner.asked for row in batch]
@@ -236,15 +236,15 @@ def test_exact_match_is_also_told_by_the_length_of_the_answer() -> None:
 def test_some_of_the_held_out_pairs_evenly() -> None:
     sources = list(dict.fromkeys(texts(50, shortest=5)))[:40]
     learner = Says({source: source for source in sources})
-    found = Toy([(source, source) for source in sources]).evaluate(learner, examples=4)
+    metrics = Toy([(source, source) for source in sources]).evaluate(learner, examples=4)
     asked = {Letters().decode(row) for batch in learner.asked for row in batch}
     assert asked == {sources[0], sources[10], sources[20], sources[30]}
-    assert found["examples"] == 4
+    assert metrics["examples"] == 4
 
 
 def test_a_held_out_pair_may_be_empty_or_too_long() -> None:
     learner = Says({"": "a", "abcd": "gh"})
     task = Toy([("", "a"), ("abcdefgh", "gh")], longest=4)
-    found = task.evaluate(learner)
+    metrics = task.evaluate(learner)
     assert learner.asked == [[[END, 0, 0, 0, 0], [3, 4, 5, 6, END]]]
-    assert found["exact_match"] == 1.0
+    assert metrics["exact_match"] == 1.0

@@ -36,8 +36,8 @@ def test_answers_are_those_of_a_loop(
     rest = behind.draw(st.lists(st.integers(0, 9), min_size=longest, max_size=longest))
     matrix = np.array([line + rest[len(line) :] for line in lines])
     answers = kind(symbols=10, lengths="1..7").answers(matrix, np.array([len(line) for line in lines]))
-    for line, found in zip(lines, answers.tolist(), strict=True):
-        assert found[: len(line)] == LOOPS[kind](line)
+    for line, answer in zip(lines, answers.tolist(), strict=True):
+        assert answer[: len(line)] == LOOPS[kind](line)
 
 
 @every_task
@@ -77,8 +77,8 @@ def test_longer_lines_are_a_group_of_their_own() -> None:
     task = prepared(lengths="1..4", test_lengths="1..6")
     assert task.groups == ("all", "seen_lengths", "longer")
     groups = {len(source.split()): task.group_of(source, target) for source, target in task.held_out}
-    seen = dict.fromkeys(range(1, 5), "seen_lengths")
-    assert groups == seen | {5: "longer", 6: "longer"}
+    expected = dict.fromkeys(range(1, 5), "seen_lengths")
+    assert groups == expected | {5: "longer", 6: "longer"}
     assert prepared().groups == ("all",)
     assert prepared(lengths="1..5", test_lengths="1..3").groups == ("all",)
 
@@ -95,8 +95,8 @@ def test_text_to_numbers_and_back(line: list[int]) -> None:
 
 @pytest.mark.parametrize("word", ["50", "-1", "1.5", "x", "²", "٣", "9" * 5000])
 def test_what_is_no_number_of_the_task(word: str) -> None:
-    told = f"expected numbers from 0 to 49, got '{word}'; write such as 3 1 4"
-    with pytest.raises(UserError, match=f"^{told}$"):
+    message = f"expected numbers from 0 to 49, got '{word}'; write such as 3 1 4"
+    with pytest.raises(UserError, match=f"^{message}$"):
         prepared().read(f"1 {word} 2")
 
 
@@ -128,10 +128,10 @@ def test_lengths_to_be_tested_on_may_begin_elsewhere() -> None:
 @pytest.mark.parametrize("text", ["", "5..3", "0..4", "1..99999", "1-20", "one", "1..", "1...3", "-1..3"])
 @pytest.mark.parametrize("option", ["lengths", "test_lengths"])
 def test_lengths_that_cannot_be(option: str, text: str) -> None:
-    told = (
+    message = (
         f"^{option}: expected the fewest and the most numbers of a line, from 1 to 10,000, such as 1..20; got '{text}'"
     )
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         Sort(**{option: text})
 
 

@@ -57,12 +57,12 @@ class Notices:
 
 def loop(task: Text, documents: list[str]) -> list[tuple[int, int, int, int]]:
     """Of each token of the stream: what stands there, what comes next, its document and its place in it."""
-    found = []
+    rows = []
     for number, document in enumerate(documents):
         ids = task.read(document)
-        said, labels = [FIRST, *ids], [*ids, END]
-        found += [(s, label, number, place) for place, (s, label) in enumerate(zip(said, labels, strict=True))]
-    return found
+        inputs, labels = [FIRST, *ids], [*ids, END]
+        rows += [(s, label, number, place) for place, (s, label) in enumerate(zip(inputs, labels, strict=True))]
+    return rows
 
 
 def window(batch: Batch, row: int) -> list[tuple[int, int, int | None, int]]:
@@ -77,48 +77,48 @@ def window(batch: Batch, row: int) -> list[tuple[int, int, int | None, int]]:
 
 
 def assert_same_window(
-    found: list[tuple[int, int, int | None, int]], expected: list[tuple[int, int, int, int]]
+    actual: list[tuple[int, int, int | None, int]], expected: list[tuple[int, int, int, int]]
 ) -> None:
     """Same tokens and labels; documents apart from one another; places from 0 where the window or a document begins."""
-    assert [row[:2] for row in found] == [row[:2] for row in expected]
+    assert [row[:2] for row in actual] == [row[:2] for row in expected]
     begun = expected[0][2]
     offset = expected[0][3]
-    assert [row[3] for row in found] == [p - offset if d == begun else p for _, _, d, p in expected]
-    if found[0][2] is None:
+    assert [row[3] for row in actual] == [p - offset if d == begun else p for _, _, d, p in expected]
+    if actual[0][2] is None:
         assert {row[2] for row in expected} == {begun}, "documents in one window do not see each other"
     else:
-        assert [row[2] for row in found] == [row[2] for row in expected]
+        assert [row[2] for row in actual] == [row[2] for row in expected]
 
 
 @pytest.mark.parametrize("context", [1, 3, 7, 1000])
 @pytest.mark.parametrize("kind", ["characters", "words", "bpe"])
 def test_windows_are_those_of_a_loop(folder: Path, context: int, kind: str) -> None:
     task = prepared(folder, context_length=context, tokenizer=kind, vocab_size=270, valid=str(folder))
-    whole = loop(task, DOCUMENTS)
+    stream = loop(task, DOCUMENTS)
     learner = Notices(task.model_options["vocab_size"])
-    found = task.evaluate(learner)
+    metrics = task.evaluate(learner)
     rows = [window(batch, row) for batch in learner.batches for row in range(len(batch.labels))]
     for number, row in enumerate(rows):
-        assert_same_window(row, whole[number * context : (number + 1) * context])
-    assert sum(map(len, rows)) == len(whole)
-    assert found["examples"] == len(rows) == math.ceil(len(whole) / context)
+        assert_same_window(row, stream[number * context : (number + 1) * context])
+    assert sum(map(len, rows)) == len(stream)
+    assert metrics["examples"] == len(rows) == math.ceil(len(stream) / context)
     assert all(len(batch.labels) <= AT_ONCE for batch in learner.batches)
 
 
 def test_training_windows_begin_anywhere(folder: Path) -> None:
     task = prepared(folder, valid=str(folder))
-    whole = loop(task, DOCUMENTS)
+    stream = loop(task, DOCUMENTS)
     begun = set()
-    assert task.training_size == len(whole) // 7
+    assert task.training_size == len(stream) // 7
     for seed in range(100):
         indices = torch.arange(task.training_size)
         batch = task.training_batch(indices, torch.Generator().manual_seed(seed))
         drawn = torch.randint(7, indices.shape, generator=torch.Generator().manual_seed(seed))
-        starts = (7 * indices + drawn).clamp(max=len(whole) - 7).tolist()
+        starts = (7 * indices + drawn).clamp(max=len(stream) - 7).tolist()
         for row, start in enumerate(starts):
-            assert_same_window(window(batch, row), whole[start : start + 7])
+            assert_same_window(window(batch, row), stream[start : start + 7])
         begun |= set(starts)
-    assert begun == set(range(len(whole) - 6))
+    assert begun == set(range(len(stream) - 6))
 
 
 def test_a_text_shorter_than_the_context(folder: Path) -> None:
@@ -130,10 +130,10 @@ def test_a_text_shorter_than_the_context(folder: Path) -> None:
 
 def test_where_held_out_text_begins_is_worth_looking_at(folder: Path) -> None:
     task = prepared(folder, held_out=0.5)
-    whole = loop(task, DOCUMENTS)
-    cut = len(whole) - max(2, round(0.5 * len(whole)))
-    said = [row[1] for row in whole[cut : cut + task.context_length]]
-    assert task.sample_inputs() == [task.write(said)]
+    stream = loop(task, DOCUMENTS)
+    cut = len(stream) - max(2, round(0.5 * len(stream)))
+    tokens = [row[1] for row in stream[cut : cut + task.context_length]]
+    assert task.sample_inputs() == [task.write(tokens)]
     assert Text().sample_inputs() == [], "of a run that is looked into there is no text at hand"
     assert not predictor_class(task).reported, "a report shows maps behind answers, and there is none"
 
@@ -141,18 +141,20 @@ def test_where_held_out_text_begins_is_worth_looking_at(folder: Path) -> None:
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5])
 def test_what_is_held_out_is_the_end(folder: Path, share: float) -> None:
     task = prepared(folder, held_out=share)
-    whole = loop(task, DOCUMENTS)
-    cut = len(whole) - max(2, round(share * len(whole)))
+    stream = loop(task, DOCUMENTS)
+    cut = len(stream) - max(2, round(share * len(stream)))
     learner = Notices(task.model_options["vocab_size"])
     task.evaluate(learner)
-    assert_same_window(window(learner.batches[0], 0), whole[cut : cut + 7])
-    assert sum(int((batch.labels != PADDING).sum()) for batch in learner.batches) == len(whole) - cut
-    seen = [task.training_batch(torch.tensor([n]), torch.Generator().manual_seed(n)) for n in range(task.training_size)]
-    trained_on = [row[:2] for row in whole[:cut]]
-    for batch in seen:
-        found = [row[:2] for row in window(batch, 0)]
-        assert any(trained_on[at : at + 7] == found for at in range(cut - 6))
-    documents = len({row[2] for row in whole[:cut]})
+    assert_same_window(window(learner.batches[0], 0), stream[cut : cut + 7])
+    assert sum(int((batch.labels != PADDING).sum()) for batch in learner.batches) == len(stream) - cut
+    batches = [
+        task.training_batch(torch.tensor([n]), torch.Generator().manual_seed(n)) for n in range(task.training_size)
+    ]
+    trained_on = [row[:2] for row in stream[:cut]]
+    for batch in batches:
+        tokens = [row[:2] for row in window(batch, 0)]
+        assert any(trained_on[at : at + 7] == tokens for at in range(cut - 6))
+    documents = len({row[2] for row in stream[:cut]})
     assert task.describe() == (
         f"{folder.name}: {cut} tokens of training text in {documents} documents; characters, vocabulary of "
         f"{task.model_options['vocab_size']}"
@@ -164,12 +166,12 @@ def test_figures_by_hand(folder: Path) -> None:
     size = task.model_options["vocab_size"]
     learner = Notices(size, torch.randn(size, size))
     log_p = learner.table.double().log_softmax(-1)
-    loss = -sum(float(log_p[said, label]) for said, label, *_ in loop(task, DOCUMENTS))
+    loss = -sum(float(log_p[token, label]) for token, label, *_ in loop(task, DOCUMENTS))
     count, characters = len(loop(task, DOCUMENTS)), sum(map(len, DOCUMENTS))
-    found = task.evaluate(learner)
-    assert found["loss"] == pytest.approx(loss / count, rel=1e-5)
-    assert found["perplexity"] == pytest.approx(math.exp(loss / count), rel=1e-5)
-    assert found["bits_per_character"] == pytest.approx(loss / math.log(2) / characters, rel=1e-5)
+    metrics = task.evaluate(learner)
+    assert metrics["loss"] == pytest.approx(loss / count, rel=1e-5)
+    assert metrics["perplexity"] == pytest.approx(math.exp(loss / count), rel=1e-5)
+    assert metrics["bits_per_character"] == pytest.approx(loss / math.log(2) / characters, rel=1e-5)
     some = Notices(size)
     assert task.evaluate(some, examples=3)["examples"] == 3
     assert [len(batch.labels) for batch in some.batches] == [3]
@@ -183,10 +185,10 @@ def test_bits_per_character_count_characters_and_not_bytes(tmp_path: Path, kind:
     task = prepared(
         tmp_path / "text.txt", valid=str(tmp_path / "text.txt"), tokenizer=kind, vocab_size=259, context_length=10
     )
-    found = task.evaluate(Notices(259))
+    metrics = task.evaluate(Notices(259))
     tokens = len(text.encode()) + 1
-    assert found["examples"] == math.ceil(tokens / 10) > AT_ONCE
-    assert found["bits_per_character"] == pytest.approx(tokens * math.log2(259) / len(text), rel=1e-5)
+    assert metrics["examples"] == math.ceil(tokens / 10) > AT_ONCE
+    assert metrics["bits_per_character"] == pytest.approx(tokens * math.log2(259) / len(text), rel=1e-5)
 
 
 def test_a_folder_and_a_packed_file(tmp_path: Path, folder: Path) -> None:
@@ -212,19 +214,19 @@ def test_lower_case(tmp_path: Path) -> None:
 
 
 def test_what_a_run_keeps_is_enough_to_read_and_to_measure(tmp_path: Path, folder: Path) -> None:
-    own = tmp_path / "own.txt"
-    own.write_text("one two three four " * 20)
-    task = prepared(own, valid=str(folder))
+    source = tmp_path / "own.txt"
+    source.write_text("one two three four " * 20)
+    task = prepared(source, valid=str(folder))
     for name, held in task.artifacts().items():
         (tmp_path / name).write_bytes(held)
-    again = Text(train=str(own), valid=str(folder), context_length=7)
+    again = Text(train=str(source), valid=str(folder), context_length=7)
     again.restore(tmp_path)
     assert again.read("two four") == task.read("two four")
     assert again.model_options == task.model_options
-    own.unlink()
+    source.unlink()
     size = task.model_options["vocab_size"]
     assert again.evaluate(Notices(size)) == task.evaluate(Notices(size)), "the training text is not needed"
-    another = Text(train=str(own), context_length=7)
+    another = Text(train=str(source), context_length=7)
     another.restore(tmp_path)
     with pytest.raises(UserError, match=r"own.txt: expected a file; got .*; check the path"):
         another.evaluate(Notices(size))
@@ -250,7 +252,7 @@ def test_a_prompt_begins_a_document_where_it_is_empty(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "options", "told"),
+    ("content", "options", "message"),
     [
         (None, {}, "^--train names no text; write --train FILE, or a folder of "),
         ("ab", {}, "3 tokens are too few to hold 10% out; give more, or a text to measure on with --valid"),
@@ -260,12 +262,12 @@ def test_a_prompt_begins_a_document_where_it_is_empty(folder: Path) -> None:
         ("text " * 99, {"tokenizer": "bpe", "vocab_size": 9}, "bpe needs a size from 259 to 1,000,000; got 9"),
     ],
 )
-def test_texts_that_cannot_be(tmp_path: Path, content: str | None, options: dict[str, Any], told: str) -> None:
+def test_texts_that_cannot_be(tmp_path: Path, content: str | None, options: dict[str, Any], message: str) -> None:
     (tmp_path / "blank.txt").write_text("\n")
     path = tmp_path / "text.txt"
     path.write_text(content or "")
     options = {k: str(tmp_path / f"{v[1:-1]}.txt") if k == "valid" else v for k, v in options.items()}
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         Text(train="" if content is None else str(path), **options).prepare()
 
 

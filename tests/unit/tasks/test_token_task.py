@@ -38,11 +38,11 @@ def test_a_source_its_answer_and_what_is_to_be_said():
 def test_what_is_trained_on_holds_the_answers_alone():
     task = joined(Reverse)
     batch = task.training_batch(torch.arange(20), torch.Generator())
-    for read, said in zip(batch.inputs[0].ids.tolist(), batch.labels.tolist(), strict=True):
+    for read, labels in zip(batch.inputs[0].ids.tolist(), batch.labels.tolist(), strict=True):
         first = read.index(FIRST)
-        source, answer = read[: first - 1], [token for token in said if token != PADDING]
+        source, answer = read[: first - 1], [token for token in labels if token != PADDING]
         assert read[first - 1] == END
-        assert set(said[:first]) <= {PADDING}
+        assert set(labels[:first]) <= {PADDING}
         assert answer == [*reversed(source), END]
 
 
@@ -61,12 +61,12 @@ def test_what_is_written_goes_on_where_its_source_ends(positions):
     sources = task.sources([[11], [12, 13, 14]])
     places = task.answer_places(sources)
     written, rows = torch.tensor([[FIRST, 15]] * 3), torch.tensor([1, 0, 0])
-    found = places(written, 0, rows).index()
+    positions_of_answers = places(written, 0, rows).index()
     (short,) = task.answered([11], [15, END])
     (long,) = task.answered([12, 13, 14], [15, END])
     of_each = [tokens.positions.index().flatten()[-2:].tolist() for tokens in (long, short, short)]
-    assert found.tolist() == of_each
-    assert places(written, 1, rows).index().tolist() == found[:, 1:].tolist()
+    assert positions_of_answers.tolist() == of_each
+    assert places(written, 1, rows).index().tolist() == positions_of_answers[:, 1:].tolist()
 
 
 def test_a_model_needs_as_many_positions_as_both_have_together():

@@ -153,7 +153,7 @@ def test_lines_longer_than_the_limit_are_left_out_and_counted(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"train": ()}, r"^--train expects two files, .* got 0: write --train text.de text.en$"),
         ({"train": ("a", "b", "c")}, "^--train expects two files, .* got 3"),
@@ -166,14 +166,14 @@ def test_lines_longer_than_the_limit_are_left_out_and_counted(tmp_path: Path) ->
         ({"train": ("{one}",), "vocab_size": 20}, "bpe needs a size from 259 to 1,000,000; got 20"),
     ],
 )
-def test_files_that_cannot_be(tmp_path: Path, options: dict[str, Any], told: str) -> None:
+def test_files_that_cannot_be(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     (tmp_path / "one.tsv").write_text("eins zwei\tone two\n")
     (tmp_path / "empty.tsv").write_text("\n\t\n")
     places = {f"{{{name}}}": str(tmp_path / f"{name}.tsv") for name in ("one", "empty", "nothing")}
     options = {key: tuple(places.get(v, v) for v in value) if isinstance(value, tuple) else value
                for key, value in options.items()}  # fmt: skip
     task = Translation(**options)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         _ = task.prepare(), task.held_out
 
 
@@ -244,8 +244,8 @@ def test_unknown_characters_are_copied_too(files: tuple[str, str]) -> None:
 def test_answers_are_judged_with_what_is_copied(files: tuple[str, str], tmp_path: Path, lines: list[str]) -> None:
     """Each source read to its end: the learner writes every word as unknown, and looks at each in turn."""
     task = prepared(files, tokenizer="words", valid=written(tmp_path, [(" ".join(lines), " ".join(lines))], "valid"))
-    found = task.evaluate(Looks((), says=[UNKNOWN] * len(" ".join(lines).split())))
-    assert found["exact_match"] == 1.0
+    metrics = task.evaluate(Looks((), says=[UNKNOWN] * len(" ".join(lines).split())))
+    assert metrics["exact_match"] == 1.0
 
 
 # Runs ----------------------------------------------------------------------------------------------------------------
@@ -379,9 +379,9 @@ def test_a_vocabulary_that_is_not_the_one_of_training(moved: Path, name: str) ->
 def test_a_run_answers_without_its_files(loaded: OpenRun, moved: Path, tmp_path: Path) -> None:
     lines = ["eins zwei", "Acht"]
     assert list(jarilab.predict(moved, lines)) == list(jarilab.predict(loaded, lines))
-    found = jarilab.evaluate(moved, data=written(tmp_path, [(line, meaning(line)) for line in lines]), threads=1)
-    assert found["examples"] == 2
-    assert {"bleu", "chrf", "perplexity", "exact_match"} <= found.keys()
+    metrics = jarilab.evaluate(moved, data=written(tmp_path, [(line, meaning(line)) for line in lines]), threads=1)
+    assert metrics["examples"] == 2
+    assert {"bleu", "chrf", "perplexity", "exact_match"} <= metrics.keys()
     with pytest.raises(UserError, match=r"text.de: expected a file; got .*; check the path"):
         jarilab.evaluate(moved)
 
@@ -390,9 +390,9 @@ def test_a_run_is_measured_on_what_it_held_out(finished: tuple[Path, tuple[str, 
     run, files = finished
     held_out = prepared(files, tokenizer="words").held_out
     result = json.loads((run / "result.json").read_text())
-    found = jarilab.evaluate(run, threads=1)
-    assert found["examples"] == result["examples"] == len(held_out) > 10
-    assert found["perplexity"] == pytest.approx(result["perplexity"])
+    metrics = jarilab.evaluate(run, threads=1)
+    assert metrics["examples"] == result["examples"] == len(held_out) > 10
+    assert metrics["perplexity"] == pytest.approx(result["perplexity"])
 
 
 # Answers -------------------------------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ def test_answers_do_not_depend_on_how_many_are_asked_for_together(loaded: OpenRu
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"beam_size": 0}, "a beam is 1 hypothesis wide or more, got beam_size 0; 1 is greedy, 4 or 5 is usual"),
         ({"beam_size": -4}, "a beam is 1 hypothesis wide or more, got beam_size -4"),
@@ -440,8 +440,8 @@ def test_answers_do_not_depend_on_how_many_are_asked_for_together(loaded: OpenRu
         ({"length_penalty": float("nan")}, "length_penalty: input should be a finite number; got nan"),
     ],
 )
-def test_decoding_that_cannot_be(loaded: OpenRun, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_decoding_that_cannot_be(loaded: OpenRun, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         list(jarilab.predict(loaded, ["eins"], **options))
 
 
@@ -459,10 +459,10 @@ def test_unknown_words_are_copied_into_answers(loaded: OpenRun, monkeypatch: pyt
 
     monkeypatch.setattr(sequences, "write", says)
     monkeypatch.setattr(ModelLearner, "most_attended", looks)
-    found = list(jarilab.predict(loaded, ["eins zwei Berlin", " Seoul zwei Busan "], beam_size=2, n_best=2))
-    assert [answer.answer for answer in found] == ["one one", "one Berlin", "one one", "one Busan"]
+    answers = list(jarilab.predict(loaded, ["eins zwei Berlin", " Seoul zwei Busan "], beam_size=2, n_best=2))
+    assert [answer.answer for answer in answers] == ["one one", "one Berlin", "one one", "one Busan"]
     assert asked == [loaded.task.read("eins zwei Berlin"), loaded.task.read("Seoul zwei Busan")]
-    assert [name for name, _ in found[1].tokens] == ["one", "<unk>", "<eos>"], "what the model wrote stays to be seen"
+    assert [name for name, _ in answers[1].tokens] == ["one", "<unk>", "<eos>"], "what the model wrote stays to be seen"
 
 
 def test_what_the_last_attention_looked_at(loaded: OpenRun) -> None:
@@ -476,8 +476,8 @@ def test_what_the_last_attention_looked_at(loaded: OpenRun) -> None:
 
 
 def test_a_translation_is_no_language_model(loaded: OpenRun) -> None:
-    own = "Options: beam_size, length_penalty, no_repeat, shortest, longest, precision, n_best, alignments"
-    with pytest.raises(UserError, match=f"has no option 'temperature'; {own}$"):
+    options = "Options: beam_size, length_penalty, no_repeat, shortest, longest, precision, n_best, alignments"
+    with pytest.raises(UserError, match=f"has no option 'temperature'; {options}$"):
         jarilab.predict(loaded, ["eins"], temperature=0.5)
 
 
@@ -491,9 +491,9 @@ def test_rows_that_differ_in_the_middle_only_are_held_out_apart() -> None:
     source = store.Encoded(rows.ravel(), np.arange(401) * 3000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store.Encoded, "padded", None)  # nor are all rows made into tensors
-        found = translation._held_out(source)
-    assert found.shape == (400,)
-    assert 10 < found.sum() < 100
+        held_out = translation._held_out(source)
+    assert held_out.shape == (400,)
+    assert 10 < held_out.sum() < 100
 
 
 @pytest.mark.parametrize("swap", [False, True])

@@ -57,15 +57,15 @@ def computed(call, kernel):
 def test_it_has_the_definitions_output_and_gradients(spec, mask, places):
     call = call_of(spec, MASKS[mask], PLACES[places])
     assert short_sequences.is_fastest(call)
-    for found, expected in zip(computed(call, "explicit"), computed(call, "definition"), strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+    for actual, expected in zip(computed(call, "explicit"), computed(call, "definition"), strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-10, rtol=1e-10)
 
 
 def test_in_bfloat16_it_is_as_near_as_bfloat16():
     call = call_of("t5", MASKS["causal"], dtype=torch.bfloat16)
     assert short_sequences.is_fastest(call)
-    found, expected = computed(call, "explicit"), computed(call, "definition")
-    for mine, right in zip(found, expected, strict=True):
+    actual, expected = computed(call, "explicit"), computed(call, "definition")
+    for mine, right in zip(actual, expected, strict=True):
         assert mine.dtype is right.dtype
         torch.testing.assert_close(mine, right, atol=0.02, rtol=0.02)
 

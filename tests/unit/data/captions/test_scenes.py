@@ -39,8 +39,8 @@ def test_training_and_held_out_digits_are_different_scans() -> None:
     training, held_out = DigitImages.scans("training"), DigitImages.scans("held_out")
     assert len(training.labels) + len(held_out.labels) == 1797
     assert set(held_out.labels.tolist()) == set(range(10))
-    seen = {one.numpy().tobytes() for one in training.pixels}
-    assert not any(one.numpy().tobytes() in seen for one in held_out.pixels)
+    trained_on = {one.numpy().tobytes() for one in training.pixels}
+    assert not any(one.numpy().tobytes() in trained_on for one in held_out.pixels)
 
 
 def test_ink_fills_its_box_and_nothing_else() -> None:
@@ -105,15 +105,15 @@ def test_digits_have_the_colours_that_are_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("world", "said"),
+    ("world", "message"),
     [
         ({"colours": ("pink",)}, "scenes know no colour 'pink'"),
         ({"fewest": 3, "most": 2}, r"got 3 \.\.\. 2"),
         ({"smallest": 12, "largest": 60}, r"4 <= smallest <= largest <= 48"),
     ],
 )
-def test_worlds_that_cannot_be_are_refused(world: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_worlds_that_cannot_be_are_refused(world: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         scenes(**world)
 
 
@@ -164,6 +164,6 @@ def test_a_folder_without_mnist_is_named(tmp_path: Path) -> None:
 def test_large_scenes_are_drawn_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     made = scenes(most=5)
     plan = made.plan(torch.arange(7))
-    whole = made.draw(plan)
+    at_once = made.draw(plan)
     monkeypatch.setattr("jarilab.data.captions.scenes.PIXELS", 2 * made.world.canvas**2)
-    assert torch.equal(made.draw(plan), whole)
+    assert torch.equal(made.draw(plan), at_once)

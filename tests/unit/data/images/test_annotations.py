@@ -46,22 +46,22 @@ def xml(*things: str) -> str:
 
 def test_coco_boxes_become_corners_and_ids_become_names(tmp_path: Path) -> None:
     notices = Notices()
-    found = read_annotations("train", coco(tmp_path), notices)
-    assert found.classes == ["cat", "dog"]
-    assert [image.path.name for image in found.images] == ["a.png", "b.png"]
-    assert found.images[0].objects == (AnnotatedObject("dog", (2.0, 3.0, 6.0, 8.0)),)
+    annotations = read_annotations("train", coco(tmp_path), notices)
+    assert annotations.classes == ["cat", "dog"]
+    assert [image.path.name for image in annotations.images] == ["a.png", "b.png"]
+    assert annotations.images[0].objects == (AnnotatedObject("dog", (2.0, 3.0, 6.0, 8.0)),)
     assert notices.lines() == ["images without any thing, kept as such: 1 (b.png)"]
 
 
 def test_coco_classes_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     categories = [{"id": n, "name": f"c{n}"} for n in (18, 3, 100)]
     annotations = [{"image_id": 1, "category_id": 3, "bbox": [1, 1, 2, 2]}]
-    found = read_annotations("train", coco(tmp_path, categories=categories, annotations=annotations), Notices())
-    assert found.classes == ["c3", "c18", "c100"]
+    result = read_annotations("train", coco(tmp_path, categories=categories, annotations=annotations), Notices())
+    assert result.classes == ["c3", "c18", "c100"]
 
 
 @pytest.mark.parametrize(
-    ("annotation", "said"),
+    ("annotation", "notice"),
     [
         ({"category_id": 99}, "of a category that is not listed: 1 (annotation 1, category 99)"),
         ({"iscrowd": 1}, "crowds left out, which are no single things: 1 (annotation 1)"),
@@ -71,16 +71,16 @@ def test_coco_classes_stand_in_the_order_of_their_numbers(tmp_path: Path) -> Non
         ({"image_id": None}, "annotations left out, which are not as they should be: 1 (annotation {"),
     ],
 )
-def test_a_bad_coco_annotation_is_counted_and_named(tmp_path: Path, annotation: Any, said: str) -> None:
+def test_a_bad_coco_annotation_is_counted_and_named(tmp_path: Path, annotation: Any, notice: str) -> None:
     good = {"id": 1, "image_id": 1, "category_id": 18, "bbox": [2, 3, 4, 5]}
     notices = Notices()
-    found = read_annotations("train", coco(tmp_path, annotations=[{**good, **annotation}]), notices)
-    assert not any(image.objects for image in found.images)
-    assert any(said in line for line in notices.lines()), notices.lines()
+    result = read_annotations("train", coco(tmp_path, annotations=[{**good, **annotation}]), notices)
+    assert not any(image.objects for image in result.images)
+    assert any(notice in line for line in notices.lines()), notices.lines()
 
 
 @pytest.mark.parametrize(
-    ("images", "said"),
+    ("images", "notice"),
     [
         ([{"id": 2, "file_name": "gone.png"}], "images left out, whose file is missing: 1 (gone.png)"),
         (
@@ -92,15 +92,15 @@ def test_a_bad_coco_annotation_is_counted_and_named(tmp_path: Path, annotation: 
         (["a.png"], "annotations left out, which are not as they should be: 1 (image a.png)"),
     ],
 )
-def test_a_bad_coco_image_is_counted_and_named(tmp_path: Path, images: list[Any], said: str) -> None:
+def test_a_bad_coco_image_is_counted_and_named(tmp_path: Path, images: list[Any], notice: str) -> None:
     notices = Notices()
-    found = read_annotations("train", coco(tmp_path, images=[{"id": 1, "file_name": "a.png"}, *images]), notices)
-    assert [image.path.name for image in found.images] == ["a.png"]
-    assert said in notices.lines()
+    annotations = read_annotations("train", coco(tmp_path, images=[{"id": 1, "file_name": "a.png"}, *images]), notices)
+    assert [image.path.name for image in annotations.images] == ["a.png"]
+    assert notice in notices.lines()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "expected COCO's JSON; got what is none"),
         ("[" * 100_000, "expected COCO's JSON; got what is none"),
@@ -109,19 +109,19 @@ def test_a_bad_coco_image_is_counted_and_named(tmp_path: Path, images: list[Any]
         ('{"images": [], "annotations": [], "categories": []}', "expected images with boxes; got none"),
     ],
 )
-def test_what_is_no_coco_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_no_coco_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     paths = coco(tmp_path)
     Path(paths[0]).write_text(text)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         read_annotations("train", paths, Notices())
 
 
 def test_voc_is_read_by_the_names_of_its_files(tmp_path: Path) -> None:
-    found = read_annotations("train", voc(tmp_path, p2=xml(box()), p10=xml(box("cat"), box())), Notices())
-    assert [image.path.name for image in found.images] == ["p2.jpg", "p10.jpg"]
-    assert found.classes == ["cat", "dog"]
-    assert [thing.name for thing in found.images[1].objects] == ["cat", "dog"]
-    assert found.images[0].objects[0].box == ("1", "2", "5", "9")
+    annotations = read_annotations("train", voc(tmp_path, p2=xml(box()), p10=xml(box("cat"), box())), Notices())
+    assert [image.path.name for image in annotations.images] == ["p2.jpg", "p10.jpg"]
+    assert annotations.classes == ["cat", "dog"]
+    assert [thing.name for thing in annotations.images[1].objects] == ["cat", "dog"]
+    assert annotations.images[0].objects[0].box == ("1", "2", "5", "9")
 
 
 def test_a_voc_list_chooses(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_paths_of_no_known_form_are_refused(paths: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("box", "reason"),
     [
         ((5, 1, 2, 4), "whose right or bottom side lies before the left or top one"),
         ((1, 4, 2, 3), "whose right or bottom side lies before the left or top one"),
@@ -176,10 +176,10 @@ def test_paths_of_no_known_form_are_refused(paths: list[str]) -> None:
         ((10**400, 1, 3, 4), "which are not four finite numbers"),
     ],
 )
-def test_boxes_that_can_be_none_are_left_out(given: tuple[Any, Any, Any, Any], said: str) -> None:
+def test_boxes_that_can_be_none_are_left_out(box: tuple[Any, Any, Any, Any], reason: str) -> None:
     notices = Notices()
-    assert usable_boxes([AnnotatedObject("dog", given)], *HERE, "a.png", notices) == []
-    assert notices.lines() == [f"boxes left out, {said}: 1 (dog in a.png)"]
+    assert usable_boxes([AnnotatedObject("dog", box)], *HERE, "a.png", notices) == []
+    assert notices.lines() == [f"boxes left out, {reason}: 1 (dog in a.png)"]
 
 
 def test_boxes_over_the_rim_are_cut_and_counted() -> None:
@@ -203,8 +203,8 @@ def test_what_is_held_out_goes_by_the_name(tmp_path: Path) -> None:
 def test_names_that_no_file_can_have_are_told_in_a_line(tmp_path: Path, name: str) -> None:
     notices = Notices()
     images = [{"id": 1, "file_name": "a.png"}, {"id": 7, "file_name": name}]
-    found = read_annotations("train", coco(tmp_path, images=images), notices)
-    assert [image.path.name for image in found.images] == ["a.png"]
+    annotations = read_annotations("train", coco(tmp_path, images=images), notices)
+    assert [image.path.name for image in annotations.images] == ["a.png"]
     (line,) = notices.lines()
     assert line.startswith("images left out, whose name no file can have: 1 (")
     assert line.isprintable()

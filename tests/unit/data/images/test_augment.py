@@ -31,14 +31,14 @@ def test_shifts_move_by_whole_pixels_and_leave_background() -> None:
     moves = set()
     for one, other, around in zip(before, after, background(before), strict=True):
         padded = functional.pad(one - around, (2, 2, 2, 2)) + around
-        found = [
+        matches = [
             (down, right)
             for down in range(-2, 3)
             for right in range(-2, 3)
             if torch.allclose(padded[:, 2 - down : 13 - down, 2 - right : 15 - right], other, atol=1e-6)
         ]
-        assert len(found) == 1
-        moves |= set(found)
+        assert len(matches) == 1
+        moves |= set(matches)
     assert len(moves) > 15  # of 25: both axes, both ways
     assert torch.equal(shift(before, 0, seeded()), before)
     assert shift(before, 30, seeded()).isfinite().all()  # out of sight altogether

@@ -38,26 +38,26 @@ def test_images_stand_in_rows_enlarged_by_a_whole_number() -> None:
 
 def test_captions_are_only_words() -> None:
     bare = grid([plain(255)] * 2, 2)
-    told = grid([plain(255)] * 2, 2, ["3", ""])
-    assert told.height > bare.height
-    assert has(told, (0, 0, 0)) > 0
-    assert array(told)[:, told.width // 2 + 6 :].min() == 255  # nothing beside its own image
+    captioned = grid([plain(255)] * 2, 2, ["3", ""])
+    assert captioned.height > bare.height
+    assert has(captioned, (0, 0, 0)) > 0
+    assert array(captioned)[:, captioned.width // 2 + 6 :].min() == 255  # nothing beside its own image
     for text in ("a\nb\x1b[31m\0", "\udc80", "<b>&", "%s{0}", "가나다", "x" * 10**6, "\u202eabc"):
         sheet = grid([plain(255)] * 2, 2, [text, ""])
-        assert sheet.size == told.size
+        assert sheet.size == captioned.size
         assert array(sheet)[:, sheet.width // 2 + 6 :].min() == 255
 
 
 def test_korean_words_are_drawn_by_a_font_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, own = [], ImageFont.load_default(14)
+    asked, default = [], ImageFont.load_default(14)
 
     def system(name: str, size: int) -> object:
         asked.append(name)
         if "Nanum" in name:
             raise OSError("cannot open resource")
-        return own
+        return default
 
-    monkeypatch.setattr(ImageFont, "load_default", lambda size: own)
+    monkeypatch.setattr(ImageFont, "load_default", lambda size: default)
     monkeypatch.setattr(ImageFont, "truetype", system)
     assert boxes(plain(0), [((1.0, 1.0, 9.0, 9.0), "고양이 98%")]).size == boxes(plain(0), []).size
     assert len(asked) == 2  # the first one that is there
@@ -87,14 +87,16 @@ def test_boxes_stand_where_they_are() -> None:
 
 
 def test_a_kind_has_one_colour_whatever_its_probability() -> None:
-    found = [
+    labelled = [
         ((5.0, 5.0, 20.0, 20.0), "cat 98%"),
         ((40.0, 40.0, 60.0, 60.0), "dog 7%"),
         ((70.0, 70.0, 90.0, 90.0), "cat 5%"),
     ]
-    sheet = boxes(plain(0, 100, 100), found)
+    sheet = boxes(plain(0, 100, 100), labelled)
     assert [has(sheet, rgb(colour)) > 0 for colour in COLOURS[:3]] == [True, True, False]
-    assert len(boxes(plain(0, 100, 100), [(box, str(n)) for n, (box, _) in enumerate(found * 4)]).getcolors(10**6)) > 9
+    assert (
+        len(boxes(plain(0, 100, 100), [(box, str(n)) for n, (box, _) in enumerate(labelled * 4)]).getcolors(10**6)) > 9
+    )
 
 
 def test_lines_and_words_are_seen_on_light_and_dark() -> None:

@@ -158,37 +158,37 @@ def test_images_are_turned_upright(form: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = saved(image(stored.expand(3, -1, -1).contiguous()), form, exif=exif)
-    found = decode(data, 1)
-    assert (found.height, found.width) == (64, 32)
-    torch.testing.assert_close(found.pixels.int(), upright.int(), atol=12, rtol=0)
+    decoded = decode(data, 1)
+    assert (decoded.height, decoded.width) == (64, 32)
+    torch.testing.assert_close(decoded.pixels.int(), upright.int(), atol=12, rtol=0)
 
 
 def test_long_images_are_scaled_down_and_short_ones_are_not() -> None:
     data = saved(noise(40, 100), "PNG")
-    found = decode(data, 3, longest=50)
-    assert found.pixels.shape == (3, 20, 50)
-    assert (found.height, found.width) == (40, 100)
+    decoded = decode(data, 3, longest=50)
+    assert decoded.pixels.shape == (3, 20, 50)
+    assert (decoded.height, decoded.width) == (40, 100)
     assert read_image(data, 3, 100).shape == (3, 40, 100)
     assert read_image(saved(noise(1, 500), "PNG"), 3, 20).shape == (3, 1, 20)
 
 
 def test_large_photographs_are_decoded_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded = []
+    sizes = []
     load = JpegImagePlugin.JpegImageFile.load
 
     def spied(image: ImageFile.ImageFile) -> Any:
-        decoded.append(image.size)
+        sizes.append(image.size)
         return load(image)
 
     monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "load", spied)
     data = saved(noise(1600, 2400), "JPEG")
-    found = decode(data, 3, longest=300)
-    assert found.pixels.shape == (3, 200, 300)
-    assert (found.height, found.width) == (1600, 2400)
+    decoded = decode(data, 3, longest=300)
+    assert decoded.pixels.shape == (3, 200, 300)
+    assert (decoded.height, decoded.width) == (1600, 2400)
     assert decode(data, 3, enough=150).pixels.shape == (3, 200, 300)
     assert decode(data, 3, enough=250).pixels.shape == (3, 400, 600)
-    assert decoded[0] == (600, 400)
-    assert min(min(size) for size in decoded) >= 200
+    assert sizes[0] == (600, 400)
+    assert min(min(size) for size in sizes) >= 200
 
 
 def test_bombs_are_refused_by_their_header() -> None:
@@ -223,11 +223,11 @@ def test_cut_files_are_refused_wherever_they_are_cut(form: str, tmp_path: Path, 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM"])
 def test_damaged_files_are_read_or_refused(form: str, capfd: pytest.CaptureFixture) -> None:
-    whole = saved(noise(12, 12), form, **({"exif": Image.Exif()} if form == "JPEG" else {}))
+    intact = saved(noise(12, 12), form, **({"exif": Image.Exif()} if form == "JPEG" else {}))
     generator = np.random.default_rng(3)
     outcomes = set()
     for _ in range(200):
-        data = bytearray(whole)
+        data = bytearray(intact)
         for place in generator.integers(0, min(len(data), 200), 3):
             data[place] = generator.integers(256)
         try:
@@ -269,9 +269,9 @@ def test_no_warning_of_pillow_is_seen() -> None:
     palette = Image.new("P", (2, 2))
     data = saved(palette, "PNG", transparency=bytes([0, 128]))  # Pillow warns of transparency in bytes
     huge = saved(image(mode="RGB"), "TIFF")
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         read_image(data, 3)
         read_image(huge[:8] + huge[8:], 3)
         refused(png(10_000, 9_000))  # a decompression bomb for Pillow too
-    assert not seen
+    assert not caught

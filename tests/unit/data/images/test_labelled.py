@@ -56,8 +56,8 @@ def refused(path: Path, wanted: Wanted = GRAY, **options: bool) -> str:
     return str(error.value)
 
 
-def everything(found: Labelled) -> torch.Tensor:
-    return found.images(torch.arange(len(found)))
+def everything(labelled: Labelled) -> torch.Tensor:
+    return labelled.images(torch.arange(len(labelled)))
 
 
 # Class folders ----------------------------------------------------------------------------------------------------
@@ -67,11 +67,11 @@ def test_class_folders_in_the_order_of_people(folder: Path) -> None:
     draw(folder / "10" / "deeper" / "x.jpg", 109)
     draw(folder / ".hidden" / "0.png")
     (folder / "2" / ".DS_Store").write_bytes(b"x")
-    found = read_labelled(folder, GRAY)
-    assert found.classes == ["2", "10"]
-    assert found.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
-    assert everything(found)[:, 0, 0, 0].tolist() == [20, 21, 22, 100, 101, 102, 109]
-    assert (len(found), found.shape, found.notices) == (7, (1, 4, 6), [])
+    labelled = read_labelled(folder, GRAY)
+    assert labelled.classes == ["2", "10"]
+    assert labelled.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
+    assert everything(labelled)[:, 0, 0, 0].tolist() == [20, 21, 22, 100, 101, 102, 109]
+    assert (len(labelled), labelled.shape, labelled.notices) == (7, (1, 4, 6), [])
     assert read_labelled(folder, Wanted(3, (8, 2))).images(torch.tensor([3])).shape == (1, 3, 8, 2)
 
 
@@ -83,20 +83,20 @@ def test_what_is_left_out_is_counted_and_named(folder: Path) -> None:
     (folder / "2" / "link").symlink_to(folder / "10", target_is_directory=True)
     first, second = Image.new("L", (6, 4), 0), Image.new("L", (6, 4), 255)
     first.save(folder / "10" / "moving.gif", save_all=True, append_images=[second])
-    found = read_labelled(folder, GRAY)
-    assert len(found) == 7
-    assert found.classes == ["2", "10"]
-    told = sorted(found.notices)
-    assert told[0] == "animations, of which the first frame is taken: 1 (10/moving.gif)"
-    assert told[1] == "classes left out, of which there is no image: 1 (empty)"
-    assert told[
+    labelled = read_labelled(folder, GRAY)
+    assert len(labelled) == 7
+    assert labelled.classes == ["2", "10"]
+    notices = sorted(labelled.notices)
+    assert notices[0] == "animations, of which the first frame is taken: 1 (10/moving.gif)"
+    assert notices[1] == "classes left out, of which there is no image: 1 (empty)"
+    assert notices[
         2
     ] == "files left out, which cannot be read as images: 4 (2/bad0.png, 2/bad1.png, 2/bad2.png, ...); " + (
         "2/bad0.png: expected PNG, JPEG, GIF, BMP, WebP, TIFF or PPM with at least one pixel; this begins with "
         "b'<html>': it is no such, or has a damaged header; convert it, or fetch it again"
     )
-    assert told[3] == "files left out, which lie beside the class folders: 1 (list.txt)"
-    assert told[4] == "links to folders inside the class folders, not followed: 1 (2/link)"
+    assert notices[3] == "files left out, which lie beside the class folders: 1 (list.txt)"
+    assert notices[4] == "links to folders inside the class folders, not followed: 1 (2/link)"
 
 
 def test_too_many_unreadable_files_are_an_error(folder: Path) -> None:
@@ -145,10 +145,10 @@ def test_memory_is_bounded(folder: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_classes_of_the_training_data_are_kept(folder: Path) -> None:
     draw(folder / "7" / "x.png")
-    found = read_labelled(folder, Wanted(1, classes=["10", "5", "2"]))
-    assert found.classes == ["10", "5", "2"]
-    assert found.labels.tolist() == [2, 2, 2, 0, 0, 0]
-    assert found.notices == ["images left out, of classes that the training data does not have: 1 (x.png of 7)"]
+    labelled = read_labelled(folder, Wanted(1, classes=["10", "5", "2"]))
+    assert labelled.classes == ["10", "5", "2"]
+    assert labelled.labels.tolist() == [2, 2, 2, 0, 0, 0]
+    assert labelled.notices == ["images left out, of classes that the training data does not have: 1 (x.png of 7)"]
     words = refused(folder, Wanted(1, classes=["a", "b"]))
     assert "expected images of the classes a, b; got none; images left out" in words
 
@@ -169,19 +169,19 @@ def test_names_of_strangers_cannot_steer_a_terminal(folder: Path) -> None:
 def test_csv_with_and_without_a_first_line_of_names(folder: Path, text: str) -> None:
     path = folder.parent / "list.csv"
     path.write_text(text, encoding="utf-8", newline="")
-    found = read_labelled(path, GRAY)
-    assert found.classes == ["ten", "two"]
-    assert found.labels.tolist() == [1, 0]
-    assert everything(found)[:, 0, 0, 0].tolist() == [20, 101]
+    labelled = read_labelled(path, GRAY)
+    assert labelled.classes == ["ten", "two"]
+    assert labelled.labels.tolist() == [1, 0]
+    assert everything(labelled)[:, 0, 0, 0].tolist() == [20, 101]
 
 
 def test_csv_leaves_out_and_says_so(folder: Path) -> None:
     path = folder.parent / "list.csv"
     path.write_text(f"set/2/0.png,a\n{folder}/10/1.png,b\nset/2/1.png,\nset/none.png,b\nset,a\n")
-    found = read_labelled(path, GRAY)
-    assert len(found) == 2
-    assert found.notices[0] == "lines left out, without a path or without a label: 1 (line 3)"
-    assert found.notices[1].startswith("files left out, which cannot be read as images: 2 (set/none.png, set); ")
+    labelled = read_labelled(path, GRAY)
+    assert len(labelled) == 2
+    assert labelled.notices[0] == "lines left out, without a path or without a label: 1 (line 3)"
+    assert labelled.notices[1].startswith("files left out, which cannot be read as images: 2 (set/none.png, set); ")
 
 
 @pytest.mark.parametrize(
@@ -215,11 +215,11 @@ def test_other_files_are_refused(folder: Path) -> None:
 def test_idx_beside_its_labels(tmp_path: Path, packed: bool) -> None:
     images = write_idx(tmp_path, packed=packed)
     for path in (images, tmp_path):
-        found = read_labelled(path, GRAY)
-        assert found.classes == ["0", "1", "2"]
-        assert found.labels.tolist() == [0, 1, 2, 0, 1]
-        assert everything(found).flatten().tolist() == list(range(60))
-        assert found.shape == (1, 3, 4)
+        labelled = read_labelled(path, GRAY)
+        assert labelled.classes == ["0", "1", "2"]
+        assert labelled.labels.tolist() == [0, 1, 2, 0, 1]
+        assert everything(labelled).flatten().tolist() == list(range(60))
+        assert labelled.shape == (1, 3, 4)
     assert read_labelled(images, Wanted(3, (6, 6))).images(torch.tensor([4, 0])).shape == (2, 3, 6, 6)
 
 
@@ -235,10 +235,10 @@ def test_a_folder_of_two_pairs(tmp_path: Path) -> None:
 
 
 def test_idx_leaves_out_unknown_labels(tmp_path: Path) -> None:
-    found = read_labelled(write_idx(tmp_path), Wanted(1, classes=["2", "1"]))
-    assert found.labels.tolist() == [1, 0, 1]
-    assert everything(found)[:, 0, 0, 0].tolist() == [12, 24, 48]
-    assert found.notices == [
+    labelled = read_labelled(write_idx(tmp_path), Wanted(1, classes=["2", "1"]))
+    assert labelled.labels.tolist() == [1, 0, 1]
+    assert everything(labelled)[:, 0, 0, 0].tolist() == [12, 24, 48]
+    assert labelled.notices == [
         "images left out, of classes that the training data does not have: 2 (number 0 of 0, number 3 of 0)"
     ]
     assert "expected images of the classes a; got none" in refused(tmp_path, Wanted(1, classes=["a"]))
@@ -296,16 +296,16 @@ def test_images_of_other_sizes_are_counted_and_named(folder: Path, fit: Fit, how
     draw(folder / "2" / "0.png", 3, (6, 4))
     draw(folder / "10" / "1.jpg", 4, (400, 600), "JPEG")
     (folder / "10" / "bad.png").write_bytes(b"x")
-    told = read_labelled(folder, Wanted(1, (4, 6), fit)).notices
-    assert told[1:] == [f"2 of 7 images were {how} (2/0.png, 10/1.jpg)"]
+    notices = read_labelled(folder, Wanted(1, (4, 6), fit)).notices
+    assert notices[1:] == [f"2 of 7 images were {how} (2/0.png, 10/1.jpg)"]
     draw(folder / "10" / "1.jpg", 4, (6, 4), "JPEG")
 
 
 def test_idx_images_of_another_size_are_counted(tmp_path: Path) -> None:
     images = write_idx(tmp_path)
     assert read_labelled(images, Wanted(1, (3, 4))).notices == []
-    (told,) = read_labelled(images, Wanted(1, (6, 6))).notices
-    assert told == "5 of 5 images were stretched to 6 x 6 (number 0, number 1, number 2, ...)"
+    (notice,) = read_labelled(images, Wanted(1, (6, 6))).notices
+    assert notice == "5 of 5 images were stretched to 6 x 6 (number 0, number 1, number 2, ...)"
 
 
 def test_equal_images_of_different_classes_are_told(folder: Path) -> None:
@@ -313,8 +313,8 @@ def test_equal_images_of_different_classes_are_told(folder: Path) -> None:
     assert read_labelled(folder, GRAY).notices == []
     draw(folder / "10" / "x.bmp", 21, form="BMP")  # the same pixels in other bytes
     draw(folder / "10" / "y.png", 20)
-    told = "equal images in different classes, which nothing can tell apart"
-    assert read_labelled(folder, GRAY).notices == [f"{told}: 5 (2/0.png of 2, 10/y.png of 10, 2/1.png of 2, ...)"]
+    notice = "equal images in different classes, which nothing can tell apart"
+    assert read_labelled(folder, GRAY).notices == [f"{notice}: 5 (2/0.png of 2, 10/y.png of 10, 2/1.png of 2, ...)"]
 
 
 def test_equal_idx_images_of_different_classes_are_told(tmp_path: Path) -> None:
@@ -326,8 +326,8 @@ def test_equal_idx_images_of_different_classes_are_told(tmp_path: Path) -> None:
     assert read_labelled(images, GRAY).notices == []  # 1 and 4 are equal too, both of class 1
     pixels[2] = 0
     images.write_bytes(idx(pixels))
-    told = "equal images in different classes, which nothing can tell apart"
-    assert read_labelled(images, GRAY).notices == [f"{told}: 3 (number 1 of 1, number 2 of 2, number 4 of 1)"]
+    notice = "equal images in different classes, which nothing can tell apart"
+    assert read_labelled(images, GRAY).notices == [f"{notice}: 3 (number 1 of 1, number 2 of 2, number 4 of 1)"]
 
 
 # Parts of a set -------------------------------------------------------------------------------------------------------
@@ -337,8 +337,8 @@ def test_held_out_images_are_chosen_by_content(tmp_path: Path) -> None:
     for number in range(200):
         draw(tmp_path / "ab"[number % 2] / f"{number}.png", number)
     draw(tmp_path / "a" / "twin.png", 7)
-    whole = read_labelled(tmp_path, GRAY)
-    train, held_out = whole.split(0.2)
+    labelled = read_labelled(tmp_path, GRAY)
+    train, held_out = labelled.split(0.2)
     assert len(train) + len(held_out) == 201
     assert 20 <= len(held_out) <= 60
     grays = [set(everything(part)[:, 0, 0, 0].tolist()) for part in (train, held_out)]
@@ -361,26 +361,26 @@ def test_few_held_out_images_are_told(tmp_path: Path) -> None:
     """29 of them are few, 30 are not: below, one alone is more than 3 points."""
     for number in range(60):
         draw(tmp_path / "ab"[number % 2] / f"{number}.png", number)
-    whole = read_labelled(tmp_path, GRAY)
-    marks = whole.marks.sort().values
+    labelled = read_labelled(tmp_path, GRAY)
+    marks = labelled.marks.sort().values
     for count in (29, 30):
-        train, held_out = whole.split(int(marks[count]) / 2**32)
+        train, held_out = labelled.split(int(marks[count]) / 2**32)
         assert len(held_out) == count
-        told = "only 29 of 60 images are held out, so that one alone counts for 3.4 % of the score; name more with"
-        assert train.notices == held_out.notices == ([f"{told} --valid"] if count == 29 else [])
-    assert whole.notices == []
+        notice = "only 29 of 60 images are held out, so that one alone counts for 3.4 % of the score; name more with"
+        assert train.notices == held_out.notices == ([f"{notice} --valid"] if count == 29 else [])
+    assert labelled.notices == []
 
 
 def test_the_fingerprint_follows_content_labels_and_names(folder: Path) -> None:
-    seen = {read_labelled(folder, GRAY).fingerprint()}
-    assert seen == {read_labelled(folder, Wanted(3, (9, 9))).fingerprint()}  # not what is made of the files
+    fingerprints = {read_labelled(folder, GRAY).fingerprint()}
+    assert fingerprints == {read_labelled(folder, Wanted(3, (9, 9))).fingerprint()}  # not what is made of the files
     (folder / "2" / "0.png").rename(folder / "10" / "0a.png")
-    seen.add(read_labelled(folder, GRAY).fingerprint())
+    fingerprints.add(read_labelled(folder, GRAY).fingerprint())
     draw(folder / "10" / "1.png", 9)
-    seen.add(read_labelled(folder, GRAY).fingerprint())
+    fingerprints.add(read_labelled(folder, GRAY).fingerprint())
     (folder / "10").rename(folder / "11")
-    seen.add(read_labelled(folder, GRAY).fingerprint())
-    assert len(seen) == 4
+    fingerprints.add(read_labelled(folder, GRAY).fingerprint())
+    assert len(fingerprints) == 4
 
 
 # Sizes ----------------------------------------------------------------------------------------------------------------
@@ -392,9 +392,9 @@ def test_one_image_is_fitted_as_in_a_set(tmp_path: Path) -> None:
         path = tmp_path / label / f"{number}.jpg"
         path.parent.mkdir()
         Image.fromarray(pixels.numpy()).save(path)
-    found = fitted(tmp_path / "a" / "0.jpg", 3, (20, 30), "crop")
-    assert torch.equal(everything(read_labelled(tmp_path, Wanted(3, (20, 30), "crop")))[0], found.pixels)
-    assert (found.height, found.width) == (300, 420)
+    decoded = fitted(tmp_path / "a" / "0.jpg", 3, (20, 30), "crop")
+    assert torch.equal(everything(read_labelled(tmp_path, Wanted(3, (20, 30), "crop")))[0], decoded.pixels)
+    assert (decoded.height, decoded.width) == (300, 420)
 
 
 def test_natural_order() -> None:
@@ -405,5 +405,5 @@ def test_decoding_a_photograph_small_changes_little(tmp_path: Path) -> None:
     """Noise at quality 95: 1.3 of 255 off, and 2.5 were it decoded half as large."""
     path = tmp_path / "noise.jpg"
     Image.fromarray(torch.randint(0, 256, (400, 400, 3), dtype=torch.uint8).numpy()).save(path, quality=95)
-    whole = resize(image_files.read_image(path, 3)[None], (40, 40))[0].float()
-    assert (fitted(path, 3, (40, 40), "stretch").pixels.float() - whole).pow(2).mean().sqrt() < 1.8
+    expected = resize(image_files.read_image(path, 3)[None], (40, 40))[0].float()
+    assert (fitted(path, 3, (40, 40), "stretch").pixels.float() - expected).pow(2).mean().sqrt() < 1.8

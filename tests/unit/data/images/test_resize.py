@@ -10,9 +10,9 @@ from jarilab.data.images.resize import resize
 
 def test_resizing_averages_and_agrees_with_pillow() -> None:
     pixels = torch.randint(0, 256, (2, 3, 60, 90), dtype=torch.uint8)
-    found = resize(pixels, (20, 31))
+    resized = resize(pixels, (20, 31))
     other = Image.fromarray(pixels[1].permute(1, 2, 0).numpy()).resize((31, 20), Image.Resampling.BILINEAR)
-    assert (found[1].permute(1, 2, 0).int() - torch.from_numpy(np.array(other)).int()).abs().max() <= 1
+    assert (resized[1].permute(1, 2, 0).int() - torch.from_numpy(np.array(other)).int()).abs().max() <= 1
 
 
 def test_ways_to_fit() -> None:

@@ -296,9 +296,9 @@ def test_a_cache_that_cannot_be_written(tsv: Path, cache: Path) -> None:
 
 def test_an_entry_outlives_its_folder(tsv: Path, cache: Path) -> None:
     made = prepare_pairs([tsv], SOURCE, TARGET, longest=50)
-    found = prepare_pairs([tsv], SOURCE, TARGET, longest=50)
+    cached_pairs = prepare_pairs([tsv], SOURCE, TARGET, longest=50)
     shutil.rmtree(cache)
-    assert texts(made.source, SOURCE) == texts(found.source, SOURCE) == ENGLISH
+    assert texts(made.source, SOURCE) == texts(cached_pairs.source, SOURCE) == ENGLISH
 
 
 PREPARE = """
@@ -320,9 +320,9 @@ for _ in range(5):
 def test_processes_at_once_do_not_hurt_each_other(tsv: Path, cache: Path) -> None:
     command = [sys.executable, "-c", PREPARE, str(tsv)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate() for process in running]
-    assert [error for _, error in said] == [""] * 2
-    assert len({line for output, _ in said for line in output.splitlines()}) == 1
+    results = [process.communicate() for process in running]
+    assert [error for _, error in results] == [""] * 2
+    assert len({line for output, _ in results for line in output.splitlines()}) == 1
     assert len(entries(cache)) == 2
 
 
@@ -367,7 +367,7 @@ def test_tokenizers_of_pairs(tsv: Path, cache: Path, monkeypatch: pytest.MonkeyP
     assert train_tokenizers([tsv], "words", 100, joint=True, lowercase=True)[0].lowercase
     monkeypatch.setattr(store, "train", None)
     assert train_tokenizers([tsv], "words", 100, joint=False) == (source, target)
-    found, again = train_tokenizers([tsv], "words", 100, joint=True)
-    assert found == both
-    assert found is again
+    tokenizer, again = train_tokenizers([tsv], "words", 100, joint=True)
+    assert tokenizer == both
+    assert tokenizer is again
     assert len(entries(cache)) == 3

@@ -264,8 +264,10 @@ print([train(kind, texts, size=size).fingerprint for kind in KINDS for size in (
 def test_training_is_the_same_in_every_process() -> None:
     settings = [{"PYTHONHASHSEED": "1", "RAYON_NUM_THREADS": "1"}, {"PYTHONHASHSEED": "2", "RAYON_NUM_THREADS": "3"}]
     made = [
-        subprocess.run([sys.executable, "-c", SAME], env=os.environ | own, capture_output=True, text=True, check=True)
-        for own in settings
+        subprocess.run(
+            [sys.executable, "-c", SAME], env=os.environ | setting, capture_output=True, text=True, check=True
+        )
+        for setting in settings
     ]
     assert made[0].stdout == made[1].stdout
     assert len(set(made[0].stdout.split(","))) >= 2 * len(KINDS) - 1

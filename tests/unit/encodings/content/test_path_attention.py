@@ -96,8 +96,8 @@ def test_chunked_decoding_equals_one_forward(spec, kernel):
     model = model_of(spec, kernel=kernel)
     ids, pos, cache = torch.randint(11, (2, 41)), Positions.sequence(41, frame="target"), model.new_cache()
     pieces = [model.step(NoPrompt(), ids[:, i:j], pos.slice(i, j), cache) for i, j in ((0, 1), (1, 34), (34, 41))]
-    whole = model.step(NoPrompt(), ids, pos, None)
-    torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=0, atol=1e-6)
+    at_once = model.step(NoPrompt(), ids, pos, None)
+    torch.testing.assert_close(torch.cat(pieces, 1), at_once, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -167,6 +167,6 @@ def test_bfloat16_is_near_float64():
         q, k = call.q.bfloat16(), call.k.bfloat16()
         terms = rounded.terms(q, k, rounded.relation(pos, pos), allowed=allowed, state=state)
     wanted = exact.terms(call.q, call.k, None, allowed=allowed, state=call.states[0])
-    seen = torch.ones(70, 70).tril().bool()
+    visible = torch.ones(70, 70).tril().bool()
     assert terms.dtype is torch.bfloat16
-    assert (terms.double() - wanted)[..., seen].abs().mean() < 0.05 * wanted[..., seen].abs().mean()
+    assert (terms.double() - wanted)[..., visible].abs().mean() < 0.05 * wanted[..., visible].abs().mean()

@@ -87,14 +87,14 @@ def check_read_again(model, task):
     written = greedy(model, source, padding=PADDING, **tokens)
     slowly = greedy(model, source, padding=PADDING, cached=False, **tokens)
     assert torch.equal(written.ids, slowly.ids)
-    found = beam(model, source, beam_size=3, best=2, **tokens)
+    hypotheses = beam(model, source, beam_size=3, best=2, **tokens)
     for row in range(3):
         alone = lines[row]
         # An untrained model may write the token of padding too.
         there = written.log_probabilities[row][written.log_probabilities[row] < 0].double()
         ids = written.ids[row, : len(there)]
         torch.testing.assert_close(there, again(model, task, alone, ids), rtol=0, atol=1e-5)
-        for hypothesis in found[row]:
+        for hypothesis in hypotheses[row]:
             logs = again(model, task, alone, hypothesis.ids)
             torch.testing.assert_close(hypothesis.log_probabilities.double(), logs, rtol=0, atol=1e-5)
 
@@ -104,8 +104,10 @@ def test_one_source_alone_has_as_many_hypotheses_as_are_asked_for():
     task = task_by("abacus")
     model, source = model_of(task, "rotary"), task.read("21+7")
     places = task.answer_places()
-    (found,) = beam(model, task.sources([source]), beam_size=3, best=3, first=FIRST, end=END, longest=4, places=places)
-    for hypothesis in found:
+    (hypotheses,) = beam(
+        model, task.sources([source]), beam_size=3, best=3, first=FIRST, end=END, longest=4, places=places
+    )
+    for hypothesis in hypotheses:
         logs = again(model, task, source, hypothesis.ids)
         torch.testing.assert_close(hypothesis.log_probabilities.double(), logs, rtol=0, atol=1e-5)
 
@@ -123,8 +125,8 @@ def test_what_is_drawn_is_read_again_at_the_same_places(policy, encoding):
     ids = torch.cat((prompt, *(one.ids.unsqueeze(1) for one in drawn)), 1)
     logs = model(task.tokens(ids[:, :-1], "target"))[:, 2:].log_softmax(-1)
     expected = logs.gather(2, ids[:, 3:].unsqueeze(-1)).squeeze(-1)
-    found = torch.stack([one.log_probabilities for one in drawn], 1).double()
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    log_probabilities = torch.stack([one.log_probabilities for one in drawn], 1).double()
+    torch.testing.assert_close(log_probabilities, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -64,11 +64,11 @@ class Listening(Scripted):
 def test_the_search_runs_in_the_precision_that_was_asked_for_and_what_follows_does_not(beam, precision):
     model, source = Listening([[5, 6, 7, END]]), Tokens.of(torch.full((1, 1), 5), "source")
     how = Decoding(beam_size=beam, precision=precision)
-    found = answers(model, source, how, first=FIRST, end=END, padding=PADDING, limit=LIMIT)
+    best = answers(model, source, how, first=FIRST, end=END, padding=PADDING, limit=LIMIT)
     assert model.heard == precision
     assert not torch.is_autocast_enabled("cpu")
-    assert found[0][0].ids.tolist() == [5, 6, 7, END]
-    assert found[0][0].log_probabilities.dtype is torch.float32
+    assert best[0][0].ids.tolist() == [5, 6, 7, END]
+    assert best[0][0].log_probabilities.dtype is torch.float32
 
 
 def test_a_layer_that_the_device_has_not_in_bfloat16_is_told_and_other_faults_stay_what_they_are():

@@ -83,8 +83,8 @@ def test_tokens_are_drawn_as_often_as_their_scores_say():
             Fixed(probabilities.log().tolist()), torch.zeros(20000, 1).long(), longest=1, temperature=temperature
         )
         wanted = probabilities ** (1 / temperature)
-        found = drawn.ids.bincount(minlength=4) / 20000
-        torch.testing.assert_close(found, wanted / wanted.sum(), rtol=0, atol=0.015)
+        shares = drawn.ids.bincount(minlength=4) / 20000
+        torch.testing.assert_close(shares, wanted / wanted.sum(), rtol=0, atol=0.015)
 
 
 def test_each_token_is_given_as_soon_as_it_is_drawn():
@@ -163,7 +163,7 @@ def test_a_text_may_be_longer_than_the_positions_of_its_model():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"temperature": -1.0}, r"temperature: expected 0 \(the likeliest always\), or 0.001 to 1000, got -1.0"),
         ({"temperature": 1e-38}, "temperature: expected .* got 1e-38"),
@@ -180,6 +180,6 @@ def test_a_text_may_be_longer_than_the_positions_of_its_model():
         ),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_drawn(options, told):
-    with pytest.raises(UserError, match=told):
+def test_what_cannot_be_is_refused_before_anything_is_drawn(options, message):
+    with pytest.raises(UserError, match=message):
         sample(Fixed([0.0]), **{"prompt": torch.zeros(2, 1).long(), "end": END, "longest": 6, "seed": 7} | options)

@@ -169,8 +169,8 @@ def test_hypotheses_beside_each_other_score_like_the_source_repeated(spec, read)
     twice = torch.tensor([0, 0, 1, 1, 2, 2])
     wanted = model.step(model.start(source).select(twice), ids, pos, None)
     state, cache = model.start(source), model.new_cache()
-    found = [model.step(state, ids[:, i : i + read], pos.slice(i, i + read), cache) for i in range(0, 3, read)]
-    torch.testing.assert_close(torch.cat(found, 1), wanted)
+    scores = [model.step(state, ids[:, i : i + read], pos.slice(i, i + read), cache) for i in range(0, 3, read)]
+    torch.testing.assert_close(torch.cat(scores, 1), wanted)
     assert cache.source[0].rows == 3, "keys of the source are repeated"
     assert cache.target[0].rows == 6
 
@@ -187,9 +187,9 @@ def test_selected_rows_go_on_as_if_they_had_been_read_alone(batched):
     model.step(state, ids[:, :2], pos.slice(0, 2), cache)
     cache.select(rows, sources)
     pos = select_positions(pos, rows)
-    found = model.step(state.select(sources), ids[rows, 2:], pos.slice(2, 4), cache)
+    scores = model.step(state.select(sources), ids[rows, 2:], pos.slice(2, 4), cache)
     wanted = model.step(model.start(source).select(torch.tensor([2, 2, 0, 0])), ids[rows], pos, None)[:, 2:]
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(scores, wanted)
 
 
 def test_a_cache_and_a_state_of_different_rows_are_refused():
@@ -252,12 +252,12 @@ def test_scores_are_those_of_one_forward_over_the_answer(spec):
 
 def every_answer(model, source, longest, length_penalty):
     """All there are, best first: those that end, and those cut off."""
-    found = []
+    answers = []
     state = model.start(source)
     for length in range(1, longest + 1):
         for ids in itertools.product(*[[0, 1, 3, 4]] * (length - 1), [0, 1, 2, 3, 4] if length == longest else [END]):
-            found.append(ids)
-    by_length = [[ids for ids in found if len(ids) == n + 1] for n in range(longest)]
+            answers.append(ids)
+    by_length = [[ids for ids in answers if len(ids) == n + 1] for n in range(longest)]
     scored = []
     for group in by_length:
         ids = torch.tensor(group)
@@ -308,9 +308,9 @@ def test_a_beam_finds_what_greedy_misses(beam_size, length_penalty, wanted):
     """Worked out by hand: 0.4 * 0.95 * 0.95 = 0.361, for instance; ln(0.1458) / 4 is above ln(0.33) / 2."""
     model, source = Table(FORK, "_^.ab"), source_of(torch.zeros(1, 2).long())
     (answers,) = search(model, source, beam_size=beam_size, best=beam_size, length_penalty=length_penalty)
-    found = {"".join("_^.ab"[i] for i in answer.ids): math.exp(answer.total) for answer in answers}
-    assert list(found) == list(wanted)
-    assert found == pytest.approx(wanted, rel=1e-4)
+    probabilities = {"".join("_^.ab"[i] for i in answer.ids): math.exp(answer.total) for answer in answers}
+    assert list(probabilities) == list(wanted)
+    assert probabilities == pytest.approx(wanted, rel=1e-4)
 
 
 def test_a_source_is_done_when_nothing_open_can_win_and_not_before():
@@ -402,7 +402,7 @@ def test_the_likeliest_are_those_of_topk():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"beam_size": 0}, "a beam is 1 hypothesis wide or more, got beam_size 0; 1 is greedy"),
         ({"best": 5}, "expected 1 to 4, got best 5"),
@@ -416,8 +416,8 @@ def test_the_likeliest_are_those_of_topk():
         ({"longest": [8, 8]}, r"longest is one number, or one for each of the 3 sources; got \(2,\)"),
     ],
 )
-def test_numbers_that_contradict_each_other_are_refused(options, told):
-    with pytest.raises(UserError, match=told):
+def test_numbers_that_contradict_each_other_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
         search(model_of("none"), padded_source(3), **options)
 
 

@@ -24,8 +24,8 @@ def sequences(*lines, **more):
     return Sequences(ids, "source", None if keep.all() else keep, numbers=numbers, **more)
 
 
-def placed(spec, given, seed=None):
-    return build(spec).positions(given, seed).index().tolist()
+def placed(spec, batch, seed=None):
+    return build(spec).positions(batch, seed).index().tolist()
 
 
 def test_sequential_counts_from_0_and_gives_all_rows_the_same():
@@ -47,16 +47,16 @@ def test_each_document_of_a_row_starts_anew_unless_it_is_told_to_run_on():
 
 
 def test_offset_moves_each_row_by_one_amount_in_training_and_by_nothing_after_it():
-    given = sequences(*["1234"] * 200)
-    assert placed("offset:largest=5", given)[0] == [0, 1, 2, 3]
-    moved = torch.tensor(placed("offset:largest=5", given, seed=1))
+    batch = sequences(*["1234"] * 200)
+    assert placed("offset:largest=5", batch)[0] == [0, 1, 2, 3]
+    moved = torch.tensor(placed("offset:largest=5", batch, seed=1))
     assert (moved - moved[:, :1] == torch.arange(4)).all()
     assert set(moved[:, 0].tolist()) == {0, 1, 2, 3, 4, 5}
 
 
 def test_randomized_places_are_drawn_in_order_without_repetition_from_all_of_the_range():
-    given = sequences(*["1234"] * 500, *["12__"] * 500)
-    drawn = torch.tensor(placed("randomized:longest=10", given, seed=1))
+    batch = sequences(*["1234"] * 500, *["12__"] * 500)
+    drawn = torch.tensor(placed("randomized:longest=10", batch, seed=1))
     full, short = drawn[:500], drawn[500:, :2]
     assert (full.diff(dim=1) > 0).all()
     assert (short.diff(dim=1) > 0).all()
@@ -79,12 +79,12 @@ def test_randomized_without_room_says_how_much_is_needed():
 
 
 def test_abacus_counts_the_digits_of_each_number():
-    given = sequences("21+345=9", "1-98765_")
-    assert placed("abacus", given) == [[1, 2, 0, 1, 2, 3, 0, 1], [1, 0, 1, 2, 3, 4, 5, 0]]
-    drawn = torch.tensor(placed("abacus:largest=5", given, seed=3))
+    batch = sequences("21+345=9", "1-98765_")
+    assert placed("abacus", batch) == [[1, 2, 0, 1, 2, 3, 0, 1], [1, 0, 1, 2, 3, 4, 5, 0]]
+    drawn = torch.tensor(placed("abacus:largest=5", batch, seed=3))
     offset = drawn[:, :1] - 1
     assert offset.tolist() != [[0], [0]]
-    plain = torch.tensor(placed("abacus", given))
+    plain = torch.tensor(placed("abacus", batch))
     assert torch.equal(drawn, torch.where(plain > 0, plain + offset, 0))
 
 
@@ -120,16 +120,16 @@ def test_digits_must_be_known(spec):
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("seed", [None, 4])
 def test_a_place_never_reaches_past_what_the_policy_says(spec, seed):
-    given = sequences(*["2134+345"] * 100, *["1+1_____"] * 10)
-    places = torch.tensor(placed(spec, given, seed))
+    batch = sequences(*["2134+345"] * 100, *["1+1_____"] * 10)
+    places = torch.tensor(placed(spec, batch, seed))
     assert 0 <= int(places.min()) <= int(places.max()) < build(spec).reach(8)
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_places_are_a_matter_of_the_seed_alone_and_only_in_training(spec):
-    policy, given = build(spec), sequences(*["2134+345"] * 10)
-    same, other = placed(spec, given, seed=4), placed(spec, given, seed=5)
-    assert placed(spec, given, seed=4) == same
+    policy, batch = build(spec), sequences(*["2134+345"] * 10)
+    same, other = placed(spec, batch, seed=4), placed(spec, batch, seed=5)
+    assert placed(spec, batch, seed=4) == same
     assert (same != other) == policy.random_in_training
     generator = torch.Generator().manual_seed(1)
     before = generator.get_state()
@@ -139,10 +139,10 @@ def test_places_are_a_matter_of_the_seed_alone_and_only_in_training(spec):
 @pytest.mark.parametrize("spec", SPECS)
 def test_what_is_written_later_moves_nothing(spec):
     ones_first = Numbers(tuple(range(10)), ones_first=True)
-    whole = Sequences(ids_of("=213+45", "=2+3456"), "target", numbers=ones_first, max_new_tokens=12)
-    every = build(spec).positions(whole)
+    complete = Sequences(ids_of("=213+45", "=2+3456"), "target", numbers=ones_first, max_new_tokens=12)
+    every = build(spec).positions(complete)
     for length in range(1, 8):
-        so_far = Sequences(whole.ids[:, :length], "target", numbers=ones_first, max_new_tokens=12)
+        so_far = Sequences(complete.ids[:, :length], "target", numbers=ones_first, max_new_tokens=12)
         new = build(spec).positions(so_far, start=length - 1)
         assert new.index().tolist() == every.slice(length - 1, length).index().tolist()
         assert new.order.tolist() == [length - 1]

@@ -70,7 +70,7 @@ BUDGET = {
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> str:
+def model_file(tmp_path: Path) -> str:
     (tmp_path / "own.py").write_text(OWN_MODEL)
     return str(tmp_path / "own.py")
 
@@ -78,19 +78,19 @@ def own(tmp_path: Path) -> str:
 # Which model can learn a task ----------------------------------------------------------------------------------------
 
 
-def test_a_model_that_lacks_a_method_is_told_which_before_any_data_are_read(own: str) -> None:
+def test_a_model_that_lacks_a_method_is_told_which_before_any_data_are_read(model_file: str) -> None:
     lacking = (
         "arithmetic needs a model that can write token by token, jarilab.models.base.Generates; Silent has no step: "
         "write step, or use another model"
     )
     with pytest.raises(UserError) as error:
-        Experiment.of("arithmetic", model=f"{own}:Silent")
-    whole = f"arithmetic cannot be learned by the model {own}:Silent: {lacking}; use encoder_decoder or "
-    whole += "decoder or recurrent"
-    assert str(error.value) == whole
+        Experiment.of("arithmetic", model=f"{model_file}:Silent")
+    message = f"arithmetic cannot be learned by the model {model_file}:Silent: {lacking}; use encoder_decoder or "
+    message += "decoder or recurrent"
+    assert str(error.value) == message
 
 
-def test_a_model_that_takes_other_arguments_is_told_which_a_task_gives(own: str) -> None:
+def test_a_model_that_takes_other_arguments_is_told_which_a_task_gives(model_file: str) -> None:
     with pytest.raises(UserError) as error:
         look_up("text", "encoder_decoder")
     assert str(error.value) == (
@@ -98,7 +98,7 @@ def test_a_model_that_takes_other_arguments_is_told_which_a_task_gives(own: str)
         "source_vocab_size, target_vocab_size; use decoder"
     )
     with pytest.raises(UserError, match="Other takes source_vocab_size, target_vocab_size, depth; use encoder_decoder"):
-        Experiment.of("arithmetic", model=f"{own}:Other")
+        Experiment.of("arithmetic", model=f"{model_file}:Other")
 
 
 def test_every_missing_method_is_named() -> None:
@@ -142,9 +142,9 @@ def _learns(task: str, model: str) -> bool:
         return False
 
 
-def test_a_model_of_ones_own_is_trained_and_answers(own: str, tmp_path: Path) -> None:
+def test_a_model_of_ones_own_is_trained_and_answers(model_file: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    how: dict[str, Any] = {"model": f"{own}:Mine", "settings": BUDGET, "precision": "float32", "threads": 1}
+    how: dict[str, Any] = {"model": f"{model_file}:Mine", "settings": BUDGET, "precision": "float32", "threads": 1}
     result = jarilab.train("arithmetic:maximum=30", run, **how)
     assert (result["steps"], result["encoding"]) == (2, "its own")
     with pytest.raises(UserError, match="--trust-code"):

@@ -70,8 +70,8 @@ def cut(tokenizer: Tokenizer, ids: list[int], stop: list[str]) -> str:
     """What is left of a text that ends before the first stop that comes up."""
     for length in range(len(ids) + 1):
         text = tokenizer.decode(ids[:length])
-        if found := [text.index(one) for one in stop if one in text]:
-            return text[: min(found)]
+        if starts := [text.index(one) for one in stop if one in text]:
+            return text[: min(starts)]
     return tokenizer.decode(ids)
 
 
@@ -190,19 +190,19 @@ def test_several_prompts_each_go_on(model: OpenRun) -> None:
 
 
 def test_a_language_model_searches_for_no_answers(model: OpenRun) -> None:
-    own = "max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed"
-    with pytest.raises(UserError, match=f"has no option 'beam_size'; Options: {own}$"):
+    names = "max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed"
+    with pytest.raises(UserError, match=f"has no option 'beam_size'; Options: {names}$"):
         jarilab.predict(model, ["one"], beam_size=2)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"stop": [""]}, "a text to stop at has one character or more, got an empty one; omit it"),
         ({"top_p": 2.0}, "top_p: expected a probability above 0, 1 at most, got 2.0"),
         ({"max_new_tokens": 0}, "expected 1 token or more to draw, got longest 0"),
     ],
 )
-def test_drawing_that_cannot_be(model: OpenRun, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_drawing_that_cannot_be(model: OpenRun, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         next(jarilab.predict(model, ["one"], **options))

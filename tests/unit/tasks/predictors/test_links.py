@@ -51,8 +51,8 @@ def by_tape(predictor: Predictor, answer: Answer, site: str, head: int | None) -
     weights = tape.weights(site)[0]
     weights_QK = weights.mean(0) if head is None else weights[head]
     first = weights_QK.shape[0] - len(ids)
-    said = len(ids) - (ids[-1] == END)
-    return [(int(weights_QK[first + i, : len(source)].argmax()), i) for i in range(said)]
+    length = len(ids) - (ids[-1] == END)
+    return [(int(weights_QK[first + i, : len(source)].argmax()), i) for i in range(length)]
 
 
 @pytest.mark.parametrize(
@@ -69,22 +69,22 @@ def test_links_are_those_of_the_map(
     kind: type, options: dict[str, Any], where: str, site: str, head: int | None
 ) -> None:
     predictor = predictor_of(kind, **options)
-    found = answers(predictor, where)
-    assert [answer.input for answer in found] == LINES
-    assert any(answer.alignment for answer in found)
-    for answer in found:
+    linked = answers(predictor, where)
+    assert [answer.input for answer in linked] == LINES
+    assert any(answer.alignment for answer in linked)
+    for answer in linked:
         assert list(answer.alignment or ()) == by_tape(predictor, answer, site, head)
         assert answer.source == tuple(answer.input.split())
     plain = answers(predictor, None)
-    assert [one.answer for one in plain] == [one.answer for one in found]
+    assert [one.answer for one in plain] == [one.answer for one in linked]
 
 
 def test_they_are_written_behind_the_answer_and_as_pairs() -> None:
     predictor = predictor_of(EncoderDecoder, n_heads=4)
     for answer in answers(predictor, "auto", beam_size=2, n_best=2):
         (line,) = answer.text()
-        said, links = line.rstrip("\n").split(" ||| ")
-        assert said.endswith(str(answer.answer))
+        text, links = line.rstrip("\n").split(" ||| ")
+        assert text.endswith(str(answer.answer))
         pairs = json.loads(json.dumps(answer.record()))["alignment"]
         assert links == " ".join(f"{source}-{target}" for source, target in pairs)
         assert len(pairs) <= len(answer.tokens)
@@ -102,7 +102,7 @@ def test_a_line_that_cannot_be_read_has_no_links() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "message"),
     [
         ("decoder.5.cross", r"unknown alignments 'decoder\.5\.cross'.*decoder\.1\.cross"),
         ("encoder.0", r"unknown alignments 'encoder\.0'"),
@@ -111,6 +111,6 @@ def test_a_line_that_cannot_be_read_has_no_links() -> None:
         ("decoder.1.cross:-1", "unknown alignments"),
     ],
 )
-def test_a_site_that_there_is_not_is_refused(where: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_a_site_that_there_is_not_is_refused(where: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         answers(predictor_of(EncoderDecoder, n_heads=4), where)

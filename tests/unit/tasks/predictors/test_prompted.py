@@ -34,8 +34,8 @@ def predictor():
 
 
 def answers_of(predictor, lines, **options):
-    found = predictor.predict(lines, SequenceOptions(longest=6, **options))
-    return [(one.input, one.rank, one.answer, pytest.approx(one.log_probability)) for one in found]
+    predictions = predictor.predict(lines, SequenceOptions(longest=6, **options))
+    return [(one.input, one.rank, one.answer, pytest.approx(one.log_probability)) for one in predictions]
 
 
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3, "n_best": 2}], ids=["greedy", "beam"])
@@ -57,8 +57,8 @@ def test_a_trace_reads_the_source_and_the_answer_as_one_sequence(predictor):
     assert trace.measured == trace.labels[len(source) :], "an edit is measured on the answer alone"
     assert trace.expected == "3 1 4"
     with torch.no_grad():
-        said = predictor.model(tokens)[0].argmax(-1).tolist()
-    assert said[len(source) :] == trace.measured, "it shows the forward that the answer came from"
+        predicted = predictor.model(tokens)[0].argmax(-1).tolist()
+    assert predicted[len(source) :] == trace.measured, "it shows the forward that the answer came from"
 
 
 def test_an_edited_model_answers_anew(predictor):
