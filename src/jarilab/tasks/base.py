@@ -233,7 +233,7 @@ class Task(ABC):
         """Return metrics on held-out data, or on `examples` of them, evenly spread. They include `metric` and
         `examples`.
 
-        On all data a task may add `parts`, its metric by a property of examples (see `jarilab.tasks.breakdown`), and
+        On all data a task may add `parts`, its metric by a property of examples (see `parts_of`), and
         `group_examples`, the number of examples in each group. A report shows them with intervals.
         """
 
