@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -295,7 +295,9 @@ def walk(
     predictor = opened.predictor
     trace = predictor.trace(opened.example() if input is None else input, MAX_WALK_TOKENS)
     # The answer is that of `predict`. Only the walk is computed in float64.
-    tape = look_inside(predictor.traced_model.double(), to_float64(trace.inputs))
+    # In a copy: an open run keeps its model in float32.
+    model = deepcopy(predictor.traced_model).double()
+    tape = look_inside(model, to_float64(trace.inputs))
     site = tape.sites[0] if site is None else site
     where = tape.site(site)
     names = {"queries": trace.names(where.queries), "keys": trace.names(where.keys)}

@@ -814,3 +814,9 @@ def test_a_run_can_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} >= {".safetensors", ".json"}
     assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o640"}
+
+
+def test_a_walk_leaves_an_open_run_in_float32(finished):
+    opened = jarilab.load(finished)
+    api.walk(opened, "1+1")
+    assert {parameter.dtype for parameter in opened.model.parameters()} == {torch.float32}
