@@ -15,7 +15,7 @@ import jarilab
 from jarilab import UserError
 from jarilab.data.text.spelling import STRIPPED, Reading, Spelling, Writing
 from jarilab.export import image_processor, tokenizer
-from jarilab.export.huggingface import _task_settings, write
+from jarilab.export.huggingface import write
 from jarilab.export.tokenizer import library_of
 from jarilab.huggingface import load as load_folder
 from jarilab.huggingface import loading, read
@@ -77,12 +77,18 @@ RUNS = {
 }
 
 
+def settings_of(task: Any) -> dict[str, Any]:
+    """The classes and the answer length of a task, as `export` passes them to `write`."""
+    longest = task.longest.get("target") if "source" in task.longest else None
+    return {"classes": getattr(task, "classes", ()), "longest": longest}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_folder_reads_and_answers_as_the_run(name: str, tmp_path: Path) -> None:
     make, two = RUNS[name]
     run, out = make(tmp_path), tmp_path / "out"
-    write(run.model, out, **_task_settings(run.task))
+    write(run.model, out, **settings_of(run.task))
     said = tokenizer.write(run, out)
     assert said.startswith("a tokenizer that reads ")
     assert said.endswith(" texts as the run does")
@@ -190,7 +196,7 @@ def pictures(fit: Any, channels: int) -> Any:
 def test_image_processor_equals_the_run(channels: int, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     run = pictures("stretch", channels)
-    write(run.model, tmp_path, **_task_settings(run.task))
+    write(run.model, tmp_path, **settings_of(run.task))
     assert image_processor.write(run, tmp_path) == ("preprocessor_config.json, which makes of images what the run does")
     path = tmp_path / "drawn.png"
     pixels_HW3 = torch.randint(256, (4, 6, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
@@ -205,7 +211,7 @@ def test_image_processor_equals_the_run(channels: int, tmp_path: Path) -> None:
 def test_padded_images_have_no_processor(tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image")
     run = pictures("pad", 3)
-    write(run.model, tmp_path, **_task_settings(run.task))
+    write(run.model, tmp_path, **settings_of(run.task))
     assert image_processor.write(run, tmp_path).startswith(
         "no preprocessor_config.json: no image processor brings images of 8 x 19 pixels to 4 x 6 as the run does"
     )
