@@ -1,4 +1,4 @@
-"""What other programs call an option, to suggest ours in the error of an unknown one."""
+"""Names of options in other programs, to suggest those of jarilab in the error of an unknown option."""
 
 from __future__ import annotations
 

@@ -107,6 +107,7 @@ class Parser(argparse.ArgumentParser):
 
     def show_last(self, title: str) -> None:
         """List the group of this title at the end of the help."""
+        # argparse has no public order of groups; the sort is stable, so the others stay in theirs.
         self._action_groups.sort(key=lambda group: group.title == title)
 
     def read(self, words: Words) -> argparse.Namespace:

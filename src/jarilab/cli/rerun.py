@@ -26,7 +26,7 @@ class SourceRun:
 
     @staticmethod
     def read(name: str, *, trust_code: bool) -> SourceRun:
-        """Read the run in a folder, or of a run.json.
+        """The run in the folder `name`, which may also be the path of its run.json.
 
         trust_code: whether Python files that it names may be executed. Raises UserError if it names one and this is
         False, and if there is no run.

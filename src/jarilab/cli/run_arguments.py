@@ -80,7 +80,8 @@ def add_answer_options(parser: Parser, words: Words, kind: str, title: str) -> N
 def predictor_of(run: Path, *, trust_code: bool) -> type[Predictor]:
     """The predictor class of a run, from its run.json.
 
-    trust_code: whether a Python file that it names may be executed. Raises UserError.
+    trust_code: whether a Python file that it names may be executed. Raises UserError if it names one and this is False,
+    and if there is no run.
     """
     from jarilab.runs.folder import read_experiment, read_run
     from jarilab.tasks.base import registry

@@ -16,7 +16,7 @@ from typing import IO, Any
 from jarilab.core.errors import UserError
 
 MAX_LINE_BYTES = 1 << 20
-"""Of a line on standard input."""
+"""The longest line on standard input."""
 
 
 class SafeStderr(io.TextIOBase):

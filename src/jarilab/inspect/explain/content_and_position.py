@@ -28,7 +28,7 @@ from jarilab.positions.coordinates import Positions
 
 @dataclass(frozen=True, eq=False)
 class SplitInput:
-    """What queries or keys are projected from, `(1, L, D)`, and its summand from positions, None for none.
+    """The input of the projection to queries or keys, and its summand from positions, or None.
 
     mixed: it contains positions that cannot be split off.
     """

@@ -36,7 +36,7 @@ class Controls:
 
     @property
     def rank(self) -> str:
-        """For example `larger than 19 of 20`."""
+        """How many controls have a smaller effect, as text: `larger than 19 of 20`."""
         if not self.each:
             return "there is no other place of this kind to compare with"
         smaller = sum(divergence < self.divergence for _, divergence in self.each)
@@ -72,7 +72,7 @@ def compare_with_controls(
     """`controls` for any model.
 
     predict: runs the model once on a batch of one, and returns what is compared. distance: of two of these; it takes
-    the place of the divergence.
+    the place of the divergence. Raises UserError without edits, for no controls, and as `operate` does.
     """
     if not edits or count < 1:
         raise UserError(

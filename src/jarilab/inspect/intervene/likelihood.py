@@ -41,7 +41,10 @@ def log_softmax(outputs: Any) -> Float[Tensor, "B L V"]:
 
 
 def labels_of(inputs: Inputs, written: Written) -> Int[Tensor, "B L"]:
-    """The ID that was written after each token, below 0 for none; for images, the classes."""
+    """The ID that was written after each token, below 0 for none; for images, the classes.
+
+    Raises UserError if `written` does not have the shape of the tokens.
+    """
     last = inputs[-1]
     if isinstance(last, Tokens):
         return _labels_of_tokens(last, written, language_model=len(inputs) == 1)
