@@ -29,7 +29,7 @@ from jarilab.tasks.predictors.base import registry as predictors
 ROOT = Path(__file__).parents[1]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 LANGUAGES = ("en", "ko")
-SECTIONS = {"en": ("**Used by**", "**When to take it**"), "ko": ("**쓰는 곳**", "**쓸 때**")}
+SECTIONS = {"en": ("**Used by**", "**When to use it**"), "ko": ("**쓰는 곳**", "**쓸 때**")}
 NOT_CITED = {"none"}
 NEW = "unheard_of"
 """A name that nothing has."""
