@@ -130,8 +130,8 @@ def _mean(values_HQ: Tensor, rows_Q: Tensor) -> Tensor:
 
 @_measure("entropy")
 class Entropy(Measure):
-    """How evenly a query spreads its weight: entropy over its largest value, the logarithm of the number of keys it may
-    look at (Clark et al. 2019); mean over queries with at least two keys.
+    """How evenly a query spreads its weight: entropy over its maximum, the logarithm of the number of allowed keys
+    (Clark et al. 2019). Mean over queries with at least two keys.
     """
 
     label, range = "entropy", SHARE
@@ -144,7 +144,7 @@ class Entropy(Measure):
 
 @_measure("effective_keys")
 class EffectiveKeys(Measure):
-    """How many keys a query looks at in effect: the exponential of its entropy, mean over queries."""
+    """How many keys a query attends to in effect: the exponential of its entropy. Mean over queries."""
 
     label = "effective keys"
 
@@ -155,7 +155,7 @@ class EffectiveKeys(Measure):
 
 @_measure("confidence")
 class Confidence(Measure):
-    """The largest weight of a query, mean over queries (Voita et al. 2019)."""
+    """The largest weight of a query (Voita et al. 2019). Mean over queries."""
 
     label, range = "confidence", SHARE
 
@@ -168,8 +168,8 @@ class Confidence(Measure):
 
 @_measure("distance")
 class Distance(Measure):
-    """The distance from a query's place to a key's, weighted; mean over queries. In an image, in patches, in a straight
-    line, over what has a place.
+    """The weighted mean distance from a query to its keys. Mean over queries. In an image, the straight distance in
+    patches, over tokens that have a position.
     """
 
     label = "distance"
@@ -192,7 +192,7 @@ class Distance(Measure):
 
 @_measure("previous")
 class Previous(Measure):
-    """The weight on the token just before the query, mean over queries that may look at it."""
+    """The weight on the token just before the query. Mean over queries that may attend to it."""
 
     label, range = "previous token", SHARE
 
@@ -203,7 +203,7 @@ class Previous(Measure):
 
 @_measure("positional")
 class Positional(Measure):
-    """The share of queries whose largest weight is at the commonest offset (Voita et al. 2019); of queries with at
+    """The share of queries whose largest weight is at the commonest offset (Voita et al. 2019), of queries with at
     least two keys. Chance: of keys picked at random.
     """
 
@@ -219,8 +219,8 @@ class Positional(Measure):
 
 @_measure("offset")
 class Offset(Measure):
-    """The place of the key minus that of the query, in tokens, at which most queries have their largest weight; -1 is
-    the token just before. An image's is no single number.
+    """The offset, key minus query in tokens, at which most queries have their largest weight. -1 is the token just
+    before. Not defined for images.
     """
 
     label = "commonest offset"
@@ -282,7 +282,7 @@ def _luckiest(map: Map) -> float:
 
 @_measure("duplicate")
 class Duplicate(Measure):
-    """The weight on other places that hold the query's token, mean over queries that may look at one."""
+    """The weight on other places with the query's token. Mean over queries that may attend to one."""
 
     label, range = "duplicate token", SHARE
 
@@ -293,8 +293,8 @@ class Duplicate(Measure):
 
 @_measure("induction")
 class Induction(Measure):
-    """The weight on tokens that followed an earlier place of the query's token, mean over queries that have one (Olsson
-    et al. 2022).
+    """The weight on tokens that followed an earlier occurrence of the query's token (Olsson et al. 2022). Mean over
+    queries that have one.
     """
 
     label, range = "induction", SHARE
@@ -305,7 +305,7 @@ class Induction(Measure):
 
 @_measure("sink")
 class Sink(Measure):
-    """The weight on the first key, mean over the queries from there on (Gu et al. 2024)."""
+    """The weight on the first key (Gu et al. 2024). Mean over the queries from there on."""
 
     label, range = "sink", SHARE
 
@@ -324,7 +324,7 @@ class Sink(Measure):
 
 @_measure("self")
 class Self(Measure):
-    """The weight on the query's own place, mean over queries."""
+    """The weight on the query's own position. Mean over queries."""
 
     label, range = "itself", SHARE
 
@@ -371,8 +371,8 @@ class Explained(Measure):
 
 @_measure("offset_share")
 class OffsetShare(Explained):
-    """The share of the variance of a query's scores, before the softmax, that the offset between key and query explains
-    by itself (R^2). Chance: of scores at random, which few tokens make large.
+    """The share of the variance of a query's scores, before the softmax, that the offset alone explains (R^2). Chance:
+    of random scores; it is large for few tokens.
     """
 
     label = "explained by offset"
@@ -383,8 +383,8 @@ class OffsetShare(Explained):
 
 @_measure("key_share")
 class KeyShare(Explained):
-    """The share of the variance of a query's scores, before the softmax, that the key explains by itself, whichever the
-    query (R^2). Chance: of scores at random, which few tokens make large.
+    """The share of the variance of a query's scores, before the softmax, that the key alone explains (R^2). Chance: of
+    random scores; it is large for few tokens.
     """
 
     label = "explained by key"
