@@ -37,10 +37,10 @@ export function differenceOf(app, first, second) {
   const data = two.map((value, place) => value - one[place]);
   const shares = first.site.pooled === 1 && app.state.drawn !== "valued"; // rows add up to 1
   const strip = shares ? Array.from({ length: rows }, (_, row) => rowDivergence(one, two, row * columns, columns)) : null;
-  const told = strip?.filter(known) ?? [];
+  const divergences = strip?.filter(known) ?? [];
   return {
     ...second, kind: "difference", name: `${second.name} − ${first.name}`, index: null, data, hidden, strip, high: largestOf(data, hidden) || 1,
-    mean: told.length ? told.reduce((sum, value) => sum + value, 0) / told.length : null,
+    mean: divergences.length ? divergences.reduce((sum, value) => sum + value, 0) / divergences.length : null,
   };
 }
 

@@ -41,11 +41,11 @@ function linksOf({ shape: [queries, keys], hidden }, how) {
 /** [{what, edits}]: at most so many sets of edits, each with as many of every kind; none where tokens are moved. */
 export function drawControls(edits, sites, count) {
   if (!edits.length || edits.some((edit) => edit.kind === "place")) return [];
-  const own = new Set(edits.map(nameOf));
-  const pools = edits.map((edit) => elsewhere(edit, sites).filter((other) => !own.has(nameOf(other))));
+  const editNames = new Set(edits.map(nameOf));
+  const pools = edits.map((edit) => elsewhere(edit, sites).filter((other) => !editNames.has(nameOf(other))));
   const draw = random(1);
-  const found = new Map();
-  for (let tries = 0; tries < 40 * count && found.size < count; tries += 1) {
+  const controls = new Map();
+  for (let tries = 0; tries < 40 * count && controls.size < count; tries += 1) {
     const drawn = new Map();
     for (const pool of pools) {
       const left = pool.filter((other) => !drawn.has(nameOf(other)));
@@ -53,7 +53,7 @@ export function drawControls(edits, sites, count) {
       const other = left[Math.floor(draw() * left.length)];
       drawn.set(nameOf(other), other);
     }
-    found.set([...drawn.keys()].sort().join(), { what: [...drawn.keys()].join(", "), edits: [...drawn.values()] });
+    controls.set([...drawn.keys()].sort().join(), { what: [...drawn.keys()].join(", "), edits: [...drawn.values()] });
   }
-  return [...found.values()];
+  return [...controls.values()];
 }

@@ -7,9 +7,9 @@ const fallingFrom = (count) => Array.from({ length: count }, (_, place) => count
 
 /** The lens of a sum and its answer: {kind, onesFirst, places, carries, share}; null for what is none. */
 export function digitsOf({ sides, outputs, sites }, onesFirst) {
-  const found = SUM.exec(sides.source.tokens.join(""));
-  if (!found) return null;
-  const [, left, operator, right] = found;
+  const match = SUM.exec(sides.source.tokens.join(""));
+  if (!match) return null;
+  const [, left, operator, right] = match;
   const operand = (role, digits) => fallingFrom(digits.length).map((place) => ({ role, place }));
   const source = [...operand("left", left), { role: "operator", place: null }, ...operand("right", right)];
   const carried = carriesOf(left, operator, right);

@@ -120,7 +120,7 @@ function whatItDid(app, index, { effect }) {
   const now = known(answer) && el("p", { class: "answer" }, `${t(answerOf(app.view(index)))} `, tokenNode(answer, { class: `token big ${changed ? "changed" : ""}` }), " ",
     changed ? t.parts("becomes", tokenNode(before)) : t("same"));
   const { log_probability: log } = effect;
-  const said = el("span", {}, log ? `log p ${number(log.before)} → ${number(log.after)}. ` : `${t("vectorsMoved", percent(divergence))} `);
+  const change = el("span", {}, log ? `log p ${number(log.before)} → ${number(log.after)}. ` : `${t("vectorsMoved", percent(divergence))} `);
   const smaller = controls?.filter((control) => control.divergence < divergence).length;
-  return [now, el("p", { class: "note" }, said, controls?.length ? t("beside", smaller, controls.length) : "")];
+  return [now, el("p", { class: "note" }, change, controls?.length ? t("beside", smaller, controls.length) : "")];
 }

@@ -1,4 +1,4 @@
-// A saved page that goes on answering: what a live page asks its server for, computed by the programs that lie in the file.
+// Computes in a saved page what a live page asks its server for, with the models in the file.
 import { block } from "kit/blocks.js";
 import { known } from "kit/numbers.js";
 import { ONNX, OnnxProgram } from "kit/onnx.js";
@@ -25,7 +25,7 @@ const OPENED = { [FORMAT]: (program) => new Program(program), [ONNX]: (program) 
 
 /** The model of a view, run here. */
 export class Engine {
-  /** Throws an Error, in words, where the page cannot answer for the view, or not as Python did. */
+  /** Throws an Error for people to read if the page cannot compute this view, or not as Python did. */
   static async open(view) {
     const { why, program } = view.engine;
     if (why) throw new Error(why[language() === "ko" ? 1 : 0]);
@@ -42,10 +42,10 @@ export class Engine {
     Object.assign(this, { view, text, program });
   }
 
-  /** Whether it reads other inputs than the one of the file. */
+  /** Whether it can read inputs other than the file's. */
   get reads() { return Boolean(this.reader); }
 
-  /** Held against Python: one forward, the maps that are drawn, and the answer. */
+  /** Compare with Python: one forward, the maps that are drawn, and the answer. */
   async check() {
     const { holds, scores, weights } = await verified(this.program);
     const { weights: rounding } = this.program.source.rounding;
@@ -53,13 +53,13 @@ export class Engine {
     const run = await this.answered(this.sample, this.view.input);
     const far = this.view.sites.some((site) => !near(run.forward.weights[site.site], block(site.weights), NEAR + rounding));
     if (!holds || far) throw new Error(t("differs"));
-    if (known(run.answer) && this.told(run.said) !== this.told(this.saidInFile())) throw new Error(t("otherAnswer", run.answer, this.view.answer));
+    if (known(run.answer) && this.textOfIds(run.outputIds) !== this.textOfIds(this.tokensInFile())) throw new Error(t("otherAnswer", run.answer, this.view.answer));
   }
-  /** What Python wrote, token by token. */
-  saidInFile() { return this.view.outputs.map((output) => output.token); }
-  told(said) { return JSON.stringify(said.map((number) => typeof number === "number" ? this.text.tokens.target[number] : number)); }
+  /** The tokens that Python wrote. */
+  tokensInFile() { return this.view.outputs.map((output) => output.token); }
+  textOfIds(ids) { return JSON.stringify(ids.map((number) => typeof number === "number" ? this.text.tokens.target[number] : number)); }
 
-  /** An input as what the program reads. Throws an Error in words. */
+  /** The program's inputs for a text. Throws an Error for people to read. */
   read(input) {
     if (input === this.view.input) return this.sample;
     const { kind, first, longest } = this.text;
@@ -74,26 +74,26 @@ export class Engine {
     return { ...this.sample, source: readSome(this.reader, input, most).ids };
   }
 
-  /** The whole answer: {given, said, answer, forward}. given: what the forward read, as far as there is an answer to write. */
+  /** The answer: {inputs, outputIds, answer, forward}. inputs: what the forward read. answer: its text, null where there is none. */
   async answered({ source, ...sample }, input, edits = []) {
     const { kind, first, end, longest, tokens } = this.text;
     if (kind !== "sequence") {
       const forward = await this.program.run({ ...sample, edits });
-      return { given: sample, forward, said: this.saidAfter(sample, forward), answer: kind === "classes" ? tokens.target[likeliest(forward.scores, 0)] : null };
+      return { inputs: sample, forward, outputIds: this.idsAfter(sample, forward), answer: kind === "classes" ? tokens.target[likeliest(forward.scores, 0)] : null };
     }
     const { ids, ...forward } = await write(this.program, source, { first, end, longest: longest.target, edits });
-    return { given: { source, target: [first, ...ids.slice(0, -1)] }, forward, said: ids, answer: this.textOf(ids, input, forward) };
+    return { inputs: { source, target: [first, ...ids.slice(0, -1)] }, forward, outputIds: ids, answer: this.textOf(ids, input, forward) };
   }
-  /** What is said at each place of what is no written answer. */
-  saidAfter(given, { scores }) {
-    return this.text.kind === "classes" ? [likeliest(scores, 0)] : given.target.slice(1);
+  /** The IDs at each place of a model that writes no answer: its class, or the text itself. */
+  idsAfter(inputs, { scores }) {
+    return this.text.kind === "classes" ? [likeliest(scores, 0)] : inputs.target.slice(1);
   }
 
-  /** What is answered without any edit, of the input that was asked for last. */
+  /** The answer without edits. The last input is cached. */
   before(input) {
     if (this.last?.input !== input) {
-      const given = this.read(input);
-      this.last = { input, run: this.answered(given, input) };
+      const inputs = this.read(input);
+      this.last = { input, run: this.answered(inputs, input) };
     }
     return this.last.run;
   }
@@ -108,7 +108,7 @@ export class Engine {
     const plain = ids.slice(0, last < 0 ? ids.length : last);
     if (!rules) return plain.map((number) => tokens.target[number]).join(" ");
     const across = this.view.sites.filter((site) => site.kind === "cross").at(-1);
-    const copied = (place) => this.reader.read(input, LARGEST).said[mostAttended(weights[across.site], place)] ?? "";
+    const copied = (place) => this.reader.read(input, LARGEST).originals[mostAttended(weights[across.site], place)] ?? "";
     return written(plain, rules, tokens.target, copied);
   }
 
@@ -121,13 +121,13 @@ export class Engine {
     const { lens } = this.view;
     return { ...view, lens: lens?.kind === "arithmetic" ? digitsOf(view, lens.onesFirst) : null };
   }
-  viewOf(patch, { given, said, forward }) {
+  viewOf(patch, { inputs, outputIds, forward }) {
     const { tokens } = this.text;
     const names = (numbers, side) => numbers.map((number) => tokens[side][number]);
-    const sides = this.reader ? Object.fromEntries(Object.entries(given).map(([side, ids]) => [side, { tokens: names(ids, side) }])) : this.view.sides;
+    const sides = this.reader ? Object.fromEntries(Object.entries(inputs).map(([side, ids]) => [side, { tokens: names(ids, side) }])) : this.view.sides;
     // After the last token of a text comes what is likeliest there.
-    const next = this.text.kind === "continuation" ? [likeliest(forward.scores, said.length)] : [];
-    const outputs = [...said, ...next].map((number, place) => ({ token: tokens.target[number], top: topOf(rowOf(forward.scores, place)).map(([one, share]) => [tokens.target[one], share]) }));
+    const next = this.text.kind === "continuation" ? [likeliest(forward.scores, outputIds.length)] : [];
+    const outputs = [...outputIds, ...next].map((number, place) => ({ token: tokens.target[number], top: topOf(rowOf(forward.scores, place)).map(([one, share]) => [tokens.target[one], share]) }));
     const sites = this.view.sites.map((site) => siteOf(site, forward.weights[site.site]));
     return { ...this.view, ...patch, sides, outputs, sites };
   }
@@ -143,27 +143,27 @@ export class Engine {
   async operate(input, changes, withControls) {
     const edits = changes.map((change) => this.editOf(change));
     const before = await this.before(input);
-    const forward = await this.program.run({ ...before.given, edits });
-    const after = await this.answered({ ...this.sample, ...before.given }, input, edits);
-    const logs = [before.forward, forward].map(({ scores }) => before.said.map((number, place) => logShares(rowOf(scores, place))[number]));
+    const forward = await this.program.run({ ...before.inputs, edits });
+    const after = await this.answered({ ...this.sample, ...before.inputs }, input, edits);
+    const logs = [before.forward, forward].map(({ scores }) => before.outputIds.map((number, place) => logShares(rowOf(scores, place))[number]));
     const places = this.text.kind === "classes" ? 1 : before.forward.scores.shape[0];
     const apart = (other) => divergence(before.forward.scores, other.scores, places);
     const sites = this.view.sites.map((site) => ({ ...siteOf(site, before.forward.weights[site.site]), weights: forward.weights[site.site] }));
     const others = withControls ? drawControls(edits, sites, CONTROLS) : [];
     const controls = [];
-    for (const other of others) controls.push({ what: other.what, divergence: apart(await this.program.run({ ...before.given, edits: other.edits })) });
+    for (const other of others) controls.push({ what: other.what, divergence: apart(await this.program.run({ ...before.inputs, edits: other.edits })) });
     const sum = (numbers) => numbers.reduce((total, value) => total + value, 0);
     return { view: this.viewOf({ input, answer: before.answer }, { ...before, forward }), effect: {
-      answer: same(after.said, before.said) ? await this.textBefore(input) : after.answer, log_probability: { before: sum(logs[0]), after: sum(logs[1]) }, divergence: apart(forward), controls,
-      tokens: before.said.map((number, place) => ({ token: this.text.tokens.target[number], before: Math.exp(logs[0][place]), after: Math.exp(logs[1][place]) })) } };
+      answer: same(after.outputIds, before.outputIds) ? await this.textBefore(input) : after.answer, log_probability: { before: sum(logs[0]), after: sum(logs[1]) }, divergence: apart(forward), controls,
+      tokens: before.outputIds.map((number, place) => ({ token: this.text.tokens.target[number], before: Math.exp(logs[0][place]), after: Math.exp(logs[1][place]) })) } };
   }
 }
 
 // Numbers -------------------------------------------------------------------------------------------------------------
 
 const same = (one, other) => one.length === other.length && one.every((number, place) => number === other[place]);
-function near(found, expected, most) {
-  return String(found.shape) === String(expected.shape) && found.data.every((value, place) => Math.abs(value - expected.data[place]) <= most);
+function near(actual, expected, most) {
+  return String(actual.shape) === String(expected.shape) && actual.data.every((value, place) => Math.abs(value - expected.data[place]) <= most);
 }
 /** The place that a query looks at most, on the mean of all heads. */
 function mostAttended({ shape: [heads, rows, columns], data }, row) {

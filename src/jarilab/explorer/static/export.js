@@ -24,8 +24,8 @@ function captionLines(app) {
   const difference = panes.find(({ kind }) => kind === "difference");
   if (difference) lines.push(`difference ${difference.name}, colour range ${number(-difference.high)} to ${number(difference.high)}`);
   const facts = ["run", "experiment", "encoding", "seed", "step", "input", "answer"];
-  const told = ({ view }) => `${view.name}: ${facts.filter((fact) => known(view[fact]) && (fact !== "step" || known(view.experiment))).map((fact) => `${fact} ${view[fact]}`).join(", ")}`;
-  return [`${drawnOf(app) === "rollout" ? "" : `${site} head ${head}; `}${lines.join("; ")}`, ...panes.filter(({ kind }) => kind === "map").map(told), `jari ${app.payload.jari}`].map(clean);
+  const factsOf = ({ view }) => `${view.name}: ${facts.filter((fact) => known(view[fact]) && (fact !== "step" || known(view.experiment))).map((fact) => `${fact} ${view[fact]}`).join(", ")}`;
+  return [`${drawnOf(app) === "rollout" ? "" : `${site} head ${head}; `}${lines.join("; ")}`, ...panes.filter(({ kind }) => kind === "map").map(factsOf), `jari ${app.payload.jari}`].map(clean);
 }
 
 const textNode = (text, attributes) => svg("text", { "font-size": 13, fill: INK, ...attributes }, text);

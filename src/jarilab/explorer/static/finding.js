@@ -28,8 +28,8 @@ export function drawFinding(root, app) {
   const { views } = app.payload;
   const head = el("b", {}, t("headName", app.state.site, app.state.head));
   const whose = views.length > 1 ? t.parts("of", head, nameNode(app.view().name)) : head;
-  const said = [mattering(app), without(app), doing(app)].filter((words) => words.length);
-  refill(root, purpose(app), said.length ? [" ", whose, ":"] : null, said.map((words) => [" ", words]));
+  const sentences = [mattering(app), without(app), doing(app)].filter((words) => words.length);
+  refill(root, purpose(app), sentences.length ? [" ", whose, ":"] : null, sentences.map((words) => [" ", words]));
 }
 
 /** What the model does: the task's own sentence, where it has one. */

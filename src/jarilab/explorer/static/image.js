@@ -35,7 +35,7 @@ const t = speaking({
   none: ["There is nothing here to lay over the image.", "여기에는 이미지 위에 덮을 것이 없습니다."],
   column: ["key {0}, over the queries that look at it: the fainter, the less weight", "키 {0}, 이를 보는 쿼리별: 옅을수록 가중치가 작음"],
   before: ["This query comes before the image and cannot look at it.", "이 쿼리는 이미지보다 앞에 있어 이미지를 볼 수 없습니다."],
-  heard: ["The caption, with the query's weight on each word; point at one for the places that look at it:", "설명의 낱말과 쿼리가 주는 가중치. 낱말을 가리키면 그 낱말을 보는 자리가 나옵니다:"],
+  captionWords: ["The caption, with the query's weight on each word; point at one for the places that look at it:", "설명의 낱말과 쿼리가 주는 가중치. 낱말을 가리키면 그 낱말을 보는 자리가 나옵니다:"],
 }, WORDS);
 
 const choice = { side: "query", of: "query", strength: 75, spot: null, word: false };
@@ -58,7 +58,7 @@ export function drawImage(root, app) {
   const of = over && inside && image.pool ? choice.of : "query";
   const scene = { root, app, view, image, at, inside, site, pane, side, of };
   const field = fieldOf(scene);
-  const said = el("p", { class: "image-said", "aria-live": "off" });
+  const bestNode = el("p", { class: "image-said", "aria-live": "off" });
   const legend = el("div");
   const follow = (spot) => {
     const row = over ? overlayOf(scene, spot) : null;
@@ -66,12 +66,12 @@ export function drawImage(root, app) {
     weighWords(root, scene, row, spot);
     frame(scene, field, spot);
     legend.replaceChildren(...(row ? [legendNode(overImage(row.high), t(row.words, token(view.sides[site[row.side]].tokens[row.place * site.pooled] ?? "")))] : []));
-    said.replaceChildren(...(over && !row ? [t("before")] : sayBest(scene, row, spot)));
+    bestNode.replaceChildren(...(over && !row ? [t("before")] : sayBest(scene, row, spot)));
   };
   refill(root, el("h3", {}, t("image")), el("div", { class: "image-beside" },
     el("figure", { class: "image-frame" }, field.node),
     over ? el("figure", { class: "image-plain" }, pixelsOf(image, { class: "plain" }), el("figcaption", {}, t("plain"))) : null,
-    el("div", { class: "image-words" }, nowhereRow(scene), objectQueries(scene), said, legend, tools(root, scene), distanceNote(scene),
+    el("div", { class: "image-words" }, nowhereRow(scene), objectQueries(scene), bestNode, legend, tools(root, scene), distanceNote(scene),
       over ? null : note(t(pane?.why ? "none" : "other")))));
   followSpot = follow;
   follow(app.state);
@@ -149,24 +149,24 @@ function frame({ image, at, site, view, of }, field, spot) {
 }
 
 /** What was found by each object query, from likely to unlikely things. */
-const foundOf = (view) => (view.sides.target?.boxes ?? []).map((box, query) => {
-  const { token: said, top } = view.outputs[query];
-  return { box, query, said, share: top[0][1], real: said !== "nothing" };
+const objectsOf = (view) => (view.sides.target?.boxes ?? []).map((box, query) => {
+  const { token: label, top } = view.outputs[query];
+  return { box, query, label, share: top[0][1], real: label !== "nothing" };
 });
 /** The box of each object query, the largest first, so that a smaller one within it can be pressed; unlikely ones are only drawn. */
 function outlines(scene) {
   const area = ({ box: [left, top, right, bottom] }) => (right - left) * (bottom - top);
-  return foundOf(scene.view).sort((one, two) => area(two) - area(one)).map((found) => ({ query: found.query, node: outlined(scene, found) }));
+  return objectsOf(scene.view).sort((one, two) => area(two) - area(one)).map((object) => ({ query: object.query, node: outlined(scene, object) }));
 }
-function outlined({ app, view, site }, { box: [left, top, right, bottom], query, said, share, real }) {
-  const words = el("span", {}, real ? `${token(said)} · q${query}` : `q${query}`);
+function outlined({ app, view, site }, { box: [left, top, right, bottom], query, label, share, real }) {
+  const words = el("span", {}, real ? `${token(label)} · q${query}` : `q${query}`);
   const look = `box ${real ? "real" : "nothing"}${top < 0.09 ? " high" : ""}`;
   const press = (event) => {
     if (site.queries === "target" && app.state.query === query) return; // chosen already: the press is for the patch under it
     event.stopPropagation();
     chooseObject(app, view, site, query);
   };
-  const node = real ? el("button", { type: "button", class: look, "data-keep": `box ${query}`, "aria-label": t("box", query, token(said), percent(share)),
+  const node = real ? el("button", { type: "button", class: look, "data-keep": `box ${query}`, "aria-label": t("box", query, token(label), percent(share)),
     "aria-pressed": String(site.queries === "target" && app.state.query === query), onclick: press }, words)
     : el("div", { class: look, "aria-hidden": "true" }, words);
   return styled(node, { left: `${100 * left}%`, top: `${100 * top}%`, width: `${100 * (right - left)}%`, height: `${100 * (bottom - top)}%` });
@@ -222,7 +222,7 @@ function nowhereRow(scene) {
   const name = (place) => tokenNode(view.sides[at].tokens[place]);
   const choose = (place) => pressable(`nowhere ${place}`, name(place), () => app.set({ [side]: place }), { "aria-pressed": String(app.state[side] === place) });
   const each = Array.from({ length: image.first }, (_, place) => at === "target" ? wordButton(scene, place, name(place)) : choose(place));
-  return el("p", { class: "image-row" }, `${t(at === "target" ? "heard" : "nowhere", t(side))} `, each);
+  return el("p", { class: "image-row" }, `${t(at === "target" ? "captionWords" : "nowhere", t(side))} `, each);
 }
 /** The weight of the query on each word before the image; none where what looks at a key is shown. */
 function weighWords(root, { site, pane }, row, { query }) {
@@ -250,10 +250,10 @@ function chooseObject(app, view, site, query) {
 }
 /** Each object query, to be chosen. */
 function objectQueries({ app, view, site }) {
-  const found = foundOf(view);
-  if (!found.length) return null;
-  return el("div", { class: "image-row", role: "group", "aria-label": t("queries") }, el("span", {}, t("queries")), found.map(({ query, said, share, real }) =>
-    pressable(`object ${query}`, [`q${query} `, real ? tokenNode(said) : t("nothing"), ` ${percent(share)}`], () => chooseObject(app, view, site, query),
+  const objects = objectsOf(view);
+  if (!objects.length) return null;
+  return el("div", { class: "image-row", role: "group", "aria-label": t("queries") }, el("span", {}, t("queries")), objects.map(({ query, label, share, real }) =>
+    pressable(`object ${query}`, [`q${query} `, real ? tokenNode(label) : t("nothing"), ` ${percent(share)}`], () => chooseObject(app, view, site, query),
       { class: real ? "real" : "nothing", "aria-pressed": String(site.queries === "target" && app.state.query === query) })));
 }
 

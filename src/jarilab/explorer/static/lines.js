@@ -22,8 +22,8 @@ function linksOf(app, { site }) {
   for (const drawn of heads ? Array(site.heads).keys() : [head]) {
     const data = headWeights(site, drawn);
     for (const row of every ? Array(rows).keys() : [query]) {
-      const own = Array.from({ length: columns }, (_, key) => ({ head: drawn, query: row, key, weight: data[row * columns + key] }));
-      links.push(...own.filter(({ key, weight }) => weight > 0 && !mask?.[row * columns + key]).sort(stronger).slice(0, top));
+      const linksOfRow = Array.from({ length: columns }, (_, key) => ({ head: drawn, query: row, key, weight: data[row * columns + key] }));
+      links.push(...linksOfRow.filter(({ key, weight }) => weight > 0 && !mask?.[row * columns + key]).sort(stronger).slice(0, top));
     }
   }
   return links.sort(stronger);
@@ -32,8 +32,8 @@ function linksOf(app, { site }) {
 /** The drawing alone, with its own colours, so that it can leave the page. */
 export function linesDrawing(app, pane) {
   const { query, every } = app.state;
-  const found = linksOf(app, pane);
-  const links = found.slice(0, COUNT);
+  const allLinks = linksOf(app, pane);
+  const links = allLinks.slice(0, COUNT);
   const [width, left, right] = [440, 120, 320];
   const height = TOP + ROW * Math.max(...pane.site.shape) + 4;
   const y = (place) => TOP + ROW * (place + 0.5);
@@ -55,7 +55,7 @@ export function linesDrawing(app, pane) {
     every ? null : svg("rect", { x: 0, y: y(query) - ROW / 2, width: left - 2, height: ROW, rx: 4, fill: "#8886" }),
     links.map(line), column(pane.rowTokens, left - 8, "end", (place) => every || place === query),
     column(pane.columnTokens, right + 8, "start", (place) => looked.has(place)));
-  return { drawing, links, left: found.length - links.length };
+  return { drawing, links, left: allLinks.length - links.length };
 }
 
 const MOVES = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -1e6, End: 1e6 };

@@ -83,11 +83,11 @@ function outputTokens(view, index) {
   const { outputs } = view;
   if (!outputs.length) return null;
   const words = t(WRITTEN[view.says] ?? (view.sides.source || paintedSide(view) ? wordsOf(view, "written") : "written_text")); // of a text that is given
-  const said = el("p", { class: "likely", "aria-live": "polite" }, words);
+  const candidates = el("p", { class: "likely", "aria-live": "polite" }, words);
   const likely = ([text, share]) => el("span", { class: "likely-one" }, tokenNode(text), ` ${percent(share)}`, styled(el("i"), { "--share": share }));
   const show = (place) => {
     for (const [at, button] of [...row.children].entries()) button.tabIndex = at === place ? 0 : -1;
-    said.replaceChildren(`${place} → `, ...outputs[place].top.map(likely));
+    candidates.replaceChildren(`${place} → `, ...outputs[place].top.map(likely));
   };
   const move = (event, place) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -98,7 +98,7 @@ function outputTokens(view, index) {
   const row = el("div", { class: "outputs", role: "toolbar", "aria-label": words }, outputs.map((output, place) =>
     pressable(`output ${index} ${place}`, tokenNode(output.token), () => show(place), { tabindex: place ? -1 : 0,
       onpointerenter: () => show(place), onfocus: () => show(place), onkeydown: (event) => move(event, place) })));
-  const written = el("div", { class: "written" }, row, said);
+  const written = el("div", { class: "written" }, row, candidates);
   return paintedSide(view) ? el("details", {}, el("summary", {}, t("codes", outputs.length)), written) : written; // the image says more
 }
 
@@ -150,8 +150,8 @@ function moveTab(event) {
 
 /** Each panel keeps a place of its own, so that one that answers late writes nowhere else. */
 function rootOf({ id }) {
-  const found = byId(`panel-${id}`);
-  if (found) return found;
+  const existing = byId(`panel-${id}`);
+  if (existing) return existing;
   const root = el("div", { role: "tabpanel", id: `panel-${id}`, class: `panel ${id}`, "aria-labelledby": `tab-${id}`, tabindex: 0 });
   byId("panels").append(root);
   return root;

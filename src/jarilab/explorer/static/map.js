@@ -275,8 +275,8 @@ function readingOf(app, panes) {
   return [el("span", {}, placed(panes[0], "queries", queryToken, query), " → ", placed(panes[0], "keys", keyToken, key)),
     ...panes.map((pane) => {
       const [name, words] = valueIn(app, pane, spot);
-      const own = cellIn(pane, spot); // models may have written different tokens
-      const other = own[0] !== queryToken || own[2] !== keyToken ? ["(", tokenNode(own[0]), " → ", tokenNode(own[2]), ") "] : null;
+      const cell = cellIn(pane, spot); // models may have written different tokens
+      const other = cell[0] !== queryToken || cell[2] !== keyToken ? ["(", tokenNode(cell[0]), " → ", tokenNode(cell[2]), ") "] : null;
       return el("span", {}, shownPanes.length > 1 ? [nameNode(name), ": "] : `${t(`drawn_${drawnOf(app)}`)} `, other, el("b", {}, words), cutButtons(app, pane));
     })];
 }

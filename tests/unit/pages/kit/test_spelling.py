@@ -244,7 +244,7 @@ def test_unknown_token_keeps_its_text(page: Any) -> None:
         tokenizer = train(kind, LEARNED, size=420, lowercase=lowercase)
         script = """([read, texts]) => {
             const reader = new spelling.Reader(read, []);
-            return texts.map((text) => reader.read(text, 100000).said);
+            return texts.map((text) => reader.read(text, 100000).originals);
         }"""
         found = page.evaluate(script, [plain(Spelling(tokenizer.reading()))["read"], TEXTS])
         assert found == [tokenizer.pieces(text) for text in TEXTS]

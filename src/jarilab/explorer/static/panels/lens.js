@@ -73,7 +73,7 @@ function page(app, detail) {
   const [bias, hidden] = [detail.bias ? block(detail.bias).data : null, hiddenOf(app, products.shape)];
   let [map, weights, cell] = [null, null, [0, 0]];
   const weightsBy = (divisor) => softmax(products.data, bias, hidden, products.shape, divisor);
-  const own = weightsBy(lens.divisors[lens.own]);
+  const modelWeights = weightsBy(lens.divisors[lens.own]);
   const width = app.site().d_head;
   const at = (divisor) => lens.divisors.findIndex((value) => Math.abs(value / divisor - 1) < 1e-6);
   const marks = [["1", at(1)], [`√${width}`, at(width ** 0.5)], [String(width), at(width)]].filter(([, index]) => index >= 0);
@@ -97,7 +97,7 @@ function page(app, detail) {
     cell = chosen;
     map.mark(...cell);
     const at = cell[0] * products.shape[1] + cell[1];
-    words.textContent = t("cell", nameCell(app, cell), number(weights[at]), number(own[at]));
+    words.textContent = t("cell", nameCell(app, cell), number(weights[at]), number(modelWeights[at]));
   };
   const ticks = el("div", { class: "lens-ticks" }, ...marks.map(([words, index]) => {
     const tick = pressable(`lens-${index}`, words, () => move(index));

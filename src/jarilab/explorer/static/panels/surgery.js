@@ -143,12 +143,12 @@ function resultNode(app, { view, effect }, busy) {
   const tokens = effect.tokens.map(({ token, before, after }) => [tokenNode(token),
     ...[before, after].map((value) => el("td", {}, barNode(value), known(value) ? percent(value) : "–"))]);
   const { log_probability: log } = effect;
-  const said = (key) => SAYS[app.view().says]?.includes(key) ? `${key}_${app.view().says}` : key;
+  const wordsFor = (key) => SAYS[app.view().says]?.includes(key) ? `${key}_${app.view().says}` : key;
   return el("section", { class: "surgery-result", "aria-label": t("after") },
-    log ? [el("p", {}, t(said("log"), number(log.before), number(log.after))),
-      scrolling(t(said("probability")), tableOf([t("ofToken"), t("before"), t("after")], tokens, t(said("probability"))))] : null,
+    log ? [el("p", {}, t(wordsFor("log"), number(log.before), number(log.after))),
+      scrolling(t(wordsFor("probability")), tableOf([t("ofToken"), t("before"), t("after")], tokens, t(wordsFor("probability"))))] : null,
     likeliestNode(effect.likeliest),
-    el("p", {}, log ? t(said("divergence"), number(effect.divergence)) : t("vectorsMoved", percent(effect.divergence))), busy ? note(t("wait")) : stripOf(app, effect), maps(app, view));
+    el("p", {}, log ? t(wordsFor("divergence"), number(effect.divergence)) : t("vectorsMoved", percent(effect.divergence))), busy ? note(t("wait")) : stripOf(app, effect), maps(app, view));
 }
 
 /** What has words of its own, by what a model says. */

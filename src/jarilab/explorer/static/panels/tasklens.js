@@ -110,8 +110,8 @@ function alignmentOf(app) {
   for (const line of lines) for (const place of line.places) place.x += (width - line.width) / 2;
   const pair = ([query, key]) => `${query} ${key}`;
   const gold = new Set([...(lens.gold?.sure ?? []), ...(lens.gold?.possible ?? [])].map(pair));
-  const found = new Set(lens.links.map(pair));
-  const missed = (lens.gold?.sure ?? []).filter((link) => !found.has(pair(link)));
+  const links = new Set(lens.links.map(pair));
+  const missed = (lens.gold?.sure ?? []).filter((link) => !links.has(pair(link)));
   const draw = (link, kind) => {
     const [query, key] = [lines[0].places[link[0]], lines[1].places[link[1]]];
     return query && key ? svg("path", { class: `link ${kind}`, d: `M${query.x} 34C${query.x} 95 ${key.x} 95 ${key.x} ${height - 34}` }, svg("title", {}, `${token(query.text)} – ${token(key.text)}`)) : null;

@@ -131,39 +131,39 @@ function tableNode(app, [heads, ...lines], focus) {
 /** {lines: [heads, [name, numbers]...], focus, sum: MathML, words}. */
 function ruleOf(app, detail, steps, place, query, key) {
   const step = steps[place];
-  const own = numbersOf(step, query, key);
+  const numbers = numbersOf(step, query, key);
   const row = step.shape[0] === 1 ? 0 : rowOf(step, query, key) ?? 0;
   const label = step.row_names?.[row] === undefined ? step.name : numbered(step.row_names, row);
-  const plain = { lines: [step.column_names, [label, own]], focus: isGrid(step) || step.columns === "keys" ? key : null };
+  const plain = { lines: [step.column_names, [label, numbers]], focus: isGrid(step) || step.columns === "keys" ? key : null };
   const earlier = steps.slice(0, place).reverse();
   if (isGrid(step)) {
     const before = earlier.find(isGrid);
-    if (before) return { ...plain, ...cellRule(app, detail, numbersOf(before, query, key), own, key) };
-    return dot(app, earlier, own, query, key) ?? plain;
+    if (before) return { ...plain, ...cellRule(app, detail, numbersOf(before, query, key), numbers, key) };
+    return dot(app, earlier, numbers, query, key) ?? plain;
   }
   if (step.columns !== "components" || step.rows === "parameter") return plain;
-  const sum = turn(step, earlier, own, query, key);
-  return mix(app, step, earlier, own, query, key) ?? { ...plain, sum, words: sum && `${t("component", 0)}: ` };
+  const sum = turn(step, earlier, numbers, query, key);
+  return mix(app, step, earlier, numbers, query, key) ?? { ...plain, sum, words: sum && `${t("component", 0)}: ` };
 }
 
 /** From one score to the next: hidden, kept, softmax, scaled, or something added. */
-function cellRule(app, detail, before, own, key) {
-  const [from, to] = [before[key], own[key]];
+function cellRule(app, detail, before, numbers, key) {
+  const [from, to] = [before[key], numbers[key]];
   const visible = before.map((value) => value < HIDDEN ? -Infinity : value);
   const top = visible.reduce((one, two) => Math.max(one, two), -Infinity);
   const shift = Math.abs(top) > 20 ? top : 0;
   const total = visible.reduce((sum, value) => sum + Math.exp(value - shift), 0);
   if (to < HIDDEN || (from < HIDDEN && to === 0)) return { words: t("unseen") };
-  if (Math.abs(own.reduce((sum, value) => sum + value, 0) - 1) < 1e-3 && close(Math.exp(from - shift) / total, to)) {
+  if (Math.abs(numbers.reduce((sum, value) => sum + value, 0) - 1) < 1e-3 && close(Math.exp(from - shift) / total, to)) {
     const power = (value) => ["msup", "e", shift ? ["mrow", value, "−", factor(shift)] : value];
     const others = [...visible.keys()].filter((place) => visible[place] > -Infinity);
     const shown = others.slice(0, 3).flatMap((place, index) => [...(index ? ["+"] : []), power(visible[place])]);
     return { sum: [["mfrac", power(from), ["mrow", ...shown, ...(others.length > 3 ? ["+", "…"] : [])]], "=",
       ["mfrac", Math.exp(from - shift), total], "=", to] };
   }
-  if (close(from, to) && own.every((value, place) => close(value, before[place]) || value < HIDDEN)) return { words: t("kept", number(to)) };
+  if (close(from, to) && numbers.every((value, place) => close(value, before[place]) || value < HIDDEN)) return { words: t("kept", number(to)) };
   const width = detail.scale ** -2;
-  if (own.every((value, place) => value < HIDDEN || close(before[place] * detail.scale, value))) {
+  if (numbers.every((value, place) => value < HIDDEN || close(before[place] * detail.scale, value))) {
     const root = Math.abs(width - Math.round(width)) < 1e-3 && width > 1.5;
     return { sum: root ? [["mfrac", from, ["msqrt", String(Math.round(width))]], "=", ["mfrac", from, width ** 0.5], "=", to] : [from, "×", detail.scale, "=", to] };
   }
@@ -191,44 +191,44 @@ function dot(app, earlier, scores, query, key) {
       const a = numbersOf(one, query, key);
       if (![...scores.keys()].every((other) => other > 7 || close(inner(a, numbersOf(two, query, other)), scores[other]))) continue;
       const b = numbersOf(two, query, key);
-      const own = one.rows === "queries" ? ["msub", "q", String(query)] : one.name;
+      const left = one.rows === "queries" ? ["msub", "q", String(query)] : one.name;
       return { lines: [null, [one.name, a], [two.name, b], [t("product"), terms(a, b)]], focus: null,
-        sum: [own, "·", ["msub", "k", String(key)], "=", ...sumOf(a, b, scores[key])] };
+        sum: [left, "·", ["msub", "k", String(key)], "=", ...sumOf(a, b, scores[key])] };
     }
   }
   return null;
 }
 
 /** The weighted sum of the values, for component 0. */
-function mix(app, step, earlier, own, query, key) {
+function mix(app, step, earlier, numbers, query, key) {
   const weights = earlier.find(isGrid);
   if (!weights || step.rows !== "queries") return null;
   const line = numbersOf(weights, query, key);
   for (const values of vectorsIn(earlier, "keys")) {
-    if (values.shape[1] !== own.length || values.shape[0] !== line.length) continue;
+    if (values.shape[1] !== numbers.length || values.shape[0] !== line.length) continue;
     const column = (place) => line.map((_, row) => values.data[row * values.shape[1] + place]);
-    const fits = [0, own.length - 1].every((place) => close(inner(line, column(place)), own[place]));
+    const fits = [0, numbers.length - 1].every((place) => close(inner(line, column(place)), numbers[place]));
     if (!fits) continue;
     const first = column(0);
     return { lines: [weights.column_names, [weights.name, line], [`${values.name}, ${t("component", 0)}`, first], [t("product"), terms(line, first)]],
-      focus: key, words: `${t("component", 0)}: `, sum: sumOf(line, first, own[0]) };
+      focus: key, words: `${t("component", 0)}: `, sum: sumOf(line, first, numbers[0]) };
   }
   return null;
 }
 
 /** What was added to, or by which angle was turned, the vector that this one is named after; component 0. */
-function turn(step, earlier, own, query, key) {
-  const source = vectorsIn(earlier, step.rows).find((other) => other.shape[1] === own.length && step.name.includes(other.name));
+function turn(step, earlier, numbers, query, key) {
+  const source = vectorsIn(earlier, step.rows).find((other) => other.shape[1] === numbers.length && step.name.includes(other.name));
   if (!source) return null;
   const old = numbersOf(source, query, key);
-  if (step.name.includes("+")) return [old[0], "+", factor(own[0] - old[0]), "=", own[0]];
-  const half = own.length / 2;
+  if (step.name.includes("+")) return [old[0], "+", factor(numbers[0] - old[0]), "=", numbers[0]];
+  const half = numbers.length / 2;
   for (const [pair, step] of [[1, 2], [half, 1]]) { // neighbours, or halves
     const lengths = (line) => Array.from({ length: half }, (_, place) => Math.hypot(line[step * place], line[step * place + pair]));
-    const turned = lengths(own);
+    const turned = lengths(numbers);
     if (!lengths(old).every((length, place) => close(length, turned[place]))) continue;
-    const angle = Math.atan2(old[0] * own[pair] - old[pair] * own[0], old[0] * own[0] + old[pair] * own[pair]);
-    return [factor(old[0]), "·", "cos", "(", angle, ")", "−", factor(old[pair]), "·", "sin", "(", angle, ")", "=", own[0]];
+    const angle = Math.atan2(old[0] * numbers[pair] - old[pair] * numbers[0], old[0] * numbers[0] + old[pair] * numbers[pair]);
+    return [factor(old[0]), "·", "cos", "(", angle, ")", "−", factor(old[pair]), "·", "sin", "(", angle, ")", "=", numbers[0]];
   }
   return null;
 }

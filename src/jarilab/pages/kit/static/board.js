@@ -34,10 +34,10 @@ export function scrollTogether(boards) {
 /** A token; a digit with its place as a tone, as a letter where there is room, whole in its title, and a bracket over its number. */
 function labelOf(text, meaning, edge, roomy) {
   if (!meaning) return tokenNode(text);
-  const said = roomy ? { "data-short": meaning.short } : {};
+  const attributes = roomy ? { "data-short": meaning.short } : {};
   const ends = ["start", "end"].filter((name) => edge[name]).join(" ");
   const title = `${token(text)}: ${meaning.name}`;
-  return styled(tokenNode(text, { class: `token meant ${ends}`, title, ...said }), { "--tone": `var(--tone-${meaning.tone})` });
+  return styled(tokenNode(text, { class: `token meant ${ends}`, title, ...attributes }), { "--tone": `var(--tone-${meaning.tone})` });
 }
 
 const widest = (texts) => Math.max(...texts.map((text) => [...token(text)].length));

@@ -22,9 +22,9 @@ export const meaningOf = (place, at) =>
 const SUM = /^(\d+)[+-](\d+)$/;
 /** The meanings of the tokens of a sum that is read, null for those that are no digits; none where it is no sum. */
 export function meaningsOfSum(tokens) {
-  const found = SUM.exec(tokens.join(""));
-  if (!found || tokens.some((token) => token.length > 1)) return [];
-  const [left, right] = [found[1].length, found[2].length];
+  const match = SUM.exec(tokens.join(""));
+  if (!match || tokens.some((token) => token.length > 1)) return [];
+  const [left, right] = [match[1].length, match[2].length];
   return tokens.map((_, at) => at === left ? null : meaningOf(at < left ? left - 1 - at : left + right - at, at));
 }
 

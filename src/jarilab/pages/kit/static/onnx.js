@@ -43,16 +43,16 @@ export class OnnxProgram {
   }
 
   /** As `Program.run`. One after the other: a session runs once at a time. */
-  run({ edits = [], ...given }) {
-    const result = this.turn.then(() => this.forward(given, edits));
+  run({ edits = [], ...inputs }) {
+    const result = this.turn.then(() => this.forward(inputs, edits));
     this.turn = result.catch(() => {});
     return result;
   }
-  async forward(given, edits) {
-    const tensors = inputsOf(this, given, edits).map(({ dtype, shape, data }) => new this.ort.Tensor(dtype, ARRAYS[dtype](data), shape));
+  async forward(inputs, edits) {
+    const tensors = inputsOf(this, inputs, edits).map(({ dtype, shape, data }) => new this.ort.Tensor(dtype, ARRAYS[dtype](data), shape));
     const { inputNames, outputNames } = this.session;
-    const found = await this.session.run(Object.fromEntries(inputNames.map((name, place) => [name, tensors[place]])));
-    const [scores, ...weights] = outputNames.map((name) => ({ shape: found[name].dims.slice(1), data: found[name].data })); // a batch of one
+    const outputs = await this.session.run(Object.fromEntries(inputNames.map((name, place) => [name, tensors[place]])));
+    const [scores, ...weights] = outputNames.map((name) => ({ shape: outputs[name].dims.slice(1), data: outputs[name].data })); // a batch of one
     return { scores, weights: Object.fromEntries(this.sites.map((site, place) => [site, weights[place]])) };
   }
 }

@@ -33,7 +33,7 @@ export class Program {
     this.held = [...source.inputs.map(() => null), ...source.constants.map(constant)];
     this.steps = source.nodes.map(([operator, argumentsOfNode, dtype], number) => {
       if (!Object.hasOwn(OPERATORS, operator)) throw new Error(`the operator ${operator} is not known here`);
-      return { place: before + number, operator, compute: OPERATORS[operator], given: argumentsOfNode, dtype };
+      return { place: before + number, operator, compute: OPERATORS[operator], operands: argumentsOfNode, dtype };
     });
     this.prepare();
   }
@@ -41,7 +41,7 @@ export class Program {
   /** What follows from constants alone is computed once. */
   prepare() {
     const fixed = new Set(this.source.constants.map((_, number) => this.source.inputs.length + number));
-    const follows = (step) => valuesIn(step.given).every((value) => fixed.has(value));
+    const follows = (step) => valuesIn(step.operands).every((value) => fixed.has(value));
     this.steps = this.steps.filter((step) => {
       if (!follows(step)) return true;
       fixed.add(step.place);
@@ -56,27 +56,27 @@ export class Program {
    * source, target: token numbers; image: numbers of pixels. edits: as the page describes them, {kind: "head" | "link" |
    * "place", ...}, and {kind: "token", sites, key}. Throws an Error for what the model cannot read.
    */
-  run({ edits = [], ...given }) {
-    const values = [...inputsOf(this, given, edits), ...this.held.slice(this.source.inputs.length)];
+  run({ edits = [], ...inputs }) {
+    const values = [...inputsOf(this, inputs, edits), ...this.held.slice(this.source.inputs.length)];
     for (const step of this.steps) values[step.place] = computed(step, values);
-    const found = ({ value }) => {
-      const whole = values[value];
-      return reshaped(whole, whole.shape.slice(1)); // a batch of one
+    const outputOf = ({ value }) => {
+      const batch = values[value];
+      return reshaped(batch, batch.shape.slice(1)); // a batch of one
     };
     const { scores, weights } = this.source.outputs;
-    return { scores: found(scores), weights: Object.fromEntries(Object.entries(weights).map(([site, value]) => [site, found(value)])) };
+    return { scores: outputOf(scores), weights: Object.fromEntries(Object.entries(weights).map(([site, value]) => [site, outputOf(value)])) };
   }
 
 }
 
 /** What a program reads, as tensors. What is read says how large the symbols are, and comes first. */
-export function inputsOf({ source, lengths }, given, edits) {
+export function inputsOf({ source, lengths }, inputs, edits) {
   const sizes = {}; // of symbols, such as the number of source tokens
   return source.inputs.map(({ name, kind, of, dtype, shape }) => {
     const sizeOfAxis = (size) => typeof size === "number" ? size : sizes[size];
     if (kind === "links") return tensor(dtype, shape.map(sizeOfAxis), linksOf(of, shape.map(sizeOfAxis), edits));
     if (kind === "places") return tensor(dtype, shape.map(sizeOfAxis), placesOf(of, sizeOfAxis(shape[0]), edits));
-    const numbers = given[name];
+    const numbers = inputs[name];
     if (!numbers) throw new Error(`this program reads ${name}, which is missing`);
     if (kind === "pixels") return tensor(dtype, shape, Float32Array.from(numbers));
     const [least, most] = lengths[name];
@@ -89,9 +89,9 @@ export function inputsOf({ source, lengths }, given, edits) {
   });
 }
 
-function computed({ operator, compute, given, dtype }, values) {
+function computed({ operator, compute, operands, dtype }, values) {
   try {
-    return compute(dtype, ...given.map((argument) => filled(argument, values)));
+    return compute(dtype, ...operands.map((argument) => filled(argument, values)));
   } catch (error) {
     throw new Error(`${operator}: ${error.message}`, { cause: error });
   }
@@ -130,9 +130,9 @@ const NEAR = 1e-4;
 const largest = (numbers) => numbers.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 
 /** The largest difference; Infinity for other shapes, and for what is no number. */
-function difference(found, expected) {
-  if (String(found.shape) !== String(expected.shape)) return Infinity;
-  const most = largest(found.data.map((value, place) => value - expected.data[place]));
+function difference(actual, expected) {
+  if (String(actual.shape) !== String(expected.shape)) return Infinity;
+  const most = largest(actual.data.map((value, place) => value - expected.data[place]));
   return Number.isNaN(most) ? Infinity : most;
 }
 
@@ -142,11 +142,11 @@ function difference(found, expected) {
  */
 export async function verified(program) {
   const { inputs, scores, weights } = program.source.sample;
-  const given = Object.fromEntries(Object.entries(inputs).map(([name, held]) => [name, Array.isArray(held) ? held : block(held).data]));
-  const found = await program.run(given);
+  const sample = Object.fromEntries(Object.entries(inputs).map(([name, held]) => [name, Array.isArray(held) ? held : block(held).data]));
+  const actual = await program.run(sample);
   const expected = block(scores);
   const size = largest(expected.data);
-  const ofScores = difference(found.scores, expected);
-  const ofWeights = Math.max(0, ...Object.entries(weights).map(([site, held]) => difference(found.weights[site], block(held))));
+  const ofScores = difference(actual.scores, expected);
+  const ofWeights = Math.max(0, ...Object.entries(weights).map(([site, held]) => difference(actual.weights[site], block(held))));
   return { scores: ofScores, weights: ofWeights, size, holds: ofScores <= NEAR * Math.max(1, size) && ofWeights <= NEAR };
 }

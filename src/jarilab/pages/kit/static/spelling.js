@@ -37,7 +37,7 @@ export class Reader {
     this.longest = texts.reduce((most, piece) => Math.max(most, piece.length), 0);
   }
 
-  /** {ids, said}: token numbers, and what stood in the text for each piece. most: of the numbers. Throws an Error in words. */
+  /** {ids, originals}: token IDs, and the text that each stands for. most: IDs at most. Throws an Error for people to read. */
   read(text, most) {
     const { lowercase, rules, kind, unknown, end } = this.rules;
     if (!text.isWellFormed()) throw new Error(t("half"));
@@ -45,17 +45,17 @@ export class Reader {
     const joined = JOINED[kind];
     const least = Math.ceil(plain.length / this.longest); // told before long words are joined, which takes the square of their length
     if (joined && least > most) throw new Error(t("long", most, least));
-    const [ids, said] = [[], []];
+    const [ids, originals] = [[], []];
     for (const [piece, original] of this.pieces(plain)) {
-      const found = joined ? joined(lettersOf(piece), this) : [piece];
-      for (const one of found) {
+      const tokens = joined ? joined(lettersOf(piece), this) : [piece];
+      for (const one of tokens) {
         ids.push(this.numbers.get(one) ?? unknown ?? this.strange(one));
-        said.push(original);
+        originals.push(original);
       }
     }
-    const room = typeof end === "number" ? most - 1 : most;
-    if (ids.length > room) throw new Error(t("long", room, ids.length));
-    return { ids: room === most ? ids : [...ids, end], said };
+    const available = typeof end === "number" ? most - 1 : most;
+    if (ids.length > available) throw new Error(t("long", available, ids.length));
+    return { ids: available === most ? ids : [...ids, end], originals };
   }
 
   /** Each match of the cut, and what it was before each character was put into lower case by itself. */
@@ -72,8 +72,8 @@ export class Reader {
 }
 
 /** Letters joined to pieces: by the two of the earliest merge first, the leftmost of these. */
-function merged(found, { ranks }) {
-  const pieces = [...found];
+function merged(letters, { ranks }) {
+  const pieces = [...letters];
   const rankAt = (place) => ranks.get(`${pieces[place]} ${pieces[place + 1]}`) ?? Infinity;
   const rankOf = pieces.map((_, place) => rankAt(place)); // of each piece and the next
   for (;;) {
@@ -88,18 +88,18 @@ function merged(found, { ranks }) {
 }
 
 /** Letters joined to the pieces with the highest sum of scores (Viterbi); of equal sums, that whose last piece is longest. */
-function likeliestPieces(found, { scores, longest }) {
+function likeliestPieces(letters, { scores, longest }) {
   const best = [{ score: 0, start: 0 }];
-  for (let start = 0; start < found.length; start += 1) {
+  for (let start = 0; start < letters.length; start += 1) {
     let piece = "";
-    for (let end = start + 1; end <= Math.min(found.length, start + longest); end += 1) {
-      piece += found[end - 1];
+    for (let end = start + 1; end <= Math.min(letters.length, start + longest); end += 1) {
+      piece += letters[end - 1];
       const score = best[start].score + (scores.get(piece) ?? -Infinity);
       if (score > (best[end]?.score ?? -Infinity)) best[end] = { score, start };
     }
   }
   const pieces = [];
-  for (let end = found.length; end > 0; end = best[end].start) pieces.unshift(found.slice(best[end].start, end).join(""));
+  for (let end = letters.length; end > 0; end = best[end].start) pieces.unshift(letters.slice(best[end].start, end).join(""));
   return pieces;
 }
 
@@ -107,9 +107,9 @@ const JOINED = { bpe: merged, unigram: likeliestPieces };
 
 /** An input that has tokens. Throws an Error in words. */
 export function readSome(reader, text, most) {
-  const found = reader.read(text, most);
-  if (!found.said.length) throw new Error(t("empty"));
-  return found;
+  const result = reader.read(text, most);
+  if (!result.originals.length) throw new Error(t("empty"));
+  return result;
 }
 
 /**

@@ -78,8 +78,8 @@ function splitEvenly(_, x, size, axis = 0) {
 }
 const unbind = (_, x, axis = 0) => Array.from({ length: x.shape[fromFront(axis, x.shape.length)] }, (_, index) => select(null, x, axis, index));
 function repeat(_, x, times) {
-  const own = reshaped(x, [...Array(times.length - x.shape.length).fill(1), ...x.shape]);
-  return times.reduce((found, count, axis) => cat(found.dtype, Array(count).fill(found), axis), own);
+  const padded = reshaped(x, [...Array(times.length - x.shape.length).fill(1), ...x.shape]);
+  return times.reduce((tiled, count, axis) => cat(tiled.dtype, Array(count).fill(tiled), axis), padded);
 }
 /** widths: before and behind the last axis, then the one before it, and so on. */
 function pad(dtype, x, widths, value) {
@@ -87,8 +87,8 @@ function pad(dtype, x, widths, value) {
   const strides = stridesOf(shape);
   const result = tensor(dtype, shape);
   result.data.fill(value ?? 0);
-  const kept = x.shape.reduce((part, size, axis) => slice(null, part, axis, Math.max(0, -around(x, widths, axis, 0)), size + Math.min(0, around(x, widths, axis, 1))), x);
-  put(result, strides, strides.reduce((sum, stride, axis) => sum + stride * Math.max(0, around(x, widths, axis, 0)), 0), kept);
+  const inner = x.shape.reduce((part, size, axis) => slice(null, part, axis, Math.max(0, -around(x, widths, axis, 0)), size + Math.min(0, around(x, widths, axis, 1))), x);
+  put(result, strides, strides.reduce((sum, stride, axis) => sum + stride * Math.max(0, around(x, widths, axis, 0)), 0), inner);
   return result;
 }
 const around = (x, widths, axis, end) => widths[2 * (x.shape.length - 1 - axis) + end] ?? 0;
@@ -118,14 +118,14 @@ function indexSelect(_, x, axis, index) {
 /** x[a, :, b]: the indices are spread to one shape, which stands where the first of them was, or in front where they are apart. */
 function pick(_, x, indices) {
   const places = indices.flatMap((index, axis) => index === null ? [] : [axis]);
-  const given = places.map((axis) => indices[axis]);
-  if (given.some((index) => index.dtype === "bool")) throw new Error("numbers cannot be picked by a mask here");
-  const shape = commonShape(...given.map((index) => index.shape));
-  const wide = given.map((index) => spread(index, shape));
+  const pickers = places.map((axis) => indices[axis]);
+  if (pickers.some((index) => index.dtype === "bool")) throw new Error("numbers cannot be picked by a mask here");
+  const shape = commonShape(...pickers.map((index) => index.shape));
+  const wide = pickers.map((index) => spread(index, shape));
   const together = places.at(-1) - places[0] === places.length - 1;
   const front = together ? x.shape.slice(0, places[0]) : [];
   const rest = x.shape.filter((_, axis) => !places.includes(axis)).slice(front.length);
-  const own = together ? x : transposed(x, [...places, ...x.shape.map((_, axis) => axis).filter((axis) => !places.includes(axis))]);
+  const source = together ? x : transposed(x, [...places, ...x.shape.map((_, axis) => axis).filter((axis) => !places.includes(axis))]);
   const sizes = places.map((axis) => x.shape[axis]);
   const [width, count, strides] = [sizeOf(rest), sizeOf(shape), stridesOf(sizes)];
   const result = tensor(x.dtype, [...front, ...shape, ...rest]);
@@ -133,7 +133,7 @@ function pick(_, x, indices) {
   for (let outer = 0; outer < sizeOf(front); outer += 1) {
     for (let place = 0; place < count; place += 1) {
       const first = (outer * sizeOf(sizes) + starts[place]) * width;
-      result.data.set(own.data.subarray(first, first + width), (outer * count + place) * width);
+      result.data.set(source.data.subarray(first, first + width), (outer * count + place) * width);
     }
   }
   return result;

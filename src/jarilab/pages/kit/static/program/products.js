@@ -47,8 +47,8 @@ const dot = (dtype, x, y) => reshaped(mm(dtype, reshaped(x, [1, -1]), reshaped(y
 
 /** One number for each row. compute(data, first, width). */
 function reduced(dtype, x, axes, keep, compute) {
-  const { moved, outer, kept, width } = axesLast(x, axes);
-  const result = tensor(dtype, keep ? kept : outer);
+  const { moved, outer, keptShape, width } = axesLast(x, axes);
+  const result = tensor(dtype, keep ? keptShape : outer);
   for (let row = 0; row < result.data.length; row += 1) result.data[row] = compute(moved.data, row * width, width);
   return result;
 }
@@ -58,17 +58,17 @@ function total(data, first, width) {
   for (let i = first; i < first + width; i += 1) sum += data[i];
   return sum;
 }
-const product = (data, first, width) => data.subarray(first, first + width).reduce((found, value) => found * value, 1);
+const product = (data, first, width) => data.subarray(first, first + width).reduce((result, value) => result * value, 1);
 const mean = (data, first, width) => total(data, first, width) / width;
 function largest(data, first, width) {
-  let found = -Infinity;
-  for (let i = first; i < first + width; i += 1) if (!(data[i] <= found)) found = data[i];
-  return found;
+  let best = -Infinity;
+  for (let i = first; i < first + width; i += 1) if (!(data[i] <= best)) best = data[i];
+  return best;
 }
 function smallest(data, first, width) {
-  let found = Infinity;
-  for (let i = first; i < first + width; i += 1) if (!(data[i] >= found)) found = data[i];
-  return found;
+  let best = Infinity;
+  for (let i = first; i < first + width; i += 1) if (!(data[i] >= best)) best = data[i];
+  return best;
 }
 const any = (data, first, width) => Number(data.subarray(first, first + width).some((value) => value !== 0));
 const all = (data, first, width) => Number(data.subarray(first, first + width).every((value) => value !== 0));

@@ -18,8 +18,8 @@ export function tensor(dtype, shape, data) {
 /** The same numbers in another shape; -1 is the size that is left over. */
 export function reshaped(source, shape) {
   const rest = shape.reduce((product, size) => size === -1 ? product : product * size, 1);
-  const whole = shape.map((size) => size === -1 ? source.data.length / rest : size);
-  return tensor(source.dtype, whole, source.data);
+  const resolved = shape.map((size) => size === -1 ? source.data.length / rest : size);
+  return tensor(source.dtype, resolved, source.data);
 }
 
 /** Numbers in another type; a fraction loses what is behind its point where they are whole, and all but 0 are true. */
@@ -27,10 +27,10 @@ export function converted(source, dtype) {
   if (source.dtype === dtype) return source;
   const result = tensor(dtype, source.shape);
   const [from, to] = [source.data, result.data];
-  const whole = dtype === "int64" || dtype === "int32";
+  const isInteger = dtype === "int64" || dtype === "int32";
   for (let place = 0; place < to.length; place += 1) {
     const value = from[place];
-    to[place] = dtype === "bool" ? Number(value !== 0) : whole ? Math.trunc(value) : value;
+    to[place] = dtype === "bool" ? Number(value !== 0) : isInteger ? Math.trunc(value) : value;
   }
   return result;
 }
@@ -103,18 +103,18 @@ export function commonShape(...shapes) {
 
 /** Repeat along the axes of size 1; -1 leaves the size. */
 export function spread(source, shape) {
-  const [missing, own] = [shape.length - source.shape.length, stridesOf(source.shape)];
-  const whole = shape.map((size, axis) => size === -1 ? source.shape[axis - missing] : size);
-  if (whole.length === source.shape.length && whole.every((size, axis) => size === source.shape[axis])) return source;
-  commonShape(source.shape, whole);
-  const strides = whole.map((_, axis) => axis < missing || source.shape[axis - missing] === 1 ? 0 : own[axis - missing]);
-  return strided(source, whole, strides);
+  const [missing, ownStrides] = [shape.length - source.shape.length, stridesOf(source.shape)];
+  const target = shape.map((size, axis) => size === -1 ? source.shape[axis - missing] : size);
+  if (target.length === source.shape.length && target.every((size, axis) => size === source.shape[axis])) return source;
+  commonShape(source.shape, target);
+  const strides = target.map((_, axis) => axis < missing || source.shape[axis - missing] === 1 ? 0 : ownStrides[axis - missing]);
+  return strided(source, target, strides);
 }
 
 export function transposed(source, axes) {
-  const own = stridesOf(source.shape);
+  const ownStrides = stridesOf(source.shape);
   const order = axes.map((axis) => fromFront(axis, source.shape.length));
-  return strided(source, order.map((axis) => source.shape[axis]), order.map((axis) => own[axis]));
+  return strided(source, order.map((axis) => source.shape[axis]), order.map((axis) => ownStrides[axis]));
 }
 
 /** These axes last, for what goes through them: {rows, outer: shape of the others, width, back(tensor)}. */
@@ -126,6 +126,6 @@ export function axesLast(source, axes) {
   const moved = order.every((axis, place) => axis === place) ? source : transposed(source, order);
   const shapeOf = (which) => which.map((axis) => source.shape[axis]);
   const back = (result) => transposed(reshaped(result, shapeOf(order)), order.map((_, axis) => order.indexOf(axis)));
-  const kept = source.shape.map((size, axis) => inner.includes(axis) ? 1 : size);
-  return { moved, outer: shapeOf(outer), kept, width: sizeOf(shapeOf(inner)), back };
+  const keptShape = source.shape.map((size, axis) => inner.includes(axis) ? 1 : size);
+  return { moved, outer: shapeOf(outer), keptShape, width: sizeOf(shapeOf(inner)), back };
 }
