@@ -10,12 +10,11 @@ import torch
 from torch import nn
 
 from jarilab.core.errors import UserError
-from jarilab.explorer import payload
 from jarilab.inspect.intervene.controls import Controls, controls
 from jarilab.inspect.intervene.edit import Edit
 from jarilab.inspect.intervene.edits import HeadOff, Link, TokenOff
 from jarilab.inspect.intervene.effects import Effect, effect
-from jarilab.inspect.intervene.interventions import edited_weights, operate
+from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.intervene.moved_positions import PositionEdit, move_patches, move_tokens
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.record.model_io import Inputs
@@ -114,20 +113,6 @@ class InterventionRequest:
         if not self.edits or self.places:
             return {"controls": [], "rank": None}
         return controls_payload(controls(model, trace.inputs, self.edits, CONTROLS))
-
-    def sites(self, tape: Tape) -> list[dict[str, Any]]:
-        """The maps of the changed forward."""
-        return [payload.weights_of(tape, site, self._weights(tape, site)) for site in tape.sites]
-
-    def _weights(self, tape: Tape, site: str) -> torch.Tensor | None:
-        """The edited map `(H, Q, K)` of a site; None if its weights were not edited."""
-        if not any(site in edit.sites for edit in self.edits):
-            return None
-        # A tape holds the weights before the edit.
-        rows = []
-        for recorded in tape.calls[site]:
-            rows.append(edited_weights(site, recorded.call, self.edits))
-        return torch.cat(rows, 2)[0]
 
 
 def effect_payload(effect: Effect, tokens: Sequence[str]) -> dict[str, Any]:

@@ -122,13 +122,14 @@ def _site(tape: Tape, site: AttentionSite, names: Names, untrained: Tape | None)
     }
 
 
-def weights_of(tape: Tape, site: str, edited: Tensor | None = None) -> dict[str, Any]:
-    """The maps of a site alone. edited: the map `(H, Q, K)` in place of the tape's."""
-    maps = edited
-    if maps is None and measurable(tape, site):
-        maps = tape.weights(site)[0].double().cpu()
-    weights_HQK, _ = _pooled_in_chunks(tape, site) if maps is None else pooled(maps)
-    return {"site": site, **_drawn(weights_HQK)}
+def weights_of(tape: Tape, site: str) -> dict[str, Any]:
+    """The maps of a site and their proof, without what edits leave as it is."""
+    weights_HQK, _ = (
+        pooled(tape.weights(site)[0].double().cpu())
+        if measurable(tape, site)
+        else _pooled_in_chunks(tape, site)
+    )
+    return {"site": site, **_drawn(weights_HQK), "trust": asdict(tape.trust(site))}
 
 
 def _drawn(weights_HQK: Float[Tensor, "H R C"]) -> dict[str, Any]:

@@ -152,7 +152,8 @@ class Explorer:
             step = subject.model_step(step)
             intervention = InterventionRequest(changes, subject.tape(line, step))
             tape, effect = subject.intervene(line, step, intervention, controls=controls)
-            return {"view": {"sites": intervention.sites(tape)}, "effect": effect}
+            sites = [payload.weights_of(tape, site) for site in tape.sites]
+            return {"view": {"sites": sites}, "effect": effect}
 
     def subject(self, view: int) -> Subject:
         """The subject with this number. Raises UserError if there is none."""

@@ -153,7 +153,9 @@ def test_effect_of_an_edit(runs: Path) -> None:
     own = {site["site"]: site for site in page["views"][0]["sites"]}
     for site in edited["view"]["sites"]:
         assert site["shape"] == own[site["site"]]["shape"], "the maps go along the original answer"
-        assert set(site) == {"site", "shape", "weights"}, "a page has what edits do not change"
+        assert set(site) == {"site", "shape", "weights", "trust"}, "a page has what edits do not change"
+        assert site["trust"]["rebuild_error"] < 1e-4, "the edited forward is verified"
+        assert site["trust"]["row_sum_error"] < 1e-5
     same = [site["site"] for site in edited["view"]["sites"] if site["weights"] == own[site["site"]]["weights"]]
     assert same == ["encoder.0", "decoder.0.self"], "what stands before the edit stays, bit by bit"
 

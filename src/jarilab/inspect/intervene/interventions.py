@@ -5,7 +5,7 @@
 
 An edit (`edits.py`) changes which keys a query may attend to, or the scores of these. The weights follow from the
 definition in `attention/definition.py`, and the output from the weights. Rows without an edit keep the kernel's own
-output, bit by bit.
+output, bit by bit. A tape whose recording began inside the block has the weights after the edits.
 """
 
 from __future__ import annotations
@@ -15,14 +15,22 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.module import AttentionKernel
 from jarilab.core.errors import UserError, unknown
-from jarilab.core.shapes import Float, Tensor
+from jarilab.core.shapes import Tensor
 from jarilab.inspect.intervene.edit import Edit, ScoreTable
 from jarilab.inspect.intervene.edits import Cut, HeadOff, Link, TokenOff, Uniform
+from jarilab.inspect.record.edited_output import (
+    UsedWeights,
+    WeightEdit,
+    edit_of,
+    forget_edit,
+    remember_edit,
+)
 from jarilab.inspect.record.foreign_call import ForeignCall
 from jarilab.inspect.record.function_mode import AttentionMode, ModuleFrame, SiteNames
 from jarilab.inspect.record.sites import attentions_of
@@ -36,22 +44,9 @@ __all__ = [
     "Uniform",
     "change_outputs",
     "check_evaluating",
-    "edited_weights",
     "operate",
     "operate_on_copies",
 ]
-
-
-def edited_weights(
-    site: str, call: AttentionCall, edits: Sequence[Edit]
-) -> Float[Tensor, "B H Q K"]:
-    """The weights of a recorded call with the edits of its site."""
-    # A tape records the call before its edits.
-    table = ScoreTable.of(site, call)
-    for edit in edits:
-        if site in edit.sites:
-            edit.apply(table)
-    return table.weights()
 
 
 def operate(
@@ -81,8 +76,11 @@ def operate_on_copies(
         if attentions and site not in attentions:
             raise unknown("site", site, attentions)
     ran: dict[str, _Ran] = {}
-    with change_outputs(model, _apply(edits, ran), sites):
-        yield
+    try:
+        with change_outputs(model, _apply(edits, ran), sites):
+            yield
+    finally:
+        forget_edit()
     for site in sites:
         if site not in ran:
             raise _did_not_run(site)
@@ -103,18 +101,43 @@ class _Ran:
 
 def _apply(edits: Sequence[Sequence[Edit]], ran: dict[str, _Ran]) -> OutputChange:
     def change(site: str, call: AttentionCall, output: Tensor) -> Tensor:
-        table = ScoreTable.of(site, call)
+        table = _edited_table(site, call, edits)
         site_ran = ran.setdefault(site, _Ran())
         site_ran.queries.update(table.queries.tolist())
         site_ran.keys.update(table.keys.tolist())
-        copies = table.copies(len(edits))
-        for copy, copy_edits in zip(copies, edits, strict=True):
-            for edit in copy_edits:
-                if site in edit.sites:
-                    edit.apply(copy)
-        return table.output(call, output)
+        edited = table.output(call, output)
+        if edited is not output:
+            remember_edit(edited, _weights_after(site, edits, edit_of(output)))
+        return edited
 
     return change
+
+
+def _edited_table(site: str, call: AttentionCall, edits: Sequence[Sequence[Edit]]) -> ScoreTable:
+    """The scores of a call after the edits of its site. edits: of each copy in the batch."""
+    table = ScoreTable.of(site, call)
+    for copy, copy_edits in zip(table.copies(len(edits)), edits, strict=True):
+        for edit in copy_edits:
+            if site in edit.sites:
+                edit.apply(copy)
+    return table
+
+
+def _weights_after(
+    site: str, edits: Sequence[Sequence[Edit]], earlier: WeightEdit | None
+) -> WeightEdit:
+    """Computes the weights after these edits. earlier: edits of the same output before them."""
+
+    def weights_after(call: AttentionCall) -> UsedWeights:
+        table = _edited_table(site, call, edits)
+        after = UsedWeights(table.weights(), table.allowed)
+        if earlier is None:
+            return after
+        changed_BHQ1 = table.changed.unsqueeze(-1)
+        pairs = zip(after, earlier(call), strict=True)
+        return UsedWeights(*(torch.where(changed_BHQ1, new, old) for new, old in pairs))
+
+    return weights_after
 
 
 def _did_not_run(site: str) -> UserError:

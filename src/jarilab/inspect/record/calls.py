@@ -1,16 +1,15 @@
-"""Attention calls a block of queries at a time: their allowed links, their rows, and their reconstruction error."""
+"""Attention calls a block of queries at a time: their allowed links and their rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
-from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
-from jarilab.core.shapes import Bool, Float, Int, Tensor
+from jarilab.core.shapes import Bool, Int, Tensor
 
 MAX_BLOCK_WEIGHTS = 2**22
 """Weights that are computed at a time. Computing a map takes about four times as many numbers."""
@@ -68,58 +67,6 @@ def _select_rows(geometry: Geometry, rows: slice | Int[Tensor, " R"]) -> Geometr
         bias=select(geometry.bias),
         additive=None,
     )
-
-
-# Reconstruction error -----------------------------------------------------------------------------------------------
-
-MIN_OUTPUT_SIZE = 1e-30
-"""Smallest size of an output that errors are divided by."""
-
-
-@dataclass(frozen=True)
-class Trust:
-    """Largest absolute differences between a computed map and the recorded call, over the whole batch.
-
-    row_sum_error: of the sum of a row from 1 (from 0 for a query without keys).
-    masked_weight: the weight on hidden keys, exactly 0.
-    rebuild_error: the reconstruction error, of weights times values from the recorded output; relative to the largest
-        output.
-    dropout: the rate while recording; the map is that before dropout.
-    """
-
-    row_sum_error: float
-    masked_weight: float
-    rebuild_error: float
-    dropout: float
-
-
-def trust_of(call: AttentionCall, output: Float[Tensor, "B H Q W"]) -> Iterator[Trust]:
-    """The errors of each block of queries."""
-    size = max(largest(output), MIN_OUTPUT_SIZE)
-    for rows, block in blocks(call):
-        weights_BHQK = definition.weights(block)
-        rebuilt = definition.weighted(block, weights_BHQK)
-        recorded = output[:, :, rows].to(weights_BHQK.dtype)
-        yield Trust(
-            row_sum_error=_row_sum_error(block, weights_BHQK),
-            masked_weight=_masked_weight(block, weights_BHQK),
-            rebuild_error=largest(rebuilt - recorded) / size,
-            dropout=call.dropout,
-        )
-
-
-def _row_sum_error(call: AttentionCall, weights_BHQK: Tensor) -> float:
-    sums = weights_BHQK.sum(-1, keepdim=True)
-    has_key = call.geometry.has_key
-    expected = torch.ones_like(sums)
-    if has_key is not None:
-        expected = has_key.expand_as(sums).to(sums)
-    return largest(sums - expected)
-
-
-def _masked_weight(call: AttentionCall, weights_BHQK: Tensor) -> float:
-    allowed = call.geometry.allowed
-    return 0.0 if allowed is None else largest(weights_BHQK.masked_fill(allowed, 0.0))
 
 
 def largest(x: Tensor) -> float:

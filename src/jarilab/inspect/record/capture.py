@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from jarilab.attention.module import Attention
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.record.activations import Activations
-from jarilab.inspect.record.calls import Trust, blocks, trust_of
+from jarilab.inspect.record.calls import blocks
 from jarilab.inspect.record.foreign_call import ForeignCall
 from jarilab.inspect.record.function_mode import AttentionMode, ModuleFrame, SiteNames
 from jarilab.inspect.record.recorded_call import RecordedCall, Recorder
@@ -39,6 +39,7 @@ from jarilab.inspect.record.sites import (
     foreign_attention,
     site_of,
 )
+from jarilab.inspect.record.trust import Trust, trust_of
 
 
 @dataclass
@@ -123,20 +124,24 @@ class Tape:
 
     @torch.no_grad()
     def weights(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
-        """The attention weights before dropout, computed by the definition."""
-        return _concatenate([definition.weights(block) for block in self._blocks(site, index)])
+        """The attention weights that the forward used, before dropout, computed by the definition.
+
+        Edits of `operate` are included if recording began inside its block.
+        """
+        return _concatenate(list(self.weights_in_chunks(site, index)))
 
     @torch.no_grad()
     def weights_in_chunks(
         self, site: str, index: int | None = None
     ) -> Iterator[Float[Tensor, "B H R K"]]:
         """The weights a few rows at a time, for maps that do not fit in memory."""
-        for block in self._blocks(site, index):
-            yield definition.weights(block)
+        for step in self._steps(site, index):
+            for _, _, used in step.blocks():
+                yield used.weights
 
     @torch.no_grad()
     def scores(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
-        """Scaled scores with all that the encoding adds, before mask and softmax."""
+        """Scaled scores with all that the encoding adds, before edits, mask and softmax."""
         return _concatenate([definition.scores(block) for block in self._blocks(site, index)])
 
     @torch.no_grad()
@@ -179,12 +184,12 @@ class Tape:
 
     @torch.no_grad()
     def trust(self, site: str, index: int | None = None) -> Trust:
-        """Compare the map with the recorded output; over several steps, the largest error of each kind."""
-        errors = []
-        for step in self._steps(site, index):
-            errors += [astuple(trust) for trust in trust_of(step.call, step.output)]
-        largest = [max(values) for values in zip(*errors, strict=True)]
-        return Trust(*largest)
+        """Compare the map with the recorded output; over several steps, the largest error of each kind.
+
+        Raises UserError if one of the two has NaN or infinity.
+        """
+        steps = self._steps(site, index)
+        return Trust.largest(trust for step in steps for trust in trust_of(site, step))
 
     def show(
         self, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None, title: str = "tape"

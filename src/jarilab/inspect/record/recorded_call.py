@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -10,12 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.flex import Blockwise
 from jarilab.attention.kernels import choose
 from jarilab.attention.module import Attention, AttentionKernel
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
+from jarilab.inspect.record.calls import blocks
+from jarilab.inspect.record.edited_output import UsedWeights, WeightEdit, edit_of
 from jarilab.inspect.record.foreign_call import ForeignCall
 from jarilab.inspect.record.generation_steps import merge_generation_steps
 from jarilab.inspect.record.sites import Inputs, Placed
@@ -29,6 +32,7 @@ class RecordedCall:
 
     versions: of the parameters that the definition reads. placed: the attention layer.
     inputs: what queries and keys of a multi-head attention are projected from; None for other attentions.
+    edit: computes the weights after the edits that made the output; None if it is the kernel's own.
     """
 
     source: AttentionCall | ForeignCall
@@ -37,6 +41,7 @@ class RecordedCall:
     versions: Versions
     placed: Placed
     inputs: Inputs | None = None
+    edit: WeightEdit | None = None
 
     @cached_property
     def call(self) -> AttentionCall:
@@ -55,6 +60,25 @@ class RecordedCall:
         """Whether scores are recomputed from queries and keys."""
         return not isinstance(self.source, ForeignCall) or self.source.verified
 
+    @property
+    def rounds_scores(self) -> bool:
+        """Whether the kernel rounds scores, or what it adds to them, to the dtype of the output."""
+        if self.is_foreign or self.kernel == "definition":
+            return False  # PyTorch's kernels compute scores in float32; a model's own scores are recorded
+        hooks = self.call.geometry.encoding.hooks
+        return self.kernel != "fused" or bool(hooks & {"bias", "terms"})
+
+    def blocks(self) -> Iterator[tuple[slice, AttentionCall, UsedWeights]]:
+        """The weights that the forward used, before dropout, in blocks of queries with their rows."""
+        if self.edit is not None:
+            yield slice(None), self.call, self.edit(self.call)
+            return
+        for rows, block in blocks(self.call):
+            geometry, allowed = block.geometry, block.geometry.allowed
+            if allowed is not None and geometry.has_key is not None:
+                allowed = allowed & geometry.has_key
+            yield rows, block, UsedWeights(definition.weights(block), allowed)
+
     @staticmethod
     def of(
         call: AttentionCall, output: Tensor, placed: Placed, inputs: Inputs | None
@@ -64,13 +88,23 @@ class RecordedCall:
         # The kernel is chosen from the call before it is detached: gradients count.
         kernel = choose(call) if kernel == "auto" else kernel
         detached = _detach(call)
-        return RecordedCall(detached, output.detach(), kernel, _versions(detached), placed, inputs)
+        return RecordedCall(
+            detached,
+            output.detach(),
+            kernel,
+            _versions(detached),
+            placed,
+            inputs,
+            edit_of(output),
+        )
 
     @staticmethod
     def of_foreign(call: ForeignCall, output: Tensor, placed: Placed) -> RecordedCall:
         """The record of a call of another library."""
         kernel = "scaled_dot_product_attention" if call.verified else "softmax"
-        return RecordedCall(call, output.detach(), kernel, [], placed)
+        # Some models add to the output in place. The copy replaces it on the tape, so it takes no more memory.
+        copy = output.detach().clone()
+        return RecordedCall(call, copy, kernel, [], placed, edit=edit_of(output))
 
     @staticmethod
     def merge_steps(site: str, calls: Sequence[RecordedCall]) -> RecordedCall:

@@ -1,6 +1,7 @@
 """Edits, moved positions, effects, controls, importance and invariance, against their definitions."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,13 +18,12 @@ from jarilab.inspect.intervene.interventions import (
     Link,
     TokenOff,
     Uniform,
-    edited_weights,
     operate,
     operate_on_copies,
 )
 from jarilab.inspect.intervene.invariance import permutation_error, shift_error
 from jarilab.inspect.intervene.moved_positions import MovedModel, PositionEdit, move_tokens
-from jarilab.inspect.record.capture import record
+from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.record.model_io import repeat_batch
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.decoding import beam, greedy
@@ -155,18 +155,18 @@ def test_erased_link_with_all_weight_leaves_the_others_in_proportion():
     whole = outputs(attention, [], (x,)).weights("attention")[0, 0, 2]
     assert whole.max() == 1
     edits = [Link("attention", 0, 2, int(whole.argmax()), "erase")]
-    call = outputs(attention, [], (x,)).recorded("attention").call
-    after = edited_weights("attention", call, edits)[0, 0, 2]
+    after = outputs(attention, edits, (x,)).weights("attention")[0, 0, 2]
     assert after[whole.argmax()] == 0
     assert after.sum() == pytest.approx(1)
 
 
 def test_erasing_the_only_link_zeroes_the_output():
     edits = [Link("decoder.0.self", None, 0, 0, "erase")]
-    recorded = outputs(model_of(), edits).recorded("decoder.0.self")
+    tape = outputs(model_of(), edits)
+    recorded = tape.recorded("decoder.0.self")
     assert not recorded.output[:, :, 0].any()
     assert recorded.output[:, :, 1].any()
-    assert edited_weights("decoder.0.self", recorded.call, edits)[0, 0].sum(-1).tolist() == pytest.approx([0, 1, 1])
+    assert tape.weights("decoder.0.self")[0, 0].sum(-1).tolist() == pytest.approx([0, 1, 1])
 
 
 @every_encoding
@@ -233,15 +233,15 @@ def test_uniform_weights_return_the_mean_of_allowed_values():
 
 
 def test_cut_hides_the_largest_weights_of_each_query():
-    call = outputs(model_of(), []).recorded("decoder.0.cross").call
-    before = edited_weights("decoder.0.cross", call, [])
-    after = edited_weights("decoder.0.cross", call, [Cut("decoder.0.cross", 1, 2)])
+    before = outputs(model_of(), []).weights("decoder.0.cross")
+    after = outputs(model_of(), [Cut("decoder.0.cross", 1, 2)]).weights("decoder.0.cross")
     assert torch.equal(after[:, 0], before[:, 0])
     for query in range(3):
         gone = before[0, 1, query].topk(2).indices
         assert sorted(gone.tolist()) == (after[0, 1, query] == 0).nonzero().squeeze(1).tolist()
     drawn = [
-        edited_weights("decoder.0.cross", call, [Cut("decoder.0.cross", 1, 2, "random", seed)]) for seed in (0, 0, 1)
+        outputs(model_of(), [Cut("decoder.0.cross", 1, 2, "random", seed)]).weights("decoder.0.cross")
+        for seed in (0, 0, 1)
     ]
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
@@ -250,19 +250,38 @@ def test_cut_hides_the_largest_weights_of_each_query():
 
 @pytest.mark.parametrize("how", ["largest", "random"])
 def test_cut_hides_allowed_keys_only(how):
-    call = outputs(model_of(), []).recorded("decoder.0.self").call
     for seed in range(5):
-        after = edited_weights("decoder.0.self", call, [Cut("decoder.0.self", None, 1, how, seed)])
+        after = outputs(model_of(), [Cut("decoder.0.self", None, 1, how, seed)]).weights("decoder.0.self")
         assert (after > 0).sum(-1).tolist() == [[[0, 1, 2]] * 2]
 
 
 def test_edited_weights_rebuild_the_edited_output():
     edits = [Uniform("encoder.0", 0), Link("encoder.0", None, 2, 4, "erase"), Link("encoder.0", 1, 0, 3)]
-    recorded = outputs(model_of(), edits).recorded("encoder.0")
-    weights = edited_weights("encoder.0", recorded.call, edits)
-    assert torch.equal(weights[0, 1, 1], edited_weights("encoder.0", recorded.call, [])[0, 1, 1])
+    tape = outputs(model_of(), edits)
+    recorded, weights = tape.recorded("encoder.0"), tape.weights("encoder.0")
+    assert torch.equal(weights[0, 1, 1], outputs(model_of(), []).weights("encoder.0")[0, 1, 1])
     torch.testing.assert_close(weights @ recorded.call.v, recorded.output)
     torch.testing.assert_close(weights[0, 0, 2], torch.tensor([0.2, 0.2, 0.2, 0.2, 0, 0.2], dtype=torch.float64))
+
+
+def test_tape_recorded_after_edits_is_verified_with_the_edited_weights():
+    model = model_of()
+    first, second = [HeadOff("encoder.0", 0), Link("encoder.0", 1, 2, 4, "erase")], [Uniform("encoder.0", 0)]
+    tape = outputs(model, first)
+    assert all(tape.trust(site).holds for site in tape.sites)
+    assert not tape.weights("encoder.0")[0, 0].any()
+    assert tape.weights("encoder.0")[0, 1, 2, 4] == 0
+    with torch.no_grad(), operate(model, first), operate(model, second), record(model) as both:
+        model(*inputs())
+    assert both.trust("encoder.0").holds
+    assert both.weights("encoder.0")[0, 0].unique().tolist() == pytest.approx([1 / 6])
+    assert torch.equal(both.weights("encoder.0")[0, 1], tape.weights("encoder.0")[0, 1])
+    with torch.no_grad(), record(model) as outside, operate(model, first):
+        model(*inputs())
+    assert outside.trust("encoder.0").holds
+    assert outside.weights("encoder.0")[0, 0].any(), "recording began before the edit"
+    wrong = replace(tape.recorded("encoder.0"), edit=None)
+    assert not Tape({"encoder.0": [wrong]}).trust("encoder.0").holds
 
 
 def test_edit_in_half_precision_keeps_the_dtype():

@@ -17,7 +17,7 @@ from torch import nn
 import jarilab
 from jarilab import LanguageModel, Positions, Tokens, UserError
 from jarilab.encodings.base import registry
-from jarilab.inspect.intervene.interventions import Edit, HeadOff, Link, TokenOff, edited_weights, operate
+from jarilab.inspect.intervene.interventions import Edit, HeadOff, Link, TokenOff, operate
 from jarilab.inspect.intervene.moved_positions import PositionEdit, move_tokens
 from jarilab.models.decoding import greedy
 from jarilab.pages.kit.page import bundle
@@ -203,7 +203,7 @@ def expected(
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     with operate(model, edits) if edits else nullcontext(), jarilab.record(model) as tape:
         scores = model(*inputs)
-    weights = {site: edited_weights(site, tape.recorded(site).call, edits)[0].numpy() for site in tape.sites}
+    weights = {site: tape.weights(site)[0].numpy() for site in tape.sites}
     return scores.reshape(-1, scores.shape[-1]).numpy(), weights
 
 
