@@ -98,8 +98,10 @@ def test_an_edit_does_in_the_page_what_it_does_in_python(
 ) -> None:
     page = pages.open(render(payload), READY)
     (edit,) = edits
+    proof = page.locator("#maps details.proof").nth(1).locator("summary")
     if edit["kind"] == "head":
-        page.locator("[data-view='1'][data-site='encoder.0'][data-head='1']").hover()
+        page.locator("[data-view='1'][data-site='encoder.0'][data-head='1']").click()
+        until(page, lambda: "verified" in proof.text_content())
         page.get_by_role("switch", name="encoder.0, head 1, on").nth(1).click()
     else:
         page.locator("[data-view='1'][data-site='encoder.0'][data-head='0']").click()
@@ -116,6 +118,7 @@ def test_an_edit_does_in_the_page_what_it_does_in_python(
         smaller = sum(control["divergence"] < effect["divergence"] for control in effect["controls"])
         assert f"A larger effect than {smaller} of 3 edits" in edited.text_content()
     assert edited.locator(".token.big").text_content() == (effect["answer"] or "∅")
+    assert "checked in part" in proof.text_content(), "the page knows the weights of the edited forward, and no output"
     found = re.search(r"log p (\S+) → (\S+?)\. ", edited.text_content())
     assert found
     logs = effect["log_probability"]
@@ -124,6 +127,7 @@ def test_an_edit_does_in_the_page_what_it_does_in_python(
     assert page.locator(".model").first.locator(".edited").count() == 0, "of the other model nothing is edited"
     page.get_by_role("button", name="Undo:").first.click()
     until(page, lambda: not page.locator(".edited").count())
+    until(page, lambda: "verified" in proof.text_content())
 
 
 def test_a_switch_goes_by_key_and_stays_with_another_input(

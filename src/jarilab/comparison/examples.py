@@ -108,7 +108,7 @@ def _site(
 ) -> dict[str, Any]:
     """The maps and measurements of one site."""
     weights_HQK = tape.weights(site.name)[0]
-    trust = asdict(tape.trust(site.name))
+    trust = tape.trust(site.name)
     query = list(trace.names(site.queries))
     key = list(trace.names(site.keys))
     equal_rows = equal_columns = None
@@ -128,7 +128,5 @@ def _site(
         "equal_columns": equal_columns,
         "effects": effects,
         "salience": salience(Map.of(tape, site.name, query, key)).tolist(),
-        "trust": {
-            name: trust[name] for name in ("row_sum_error", "masked_weight", "rebuild_error")
-        },
+        "trust": asdict(trust) | {"holds": trust.holds},
     }

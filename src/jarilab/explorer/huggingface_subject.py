@@ -127,7 +127,9 @@ class HuggingFaceSubject(Subject):
         """A line for the terminal: attentions, how exactly they were recorded, and the answer."""
         recording, loaded = self.record(line), self.loaded
         tape = recording.tape
-        error = max(tape.trust(site).rebuild_error for site in tape.sites)
+        trusts = {site: tape.trust(site) for site in tape.sites}
+        error = max(trust.rebuild_error + trust.rounding for trust in trusts.values())
+        failed = [site for site, trust in trusts.items() if not trust.holds]
         by_softmax = attentions_in(site for site in tape.sites if not tape.verified(site))
         note = f", {len(by_softmax)} of them by the model's own softmax" if by_softmax else ""
         if tape.missing:
@@ -136,6 +138,7 @@ class HuggingFaceSubject(Subject):
         return (
             f"{loaded.name}: {loaded.kind}, {len(attentions_in(tape.sites))} attentions{note}; weights times values "
             f"give their outputs back within {error:.0e}"
+            + (f"; not verified: {', '.join(failed)}" if failed else "")
             + ("" if answer is None else f"; it answers {answer!r}")
         )
 

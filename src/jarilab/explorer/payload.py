@@ -16,6 +16,7 @@ from jarilab.inspect.measure.maps import Map, Scored, allowed_of, named_site
 from jarilab.inspect.measure.measures import MEASURES, SALIENT_MEASURES, measure
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.sites import AttentionSite
+from jarilab.inspect.record.trust import LIMITS
 from jarilab.pages.kit.data_blocks import block
 from jarilab.pages.kit.image_data import picture_of
 from jarilab.pages.kit.tones import tones_of
@@ -256,6 +257,7 @@ def page_of(
         "views": list(views),
         "measures": [row for row in [*described, *FURTHER] if row["name"] in used],
         "salient_measures": list(SALIENT_MEASURES),
+        "trust_limits": LIMITS,
         "tones": tones_of(view["encoding"] or "" for view in views),
         **initial,
     }

@@ -79,7 +79,7 @@ def make_site(
         "equal_columns": None,
         "effects": [source.uniform(0, 0.5) for _ in range(heads)],
         "salience": [source.random() for _ in range(heads)],
-        "trust": {"row_sum_error": 1.19e-7, "masked_weight": 0.0, "rebuild_error": 3.1e-7},
+        "trust": {"holds": True, "row_sum_error": 1.19e-7, "masked_weight": 0.0, "rebuild_error": 3.1e-7},
     }
 
 
@@ -877,7 +877,7 @@ def test_curves_follow_the_data_and_the_chosen_axis(open_report: Any, payload: P
 
 
 def test_the_proof_is_a_chip_that_opens(open_report: Any, payload: Payload) -> None:
-    payload["examples"][0]["models"][2]["sites"][1]["trust"]["rebuild_error"] = 0.5
+    payload["examples"][0]["models"][2]["sites"][1]["trust"] |= {"rebuild_error": 0.5, "holds": False}
     page = open_report(payload)
     for layer, chips in ((0, ["✓ verified", "✓ verified"]), (1, ["✓ verified", "✗ not verified"])):
         page.get_by_role("button", name=f"rotary, layer {layer}, head 0").click()

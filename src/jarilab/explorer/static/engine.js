@@ -206,7 +206,10 @@ function siteOf(site, weights) {
   const [heads, rows, columns] = weights.shape;
   const hidden = site.hidden && causal(site) ? { shape: [rows, columns], data: causalMask(rows, columns) } : null;
   let worst = 0;
-  for (let row = 0; row < heads * rows; row += 1) worst = Math.max(worst, Math.abs(1 - rowOf(weights, row).reduce((sum, weight) => sum + weight, 0)));
+  for (let row = 0; row < heads * rows; row += 1) {
+    const sum = rowOf(weights, row).reduce((total, weight) => total + weight, 0);
+    worst = Math.max(worst, sum === 0 ? 0 : Math.abs(1 - sum)); // a softmax over any key is above 0
+  }
   return { ...site, shape: [rows, columns], weights, hidden, measures: {}, details: {}, trust: { row_sum_error: worst } };
 }
 const causalMask = (rows, columns) => Uint8Array.from({ length: rows * columns }, (_, place) => place % columns > Math.floor(place / columns) ? 1 : 0);

@@ -105,7 +105,12 @@ function repaint(app, shown, pane) {
   const same = pane.why || (looksSame(pane.data, shown.data) && pane.options.high === shown.options.high);
   Object.assign(shown, pane); // its board and its listeners stay
   if (same) return;
-  const { board, below } = shown;
+  const { board, below, proof } = shown;
+  if (proof) {
+    shown.proof = proofOf(app, shown);
+    shown.proof.open ||= proof.open;
+    proof.replaceWith(shown.proof);
+  }
   drawMap(board.canvas, pane.data, ...pane.site.shape, pane.options);
   if (pane.strip) drawStrip(board.beside, pane);
   shown.below = numbersBelow(app, shown);
@@ -122,11 +127,17 @@ function paneNode(app, pane, lines) {
   const figure = tonedAs(pane.kind === "difference" ? null : pane.view, el("figure", { class: "pane" }, el("h3", {}, nameNode(pane.name),
     pane.kind === "map" && trained(pane.view) ? el("small", {}, " ", t("atStep", pane.view.step)) : null)));
   if (pane.why) return figure.append(el("p", { class: "note" }, pane.why)), figure;
-  const proof = pane.kind === "map" && drawnOf(app) !== "rollout" ? trustNode(pane.site) : "";
-  if (lines) return figure.append(linesNode(app, pane), proof), figure;
+  pane.proof = proofOf(app, pane);
+  if (lines) return figure.append(linesNode(app, pane), pane.proof), figure;
   pane.below = numbersBelow(app, pane);
-  figure.append(boardNode(app, pane), proof, ...pane.below);
+  figure.append(boardNode(app, pane), pane.proof, ...pane.below);
   return figure;
+}
+/** The proof of the map as it is drawn: of the edited forward, where there are edits. */
+function proofOf(app, { kind, index, site }) {
+  if (kind !== "map" || drawnOf(app) === "rollout") return "";
+  const { trust } = drawnOf(app) === "weights" ? drawnSite(index, site) : site;
+  return trustNode({ ...site, trust }, app.payload.trust_limits);
 }
 /** What tells the numbers of a map once more. */
 function numbersBelow(app, pane) {

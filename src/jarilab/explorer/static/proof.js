@@ -3,23 +3,23 @@ import { el } from "kit/elements.js";
 import { known, number } from "kit/numbers.js";
 import { t } from "./words.js";
 
-/** Name in the payload, the most that is well, words. */
-const CHECKS = [["row_sum_error", 1e-5, "trustRows"], ["masked_weight", 0, "trustMask"],
-  ["rebuild_error", 1e-4, "trustRebuild"], ["dropout", 0, "trustDropout"]];
+/** Name in the payload, words. */
+const CHECKS = [["row_sum_error", "trustRows"], ["masked_weight", "trustMask"], ["rebuild_error", "trustRebuild"], ["dropout", "trustDropout"]];
 
-/** What was checked of a site's maps, and what it found. */
-export function trustNode(site) {
-  const items = CHECKS.map(([name, most, words]) => {
+/** What was checked of a site's maps, and the errors. limits: the largest error of each kind for which a map is verified. */
+export function trustNode(site, limits) {
+  const items = CHECKS.map(([name, words]) => {
     const value = site.trust?.[name];
-    const verdict = verdictOf(value, most);
+    const verdict = verdictOf(value, limits[name]);
     const spoken = el("span", { class: "unseen" }, ` ${t(verdict)}: `);
     return el("li", { class: verdict }, el("b", {}, SIGNS[verdict], spoken), ` ${t(words)}: `, el("span", { class: "figure" }, number(value)));
   });
   const keys = site.shape[1] * site.pooled;
   const warn = (words) => items.push(el("li", { class: "warning" }, el("b", { "aria-hidden": "true" }, "!"), ` ${words}`));
+  if (site.trust?.rounding) warn(t("trustRounding", number(site.trust.rounding)));
   if (keys > site.d_head) warn(t("wideWarning", keys, site.d_head));
   if (site.pooled > 1) warn(t("pooled", site.pooled));
-  const verdicts = CHECKS.map(([name, most]) => verdictOf(site.trust?.[name], most));
+  const verdicts = CHECKS.map(([name]) => verdictOf(site.trust?.[name], limits[name]));
   const whole = ["faulty", "unknown", "fine"].find((one) => verdicts.includes(one));
   return el("details", { class: `proof ${whole}`, open: whole === "faulty" }, el("summary", {}, el("b", {}, SIGNS[whole]), ` ${t(`proof_${whole}`)}`),
     el("ul", { class: "trust", "aria-label": t("trust") }, items));

@@ -13,14 +13,12 @@ const t = speaking({
   copy: ["Copy", "복사"], copied: ["Copied", "복사함"],
 });
 
-const NEAR = 1e-5; // in float32; what is checked in float64 is far below
-
-/** A chip that opens: whether a map is the one that was used, and by what. trust: {row_sum_error, masked_weight, rebuild_error}. */
+/** A chip that opens: whether a map is the one that was used, and by what. trust: {holds, row_sum_error, masked_weight, rebuild_error}. */
 export function proofChip(trust, keep) {
   const checks = [["rowSum", trust.row_sum_error], ["masked", trust.masked_weight], ["rebuilt", trust.rebuild_error]]
     .filter(([, value]) => known(value));
   if (!checks.length) return null;
-  const holds = checks.every(([, value]) => value <= NEAR);
+  const { holds } = trust;
   return el("details", { class: `chip ${holds ? "fine" : "faulty"}` },
     el("summary", { "data-keep": keep }, el("b", {}, holds ? "✓ " : "✗ ", t(holds ? "verified" : "failed"))),
     el("ul", {}, checks.map(([words, value]) => el("li", {}, t(words, number(value))))));
