@@ -16,6 +16,7 @@ from jarilab.inspect.measure.maps import Map, Recording, Scored, named_site, nam
 
 CHANCE_DRAWS = 256  # random picks for the chance of the commonest offset
 RIDGE = 1e-9  # makes a singular matrix solvable in float64; far below the figures that are shown
+TIE_TOLERANCE = 1e-4  # weights that differ by less, relative to the larger, count as equal
 MIN_VARIANCE = 1e-12  # relative to the mean square; a smaller variance is the round-off of float32
 
 
@@ -240,17 +241,19 @@ def _commonest(map: Map) -> tuple[Tensor, Tensor]:
     rows_Q = map.count > 1
     if not bool(rows_Q.any()):
         return undefined(map), undefined(map)
-    # Weights that are equal in theory differ in their last bits; a query with several largest ones counts in parts.
-    weights_HQK = map.weights[:, rows_Q].float()
-    weights_HQK = weights_HQK.masked_fill(~map.allowed[rows_Q], -1.0)
-    largest_HQK = weights_HQK == weights_HQK.amax(-1, keepdim=True)
+    # Weights that are equal in theory differ in their last bits, by the number of threads too. A query with several
+    # largest ones counts in parts.
+    weights_HQK = map.weights[:, rows_Q].masked_fill(~map.allowed[rows_Q], -1.0)
+    largest_HQK = weights_HQK >= weights_HQK.amax(-1, keepdim=True) * (1 - TIE_TOLERANCE)
     picks_HQK = largest_HQK / largest_HQK.sum(-1, keepdim=True)
     offsets, index_QK = map.offset[rows_Q].unique(return_inverse=True)
     picked_HD = picks_HQK.new_zeros(len(picks_HQK), len(offsets))
     picked_HD.index_add_(1, index_QK.flatten(), picks_HQK.flatten(1))
     shares_HD = picked_HD / int(rows_Q.sum())
-    most_H, which_H = shares_HD.to(map.weights.dtype).max(-1)
-    return offsets[which_H].to(most_H.dtype), most_H
+    most_H = shares_HD.to(map.weights.dtype).amax(-1)
+    is_most_HD = shares_HD >= most_H.unsqueeze(-1) * (1 - TIE_TOLERANCE)
+    first_H = is_most_HD.int().argmax(-1)  # of several, the first in order
+    return offsets[first_H].to(most_H.dtype), most_H
 
 
 def _luckiest(map: Map) -> float:

@@ -206,8 +206,10 @@ def test_tied_largest_weights_count_in_parts():
     map = map_of(torch.full((1, 4, 4), 0.25))
     assert value("positional", map) == pytest.approx([0.25])
     assert value("offset", map) == [0.0]
-    nearly = map.weights + torch.randn(1, 4, 4).double() * 1e-15
-    assert value("positional", dataclasses.replace(map, weights=nearly)) == pytest.approx([0.25])
+    for noise in (1e-15, 1e-6):  # the last bits of float64, and of a float32 forward with other threads
+        nearly = dataclasses.replace(map, weights=map.weights + torch.randn(1, 4, 4).double() * noise)
+        assert value("positional", nearly) == pytest.approx([0.25])
+        assert value("offset", nearly) == [0.0]
 
 
 def test_chance_of_the_commonest_offset_is_that_of_random_picks():
