@@ -9,6 +9,7 @@ import torch
 
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
+from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Int, Tensor
 
 MAX_BLOCK_WEIGHTS = 2**22
@@ -67,6 +68,15 @@ def _select_rows(geometry: Geometry, rows: slice | Int[Tensor, " R"]) -> Geometr
         bias=select(geometry.bias),
         additive=None,
     )
+
+
+def check_has_values(q: Tensor) -> None:
+    """Raises UserError for a tensor on the meta device, of which no map can be computed."""
+    if q.is_meta:
+        raise UserError(
+            "expected tensors with values, got some on the meta device, whose attention has no map; load the weights "
+            "before recording, as with from_pretrained"
+        )
 
 
 def largest(x: Tensor) -> float:

@@ -17,7 +17,7 @@ from jarilab.attention.kernels import choose
 from jarilab.attention.module import Attention, AttentionKernel
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.record.calls import blocks
+from jarilab.inspect.record.calls import blocks, check_has_values
 from jarilab.inspect.record.edited_output import UsedWeights, WeightEdit, edit_of
 from jarilab.inspect.record.foreign_call import ForeignCall
 from jarilab.inspect.record.generation_steps import merge_generation_steps
@@ -84,6 +84,7 @@ class RecordedCall:
         call: AttentionCall, output: Tensor, placed: Placed, inputs: Inputs | None
     ) -> RecordedCall:
         """The record of a call of jarilab."""
+        check_has_values(call.q)
         kernel = "auto" if placed.attend is None else placed.attend.kernel
         # The kernel is chosen from the call before it is detached: gradients count.
         kernel = choose(call) if kernel == "auto" else kernel

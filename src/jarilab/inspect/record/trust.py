@@ -55,9 +55,14 @@ class Trust:
 def trust_of(site: str, recorded: RecordedCall) -> Iterator[Trust]:
     """The errors of each block of queries.
 
-    Raises UserError for an output or a map with NaN or infinity, which cannot be compared.
+    Raises UserError for an empty output, and for NaN or infinity in the output or the map, which cannot be compared.
     """
     output = recorded.output
+    if not output.numel():
+        raise UserError(
+            f"expected an output of {site} to compare its map with, got the empty shape {tuple(output.shape)}; record "
+            "a batch of at least one input"
+        )
     size = max(largest(output), MIN_OUTPUT_SIZE)
     for rows, block, (weights_BHQK, allowed) in recorded.blocks():
         rebuilt_BHQW = definition.weighted(block, weights_BHQK)

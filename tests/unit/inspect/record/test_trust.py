@@ -132,3 +132,19 @@ def test_nan_raises_one_sentence_and_hooks_are_removed():
         tape.show()
     assert not model._forward_hooks
     assert not model.maps._forward_pre_hooks
+
+
+def test_empty_batch_has_nothing_to_compare():
+    model = Fused()
+    with torch.no_grad(), record(model) as tape:
+        model(torch.randn(0, 5, 16))
+    with pytest.raises(UserError, match=r"empty shape \(0, 2, 5, 8\).*at least one input"):
+        tape.trust(tape.sites[0])
+
+
+def test_meta_device_raises_and_hooks_are_removed():
+    model = EncoderDecoder(9, 9, d_model=16, n_heads=2, encoding="rotary").eval().to("meta")
+    ids = torch.zeros(1, 5, dtype=torch.long, device="meta")
+    with pytest.raises(UserError, match="meta device"), torch.no_grad(), record(model):
+        model(ids, ids)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
