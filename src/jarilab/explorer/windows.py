@@ -50,7 +50,7 @@ class Windows:
                 counts.setdefault(count, []).append(site)
             for window in _spread(count):
                 shown = f"{site}{WINDOW}{window}" if count > 1 else site
-                calls[shown] = [recorded.batch_row(window) if count > 1 else recorded]
+                calls[shown] = [recorded.select_rows(slice(window, window + 1))]
                 patch_names = _patches(recorded, window, patches)
                 if patch_names is not None:
                     names[shown] = patch_names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 import torch
 
@@ -11,6 +12,7 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Int, Tensor
+from jarilab.positions.coordinates import Positions
 
 MAX_BLOCK_WEIGHTS = 2**22
 """Weights that are computed at a time. Computing a map takes about four times as many numbers."""
@@ -67,6 +69,47 @@ def _select_rows(geometry: Geometry, rows: slice | Int[Tensor, " R"]) -> Geometr
         has_key=select(geometry.has_key),
         bias=select(geometry.bias),
         additive=None,
+    )
+
+
+def select_inputs(call: AttentionCall, rows: slice | Int[Tensor, " R"]) -> AttentionCall:
+    """The same call for some inputs of the batch. Tensors with one row are shared by all inputs."""
+
+    def select(tensor: Tensor | None, axes: int = 4) -> Tensor | None:
+        is_shared = tensor is None or tensor.ndim < axes or len(tensor) == 1
+        return tensor if is_shared else tensor[rows]
+
+    def select_positions(positions: Positions) -> Positions:
+        coordinates = cast(Tensor, select(positions.coordinates, 3))
+        return replace(
+            positions,
+            coordinates=coordinates,
+            cached_bounds=positions.bounds_for(coordinates),
+            unplaced=select(positions.unplaced, 2),
+            relations=select(positions.relations, 3),
+            extent=select(positions.extent, 2),
+        )
+
+    geometry = call.geometry
+    q_pos = select_positions(geometry.q_pos)
+    k_pos = q_pos if geometry.k_pos is geometry.q_pos else select_positions(geometry.k_pos)
+    relation = geometry.relation
+    if relation is not None:
+        relation = geometry.encoding.relation(q_pos, k_pos)
+    selected = replace(
+        geometry,
+        q_pos=q_pos,
+        k_pos=k_pos,
+        relation=relation,
+        allowed=select(geometry.allowed),
+        has_key=select(geometry.has_key),
+        bias=select(geometry.bias),
+        additive=None,
+        mask=None,
+    )
+    states = tuple(state[rows] for state in call.states)
+    return replace(
+        call, q=call.q[rows], k=call.k[rows], v=call.v[rows], geometry=selected, states=states
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from jarilab.inspect.record.activations import Activations
 from jarilab.inspect.record.calls import blocks
 from jarilab.inspect.record.foreign_call import ForeignCall
 from jarilab.inspect.record.function_mode import AttentionMode, ModuleFrame, SiteNames
+from jarilab.inspect.record.generation_steps import merge_steps
 from jarilab.inspect.record.recorded_call import RecordedCall, Recorder
 from jarilab.inspect.record.sites import (
     AttentionSite,
@@ -50,12 +51,13 @@ class Tape:
     A site that ran several times, as in generation, has several calls; `index` selects one. Without an index, calls
     that are steps through one sequence over the same keys, as of a recurrent decoder, make one map with a row a step.
     activations: recorded with `inside=True`. missing: modules of another library that seem to attend in a way that
-    cannot be recorded.
+    cannot be recorded. unmerged: sites that `merged_steps` left out, each with the reason.
     """
 
     calls: dict[str, list[RecordedCall]] = field(default_factory=dict)
     activations: Activations | None = None
     missing: list[str] = field(default_factory=list)
+    unmerged: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         names = ", ".join(self.calls) or "nothing"
@@ -209,15 +211,43 @@ class Tape:
 
         return jarilab.measure_heads(self, tokens, measures)
 
-    def merged_steps(self) -> Tape:
+    def merged_steps(self, beam_indices: Tensor | None = None) -> Tape:
         """A tape with one whole map a site, of the calls that `generate` made token by token.
 
-        The first rows are the prompt's, then each step has one. Raises UserError if calls do not continue each other.
+        The first rows are the prompt's, then each token has one. Each input of the batch is a sequence that was
+        generated; an encoder's call is repeated for each. A site that cannot be merged is left out, with a warning and
+        its reason in `unmerged`.
+        beam_indices: after a beam search, `beam_indices` of what transformers' `generate` returned. A sequence that
+        ended earlier than others has rows of zeros then.
+        Raises UserError if no site can be merged, for reordered beams without `beam_indices`, and if these do not fit.
         """
-        calls = {
-            site: [RecordedCall.merge_steps(site, steps)] for site, steps in self.calls.items()
-        }
-        return Tape(calls, missing=self.missing)
+        merged = merge_steps(self.calls, beam_indices)
+        for reason in merged.reasons.values():
+            warnings.warn(f"left out of the merged tape: {reason}", stacklevel=2)
+        return replace(self, calls=merged.calls, activations=None, unmerged=merged.reasons)
+
+    def row(self, index: int) -> Tape:
+        """A tape of one input of the batch.
+
+        Raises UserError for an index outside the batch, and if sites have batches of different sizes.
+        """
+        sizes = {len(call.output): site for site, calls in self.calls.items() for call in calls}
+        if len(sizes) > 1:
+            listed = ", ".join(f"{size} at {site}" for size, site in sizes.items())
+            raise UserError(
+                f"expected the same number of inputs at all sites, got {listed}; merge the steps of a generation "
+                "first: tape.merged_steps().row(index)"
+            )
+        batch = next(iter(sizes), 0)
+        if not 0 <= index < batch:
+            raise UserError(f"expected an input from 0 to {batch - 1}, got {index}")
+        calls: dict[str, list[RecordedCall]] = {}
+        for site, calls_of_site in self.calls.items():
+            for recorded in calls_of_site:
+                recorded.check_unchanged(site)
+            rows = slice(index, index + 1)
+            calls[site] = [recorded.select_rows(rows) for recorded in calls_of_site]
+        return replace(self, calls=calls, activations=None)
 
     def verified(self, site: str) -> bool:
         """Whether scores are recomputed from queries and keys.

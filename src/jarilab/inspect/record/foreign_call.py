@@ -16,7 +16,7 @@ import torch
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
 from jarilab.core.errors import UserError
-from jarilab.core.shapes import Bool, Float, Tensor
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.base import Encoding, Site
 from jarilab.positions.coordinates import Positions
 
@@ -54,7 +54,7 @@ class ForeignCall:
     def as_attention_call(self) -> AttentionCall:
         """The same call in the form of jarilab, with positions for queries and keys."""
         q, heads = self.q, self.q.shape[1]
-        k, v = _repeat_groups(self.k, heads), _repeat_groups(self.v, heads)
+        k, v = repeat_groups(self.k, heads), repeat_groups(self.v, heads)
         allowed, bias = self.allowed_and_bias()
         has_key = None
         if allowed is not None:
@@ -78,15 +78,20 @@ class ForeignCall:
         geometry = Geometry(encoding, q_pos, k_pos, allowed, has_key, bias=bias, additive=None)
         return AttentionCall(q, k, v, geometry, self.scale, self.dropout)
 
-    def batch_row(self, index: int) -> ForeignCall:
-        """The call of one row of the batch."""
+    def select_rows(self, rows: slice | Int[Tensor, " R"]) -> ForeignCall:
+        """The call of some inputs of the batch. Tensors with one row are shared by all inputs."""
 
-        def row_of(tensor: Tensor) -> Tensor:
-            return tensor[index : index + 1] if len(tensor) > 1 else tensor
+        def select(tensor: Tensor) -> Tensor:
+            return tensor[rows] if len(tensor) > 1 else tensor
 
-        q, k, v = row_of(self.q), row_of(self.k), row_of(self.v)
-        mask = None if self.mask is None else row_of(self.mask)
-        return replace(self, q=q, k=k, v=v, mask=mask, versions=versions_of(q, k, v, mask))
+        q, k, v = select(self.q), select(self.k), select(self.v)
+        mask = None if self.mask is None else select(self.mask)
+        # A fact of the whole batch: the mask of a row without padding does not show it.
+        backward_only = self.looks_back_only()
+        versions = versions_of(q, k, v, mask)
+        return replace(
+            self, q=q, k=k, v=v, mask=mask, versions=versions, backward_only=backward_only
+        )
 
     def looks_back_only(self) -> bool:
         """Whether the mask hides all later keys, as a decoder's self-attention does."""
@@ -174,7 +179,7 @@ def _split_mask(
     return allowed, bias
 
 
-def _repeat_groups(tensor: Float[Tensor, "B G K E"], heads: int) -> Float[Tensor, "B H K E"]:
+def repeat_groups(tensor: Float[Tensor, "B G K E"], heads: int) -> Float[Tensor, "B H K E"]:
     """Keys or values for each head, where several heads share theirs."""
     groups = tensor.shape[1]
     return tensor if groups == heads else tensor.repeat_interleave(heads // groups, 1)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import nn
 
 from jarilab.attention import definition
@@ -16,11 +15,10 @@ from jarilab.attention.flex import Blockwise
 from jarilab.attention.kernels import choose
 from jarilab.attention.module import Attention, AttentionKernel
 from jarilab.core.errors import UserError
-from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.record.calls import blocks, check_has_values
+from jarilab.core.shapes import Float, Int, Tensor
+from jarilab.inspect.record.calls import blocks, check_has_values, select_inputs
 from jarilab.inspect.record.edited_output import UsedWeights, WeightEdit, edit_of
 from jarilab.inspect.record.foreign_call import ForeignCall
-from jarilab.inspect.record.generation_steps import merge_generation_steps
 from jarilab.inspect.record.sites import Inputs, Placed
 
 Versions = list[tuple[int, ...]]
@@ -107,28 +105,28 @@ class RecordedCall:
         copy = output.detach().clone()
         return RecordedCall(call, copy, kernel, [], placed, edit=edit_of(output))
 
-    @staticmethod
-    def merge_steps(site: str, calls: Sequence[RecordedCall]) -> RecordedCall:
-        """One call with the queries of all steps of a generation.
+    def select_rows(self, rows: slice | Int[Tensor, " R"]) -> RecordedCall:
+        """The call of some inputs of the batch, in this order."""
+        if isinstance(self.source, ForeignCall):
+            source = self.source.select_rows(rows)
+        else:
+            source = select_inputs(self.call, rows)
+        inputs = None if self.inputs is None else (self.inputs[0][rows], self.inputs[1][rows])
+        output, edit = self.output[rows], self._edit_of_rows(rows)
+        return replace(self, source=source, output=output, inputs=inputs, edit=edit)
 
-        Raises UserError for an attention of jarilab, and if a step does not continue the one before it.
-        """
-        if len(calls) == 1:
-            return calls[0]
-        steps = [step.source for step in calls if isinstance(step.source, ForeignCall)]
-        if len(steps) < len(calls):
-            raise UserError(
-                f"{site} is an attention of jarilab, whose encoding may differ between a whole text and its steps; "
-                "record one forward over the text that was generated"
-            )
-        output = torch.cat([step.output for step in calls], 2)
-        return replace(calls[0], source=merge_generation_steps(site, steps), output=output)
+    def _edit_of_rows(self, rows: slice | Int[Tensor, " R"]) -> WeightEdit | None:
+        edit = self.edit
+        if edit is None:
+            return None
 
-    def batch_row(self, index: int) -> RecordedCall:
-        """One row of the batch of a call of another library."""
-        assert isinstance(self.source, ForeignCall)
-        output = self.output[index : index + 1]
-        return replace(self, source=self.source.batch_row(index), output=output)
+        def weights_after(_: AttentionCall) -> UsedWeights:
+            # An edit may change one part of the batch alone, so it is computed for all.
+            weights, allowed = edit(self.call)
+            is_shared = allowed is None or len(allowed) == 1
+            return UsedWeights(weights[rows], allowed if is_shared else allowed[rows])
+
+        return weights_after
 
     def check_unchanged(self, site: str) -> None:
         """Raises UserError if parameters of the definition, or recorded tensors, have changed since."""
