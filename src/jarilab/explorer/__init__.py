@@ -17,6 +17,7 @@ from jarilab.explorer.session import Explorer
 from jarilab.explorer.subject import Subject
 from jarilab.explorer.tape_subject import TapeSubject
 from jarilab.inspect.measure.alignment import pharaoh
+from jarilab.inspect.measure.words import WordsOf
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.kit.page import assemble, frame
 
@@ -173,13 +174,18 @@ def show(
     tape: Tape,
     tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     title: str = "tape",
+    *,
+    words: WordsOf = None,
 ) -> Page:
     """The maps of a tape.
 
-    tokens: names of the tokens of `source` and `target`, or of both if they are equal; positions by default. Raises
-    UserError for a tape of several inputs and for names that do not fit.
+    tokens: names of the tokens of `source` and `target`, or of both if they are equal; positions by default.
+    words: merges tokens into words, for all sequences or by sequence: the index of each token's word, as `word_ids()`
+    of a tokenizer's encoding gives it. True reads the marks of token names, such as `Ġ`, `▁` and `##`. Weights are
+    summed over the keys of a word, and their mean is taken over its queries.
+    Raises UserError for a tape of several inputs and for names or words that do not fit.
     """
-    explorer = Explorer([TapeSubject(tape, tokens, title)])
+    explorer = Explorer([TapeSubject(tape, tokens, title, words)])
     return Page(render(explorer.look("", live=False)))
 
 

@@ -14,6 +14,7 @@ from jarilab._version import __version__
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.measure.maps import Map, Scored, allowed_of, named_site
 from jarilab.inspect.measure.measures import MEASURES, SALIENT_MEASURES, measure
+from jarilab.inspect.measure.words import WordGroups, merge_words, merged_in_chunks
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.sites import AttentionSite
 from jarilab.inspect.record.trust import LIMITS
@@ -80,21 +81,40 @@ def side_of(sequence: TracedSequence) -> dict[str, Any]:
     return side
 
 
-def sites_of(tape: Tape, names: Names, untrained: Tape | None = None) -> list[dict[str, Any]]:
-    """The sites of a forward of one input. untrained: the same input through the model before training."""
+def sites_of(
+    tape: Tape,
+    names: Names,
+    untrained: Tape | None = None,
+    words: Mapping[str, WordGroups] | None = None,
+) -> list[dict[str, Any]]:
+    """The sites of a forward of one input.
+
+    untrained: the same input through the model before training. words: of each sequence, whose tokens are merged.
+    """
     sites = [named_site(tape, name, names) for name in tape.sites]
-    return [_site(tape, site, names, untrained) for site in sites]
+    return [_site(tape, site, names, untrained, words) for site in sites]
 
 
-def _site(tape: Tape, site: AttentionSite, names: Names, untrained: Tape | None) -> dict[str, Any]:
+def _site(
+    tape: Tape,
+    site: AttentionSite,
+    names: Names,
+    untrained: Tape | None,
+    words: Mapping[str, WordGroups] | None,
+) -> dict[str, Any]:
     name = site.name
     measures = {}
     if measurable(tape, name):
         shown = _map(tape, site, names)
+        if words is not None:
+            shown = merge_words(shown, words[site.queries], words[site.keys])
         weights_HQK, factor = pooled(shown.weights)
         allowed_QK = shown.allowed
         before = None if untrained is None else _map(untrained, site, names)
         measures = measures_of(shown, before)
+    elif words is not None:
+        merged, allowed_QK = merged_in_chunks(tape, name, words[site.queries], words[site.keys])
+        weights_HQK, factor = pooled(merged)
     else:
         weights_HQK, factor = _pooled_in_chunks(tape, name)
         allowed_QK = allowed_of(tape, name)

@@ -7,7 +7,8 @@ from typing import Any
 
 from jarilab.explorer import payload
 from jarilab.explorer.subject import Subject
-from jarilab.inspect.measure.maps import names_of_sides
+from jarilab.inspect.measure.maps import is_numbered, names_of_sides
+from jarilab.inspect.measure.words import WordsOf, word_groups
 from jarilab.inspect.record.capture import Tape
 
 Tokens = Mapping[str, Sequence[str]] | Sequence[str] | None
@@ -17,19 +18,27 @@ Tokens = Mapping[str, Sequence[str]] | Sequence[str] | None
 class TapeSubject(Subject):
     """A tape of one input, whatever model it was recorded from."""
 
-    def __init__(self, tape: Tape, tokens: Tokens, title: str):
-        self.name, self._tape, self._tokens = title, tape, tokens
+    def __init__(self, tape: Tape, tokens: Tokens, title: str, words: WordsOf = None):
+        self.name, self._tape, self._tokens, self._words = title, tape, tokens, words
 
     def tape(self, line: str, step: int) -> Tape:
         return self._tape
 
     def view(self, line: str, step: int) -> dict[str, Any]:
-        return view_of_tape(self._tape, self._tokens, self.name)
+        return view_of_tape(self._tape, self._tokens, self.name, self._words)
 
 
-def view_of_tape(tape: Tape, tokens: Tokens, title: str) -> dict[str, Any]:
-    """The view of a tape, without answer, measures of training or edits. Raises UserError for names that do not fit."""
+def view_of_tape(tape: Tape, tokens: Tokens, title: str, words: WordsOf = None) -> dict[str, Any]:
+    """The view of a tape, without answer, measures of training or edits.
+
+    Raises UserError for names or words that do not fit.
+    """
     names = names_of_sides(tape, tokens)
+    groups = word_groups(names, words) if words else None
+    sites = payload.sites_of(tape, names, words=groups)
+    purpose = _numbered(names)
+    if groups is not None:
+        names = {side: group.names for side, group in groups.items()}
     first = tape.calls[tape.sites[0]][0].call
     encoding = type(first.geometry.encoding).__name__
     first_side = next(iter(names.values()))
@@ -37,7 +46,7 @@ def view_of_tape(tape: Tape, tokens: Tokens, title: str) -> dict[str, Any]:
         "run": title,
         "name": title,
         "task": None,
-        "purpose": _numbered(names),
+        "purpose": purpose,
         "model": None,
         "encoding": encoding.lower(),
         "seed": None,
@@ -51,7 +60,7 @@ def view_of_tape(tape: Tape, tokens: Tokens, title: str) -> dict[str, Any]:
         "expected": None,
         "sides": {side: {"tokens": tokens_of} for side, tokens_of in names.items()},
         "outputs": [],
-        "sites": payload.sites_of(tape, names),
+        "sites": sites,
         "vocabulary": None,
         "rollout": None,
         "checks": [],
@@ -65,7 +74,7 @@ def view_of_tape(tape: Tape, tokens: Tokens, title: str) -> dict[str, Any]:
 
 def _numbered(names: Mapping[str, Sequence[str]]) -> list[str] | None:
     """A note, in English and Korean, on sequences whose length differs from the tokens'."""
-    numbered = [side for side in names if side.endswith(" places)")]
+    numbered = [side for side in names if is_numbered(side)]
     if not numbered:
         return None
     listed = ", ".join(numbered)

@@ -43,7 +43,7 @@ class Map:
     weights: after the softmax. scores: before mask and softmax. allowed: True where a query may attend to a key.
     queries, keys: the names of the tokens. q_at, k_at: their coordinates. q_order, k_order: their order.
     same: whether queries and keys are of one sequence. unplaced: True for pairs of which one has no position; None if
-    all have one.
+    all have one. even_weights: those of `even`; equal on all allowed keys if None.
     Raises UserError if the number of names does not match the rows and columns.
     """
 
@@ -58,6 +58,7 @@ class Map:
     k_order: Int[Tensor, " K"]
     same: bool
     unplaced: Bool[Tensor, "Q K"] | None = None
+    even_weights: Float[Tensor, "1 Q K"] | None = None
 
     def __post_init__(self) -> None:
         _check_names("queries", self.queries, len(self.q_order))
@@ -117,9 +118,11 @@ class Map:
     @cached_property
     def even(self) -> Map:
         """One head with equal weights on all allowed keys."""
-        count_Q1 = self.count.clamp_min(1).unsqueeze(-1)
-        even_QK = self.allowed.to(self.weights.dtype) / count_Q1
-        weights = even_QK.unsqueeze(0)
+        weights = self.even_weights
+        if weights is None:
+            count_Q1 = self.count.clamp_min(1).unsqueeze(-1)
+            even_QK = self.allowed.to(self.weights.dtype) / count_Q1
+            weights = even_QK.unsqueeze(0)
         return replace(self, weights=weights, scores=torch.zeros_like(weights))
 
 
@@ -180,6 +183,11 @@ def _sides(tape: Recording, name: str) -> tuple[tuple[str, int], tuple[str, int]
 
 def _pooled(side: str, length: int) -> str:
     return f"{side} ({length} places)"
+
+
+def is_numbered(side: str) -> bool:
+    """Whether the tokens of a sequence of `names_of_sides` are numbered for their length."""
+    return side.endswith(" places)")
 
 
 def _numbers(count: int) -> list[str]:

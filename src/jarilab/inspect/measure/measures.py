@@ -13,6 +13,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.registry import Registry
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.inspect.measure.maps import Map, Recording, Scored, named_site, names_of_sides
+from jarilab.inspect.measure.words import WordsOf, merge_words, word_groups
 
 CHANCE_DRAWS = 256  # random picks for the chance of the commonest offset
 RIDGE = 1e-9  # makes a singular matrix solvable in float64; far below the figures that are shown
@@ -461,19 +462,27 @@ def measure_heads(
     tape: Recording,
     tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     measures: Sequence[str | Measure] | None = None,
+    *,
+    words: WordsOf = None,
 ) -> dict[str, dict[str, Scored]]:
     """Measures of every head on a tape, by site and name of the measure.
 
-    tokens: the names of the tokens, as in `jarilab.show`. measures: such as `entropy`, `mine.py:Mine` or a
-    `jarilab.Measure`; those of the package and of `jarilab.add_measure` by default. Raises UserError for an unknown
-    measure, for a batch of several inputs, and if the number of names does not match the number of tokens.
+    tokens, words: the names of the tokens and how they are merged into words, as in `jarilab.show`.
+    measures: such as `entropy`, `mine.py:Mine` or a `jarilab.Measure`; those of the package and of
+    `jarilab.add_measure` by default.
+    Raises UserError for an unknown measure, for a batch of several inputs, and if the number of names or words does
+    not match the number of tokens.
     """
     selected = MEASURES if measures is None else dict(map(measure_of, measures))
     names = names_of_sides(tape, tokens)
+    groups = word_groups(names, words) if words else None
     scores = {}
     for name in tape.sites:
         site = named_site(tape, name, names)
-        scores[name] = measure(Map.of(tape, name, names[site.queries], names[site.keys]), selected)
+        measured = Map.of(tape, name, names[site.queries], names[site.keys])
+        if groups is not None:
+            measured = merge_words(measured, groups[site.queries], groups[site.keys])
+        scores[name] = measure(measured, selected)
     return scores
 
 

@@ -76,8 +76,9 @@ def select_inputs(call: AttentionCall, rows: slice | Int[Tensor, " R"]) -> Atten
     """The same call for some inputs of the batch. Tensors with one row are shared by all inputs."""
 
     def select(tensor: Tensor | None, axes: int = 4) -> Tensor | None:
-        is_shared = tensor is None or tensor.ndim < axes or len(tensor) == 1
-        return tensor if is_shared else tensor[rows]
+        if tensor is None or tensor.ndim < axes or len(tensor) == 1:
+            return tensor
+        return tensor[rows]
 
     def select_positions(positions: Positions) -> Positions:
         coordinates = cast(Tensor, select(positions.coordinates, 3))

@@ -42,6 +42,9 @@ from jarilab.inspect.record.sites import (
 )
 from jarilab.inspect.record.trust import Trust, trust_of
 
+Words = Mapping[str, Sequence[int | None]] | Sequence[int | None] | bool | None
+"""The words of tokens: see `jarilab.show`."""
+
 
 @dataclass
 class Tape:
@@ -194,22 +197,28 @@ class Tape:
         return Trust.largest(trust for step in steps for trust in trust_of(site, step))
 
     def show(
-        self, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None, title: str = "tape"
+        self,
+        tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+        title: str = "tape",
+        *,
+        words: Words = None,
     ) -> Any:
         """The page of `jarilab explore` for this tape, drawn by notebooks. See `jarilab.show`."""
         import jarilab  # imported here because the explorer imports this module
 
-        return jarilab.show(self, tokens, title)
+        return jarilab.show(self, tokens, title, words=words)
 
     def measures(
         self,
         tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
         measures: Sequence[Any] | None = None,
+        *,
+        words: Words = None,
     ) -> dict[str, Any]:
         """Measures of every head, with `value` and `chance`: see `jarilab.measure_heads`."""
         import jarilab  # imported here because measures are computed from tapes
 
-        return jarilab.measure_heads(self, tokens, measures)
+        return jarilab.measure_heads(self, tokens, measures, words=words)
 
     def merged_steps(self, beam_indices: Tensor | None = None) -> Tape:
         """A tape with one whole map a site, of the calls that `generate` made token by token.

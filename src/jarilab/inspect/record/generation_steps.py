@@ -330,7 +330,7 @@ def _merge_edits(steps: Sequence[_Step], keys: _Keys) -> WeightEdit | None:
         weights, allowed = [], []
         for step, first in zip(steps, keys.first, strict=True):
             ended = step.ended[:, None, None, None]
-            for _, _, used in step.recorded.blocks():
+            for *_block, used in step.recorded.blocks():
                 links = torch.ones_like(used.weights, dtype=torch.bool)
                 links = links if used.allowed is None else links & used.allowed
                 weights.append(keys.pad(used.weights.masked_fill(ended, 0.0), first, 0.0))

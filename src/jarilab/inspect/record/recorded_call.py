@@ -123,8 +123,9 @@ class RecordedCall:
         def weights_after(_: AttentionCall) -> UsedWeights:
             # An edit may change one part of the batch alone, so it is computed for all.
             weights, allowed = edit(self.call)
-            is_shared = allowed is None or len(allowed) == 1
-            return UsedWeights(weights[rows], allowed if is_shared else allowed[rows])
+            if allowed is not None and len(allowed) > 1:
+                allowed = allowed[rows]
+            return UsedWeights(weights[rows], allowed)
 
         return weights_after
 
