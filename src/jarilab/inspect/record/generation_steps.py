@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -134,8 +134,13 @@ def _check_beam_indices(beam_indices: Tensor, batch: int) -> Int[Tensor, "S T"]:
     return rows_ST
 
 
-def _beams(site: str, steps: Sequence[RecordedCall], rows_ST: Int[Tensor, "S T"]) -> list[_Step]:
-    """The steps that wrote the returned sequences, each with the rows of these sequences."""
+def _beams(
+    site: str, steps: Sequence[RecordedCall], rows_ST: Int[Tensor, "S T"]
+) -> Iterator[list[_Step]]:
+    """The steps that wrote the returned sequences, each with the rows of these sequences.
+
+    A prompt in pieces may end with a piece of one token, which looks like a step; a second list counts it as a piece.
+    """
     lengths = [step.output.shape[2] for step in steps]
     # A prompt given in pieces makes several calls before the first token is chosen.
     pieces = max((number for number, length in enumerate(lengths) if length > 1), default=0)
@@ -145,11 +150,13 @@ def _beams(site: str, steps: Sequence[RecordedCall], rows_ST: Int[Tensor, "S T"]
             f"beam_indices are of {tokens} tokens, but {site} ran {len(steps) - pieces} times; pass those of the "
             "generation that was recorded, and record its whole generate"
         )
-    rows_of_steps = [rows_ST[:, 0]] * pieces + list(rows_ST.unbind(1))
-    return [
-        _Step.of(step, rows_S.to(step.output.device))
-        for step, rows_S in zip(steps, rows_of_steps, strict=False)
-    ]
+    last = pieces + 1 if pieces and pieces + tokens < len(steps) else pieces
+    for count in range(pieces, last + 1):
+        rows_of_steps = [rows_ST[:, 0]] * count + list(rows_ST.unbind(1))
+        yield [
+            _Step.of(step, rows_S.to(step.output.device))
+            for step, rows_S in zip(steps, rows_of_steps, strict=False)
+        ]
 
 
 # Keys ---------------------------------------------------------------------------------------------------------------
@@ -249,11 +256,20 @@ def _merge(site: str, calls: Sequence[RecordedCall], rows_ST: Tensor | None) -> 
             step.check_unchanged(site)
         except UserError as error:
             raise _NotMergedError(str(error)) from None
-    steps = [_Step.of(step) for step in calls] if rows_ST is None else _beams(site, calls, rows_ST)
-    keys = _Keys.of(site, steps)
-    for number, step in enumerate(steps):
-        if not keys.are_read_by(step, keys.first[number]):
-            raise _mismatch(site, number, steps, keys, has_beams=rows_ST is not None)
+    orders = iter([list(map(_Step.of, calls))]) if rows_ST is None else _beams(site, calls, rows_ST)
+    error: Exception | None = None
+    for steps in orders:
+        keys = _Keys.of(site, steps)
+        wrong = (not keys.are_read_by(*pair) for pair in zip(steps, keys.first, strict=True))
+        number = next((number for number, is_wrong in enumerate(wrong) if is_wrong), None)
+        if number is None:
+            return _merged(steps, keys)
+        error = error or _mismatch(site, number, steps, keys, has_beams=rows_ST is not None)
+    assert error is not None
+    raise error
+
+
+def _merged(steps: Sequence[_Step], keys: _Keys) -> RecordedCall:
     output = torch.cat([step.output for step in steps], 2)
     source, edit = _merge_sources(steps, keys), _merge_edits(steps, keys)
     return replace(steps[0].recorded, source=source, output=output, edit=edit)

@@ -9,6 +9,7 @@ from jarilab.explorer import payload
 from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.inspect.measure.maps import Map
 from jarilab.inspect.measure.words import WordGroups, merge_words, word_groups
+from jarilab.inspect.record import calls
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.pages.kit.data_blocks import unpacked
 
@@ -87,6 +88,7 @@ def test_measures_of_words(words):
 def test_page_shows_words(large, monkeypatch):
     if large:
         monkeypatch.setattr(payload, "MAX_MEASURED", 0)
+        monkeypatch.setattr(calls, "MAX_BLOCK_WEIGHTS", 2 * 7 * 2)
     tape = tape_of()
     view = view_of_tape(tape, TOKENS, "tape", WORDS)
     assert view["sides"]["target"]["tokens"] == NAMES

@@ -211,12 +211,14 @@ def searched(model, **options):
     return tape, generation
 
 
+@pytest.mark.parametrize("pieces", [None, 3])
 @pytest.mark.parametrize("way", ["sdpa", "eager"])
-def test_beams_of_a_language_model_merge(way):
+def test_beams_of_a_language_model_merge(way, pieces):
     model = build("GPT2", "LMHeadModel")
     model.set_attn_implementation(way)
-    prompt = {"input_ids": IDS, "attention_mask": LEFT}
+    prompt = {"input_ids": IDS, "attention_mask": LEFT, "prefill_chunk_size": pieces}
     tape, generation = searched(model, **prompt, num_beams=4, num_return_sequences=3, min_new_tokens=6)
+    assert len(tape.calls["decoder.0.self"]) == (6 if pieces is None else 8)
     beams = generation.beam_indices
     assert bool((beams[:, 1:] != beams[:, :1]).any())
     written = generation.sequences[:, :-1]
