@@ -134,10 +134,20 @@ def _weights_after(
         if earlier is None:
             return after
         changed_BHQ1 = table.changed.unsqueeze(-1)
-        pairs = zip(after, earlier(call), strict=True)
-        return UsedWeights(*(torch.where(changed_BHQ1, new, old) for new, old in pairs))
+        before = earlier(call)
+        weights = torch.where(changed_BHQ1, after.weights, before.weights)
+        return UsedWeights(weights, _chosen(changed_BHQ1, after.allowed, before.allowed))
 
     return weights_after
+
+
+def _chosen(changed: Tensor, after: Tensor | None, before: Tensor | None) -> Tensor | None:
+    """The keys allowed after an edit where it changed a row, else those before it."""
+    if after is None and before is None:
+        return None
+    everywhere = torch.ones((), dtype=torch.bool, device=changed.device)
+    after, before = (everywhere if each is None else each for each in (after, before))
+    return torch.where(changed, after, before)
 
 
 def _did_not_run(site: str) -> UserError:
