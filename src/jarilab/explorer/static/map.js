@@ -12,7 +12,7 @@ import { differenceNote, differenceOf } from "./compare.js";
 import { drawnSite, isGone, isInForce, linkEdit, toggleEdit, tokenEdit } from "./edits.js";
 import { linesNode } from "./lines.js";
 import { meaningsOf } from "./meaning.js";
-import { trustNode } from "./proof.js";
+import { proofNode } from "./proof.js";
 import { headWeights, isOfTokens, kindsOf, siteHidden, siteTokens, wordsOf } from "./sites.js";
 import { tableNode } from "./table.js";
 import { t } from "./words.js";
@@ -133,12 +133,7 @@ function paneNode(app, pane, lines) {
   figure.append(boardNode(app, pane), pane.proof, ...pane.below);
   return figure;
 }
-/** The proof of the map as it is drawn: of the edited forward, where there are edits. */
-function proofOf(app, { kind, index, site }) {
-  if (kind !== "map" || drawnOf(app) === "rollout") return "";
-  const { trust } = drawnOf(app) === "weights" ? drawnSite(index, site) : site;
-  return trustNode({ ...site, trust }, app.payload.trust_limits);
-}
+const proofOf = (app, pane) => pane.kind === "map" && drawnOf(app) !== "rollout" ? proofNode(app, pane, drawnOf(app) === "weights") : "";
 /** What tells the numbers of a map once more. */
 function numbersBelow(app, pane) {
   return pane.kind === "map" ? [tableNode(app, pane)] : [legendNode(pane.options, t("differenceLegend")), differenceNote(app, pane)];

@@ -1,13 +1,19 @@
 // What proves a map: below each of them, how far what was drawn is from what the model used.
 import { el } from "kit/elements.js";
 import { known, number } from "kit/numbers.js";
+import { drawnSite } from "./edits.js";
 import { t } from "./words.js";
 
 /** Name in the payload, words. */
 const CHECKS = [["row_sum_error", "trustRows"], ["masked_weight", "trustMask"], ["rebuild_error", "trustRebuild"], ["dropout", "trustDropout"]];
 
+/** The proof of a map as it is drawn. isEdited: of the edited forward, where there are edits. */
+export function proofNode(app, { index, site }, isEdited) {
+  const { trust } = isEdited ? drawnSite(index, site) : site;
+  return trustNode({ ...site, trust }, app.payload.trust_limits);
+}
 /** What was checked of a site's maps, and the errors. limits: the largest error of each kind for which a map is verified. */
-export function trustNode(site, limits) {
+function trustNode(site, limits) {
   const items = CHECKS.map(([name, words]) => {
     const value = site.trust?.[name];
     const verdict = verdictOf(value, limits[name]);
