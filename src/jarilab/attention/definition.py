@@ -22,6 +22,7 @@ class AttentionCall:
     score: compares queries and keys, `(B, H, Q, E), (B, H, K, E) -> (B, H, Q, K)`; None for q.k. A module, so that a
         tape can check whether its parameters have changed.
     states: the encoding's states of the keys, each `(B, _, K, _)`.
+    explicit_weights: `(B, H, Q, K)`, for a recorded call whose weights are no softmax of its scores; else None.
     """
 
     q: Float[Tensor, "B H Q E"]
@@ -32,6 +33,7 @@ class AttentionCall:
     dropout: float = 0.0
     score: nn.Module | None = None
     states: tuple[Float[Tensor, "B _ K _"], ...] = ()
+    explicit_weights: Float[Tensor, "B H Q K"] | None = None
 
     @property
     def materialized(self) -> AttentionCall:
@@ -132,6 +134,8 @@ def weights(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
 
     Rows sum to 1. Hidden keys have a weight of exactly 0. Queries without any key have a row of zeros.
     """
+    if call.explicit_weights is not None:
+        return _precise(call.explicit_weights)
     geometry = call.geometry
     scores_BHQK = scores(call)
     if geometry.allowed is not None:

@@ -133,7 +133,9 @@ class HuggingFaceSubject(Subject):
         by_softmax = attentions_in(site for site in tape.sites if not tape.verified(site))
         note = f", {len(by_softmax)} of them by the model's own softmax" if by_softmax else ""
         if tape.missing:
-            note += f" ({len(tape.missing)} more cannot be recorded: {tape.missing[0]})"
+            note += f" ({len(tape.missing)} more cannot be recorded: {next(iter(tape.missing))})"
+        if tape.partial:
+            note += f" (some maps of {next(iter(tape.partial))} cannot be recorded)"
         answer = recording.reading.answer
         return (
             f"{loaded.name}: {loaded.kind}, {len(attentions_in(tape.sites))} attentions{note}; weights times values "
@@ -260,7 +262,7 @@ def _split_calls(tape: Tape) -> Tape:
         is_repeated = len(calls_of_site) > 1
         for number, recorded in enumerate(calls_of_site):
             calls[f"{site}{SEPARATOR}{number}" if is_repeated else site] = [recorded]
-    return Tape(calls, missing=tape.missing)
+    return Tape(calls, missing=tape.missing, partial=tape.partial)
 
 
 def _lengths(tape: Tape) -> dict[str, set[int]]:

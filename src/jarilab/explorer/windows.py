@@ -56,7 +56,9 @@ class Windows:
                     names[shown] = patch_names
         if not counts:
             return Windows(tape, {}, None)
-        return Windows(Tape(calls, missing=tape.missing), names, _note(counts))
+        return Windows(
+            Tape(calls, missing=tape.missing, partial=tape.partial), names, _note(counts)
+        )
 
 
 def attentions_in(sites: Iterable[str]) -> set[str]:

@@ -130,7 +130,7 @@ class ScoreTable:
     """The scores of one call and the keys that each query may attend to, which edits change in place.
 
     scores, allowed: `(B, H, Q, K)`. changed: `(B, H, Q)`, True for rows that an edit changed. queries, keys: their
-    indices in the order of tokens.
+    indices in the order of tokens. row_sums: of weights that do not add up to 1, as with a sink; else None.
     """
 
     site: str
@@ -140,10 +140,16 @@ class ScoreTable:
     queries: Int[Tensor, " Q"]
     keys: Int[Tensor, " K"]
     causal: bool
+    row_sums: Float[Tensor, "B H Q 1"] | None = None
 
     @staticmethod
     def of(site: str, call: AttentionCall) -> ScoreTable:
-        geometry = call.geometry
+        """The table of a call. Raises UserError for weights below 0, which no scores give."""
+        geometry, explicit = call.geometry, call.explicit_weights
+        if explicit is not None and bool((explicit < 0).any()):
+            raise UserError(
+                f"{site} has weights below 0, so it cannot be edited by its scores; edit another site"
+            )
         scores = definition.scores(call)
         # A mask by head is part of the scores.
         allowed = allowed_links(call) & ~scores.isneginf()
@@ -157,6 +163,7 @@ class ScoreTable:
             queries=geometry.q_pos.order,
             keys=geometry.k_pos.order,
             causal=geometry.encoding.site.causal,
+            row_sums=None if explicit is None else explicit.sum(-1, keepdim=True),
         )
 
     def copies(self, count: int) -> list[ScoreTable]:
@@ -165,10 +172,13 @@ class ScoreTable:
             self.scores.chunk(count),
             self.allowed.chunk(count),
             self.changed.chunk(count),
+            [None] * count if self.row_sums is None else self.row_sums.chunk(count),
             strict=True,
         )
-        shared = self.queries, self.keys, self.causal
-        return [ScoreTable(self.site, *part, *shared) for part in parts]
+        return [
+            replace(self, scores=scores, allowed=allowed, changed=changed, row_sums=row_sums)
+            for scores, allowed, changed, row_sums in parts
+        ]
 
     def head(self, head: int | None) -> slice:
         """The rows of a head, or of all heads for None. Raises UserError for an unknown head."""
@@ -184,6 +194,7 @@ class ScoreTable:
         empty_BHQ1 = ~self._has_key()
         hidden = ~self.allowed & ~empty_BHQ1
         weights = self.scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        weights = weights if self.row_sums is None else weights * self.row_sums
         return weights.masked_fill(empty_BHQ1, 0.0)
 
     def output(self, call: AttentionCall, before: Float[Tensor, "B H Q W"]) -> Tensor:

@@ -166,8 +166,8 @@ class TokenOff:
         example = f'TokenOff(("{next(iter(key_counts))}",), None, {key})'
         if tape.missing:
             raise UserError(
-                f"{tape.missing[0]} seems to attend in a way that cannot be recorded (tape.missing), and would "
-                f"still attend to the token; name the sites where it is to be hidden: {example}"
+                f"{next(iter(tape.missing))} seems to attend in a way that cannot be recorded (tape.missing), and "
+                f"would still attend to the token; name the sites where it is to be hidden: {example}"
             )
         fewest, most = min(key_counts.values()), max(key_counts.values())
         if fewest < most:

@@ -32,7 +32,8 @@ from jarilab.inspect.record.edited_output import (
     remember_edit,
 )
 from jarilab.inspect.record.foreign_call import ForeignCall
-from jarilab.inspect.record.function_mode import AttentionMode, ModuleFrame, SiteNames
+from jarilab.inspect.record.function_mode import AttentionMode
+from jarilab.inspect.record.modules import ModuleFrame, SiteNames
 from jarilab.inspect.record.sites import attentions_of
 
 __all__ = [

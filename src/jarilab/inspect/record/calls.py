@@ -45,7 +45,10 @@ def blocks(call: AttentionCall) -> Iterator[tuple[slice, AttentionCall]]:
 
 def select_queries(call: AttentionCall, rows: slice | Int[Tensor, " R"]) -> AttentionCall:
     """The same call with some of its queries."""
-    return replace(call, q=call.q[:, :, rows], geometry=_select_rows(call.geometry, rows))
+    weights = call.explicit_weights
+    weights = None if weights is None else weights[:, :, rows]
+    geometry = _select_rows(call.geometry, rows)
+    return replace(call, q=call.q[:, :, rows], geometry=geometry, explicit_weights=weights)
 
 
 def _select_rows(geometry: Geometry, rows: slice | Int[Tensor, " R"]) -> Geometry:

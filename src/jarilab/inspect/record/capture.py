@@ -29,8 +29,9 @@ from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.record.activations import Activations
 from jarilab.inspect.record.calls import blocks
 from jarilab.inspect.record.foreign_call import ForeignCall
-from jarilab.inspect.record.function_mode import AttentionMode, ModuleFrame, SiteNames
+from jarilab.inspect.record.function_mode import AttentionMode
 from jarilab.inspect.record.generation_steps import merge_steps
+from jarilab.inspect.record.modules import ModuleFrame, SiteNames, layers_without_attention
 from jarilab.inspect.record.recorded_call import RecordedCall, Recorder
 from jarilab.inspect.record.sites import (
     AttentionSite,
@@ -38,8 +39,10 @@ from jarilab.inspect.record.sites import (
     Placed,
     attentions_of,
     foreign_attention,
+    foreign_site,
     site_of,
 )
+from jarilab.inspect.record.tracing import NOTHING, Sources
 from jarilab.inspect.record.trust import Trust, trust_of
 
 Words = Mapping[str, Sequence[int | None]] | Sequence[int | None] | bool | None
@@ -59,7 +62,9 @@ class Tape:
 
     calls: dict[str, list[RecordedCall]] = field(default_factory=dict)
     activations: Activations | None = None
-    missing: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    partial: dict[str, str] = field(default_factory=dict)
+    not_attending: list[str] = field(default_factory=list)
     unmerged: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -73,7 +78,16 @@ class Tape:
     def site(self, name: str) -> AttentionSite:
         """The attention layer: its kind, depth, and sequences. Raises UserError for an unknown site."""
         first = self._calls(name)[0]
+        if isinstance(first.source, ForeignCall):
+            return foreign_site(name, first.placed, first.source, self._reading)
         return site_of(name, first.placed, first.call, first.inputs)
+
+    @property
+    def _reading(self) -> set[Sources]:
+        """The sources of queries that read another sequence, and that no queries of another sequence read."""
+        calls = [first.source for first, *_ in self.calls.values()]
+        facts = [call.facts for call in calls if isinstance(call, ForeignCall) and call.is_cross]
+        return {each.rows for each in facts} - {each.columns or NOTHING for each in facts}
 
     def sites_of(self, kind: Kind) -> list[str]:
         """The names of the sites of one kind, `encoder`, `decoder` or `cross`."""
@@ -330,30 +344,46 @@ def _record_foreign(model: nn.Module, tape: Tape, sites: Collection[str] | None)
 
     with AttentionMode(model, handler) as mode:
         yield
-    tape.missing += mode.missing
-    if tape.missing:
-        warnings.warn(_missing_text(tape.missing), stacklevel=5)  # at the caller's `with`
+    tape.missing |= mode.missing
+    tape.partial |= {
+        names.name_at(path): reason for path, reason in mode.partial.items() if names.name_at(path)
+    }
+    tape.not_attending += layers_without_attention(model, [*names.paths, *mode.missing])
     if not called:
-        raise UserError(
-            f"nothing was recorded: {type(model).__name__} made no attention call that can be recorded inside the "
-            "block. Recorded are scaled_dot_product_attention, and a softmax over keys that is multiplied with values, "
-            "called by the model itself in this thread. Compiled models are not recorded: call the original "
-            "(compiled._orig_mod). Nor are FlexAttention and extensions: load the model with "
-            'attn_implementation="sdpa"'
-        )
+        raise _nothing_recorded(model, mode.missing)
+    for places in (tape.missing, tape.partial):
+        if places:
+            text = _incomplete_text(places, is_partial=places is tape.partial)
+            warnings.warn(text, stacklevel=5)  # at the caller's `with`
     for site in sites or ():
         if site not in called:
             raise unknown("site", site, sorted(called))
 
 
-def _missing_text(missing: Sequence[str]) -> str:
-    shown = ", ".join(missing[:3])
-    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-    return (
-        f"{shown}{more} seem to attend in a way that cannot be recorded, so their maps are not on the tape "
-        "(tape.missing). To be recorded, a model multiplies its weights with values itself, or calls "
-        "scaled_dot_product_attention with four axes"
+def _nothing_recorded(model: nn.Module, missing: Mapping[str, str]) -> UserError:
+    attempts = "; ".join(f"{path or 'the model'}: {reason}" for path, reason in _first(missing))
+    looked = f" What looked like attention: {attempts}." if attempts else ""
+    return UserError(
+        f"nothing was recorded: {type(model).__name__} made no attention call that can be recorded inside the block."
+        f"{looked} Recorded are scaled_dot_product_attention, and weights over keys that are multiplied with values by "
+        "a matrix product, called by the model itself in this thread. Compiled models are not recorded: call the "
+        "original (compiled._orig_mod). Nor are extensions such as flash-attn: choose another attention of the model"
     )
+
+
+def _incomplete_text(places: Mapping[str, str], *, is_partial: bool) -> str:
+    reasons = "; ".join(f"{place}: {reason}" for place, reason in _first(places))
+    more = f"; and {len(places) - 3} more" if len(places) > 3 else ""
+    if is_partial:
+        return f"some maps of these sites are not on the tape (tape.partial): {reasons}{more}"
+    return (
+        "modules seem to attend in a way that cannot be recorded, so their maps are not on the tape (tape.missing): "
+        f"{reasons}{more}"
+    )
+
+
+def _first(places: Mapping[str, str]) -> list[tuple[str, str]]:
+    return list(places.items())[:3]
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import Literal, final
 
 import torch
 
@@ -18,12 +18,76 @@ from jarilab.attention.geometry import Geometry
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.base import Encoding, Site
+from jarilab.inspect.record.tracing import INPUT, NOTHING, PARAMETER, UNKNOWN, Sources, Trace
 from jarilab.positions.coordinates import Positions
+
+CHANNELS = "attends over channels"
+"""The note of an attention whose queries and keys are channels."""
 
 
 @final
 class UnknownEncoding(Encoding):
     """The encoding of a foreign call: already applied to queries, keys and mask."""
+
+
+Relation = Literal["self", "cross", "unknown"]
+"""Whether queries and keys are of one sequence or of two."""
+Placement = Literal["first", "last", "unknown"]
+"""Which tokens of the keys' sequence the queries are, where they are fewer than the keys."""
+
+
+@dataclass(frozen=True)
+class CallFacts:
+    """What an attention call reads, from the tensors that its queries and keys were computed from.
+
+    relation: whether queries and keys are of one sequence. placement: as in `Placement`.
+    rows, columns: the sources of queries and keys; None if those of the keys are not known.
+    note: what is special. folded: the size of an axis that has batch and heads in an unknown order, else 0.
+    """
+
+    relation: Relation
+    placement: Placement
+    rows: Sources = NOTHING
+    columns: Sources | None = None
+    note: str = ""
+    folded: int = 0
+
+    @staticmethod
+    def of(q: Trace, k_sources: Sources | None, grown: bool, queries: int, keys: int) -> CallFacts:
+        """The facts of a call. grown: whether the keys extend those of an earlier forward."""
+        rows = q.sources
+        relation = _relation_of(rows, k_sources)
+        placement: Placement = "unknown"
+        if relation == "self" and queries < keys and (grown or (k_sources or NOTHING) - rows):
+            placement = "last"
+        return CallFacts(relation, placement, rows, k_sources, _note_of(q, relation, k_sources))
+
+
+def _relation_of(rows: Sources, columns: Sources | None) -> Relation:
+    """Whether queries and keys of these sources are of one sequence."""
+    if columns is None or not columns:
+        data = {name for name in rows if not name.startswith(PARAMETER)}
+        return "self" if len(data) == 1 and columns is None else "unknown"
+    if rows == columns:
+        return "self"
+    if rows < columns:
+        # Keys may be longer by a cache or a prefix. Learned queries are another sequence, as in a resampler.
+        return "cross" if all(name.startswith(PARAMETER) for name in rows) else "self"
+    if any(name.startswith(UNKNOWN) for name in rows ^ columns):
+        return "unknown"
+    if columns < rows and all(name.startswith(PARAMETER) for name in rows - columns):
+        return "self"
+    return "cross"
+
+
+def _note_of(q: Trace, relation: Relation, columns: Sources | None) -> str:
+    """What is special about the queries."""
+    inputs = {name for name in q.sources if name.startswith(INPUT)}
+    if relation == "cross" and q.is_learned:
+        return "learned queries"
+    if relation == "self" and columns == q.sources and q.is_learned:
+        return "learned queries"
+    return "joint streams" if relation == "self" and len(inputs) > 1 else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +97,9 @@ class ForeignCall:
     q, k, v: `(B, H, Q, E)`, `(B, G, K, E)`, `(B, G, K, W)`. H is a multiple of G: heads may share keys. E is 0 if the
         model computed its scores itself; `mask` then holds these scores.
     mask: added to the scores, or, if boolean, True where a query may attend; broadcasts to `(B, H, Q, K)`.
-    is_causal: PyTorch's flag: query i attends to keys 0 to i. is_cross: keys are of another sequence.
+    is_causal: PyTorch's flag: query i attends to keys 0 to i. facts: what queries and keys are.
     verified: scores are recomputed from queries and keys; False if the model's own scores are used.
+    weights: `(B, H, Q, K)`, the model's own weights where they are no plain softmax of its scores.
     backward_only: whether queries attend to earlier keys alone; None if the mask decides.
     """
 
@@ -45,10 +110,16 @@ class ForeignCall:
     is_causal: bool
     scale: float
     dropout: float
-    is_cross: bool
+    facts: CallFacts
     verified: bool
     versions: tuple[int, ...] = ()
     backward_only: bool | None = None
+    weights: Tensor | None = None
+
+    @property
+    def is_cross(self) -> bool:
+        """Whether keys are of another sequence than queries."""
+        return self.facts.relation == "cross"
 
     @cached_property
     def as_attention_call(self) -> AttentionCall:
@@ -76,7 +147,9 @@ class ForeignCall:
         )
         encoding = UnknownEncoding(site)
         geometry = Geometry(encoding, q_pos, k_pos, allowed, has_key, bias=bias, additive=None)
-        return AttentionCall(q, k, v, geometry, self.scale, self.dropout)
+        return AttentionCall(
+            q, k, v, geometry, self.scale, self.dropout, explicit_weights=self.weights
+        )
 
     def select_rows(self, rows: slice | Int[Tensor, " R"]) -> ForeignCall:
         """The call of some inputs of the batch. Tensors with one row are shared by all inputs."""
@@ -86,57 +159,88 @@ class ForeignCall:
 
         q, k, v = select(self.q), select(self.k), select(self.v)
         mask = None if self.mask is None else select(self.mask)
-        # A fact of the whole batch: the mask of a row without padding does not show it.
-        backward_only = self.looks_back_only()
-        versions = versions_of(q, k, v, mask)
+        weights = None if self.weights is None else select(self.weights)
         return replace(
-            self, q=q, k=k, v=v, mask=mask, versions=versions, backward_only=backward_only
+            self,
+            q=q,
+            k=k,
+            v=v,
+            mask=mask,
+            weights=weights,
+            versions=versions_of(q, k, v, mask, weights),
+            # A fact of the whole batch: the mask of a row without padding does not show it.
+            backward_only=self.looks_back_only(),
         )
 
     def looks_back_only(self) -> bool:
         """Whether the mask hides all later keys, as a decoder's self-attention does."""
         if self.backward_only is not None:
             return self.backward_only
-        queries, keys = self.q.shape[2], self.k.shape[2]
-        if self.is_cross or queries > keys:
+        if self.facts.relation != "self" or self.q.shape[2] > self.k.shape[2]:
             return False
-        allowed, _ = self.allowed_and_bias()
+        return self._hides_later_keys
+
+    @cached_property
+    def _hides_later_keys(self) -> bool:
+        """Whether the mask hides later keys, if the queries are the last tokens or those of `facts`."""
+        queries, keys = self.q.shape[2], self.k.shape[2]
         if queries == 1 and keys > 1:
-            return True  # a step of generation
+            return self.facts.placement == "last"  # a step of generation
+        allowed, _ = self.allowed_and_bias()
         if allowed is None:
             return False
-        q_pos, k_pos = self._positions()
-        later_QK = k_pos.order > q_pos.order.unsqueeze(-1)
+        start = self._start(assumed="last")
+        order = torch.arange(keys, device=allowed.device)
+        later_QK = order > order[start : start + queries].unsqueeze(-1)
         # Rows that see all keys may be padding, hidden throughout. Keys that no query sees are padding.
         rows = ~allowed.all(-1, keepdim=True)
         attended = later_QK & allowed & rows
         attendable = later_QK & allowed.any(-2, keepdim=True)
         return bool(attendable.any()) and not bool(attended.any())
 
+    @property
+    def placed(self) -> bool:
+        """Whether it is known which tokens the queries are: the positions of queries among the keys."""
+        queries, keys = self.q.shape[2], self.k.shape[2]
+        if self.facts.relation == "unknown" or self.facts.note == CHANNELS:
+            return False
+        if self.facts.relation == "cross" or queries == keys:
+            return True
+        if queries > keys:
+            return False  # the keys were pooled
+        return self.is_causal or self.facts.placement != "unknown" or self._hides_later_keys
+
+    def _start(self, assumed: Placement = "unknown") -> int:
+        """The index of the first query among the keys."""
+        placement = self.facts.placement if self.facts.placement != "unknown" else assumed
+        if self.is_causal or placement == "first":
+            return 0
+        return self.k.shape[2] - self.q.shape[2] if placement == "last" else 0
+
     def check_unchanged(self, site: str) -> None:
         """Raises UserError if the model has written into the recorded tensors since."""
-        if self.versions != versions_of(self.q, self.k, self.v, self.mask):
+        if self.versions != versions_of(self.q, self.k, self.v, self.mask, self.weights):
             raise UserError(
                 f"the model has written over the keys or values of {site} since they were recorded, as a cache of "
                 "fixed size does, so the map would be wrong; read the tape before the next step, or use a growing cache"
             )
 
     def _positions(self) -> tuple[Positions, Positions]:
-        """Positions of queries and keys; queries fewer than their keys are the last of the sequence."""
+        """Positions of queries and keys. Where `placed` is false, those of the queries are only counted."""
         queries, keys, device = self.q.shape[2], self.k.shape[2], self.q.device
-        if self.is_cross or queries > keys:  # fewer keys than queries: the keys were pooled
+        if self.facts.relation != "self" or queries > keys:
             q_pos = Positions.sequence(queries, frame="target", device=device)
             return q_pos, Positions.sequence(keys, frame="source", device=device)
         k_pos = Positions.sequence(keys, device=device)
         if queries == keys:
             return k_pos, k_pos
-        start = 0 if self.is_causal else keys - queries
+        start = self._start(assumed="last" if self._hides_later_keys else "unknown")
         return k_pos.slice(start, start + queries), k_pos
 
     def allowed_and_bias(self) -> tuple[Tensor | None, Tensor | None]:
         """The mask as booleans `(B or 1, 1, Q or 1, K)` and as a bias `(B or 1, H, Q, K)`."""
         allowed, bias = None, None
-        mask = self.mask
+        mask = self.mask if self.weights is None else self.weights.clamp_min(0).log()
         if mask is not None and mask.dtype is torch.bool:
             allowed = mask
         elif mask is not None:

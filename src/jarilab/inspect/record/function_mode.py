@@ -5,19 +5,15 @@ model needs no eager attention, and functions that were imported by name are see
 
 - `scaled_dot_product_attention`, also inside `multi_head_attention_forward`. These are verified: weights are recomputed
   from queries and keys.
-- A softmax over keys whose result is multiplied with values. These are not verified: scores are the model's own.
-
-Compiled graphs, extensions and FlexAttention are not reported.
+- Weights over keys that are multiplied with values: a softmax, or another function of the scores. These are not
+  verified: the weights are the model's own.
 """
 
 from __future__ import annotations
 
-import re
-import threading
 import types
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,161 +22,32 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.record.foreign_call import ForeignCall, versions_of
-from jarilab.inspect.record.sites import foreign_site_names
-
-# The modules that run -----------------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class ModuleFrame:
-    """A running module, with what its linear maps read and what its submodules returned."""
-
-    path: str
-    module: nn.Module
-    batch: int
-    inputs: list[Tensor] = field(default_factory=list)
-    outputs: list[Tensor] = field(default_factory=list)
-
-    def reads_two_sequences(self) -> bool:
-        """Whether queries and keys are projected from different sequences."""
-        computed = {_storage(tensor) for tensor in self.outputs}
-        sources = {_storage(tensor) for tensor in self.inputs} - computed
-        if len(sources) < 2:
-            return False
-        first, *others = [tensor for tensor in self.inputs if _storage(tensor) in sources]
-        # Equal tensors are one sequence that was computed twice.
-        return not all(
-            first.device == other.device and torch.equal(first, other) for other in others
-        )
-
-    def has_groups_as_queries(self, q: Tensor, k: Tensor) -> bool:
-        """Whether heads that share keys lie along the axis of queries, as transformers does for one query."""
-        group_size = getattr(self.module, "num_key_value_groups", 1)
-        heads = getattr(getattr(self.module, "config", None), "num_attention_heads", None)
-        return group_size > 1 and q.shape[2] == group_size and q.shape[1] * group_size == heads
-
-
-class ModuleStack:
-    """The modules of a model that are running, outermost first; kept up to date by forward hooks."""
-
-    def __init__(self, model: nn.Module):
-        self._model = model
-        self._frames: list[ModuleFrame] = []
-        self._hooks = ExitStack()
-        self._thread = threading.get_ident()
-
-    def attach(self) -> None:
-        """Register the hooks."""
-        for path, module in self._model.named_modules():
-            before = module.register_forward_pre_hook(self._enter(path), with_kwargs=True)
-            after = module.register_forward_hook(self._leave, always_call=True)
-            self._hooks.callback(before.remove)
-            self._hooks.callback(after.remove)
-
-    def detach(self) -> None:
-        """Remove the hooks."""
-        self._hooks.close()
-
-    def __bool__(self) -> bool:
-        return bool(self._frames)
-
-    @property
-    def innermost(self) -> ModuleFrame:
-        return self._frames[-1]
-
-    def reads_two_sequences(self) -> bool:
-        """As `ModuleFrame.reads_two_sequences`, of the innermost module with linear maps."""
-        frame = next((frame for frame in reversed(self._frames) if frame.inputs), None)
-        return frame is not None and frame.reads_two_sequences()
-
-    def _enter(self, path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if threading.get_ident() != self._thread:
-                return  # a mode is active in one thread, a hook in all
-            tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-            if tensors and self._frames and _is_linear(module) and not _is_value_projection(path):
-                self._frames[-1].inputs.append(tensors[0])
-            batch = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
-            self._frames.append(ModuleFrame(path, module, batch))
-
-        return hook
-
-    def _leave(self, module: nn.Module, args: object, output: object) -> None:
-        if self._frames and self._frames[-1].module is module:
-            self._frames.pop()
-        if self._frames and isinstance(output, Tensor):
-            self._frames[-1].outputs.append(output)
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-_VALUE_PROJECTION = re.compile(r"(^|_)w?v(alues?)?(_|$)", re.IGNORECASE)
-
-
-def _is_value_projection(path: str) -> bool:
-    """Whether the name is that of a projection to values."""
-    # Models often add positions to the input of queries and keys alone. That is no second sequence.
-    return _VALUE_PROJECTION.search(path.rpartition(".")[2]) is not None
-
-
-def _is_linear(module: nn.Module) -> bool:
-    """Whether a module multiplies by a matrix, whatever its class is called."""
-    weight = getattr(module, "weight", None)
-    return isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(module, nn.Embedding)
-
-
-class SiteNames:
-    """Names the sites of a model by the modules that attend."""
-
-    def __init__(self, model: nn.Module):
-        self._model = model
-        self._names: dict[str, str] = {}
-
-    def name_of(self, frame: ModuleFrame, call: ForeignCall) -> str:
-        """The site of a call; the first call of a class of modules names all modules of this class."""
-        if frame.path not in self._names:
-            names = foreign_site_names(
-                self._model, frame.module, call.looks_back_only(), call.is_cross
-            )
-            clash = not set(self._names.values()).isdisjoint(names.values())
-            new = {path: path if clash else name for path, name in names.items()}
-            self._names = {**new, **self._names}
-        return self._names[frame.path]
-
-
-# The functions that they call ---------------------------------------------------------------------------------------
+from jarilab.inspect.record.axes import HeadAxes, product_of
+from jarilab.inspect.record.edited_output import edit_of, remember_edit
+from jarilab.inspect.record.foreign_call import CHANNELS, CallFacts, ForeignCall, versions_of
+from jarilab.inspect.record.layout import FEATURES
+from jarilab.inspect.record.modules import ModuleFrame, ModuleStack
+from jarilab.inspect.record.tracing import PRODUCTS, Trace, Tracer, Weights, is_nonlinear
 
 CallHandler = Callable[[ModuleFrame, ForeignCall, Tensor], Tensor]
 """Takes the running module, a call and its output `(B, H, Q, W)`; returns the output that the model continues with."""
 
-MAX_PENDING_SOFTMAXES = 8
-"""Results of softmaxes, and copies of them, that are remembered until they are multiplied with values."""
 SOFTMAX = {functional.softmax, torch.softmax, Tensor.softmax}
-PRODUCTS = {torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__}
 DROPOUT = {functional.dropout, torch.dropout}
-KEEPS_WEIGHTS = DROPOUT | {
-    Tensor.to,
-    Tensor.type_as,
-    Tensor.view,
-    Tensor.reshape,
-    Tensor.contiguous,
-    Tensor.float,
-    Tensor.half,
-    Tensor.bfloat16,
-}
-"""Functions after which the result of a softmax still counts as attention weights."""
 
 
 @dataclass(eq=False)
-class _Softmax:
-    """A softmax that may be an attention's. versions: of its weights and scores when it was computed."""
+class _Event:
+    """Something that looks like an attention: the module, why it was not recorded, and whether it was."""
 
-    scores: Tensor
-    versions: tuple[int, ...]
-    dropout: float = 0.0
+    path: str
+    reason: str
+    recorded: bool = False
+
+
+NOT_MULTIPLIED = (
+    "its weights are not multiplied with values by a matrix product that can be followed"
+)
 
 
 class AttentionMode(TorchFunctionMode):
@@ -189,10 +56,10 @@ class AttentionMode(TorchFunctionMode):
     def __init__(self, model: nn.Module, handler: CallHandler):
         super().__init__()
         self._handler = handler
-        self._stack = ModuleStack(model)
-        self._softmaxes: dict[int, tuple[Tensor, _Softmax]] = {}
-        self._suspects: dict[str, None] = {}
-        self._reported: set[str] = set()
+        self._tracer = Tracer(model)
+        self._stack = ModuleStack(model, self._tracer)
+        self._events: list[_Event] = []
+        self._heads_of_module: int | None = None  # inside multi_head_attention_forward
 
     def __enter__(self) -> AttentionMode:
         self._stack.attach()
@@ -204,12 +71,26 @@ class AttentionMode(TorchFunctionMode):
             super().__exit__(*error)
         finally:
             self._stack.detach()
-            self._softmaxes.clear()
 
     @property
-    def missing(self) -> list[str]:
-        """Paths of modules that seem to attend, and of which no call was reported."""
-        return [path for path in self._suspects if path not in self._reported]
+    def missing(self) -> dict[str, str]:
+        """Paths of modules that seem to attend and of which nothing was reported, each with the reason."""
+        recorded = {event.path for event in self._events if event.recorded}
+        return {
+            event.path: event.reason
+            for event in self._events
+            if not event.recorded and event.path not in recorded
+        }
+
+    @property
+    def partial(self) -> dict[str, str]:
+        """Paths of modules of which some calls were reported and others not, each with the reason."""
+        recorded = {event.path for event in self._events if event.recorded}
+        return {
+            event.path: event.reason
+            for event in self._events
+            if not event.recorded and event.path in recorded
+        }
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -220,23 +101,37 @@ class AttentionMode(TorchFunctionMode):
         if func is functional.multi_head_attention_forward:
             return self._on_multi_head_attention(*args, **kwargs)
         result = func(*args, **kwargs)
-        if self._softmaxes and (func in PRODUCTS or func is torch.einsum):
-            operands = args[1:] if func is torch.einsum else args
-            return self._on_product(result, *operands)
-        if func in SOFTMAX and self._stack:
+        self._tracer.follow(func, args, kwargs, result)
+        if not self._stack or not isinstance(result, Tensor):
+            return result
+        name = getattr(func, "__name__", "")
+        if name in PRODUCTS:
+            return self._on_product(func, args, kwargs, result)
+        if func in SOFTMAX:
             self._on_softmax(result, *args, **kwargs)
-        elif self._softmaxes and func in KEEPS_WEIGHTS and args and id(args[0]) in self._softmaxes:
-            self._follow_weights(func, result, args, kwargs)
+        elif is_nonlinear(name):
+            self._on_nonlinear(result)
+        elif func in DROPOUT:
+            self._on_dropout(result, *args, **kwargs)
         return result
 
-    def _report(self, call: ForeignCall, output: Tensor, output_BHQW: Tensor) -> Tensor:
+    def _report(self, call: ForeignCall, output: Tensor, axes: HeadAxes, event: int) -> Tensor:
         """Pass the call to the handler; returns the output that the model continues with."""
-        self._reported.add(self._stack.innermost.path)
-        handled_BHQW = self._handler(self._stack.innermost, call, output_BHQW)
-        return output if handled_BHQW is output_BHQW else handled_BHQW.reshape(output.shape)
+        self._events[event].recorded = True
+        output_BHQW = axes.with_heads(output)
+        handled_BHQW = self._handler(self._stack.innermost, call, output_BHQW.detach())
+        if handled_BHQW is output_BHQW or handled_BHQW.data_ptr() == output_BHQW.data_ptr():
+            return output
+        changed = axes.restored(handled_BHQW, output)
+        edit = edit_of(handled_BHQW)
+        if edit is not None:
+            remember_edit(changed, edit)
+        self._tracer.set(changed, self._tracer.of(output))
+        return changed
 
-    def _suspect_module(self) -> None:
-        self._suspects[self._stack.innermost.path] = None
+    def _new_event(self, reason: str) -> int:
+        self._events.append(_Event(self._stack.innermost.path, reason))
+        return len(self._events) - 1
 
     # Fused attention
 
@@ -244,13 +139,13 @@ class AttentionMode(TorchFunctionMode):
         self, query: Tensor, key: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
         """PyTorch's own multi-head attention, run so that this mode sees the functions inside it."""
-        if self._stack:
-            self._stack.innermost.inputs += [query, key]
+        self._heads_of_module = kwargs.get("num_heads", args[2] if len(args) > 2 else None)
         # PyTorch deactivates a mode inside its own handler.
         TorchFunctionMode.__enter__(self)
         try:
             return _multi_head_attention_forward(query, key, *args, **kwargs)
         finally:
+            self._heads_of_module = None
             TorchFunctionMode.__exit__(self, None, None, None)
 
     def _on_fused_attention(
@@ -268,14 +163,27 @@ class AttentionMode(TorchFunctionMode):
         output = functional.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, **options
         )
-        if query.ndim not in (3, 4):
-            self._suspect_module()
+        event = self._new_event("queries, keys and values have fewer than three axes")
+        q_trace, k_trace = self._tracer.of(query), self._tracer.of(key)
+        output_trace = Trace(
+            q_trace.sources, q_trace.layout.like(output.shape), self._tracer.forward, q_trace.grown
+        )
+        self._tracer.set(output, output_trace)
+        if query.ndim < 3:
             return output
-        q, k, v = (_with_heads(_as_computed(tensor)) for tensor in (query, key, value))
-        mask = None if attn_mask is None else _with_heads(attn_mask.detach(), query.ndim == 3)
-        output_BHQW = _with_heads(output)
+        axes = HeadAxes.of(query.shape[:-2], q_trace.layout.factors()[:-2], self._heads_of_module)
+        k_axes = axes
+        if key.shape[:-2] != query.shape[:-2]:
+            k_axes = HeadAxes.of(key.shape[:-2], k_trace.layout.factors()[:-2], None)
+        q = axes.with_heads(_as_computed(query))
+        k, v = (k_axes.with_heads(_as_computed(tensor)) for tensor in (key, value))
+        mask = None
+        if attn_mask is not None:
+            mask = axes.mask_with_heads(attn_mask.detach())
+        facts = self._facts(q_trace, k_trace.sources, k_trace.grown, q, k, axes)
         if self._stack.innermost.has_groups_as_queries(q, k):
-            q, output_BHQW = (tensor.flatten(1, 2).unsqueeze(2) for tensor in (q, output_BHQW))
+            axes = axes.with_groups_as_queries()
+            q = q.flatten(1, 2).unsqueeze(2)
             if mask is not None and mask.shape[1] > 1:
                 mask = mask.flatten(1, 2).unsqueeze(2)
         call = ForeignCall(
@@ -286,85 +194,108 @@ class AttentionMode(TorchFunctionMode):
             is_causal,
             scale=query.shape[-1] ** -0.5 if scale is None else scale,
             dropout=dropout_p,
-            is_cross=self._stack.reads_two_sequences(),
+            facts=facts,
             verified=True,
-            versions=versions_of(q, k, v, mask),
+            versions=versions_of(q, k, v, mask, None),
         )
-        return self._report(call, output, output_BHQW)
+        return self._report(call, output, axes, event)
 
-    # Softmax and product
+    def _facts(
+        self,
+        q: Trace,
+        k_sources: frozenset[str] | None,
+        grown: bool,
+        q_BHQE: Tensor,
+        k_BHKE: Tensor,
+        axes: HeadAxes,
+    ) -> CallFacts:
+        facts = CallFacts.of(q, k_sources, grown, q_BHQE.shape[2], k_BHKE.shape[2])
+        factors = q.layout.factors()
+        note = facts.note
+        if len(factors) > 1 and any(label == FEATURES for _, label in factors[-2]):
+            note = CHANNELS
+        elif facts.relation == "self" and q_BHQE.shape[2] > k_BHKE.shape[2]:
+            note = "pooled keys"
+        return replace(facts, note=note, folded=axes.folded)
+
+    # Weights and their product with values
 
     def _on_softmax(self, weights: Tensor, scores: Tensor, *args: Any, **kwargs: Any) -> None:
+        trace = self._tracer.of(weights)
         axis = kwargs.get("dim", args[0] if args else None)
-        if axis in (-1, scores.ndim - 1) and scores.ndim in (3, 4):
-            self._remember(weights, scores.detach())
-        if scores.ndim >= 4:  # with three axes it may be a router's or a generator's
-            self._suspect_module()
+        is_last = axis in (-1, scores.ndim - 1)
+        earlier = trace.weights
+        if earlier is None:
+            if not is_last or not 3 <= scores.ndim <= 6:
+                return
+            # With three axes it may be a router's or a generator's: then it counts once it is multiplied.
+            event = self._new_event(NOT_MULTIPLIED) if scores.ndim > 3 else -1
+            made = Weights(None, scores.ndim - 1, event=event)
+        else:
+            event = earlier.event if earlier.event >= 0 else self._new_event(NOT_MULTIPLIED)
+            made = replace(earlier, event=event)
+        is_of_keys = is_last and made.key_axis == weights.ndim - 1
+        made = replace(
+            made,
+            normalized=True,
+            scores=scores.detach() if is_of_keys else None,
+            versions=versions_of(weights, scores),
+        )
+        self._tracer.set(weights, replace(trace, weights=made))
 
-    def _remember(self, weights: Tensor, scores: Tensor, dropout: float = 0.0) -> None:
-        softmax = _Softmax(scores, versions_of(weights, scores), dropout)
-        self._softmaxes[id(weights)] = weights, softmax
-        if len(self._softmaxes) > MAX_PENDING_SOFTMAXES:
-            del self._softmaxes[next(iter(self._softmaxes))]
-
-    def _is_overwritten(self, weights: Tensor, softmax: _Softmax) -> bool:
-        """Whether weights or scores were changed in place since the softmax."""
-        if softmax.versions == versions_of(weights, softmax.scores):
-            return False
-        self._suspect_module()
-        return True
-
-    def _follow_weights(self, func: Any, result: Tensor, args: Any, kwargs: Any) -> None:
-        _, softmax = self._softmaxes[id(args[0])]
-        if result is not args[0] and self._is_overwritten(args[0], softmax):
+    def _on_nonlinear(self, weights: Tensor) -> None:
+        trace = self._tracer.of(weights)
+        made = trace.weights
+        if made is None or made.normalized or made.columns is None or weights.ndim < 3:
             return
-        dropout = softmax.dropout
-        if func in DROPOUT:
-            rate = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-            training = kwargs.get("training", args[2] if len(args) > 2 else True)
-            dropout = rate if training else 0.0
-        self._remember(result, softmax.scores, dropout)
+        event = self._new_event(NOT_MULTIPLIED) if weights.ndim > 3 else -1
+        made = replace(made, normalized=True, event=event)
+        self._tracer.set(weights, replace(trace, weights=made))
 
-    def _on_product(self, output: Tensor, *operands: Any) -> Tensor:
-        if len(operands) != 2 or id(operands[0]) not in self._softmaxes or not self._stack:
-            return output
-        weights, values = operands
-        softmax = self._softmaxes[id(weights)][1]
-        # Forget this softmax, and keep others of the module whose product may still come.
-        self._softmaxes = {
-            key: pending
-            for key, pending in self._softmaxes.items()
-            if pending[1].scores is not softmax.scores
-        }
-        if self._is_overwritten(weights, softmax):
-            return output
-        is_weighted_sum = output.shape == (*weights.shape[:-1], values.shape[-1])
-        if not is_weighted_sum or values.shape[:-1] != (*weights.shape[:-2], weights.shape[-1]):
-            return output
-        batch = self._stack.innermost.batch
+    def _on_dropout(self, result: Tensor, weights: Tensor, *args: Any, **kwargs: Any) -> None:
+        trace = self._tracer.of(result)
+        rate = kwargs.get("p", args[0] if args else 0.5)
+        training = kwargs.get("training", args[1] if len(args) > 1 else True)
+        if trace.weights is None or not training or not rate:
+            return
+        changed = replace(trace.weights, before_dropout=weights.detach(), dropout=rate)
+        self._tracer.set(result, replace(trace, weights=changed))
 
-        def with_heads(tensor: Tensor) -> Tensor:
-            if tensor.ndim == 4:
-                return tensor
-            return tensor.unflatten(0, (batch, -1)) if len(tensor) % batch == 0 else tensor[None]
-
-        scores_BHQK = with_heads(softmax.scores.reshape(weights.shape))
-        v, output_BHQW = with_heads(values.detach()), with_heads(output)
-        q = scores_BHQK.new_zeros(*scores_BHQK.shape[:3], 0)
-        k = v[..., :0]
+    def _on_product(
+        self, func: Callable[..., Any], args: Any, kwargs: Any, output: Tensor
+    ) -> Tensor:
+        product = product_of(func, args, kwargs, self._tracer)
+        if product is None:
+            return output
+        made = product.trace.weights
+        assert made is not None
+        event = made.event if made.event >= 0 else self._new_event(NOT_MULTIPLIED)
+        axes = product.axes
+        weights, v = (axes.with_heads(each.detach()) for each in (product.weights, product.values))
+        is_softmax = (
+            product.is_plain
+            and made.scores is not None
+            and made.versions == versions_of(product.operand, made.scores)
+        )
+        scores = None
+        if is_softmax and made.scores is not None:
+            scores = axes.with_heads(made.scores.reshape(product.weights.shape))
+        q, k = weights.new_zeros(*weights.shape[:3], 0), v[..., :0]
+        explicit = weights if scores is None else None
         call = ForeignCall(
             q,
             k,
             v,
-            scores_BHQK,
+            scores,
             is_causal=False,
             scale=1.0,
-            dropout=softmax.dropout,
-            is_cross=self._stack.reads_two_sequences(),
+            dropout=made.dropout,
+            facts=self._facts(product.trace, made.columns, product.grown, weights, v, axes),
             verified=False,
-            versions=versions_of(q, k, v, scores_BHQK),
+            versions=versions_of(q, k, v, scores, explicit),
+            weights=explicit,
         )
-        return self._report(call, output, output_BHQW)
+        return self._report(call, output, product.output_axes, event)
 
 
 def _without_dispatch(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -384,11 +315,3 @@ def _as_computed(tensor: Tensor) -> Tensor:
     if torch.is_autocast_enabled(device):
         return tensor.detach().to(torch.get_autocast_dtype(device))
     return tensor.detach()
-
-
-def _with_heads(tensor: Tensor, add_heads: bool = True) -> Tensor:
-    """With four axes: adds the axis of heads, or leading axes of size 1."""
-    if tensor.ndim == 3 and add_heads:
-        return tensor.unsqueeze(1)
-    absent = 4 - tensor.ndim
-    return tensor[(None,) * absent] if absent else tensor

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch.nn import functional
 
+from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
@@ -301,6 +302,13 @@ def _mismatch(
 def _merge_sources(steps: Sequence[_Step], keys: _Keys) -> ForeignCall:
     q = torch.cat([step.source.q for step in steps], 2)
     mask = _merge_masks(steps, keys)
+    weights = None
+    if any(step.source.weights is not None for step in steps):
+        rows = [
+            keys.pad(definition.weights(step.recorded.call), first, 0.0)
+            for step, first in zip(steps, keys.first, strict=True)
+        ]
+        weights = torch.cat(rows, 2)
     first = steps[0].source
     return replace(
         first,
@@ -310,7 +318,8 @@ def _merge_sources(steps: Sequence[_Step], keys: _Keys) -> ForeignCall:
         mask=mask,
         is_causal=False,
         verified=all(step.source.verified for step in steps),
-        versions=versions_of(q, keys.k, keys.v, mask),
+        weights=weights,
+        versions=versions_of(q, keys.k, keys.v, mask, weights),
         # Padded rows attend to all keys of their step and to no later ones, so the mask cannot tell.
         backward_only=not first.is_cross,
     )

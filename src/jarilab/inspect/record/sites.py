@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import nn
@@ -12,17 +13,20 @@ from jarilab.attention.module import Attention, AttentionKernel
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.calls import allowed_links
+from jarilab.inspect.record.foreign_call import ForeignCall, Relation
+from jarilab.inspect.record.tracing import Sources
 
 Inputs = tuple[Tensor, Tensor]
 """What queries and what keys of a multi-head attention are projected from."""
 
-Kind = Literal["encoder", "decoder", "cross"]
+Kind = Literal["encoder", "decoder", "cross", "unknown"]
 Sequences = Literal["source", "target"]
 
 SEQUENCES: dict[Kind, tuple[Sequences, Sequences]] = {
     "encoder": ("source", "source"),
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
+    "unknown": ("target", "source"),
 }
 """The sequences of queries and keys, by kind."""
 
@@ -31,9 +35,12 @@ SEQUENCES: dict[Kind, tuple[Sequences, Sequences]] = {
 class AttentionSite:
     """An attention layer of a recorded model: its kind, its depth, and the sequences of queries and keys.
 
-    name: for example `decoder.1.cross`. kind: `encoder` attends to the whole sequence, `decoder` to what was written
-    before, `cross` to another sequence. layer: index in its stack, from 0. queries, keys: `source`, the sequence that
-    is read, or `target`, the one that is written.
+    name: for example `decoder.1.cross`. kind: `encoder` attends within the sequence that is read, `decoder` within the
+    one that is written, `cross` to another sequence; `unknown` if the recorder could not follow the tensors.
+    layer: index in its stack, from 0. queries, keys: `source`, the sequence that is read, or `target`, the one that is
+    written. path: of the module that attends. relation: whether queries and keys are of one sequence.
+    causal: whether the mask hides all later keys; None if positions are not known. placed: whether the positions of
+    queries and keys are known. note: what is special, such as `learned queries` or `pooled keys`; empty otherwise.
     """
 
     # `jarilab.encodings.base.Site` is what an encoding is built for. This one is read from recorded calls, never from
@@ -44,6 +51,16 @@ class AttentionSite:
     layer: int
     queries: str
     keys: str
+    path: str = field(default="", compare=False)
+    relation: Relation = field(default="self", compare=False)
+    causal: bool | None = field(default=None, compare=False)
+    placed: bool = field(default=True, compare=False)
+    note: str = field(default="", compare=False)
+
+    @property
+    def short(self) -> str:
+        """The layer as papers write it: `L3`; head 1 of it is `L3H1`."""
+        return f"L{self.layer}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +144,37 @@ def site_of(name: str, placed: Placed, call: AttentionCall, inputs: Inputs | Non
     elif _is_decoder(call, placed.owner):
         kind = "decoder"
     queries, keys = SEQUENCES[kind]
-    return AttentionSite(name, kind, placed.layer, queries, keys)
+    relation: Relation = "cross" if kind == "cross" else "self"
+    causal = kind == "decoder" and _hides_later_keys(call)
+    return AttentionSite(
+        name, kind, placed.layer, queries, keys, placed.path, relation=relation, causal=causal
+    )
+
+
+def foreign_site(
+    name: str, placed: Placed, call: ForeignCall, reading: Collection[Sources]
+) -> AttentionSite:
+    """The site of a call of another library. reading: sources of queries that read another sequence."""
+    facts = call.facts
+    causal = call.looks_back_only()
+    kind: Kind = "encoder"
+    if facts.relation != "self":
+        kind = facts.relation
+    elif causal or facts.rows in reading:
+        kind = "decoder"
+    queries, keys = SEQUENCES[kind]
+    return AttentionSite(
+        name,
+        kind,
+        placed.layer,
+        queries,
+        keys,
+        placed.path,
+        facts.relation,
+        causal if call.placed else None,
+        call.placed,
+        facts.note,
+    )
 
 
 def _is_cross(call: AttentionCall, inputs: Inputs | None) -> bool:
@@ -149,6 +196,11 @@ def _is_decoder(call: AttentionCall, owner: nn.Module) -> bool:
     is_built_causal = isinstance(owner, Attention) and owner.site.causal
     if geometry.encoding.site.causal or is_built_causal or geometry.causal:
         return True
+    return _hides_later_keys(call)
+
+
+def _hides_later_keys(call: AttentionCall) -> bool:
+    geometry = call.geometry
     allowed_QK = allowed_links(call)
     later_QK = geometry.k_pos.order > geometry.q_pos.order.unsqueeze(-1)
     # Keys that no query attends to are padding.
@@ -171,34 +223,36 @@ CROSS = ("cross", "encdec", "encoder_attn", "encoder_attention", "multihead_attn
 STACKS = ("encoder", "decoder")
 
 
-def foreign_site_names(
-    model: nn.Module, module: nn.Module, backward_only: bool, is_cross: bool
-) -> dict[str, str]:
-    """The sites of all modules of the same class, by path: `encoder.3`, `decoder.3.self`, `decoder.3.cross`.
+def foreign_site_numbers(model: nn.Module, module: nn.Module) -> tuple[int, bool] | None:
+    """How many numbers of their paths, and whether their other words, tell modules of the same class apart.
 
-    backward_only, is_cross: how `module` attends; they decide the kind of stacks whose names do not say it.
+    None if these do not suffice: their sites are then named by the whole path.
     """
     paths = [path for path, other in model.named_modules() if type(other) is type(module)]
-    kind = "decoder" if backward_only or is_cross else "encoder"
-    path_of_module = next(path for path, other in model.named_modules() if other is module)
-    cross_paths = {path_of_module} if is_cross else set()
-    # Where two names would be equal, they keep more of their paths.
     for numbers, context in ((1, False), (9, False), (9, True)):
-        names = {
-            path: _foreign_name(path, kind, path in cross_paths, numbers, context=context)
-            for path in paths
-        }
-        if len(set(names.values())) == len(names):
-            return names
-    return {path: path for path in paths}
+        names = {foreign_site_name(path, None, False, numbers, context=context) for path in paths}
+        if len(names) == len(paths):
+            return numbers, context
+    return None
 
 
-def _foreign_name(path: str, kind: str, is_cross: bool, numbers: int, *, context: bool) -> str:
-    """numbers: how many numbers of the path are used. context: whether its other words are used."""
+def foreign_site_name(
+    path: str, is_decoder: bool | None, is_cross: bool, numbers: int, *, context: bool
+) -> str:
+    """The site of a module: `encoder.3`, `decoder.3.self`, `decoder.3.cross`.
+
+    is_decoder: whether it is causal or reads another sequence; None before it has run. It decides the stack where the
+        path names none or both. numbers: how many numbers of the path are used. context: whether its other words are.
+    """
     words = path.split(".")
-    if not any(word.isdecimal() or _stack_of(word) for word in words):
+    stacks = {stack for word in words if (stack := _stack_of(word))}
+    if not stacks and not any(word.isdecimal() for word in words):
         return path or "attention"  # in no stack: pools an image, or is the whole model
-    stack = next((stack for word in reversed(words) if (stack := _stack_of(word))), kind)
+    if len(stacks) == 1:
+        (stack,) = stacks
+    else:
+        # `decoder.bert.encoder.layer.0`: a decoder that was built from an encoder.
+        stack = "decoder" if is_decoder or (is_decoder is None and stacks) else "encoder"
     layers = [word for word in words if word.isdecimal()][:numbers]
     is_cross = is_cross or any(part in words[-1].lower() for part in CROSS)
     suffix = ["self"] if stack == "decoder" else []

@@ -74,7 +74,10 @@ def trust_of(site: str, recorded: RecordedCall) -> Iterator[Trust]:
             error_BHQW = (error_BHQW - rounding_BHQW).clamp_min(0.0)
             rounding = largest(rounding_BHQW) / size
         yield Trust(
-            row_sum_error=_row_sum_error(weights_BHQK, allowed),
+            # The model's own rows may have any sum, as with a sink.
+            row_sum_error=0.0
+            if block.explicit_weights is not None
+            else _row_sum_error(weights_BHQK, allowed),
             masked_weight=0.0
             if allowed is None
             else largest(weights_BHQK.masked_fill(allowed, 0.0)),

@@ -82,7 +82,7 @@ def test_wrong_maps_in_half_precision_do_not_hold(dtype, change):
     (site,) = tape.sites
     recorded = tape.recorded(site)
     wrong = replace(recorded.source, **change(recorded.source))
-    wrong = replace(wrong, versions=versions_of(wrong.q, wrong.k, wrong.v, wrong.mask))
+    wrong = replace(wrong, versions=versions_of(wrong.q, wrong.k, wrong.v, wrong.mask, wrong.weights))
     trust = Tape({site: [replace(recorded, source=wrong)]}).trust(site)
     assert trust.rebuild_error > 0.02
     assert not trust.holds

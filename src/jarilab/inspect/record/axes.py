@@ -1,0 +1,231 @@
+"""Batch and heads of recorded tensors, and which product of two tensors multiplies attention weights with values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from jarilab.core.shapes import Float, Tensor
+from jarilab.inspect.record.layout import FEATURES, HEADS, UNCLEAR, Factor
+from jarilab.inspect.record.tracing import Trace, Tracer
+
+Arrange = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class HeadAxes:
+    """How the axes before the last two become `(B, H)`.
+
+    parts: the sizes into which these axes split. order: first the parts of the batch, then those of the heads.
+    batch, heads: their sizes. folded: the size of an axis that has both in an unknown order; it is then kept as heads
+    of one input. arrange: applied to outputs before. then: applied to results after.
+    """
+
+    shape: tuple[int, ...]
+    parts: tuple[int, ...]
+    order: tuple[int, ...]
+    batch: int
+    heads: int
+    folded: int = 0
+    arrange: Arrange | None = None
+    then: Arrange | None = None
+
+    @staticmethod
+    def of(
+        shape: Sequence[int], factors: Sequence[Sequence[Factor]], heads: int | None = None
+    ) -> HeadAxes:
+        """The axes of `shape`, split and merged as `factors` say. heads: their number, if the caller said it."""
+        shape = tuple(shape)
+        size = math.prod(shape)
+        if heads and len(shape) == 1 and size % heads == 0:
+            return HeadAxes(shape, (size // heads, heads), (0, 1), size // heads, heads)
+        parts = [(part, label, axis) for axis, each in enumerate(factors) for part, label in each]
+        is_head = [_is_head(parts, index) for index in range(len(parts))]
+        labels = {label for _, label, _ in parts}
+        if not any(is_head) or UNCLEAR in labels or math.prod(part for part, *_ in parts) != size:
+            return HeadAxes._by_convention(shape, known=not labels & {UNCLEAR, FEATURES})
+        order = [i for i, head in enumerate(is_head) if not head]
+        batch = math.prod(parts[i][0] for i in order)
+        order += [i for i, head in enumerate(is_head) if head]
+        sizes = tuple(part for part, *_ in parts)
+        return HeadAxes(shape, sizes, tuple(order), batch, size // batch)
+
+    @staticmethod
+    def _by_convention(shape: tuple[int, ...], *, known: bool) -> HeadAxes:
+        """Two axes are batch and heads, as for PyTorch; one is the batch, unless it may have heads as well."""
+        size = math.prod(shape)
+        if len(shape) == 2:
+            return HeadAxes(shape, shape, (0, 1), *shape)
+        if len(shape) < 2 and known:
+            return HeadAxes(shape, shape, tuple(range(len(shape))), size, 1)
+        return HeadAxes(shape, shape, tuple(range(len(shape))), 1, size, folded=size)
+
+    def with_heads(self, tensor: Tensor) -> Float[Tensor, "B H X Y"]:
+        """The tensor with the axes `(B, H)` before its last two."""
+        tensor = tensor if self.arrange is None else self.arrange(tensor)
+        last = tuple(tensor.shape[-2:])
+        if self.order != tuple(range(len(self.order))):
+            moved = (*self.order, len(self.parts), len(self.parts) + 1)
+            tensor = tensor.reshape(*self.parts, *last).permute(moved)
+        result = tensor.reshape(self.batch, self.heads, *last)
+        return result if self.then is None else self.then(result)
+
+    def mask_with_heads(self, mask: Tensor) -> Tensor:
+        """A mask that broadcasts to these axes, in the form that broadcasts to `(B, H, Q, K)`."""
+        is_plain = self.shape == (self.batch, self.heads) and self.order == (0, 1)
+        if mask.ndim == 2 or is_plain:
+            return mask[(None,) * (4 - mask.ndim)]
+        return self.with_heads(mask.expand(*self.shape, *mask.shape[-2:]))
+
+    def restored(self, tensor: Tensor, like: Tensor) -> Tensor:
+        """The tensor `(B, H, X, Y)` in the axes of `like`, from which `with_heads` would make it."""
+        if (
+            self.arrange is None
+            and self.then is None
+            and self.order == tuple(range(len(self.order)))
+        ):
+            return tensor.reshape(like.shape)
+        index = torch.arange(like.numel(), device=like.device).view(like.shape)
+        result = torch.empty_like(like).flatten()
+        result[self.with_heads(index).flatten()] = tensor.flatten().to(like.dtype)
+        return result.view(like.shape)
+
+    def with_groups_as_queries(self) -> HeadAxes:
+        """The axes of a call whose queries are the heads that share keys."""
+        return replace(self, then=lambda tensor: tensor.flatten(1, 2).unsqueeze(2))
+
+
+def _is_head(parts: Sequence[tuple[int, str, int]], index: int) -> bool:
+    """Whether a part is of heads: one that is labelled, or that repeats the heads before it in its axis."""
+    _, label, axis = parts[index]
+    if label == HEADS:
+        return True
+    before = [part for part in parts[:index] if part[2] == axis]
+    return bool(before) and not label and before[-1][1] == HEADS
+
+
+# Products -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """Attention weights and the values that they were multiplied with.
+
+    weights: `(*batch, Q, K)`, before dropout. values: `(*batch, K, W)`. operand: the weights as they were multiplied.
+    trace: of the weights. grown: whether the values extend those of an earlier forward. axes: of weights and values.
+    arrange: brings the output into `(*batch, Q, W)`.
+    """
+
+    weights: Tensor
+    values: Tensor
+    operand: Tensor
+    trace: Trace
+    grown: bool
+    axes: HeadAxes
+    is_plain: bool
+    arrange: Arrange | None
+
+    @property
+    def output_axes(self) -> HeadAxes:
+        """The axes of the output."""
+        return replace(self.axes, arrange=self.arrange)
+
+
+def product_of(func: Callable[..., Any], args: Any, kwargs: Any, tracer: Tracer) -> Product | None:
+    """The attention weights and values of a matrix product; None for any other product."""
+    operands = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    if func is torch.einsum:
+        operands = list(args[1:]) if len(args) > 2 else list(args[1])
+    if len(operands) != 2:
+        return None
+    left, right = operands
+    if func is torch.einsum:
+        return _of_einsum(args[0], left, right, tracer)
+    for weights, values, is_first in ((left, right, True), (right, left, False)):
+        trace = tracer.of(weights)
+        made = trace.weights
+        axis = weights.ndim - (1 if is_first else 2)
+        if made is None or not made.normalized or made.key_axis != axis:
+            continue
+        if weights.ndim < 2 or values.ndim < 2:
+            return None
+        grown = tracer.of(values).grown
+        before = weights if made.before_dropout is None else made.before_dropout
+        factors = trace.layout.factors()[:-2]
+        arrange: Arrange | None = None
+        if not is_first:
+            before, values, arrange = before.mT, values.mT, _transposed
+        batch = torch.broadcast_shapes(before.shape[:-2], values.shape[:-2])
+        if len(batch) != before.ndim - 2:
+            return None
+        before = before.expand(*batch, *before.shape[-2:])
+        values = values.expand(*batch, *values.shape[-2:])
+        axes = HeadAxes.of(batch, factors)
+        return Product(before, values, weights, trace, grown, axes, is_first, arrange)
+    return None
+
+
+def _transposed(tensor: Tensor) -> Tensor:
+    return tensor.mT
+
+
+def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Product | None:
+    if not isinstance(equation, str) or "." in equation or "->" not in equation:
+        return None
+    terms, _, out = equation.replace(" ", "").partition("->")
+    of_left, _, of_right = terms.partition(",")
+    for weights, letters, values, of_values in (
+        (left, of_left, right, of_right),
+        (right, of_right, left, of_left),
+    ):
+        trace = tracer.of(weights)
+        made = trace.weights
+        if made is None or not made.normalized:
+            continue
+        key = letters[made.key_axis]
+        batch = [each for each in letters if each in of_values and each in out]
+        queries = [each for each in letters if each not in of_values and each in out]
+        width = [each for each in of_values if each not in letters and each in out]
+        is_weighted_sum = key in of_values and key not in out and bool(queries)
+        if not is_weighted_sum or len(batch) + len(queries) + 1 != len(letters):
+            continue
+        if len(batch) + len(width) + 1 != len(of_values):
+            continue
+        before = weights if made.before_dropout is None else made.before_dropout
+        ordered = _arranged(letters, batch, queries, [key])
+        all_factors = trace.layout.factors()
+        axes = HeadAxes.of(
+            [weights.shape[letters.index(each)] for each in batch],
+            [all_factors[letters.index(each)] for each in batch],
+        )
+        is_plain = letters == "".join((*batch, *queries, key)) and len(queries) == 1
+        return Product(
+            ordered(before),
+            _arranged(of_values, batch, [key], width)(values),
+            weights,
+            trace,
+            tracer.of(values).grown,
+            axes,
+            is_plain,
+            _arranged(out, batch, queries, width),
+        )
+    return None
+
+
+def _arranged(
+    letters: str, batch: Sequence[str], rows: Sequence[str], columns: Sequence[str]
+) -> Arrange:
+    """A function that orders axes, and merges those of rows and those of columns."""
+    order = [letters.index(each) for each in (*batch, *rows, *columns)]
+
+    def arrange(tensor: Tensor) -> Tensor:
+        tensor = tensor.permute(order)
+        first, second = len(batch), len(batch) + len(rows)
+        rows_size = math.prod(tensor.shape[first:second])
+        return tensor.reshape(*tensor.shape[:first], rows_size, math.prod(tensor.shape[second:]))
+
+    return arrange

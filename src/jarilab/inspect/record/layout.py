@@ -1,0 +1,255 @@
+"""How the axes of a tensor were split and merged, so that batch and heads are known when they share an axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jarilab.core.shapes import Tensor
+
+Factor = tuple[int, str]
+"""The size of a part of an axis, and its label: `heads`, `features`, `unclear` or nothing."""
+HEADS, FEATURES, UNCLEAR = "heads", "features", "unclear"
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The shape of a tensor, and the step that made it from another layout.
+
+    Without a parent the last axis has features and the others are single axes.
+    """
+
+    shape: tuple[int, ...]
+    step: str = ""
+    argument: Any = None
+    parent: Layout | None = None
+
+    # Steps
+
+    def like(self, shape: Sequence[int]) -> Layout:
+        """The layout of a result whose axes are those of this tensor, some with other sizes."""
+        shape = tuple(shape)
+        if shape == self.shape:
+            return self
+        if len(shape) != len(self.shape):
+            return Layout(shape)
+        # A chain of such steps, as in a growing cache, is kept short.
+        parent = self.parent if self.step == "like" and self.parent is not None else self
+        return Layout(shape, "like", None, parent)
+
+    def product(self, shape: Sequence[int]) -> Layout:
+        """The layout of a matrix product whose left operand has this layout."""
+        shape = tuple(shape)
+        same = len(shape) == len(self.shape)
+        return Layout(shape, "product", None, self) if same else Layout(shape)
+
+    @staticmethod
+    def gather(shape: tuple[int, ...], origins: Sequence[tuple[Layout, int]]) -> Layout:
+        """The layout of a result of which each axis is one of another layout."""
+        return Layout(shape, "gather", tuple(origins))
+
+    def after(
+        self,
+        kind: str,
+        func: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        tensor: Tensor,
+        output: Tensor,
+    ) -> Layout:
+        """The layout of a function's result, where `tensor` has this layout."""
+        shape = tuple(output.shape)
+        name = func.__name__
+        if kind == "fresh":
+            return Layout(shape)
+        order = _order_of(name, args, kwargs, tensor.ndim)
+        if order is not None:
+            return Layout(shape, "permute", order, self)
+        if name in _PIECES:
+            axis = _argument(args, kwargs, 2, "dim", 0)
+            if axis in (-1, tensor.ndim - 1):
+                return Layout(shape, "piece", None, self)
+        if kind == "join" and shape and isinstance(args[0], tuple | list):
+            axis = _argument(args, kwargs, 1, "dim", 0)
+            pieces = len(args[0])
+            if axis == 0 and self.step == "piece" and pieces > 1:
+                return Layout(shape, "stack", pieces, self)
+        if shape == self.shape:
+            return self
+        if name in _INDEXING and len(shape) < len(self.shape):
+            removed = _removed_axis(name, args, kwargs, self.shape, shape)
+            return Layout(shape) if removed is None else Layout(shape, "remove", removed, self)
+        if name in _RESHAPES and math.prod(shape) == math.prod(self.shape):
+            return Layout(shape, "reshape", None, self)
+        return self.like(shape)
+
+    # Results
+
+    def factors(self) -> list[list[Factor]]:
+        """The parts of each axis, outermost first."""
+        if self.step == "gather":
+            return [layout.factors()[axis] for layout, axis in self.argument]
+        if self.parent is None:
+            last = len(self.shape) - 1
+            return [[(n, FEATURES if i == last else "")] for i, n in enumerate(self.shape)]
+        factors = self.parent.factors()
+        if self.step == "permute":
+            return [factors[axis] for axis in self.argument]
+        if self.step == "remove":
+            return [each for axis, each in enumerate(factors) if axis not in self.argument]
+        if self.step == "stack":
+            return [[(self.argument, HEADS), *factors[0]], *factors[1:]]
+        if self.step == "reshape":
+            return _regroup(factors, self.shape)
+        if self.step == "product":
+            return [*factors[:-1], [(self.shape[-1], "")]]
+        return [
+            parts
+            if size == before
+            else [
+                (
+                    size,
+                    FEATURES
+                    if self.step == "piece" and parts[-1:] and parts[-1][1] == FEATURES
+                    else "",
+                )
+            ]
+            for parts, size, before in zip(factors, self.shape, self.parent.shape, strict=True)
+        ]
+
+    @staticmethod
+    def moved_axis(
+        axis: int,
+        func: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        before: Sequence[int],
+        after: Sequence[int],
+    ) -> int | None:
+        """Where a function moves an axis of its argument; None if the result has no such axis."""
+        name = func.__name__
+        order = _order_of(name, args, kwargs, len(before))
+        if order is not None:
+            return order.index(axis)
+        if len(before) == len(after) and name not in _RESHAPES:
+            # Keys may be cut or added; a reduction leaves one of them.
+            return None if after[axis] == 1 < before[axis] else axis
+        tail = math.prod(before[axis + 1 :])
+        for index, size in enumerate(after):
+            if size == before[axis] and math.prod(after[index + 1 :]) == tail:
+                return index if math.prod(after) == math.prod(before) else None
+        return None
+
+
+_RESHAPES = {
+    "view",
+    "reshape",
+    "flatten",
+    "unflatten",
+    "view_as",
+    "reshape_as",
+    "_unsafe_view",
+    "unsqueeze",
+    "squeeze",
+    "ravel",
+}
+_INDEXING = {"__getitem__", "select", "unbind", "squeeze"}
+_PIECES = {"chunk", "split", "tensor_split", "split_with_sizes"}
+
+
+def _argument(args: Any, kwargs: Any, index: int, name: str, default: int) -> int:
+    value = kwargs.get(name, args[index] if len(args) > index else default)
+    return value if isinstance(value, int) else default
+
+
+def _order_of(name: str, args: Any, kwargs: Any, ndim: int) -> list[int] | None:
+    """The order of axes that a permutation gives; None for other functions."""
+    order = list(range(ndim))
+    if name in ("transpose", "swapaxes", "swapdims", "transpose_"):
+        first = _argument(args, kwargs, 1, "dim0", kwargs.get("axis0", 0))
+        second = _argument(args, kwargs, 2, "dim1", kwargs.get("axis1", 1))
+        order[first], order[second] = order[second], order[first]
+        return order
+    if name in ("permute", "permute_"):
+        dims = kwargs.get("dims", args[1] if len(args) == 2 else args[1:])
+        dims = (dims,) if isinstance(dims, int) else tuple(dims)
+        return [dim % ndim for dim in dims] if len(dims) == ndim else None
+    if name == "movedim" or name == "moveaxis":
+        source, target = args[1], args[2]
+        if isinstance(source, int) and isinstance(target, int):
+            moved = order.pop(source % ndim)
+            order.insert(target % ndim, moved)
+            return order
+    if name == "t" and ndim == 2:
+        return [1, 0]
+    return None
+
+
+def _removed_axis(
+    name: str, args: Any, kwargs: Any, before: Sequence[int], after: Sequence[int]
+) -> tuple[int, ...] | None:
+    """The axes that indexing removed."""
+    if name == "squeeze":
+        return None
+    if name in ("select", "unbind"):
+        position = 1
+        return (_argument(args, kwargs, position, "dim", 0) % len(before),)
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    if any(not isinstance(each, int | slice) and each is not Ellipsis for each in index):
+        return None
+    removed, axis = [], 0
+    for each in index:
+        if each is Ellipsis:
+            axis += len(before) - (len(index) - 1)
+            continue
+        if isinstance(each, int):
+            removed.append(axis)
+        axis += 1
+    return tuple(removed) if len(before) - len(removed) == len(after) else None
+
+
+def _regroup(factors: list[list[Factor]], shape: Sequence[int]) -> list[list[Factor]]:
+    """The parts of each axis after a reshape."""
+    if 0 in shape:
+        return [[(size, UNCLEAR)] for size in shape]
+    queue = [factor for axis in factors for factor in axis if factor[0] != 1]
+    groups: list[list[Factor]] = []
+    for size in shape:
+        group: list[Factor] = []
+        needed = size
+        while needed > 1 and queue:
+            part, label = queue[0]
+            if needed % part == 0:
+                group.append(queue.pop(0))
+                needed //= part
+            elif part % needed == 0:
+                # Features are split into heads and their width. An axis of tokens that is split while it is merged
+                # with the batch has blocks or heads: which is not known.
+                outer = HEADS if label == FEATURES else UNCLEAR if group and not label else label
+                group.append((needed, outer))
+                queue[0] = part // needed, label
+                needed = 1
+            else:
+                group.append((needed, UNCLEAR))
+                return [*groups, group, *([(n, UNCLEAR)] for n in shape[len(groups) + 1 :])]
+        groups.append(group)
+    return groups
+
+
+def batch_and_heads(parts: Sequence[Factor]) -> tuple[int, int, bool] | None:
+    """Batch size, number of heads, and whether heads are outermost, of an axis that has both; None if not known."""
+    labels = [label for _, label in parts]
+    if UNCLEAR in labels or FEATURES in labels:
+        return None
+    sizes = [size for size, _ in parts]
+    if HEADS not in labels:
+        return math.prod(sizes), 1, False
+    first = labels.index(HEADS)
+    if first:
+        return math.prod(sizes[:first]), math.prod(sizes[first:]), False
+    count = next((i for i, label in enumerate(labels) if label != HEADS), len(labels))
+    if HEADS in labels[count:]:
+        return None
+    return math.prod(sizes[count:]), math.prod(sizes[:count]), True

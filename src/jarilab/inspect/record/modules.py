@@ -1,0 +1,143 @@
+"""The modules of a model that are running, and the names of its attention layers."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+from jarilab.core.shapes import Tensor
+from jarilab.inspect.record.foreign_call import ForeignCall
+from jarilab.inspect.record.sites import foreign_site_name, foreign_site_numbers
+from jarilab.inspect.record.tracing import Trace, Tracer, tensors_of
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleFrame:
+    """A running module. inputs: the traces of the tensors that it was called with."""
+
+    path: str
+    module: nn.Module
+    inputs: tuple[Trace, ...]
+
+    def has_groups_as_queries(self, q: Tensor, k: Tensor) -> bool:
+        """Whether heads that share keys lie along the axis of queries, as transformers does for one query."""
+        group_size = getattr(self.module, "num_key_value_groups", 1)
+        heads = getattr(getattr(self.module, "config", None), "num_attention_heads", None)
+        return group_size > 1 and q.shape[2] == group_size and q.shape[1] * group_size == heads
+
+
+class ModuleStack:
+    """The modules of a model that are running, outermost first; kept up to date by forward hooks."""
+
+    def __init__(self, model: nn.Module, tracer: Tracer):
+        self._model, self._tracer = model, tracer
+        self._frames: list[ModuleFrame] = []
+        self._hooks = ExitStack()
+        self._thread = threading.get_ident()
+
+    def attach(self) -> None:
+        """Register the hooks."""
+        for path, module in self._model.named_modules():
+            before = module.register_forward_pre_hook(self._enter(path), with_kwargs=True)
+            after = module.register_forward_hook(self._leave, always_call=True)
+            self._hooks.callback(before.remove)
+            self._hooks.callback(after.remove)
+
+    def detach(self) -> None:
+        """Remove the hooks."""
+        self._hooks.close()
+
+    def __bool__(self) -> bool:
+        return bool(self._frames)
+
+    @property
+    def innermost(self) -> ModuleFrame:
+        return self._frames[-1]
+
+    def _enter(self, path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if threading.get_ident() != self._thread:
+                return  # a mode is active in one thread, a hook in all
+            values = (*args, *kwargs.values())
+            if not self._frames:
+                names = (*_argument_names(type(module))[: len(args)], *kwargs)
+                self._tracer.start_forward(path, names, values)
+            inputs = tuple(self._tracer.of(tensor) for tensor in tensors_of(values))
+            self._frames.append(ModuleFrame(path, module, inputs))
+
+        return hook
+
+    def _leave(self, module: nn.Module, args: object, output: object) -> None:
+        if not self._frames or self._frames[-1].module is not module:
+            return
+        frame = self._frames.pop()
+        # What a module computes by functions that the mode does not see comes from its inputs.
+        for tensor in tensors_of((output,)):
+            if not self._tracer.knows(tensor) and frame.inputs:
+                self._tracer.set_from(tensor, frame.inputs)
+
+
+@cache
+def _argument_names(module: type[nn.Module]) -> tuple[str, ...]:
+    """Names of the positional arguments of a module's forward, numbered where it has none."""
+    parameters = list(inspect.signature(module.forward).parameters.values())[1:]
+    positional = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
+    return (*positional, *(f"argument {index}" for index in range(len(positional), 32)))
+
+
+class SiteNames:
+    """Names the sites of a model by the modules that attend."""
+
+    def __init__(self, model: nn.Module):
+        self._model = model
+        self._names: dict[str, str] = {}
+        self._numbers: dict[type, tuple[int, bool] | None] = {}
+
+    def name_of(self, frame: ModuleFrame, call: ForeignCall) -> str:
+        """The site of a call, named at the first call of its module."""
+        if frame.path not in self._names:
+            kind = type(frame.module)
+            if kind not in self._numbers:
+                self._numbers[kind] = foreign_site_numbers(self._model, frame.module)
+            self._names[frame.path] = self._new_name(frame.path, call, self._numbers[kind])
+        return self._names[frame.path]
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of the modules that attended."""
+        return list(self._names)
+
+    def name_at(self, path: str) -> str:
+        """The site of the module at `path`; empty if none was recorded there."""
+        return self._names.get(path, "")
+
+    def _new_name(self, path: str, call: ForeignCall, numbers: tuple[int, bool] | None) -> str:
+        is_decoder = call.looks_back_only() or call.is_cross
+        for count, context in (numbers, (9, True)) if numbers else ():
+            name = foreign_site_name(path, is_decoder, call.is_cross, count, context=context)
+            if name not in self._names.values():
+                return name
+        return path
+
+
+def layers_without_attention(model: nn.Module, attending: Sequence[str]) -> list[str]:
+    """Paths of layers in which no module attends, in lists of layers of which others do."""
+
+    def attends(path: str) -> bool:
+        return any(each == path or each.startswith(f"{path}.") for each in attending)
+
+    outermost: list[str] = []
+    layers = []
+    for path, module in model.named_modules():
+        is_within = any(path.startswith(f"{above}.") for above in outermost)
+        if isinstance(module, nn.ModuleList) and not is_within and attends(path):
+            outermost.append(path)
+            layers += [f"{path}.{name}" for name, _ in module.named_children()]
+    return [layer for layer in layers if not attends(layer)]

@@ -1,0 +1,385 @@
+"""Follows tensors through a forward: which inputs they come from, and how their axes were split and merged.
+
+The function mode calls `Tracer.follow` after each function that the model calls. From the traces of queries and keys
+follows whether an attention reads one sequence or two, and which axes are the batch and the heads.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from jarilab.core.shapes import Tensor
+from jarilab.inspect.record.layout import Layout
+
+Sources = frozenset[str]
+"""Names of the inputs and parameters that a tensor was computed from. Empty for constants."""
+
+INPUT, PARAMETER, UNKNOWN = "input ", "parameter ", "unknown "
+NOTHING: Sources = frozenset()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Weights:
+    """Attention weights, or scores on their way to become weights.
+
+    columns: the sources of the keys; None if they are not known. key_axis: the axis of keys.
+    scores: what the softmax read, with the versions of weights and scores at that time; None for other functions.
+    normalized: whether a softmax or another non-negative function was applied.
+    event: the number of the event of `AttentionMode` that they belong to; -1 before any.
+    before_dropout: the weights before an active dropout, None without one. dropout: its rate.
+    """
+
+    columns: Sources | None
+    key_axis: int
+    scores: Tensor | None = None
+    versions: tuple[int, ...] = ()
+    normalized: bool = False
+    event: int = -1
+    before_dropout: Tensor | None = None
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Trace:
+    """Where a tensor comes from. The rows of an attention's output come from its queries alone.
+
+    grown: whether a tensor of an earlier forward was extended, as a cache of keys is. forward: when it was computed.
+    weights: for attention scores and weights.
+    """
+
+    sources: Sources
+    layout: Layout
+    forward: int
+    grown: bool = False
+    weights: Weights | None = None
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether it depends on parameters only."""
+        return bool(self.sources) and all(name.startswith(PARAMETER) for name in self.sources)
+
+
+class Tracer:
+    """The traces of the tensors of one model."""
+
+    def __init__(self, model: nn.Module):
+        self.forward = 0
+        self._names = {id(each): name for name, each in model.named_parameters()}
+        self._buffers = {id(each) for each in model.buffers()}
+        self._traces: dict[int, tuple[weakref.ref[Tensor], Trace]] = {}
+        self._unknown = 0
+
+    def start_forward(self, path: str, names: Iterable[str], values: Iterable[Any]) -> None:
+        """Name the tensors that the outermost module is called with."""
+        self.forward += 1
+        for name, value in zip(names, values, strict=False):
+            for suffix, tensor in _tensors_within(value):
+                trace = self._known(tensor)
+                # Token IDs that a generation makes from constants or from logits are an input of their own.
+                if trace is None or not trace.sources or not tensor.is_floating_point():
+                    of_module = f"{path}." if path else ""
+                    sources = frozenset((f"{INPUT}{of_module}{name}{suffix}",))
+                    self.set(tensor, Trace(sources, _layout(tensor), self.forward))
+
+    def of(self, tensor: Tensor) -> Trace:
+        """The trace of a tensor; one that was never seen before is a source of its own."""
+        trace = self._known(tensor)
+        if trace is not None:
+            return trace
+        if isinstance(tensor, nn.Parameter) or id(tensor) in self._names:
+            sources = frozenset((PARAMETER + self._names.get(id(tensor), str(id(tensor))),))
+            return Trace(sources, _layout(tensor), self.forward)
+        if id(tensor) in self._buffers:
+            return Trace(NOTHING, _layout(tensor), 0)
+        self._unknown += 1
+        trace = Trace(frozenset((f"{UNKNOWN}{self._unknown}",)), _layout(tensor), 0)
+        self.set(tensor, trace)
+        return trace
+
+    def set(self, tensor: Tensor, trace: Trace) -> None:
+        """Remember the trace of a tensor as long as it lives."""
+        key = id(tensor)
+        # When the tensor is freed, `pop(key, reference)` drops the trace, and with it the scores that it holds.
+        self._traces[key] = weakref.ref(tensor, partial(self._traces.pop, key)), trace
+
+    def set_from(self, tensor: Tensor, inputs: Sequence[Trace]) -> None:
+        """Trace a tensor to the inputs that it was computed from by functions that were not followed."""
+        sources = _union([trace.sources for trace in inputs])
+        grown = any(trace.grown for trace in inputs)
+        self.set(tensor, Trace(sources, _layout(tensor), self.forward, grown))
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether the tensor was computed by a function that was followed."""
+        return self._known(tensor) is not None
+
+    def _known(self, tensor: Tensor) -> Trace | None:
+        entry = self._traces.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    # Functions
+
+    def follow(self, func: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
+        """Trace the result of a function."""
+        kind = _kind_of(getattr(func, "__name__", ""))
+        if isinstance(result, Tensor):
+            outputs = [result]
+        elif kind == "write" and args and isinstance(args[0], Tensor):
+            outputs = [args[0]]
+        elif isinstance(result, tuple | list):
+            outputs = [each for each in result if isinstance(each, Tensor)]
+        else:
+            return
+        if not outputs:
+            return
+        if kind == "constant":
+            traces = []
+        else:
+            values = (*args, *kwargs.values()) if kwargs else args
+            traces = [(tensor, self.of(tensor)) for tensor in tensors_of(values)]
+        for output in outputs:
+            if not traces:
+                self.set(output, Trace(NOTHING, _layout(output), self.forward))
+            elif kind == "product":
+                self.set(output, self._product(func, args, kwargs, traces, output))
+            else:
+                trace = self._computed(kind, func, args, kwargs, traces, output)
+                self.set(output, trace)
+                base = output._base if kind == "write" else None
+                if base is not None and base is not output:
+                    # `empty[..., :n].copy_(k)` writes into `empty`.
+                    sources = trace.sources | self.of(base).sources
+                    self.set(base, Trace(sources, _layout(base), self.forward, trace.grown))
+
+    def _computed(
+        self,
+        kind: str,
+        func: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        traces: list[tuple[Tensor, Trace]],
+        output: Tensor,
+    ) -> Trace:
+        joins = kind in ("join", "write")
+        sources = _union([trace.sources for _, trace in self._data_of(traces)], joins=joins)
+        grown = any(trace.grown for _, trace in traces)
+        if joins:
+            earlier = any(trace.forward < self.forward and trace.sources for _, trace in traces)
+            grown = grown or earlier
+        first, first_trace = traces[0]
+        for tensor, trace in traces:
+            if tensor.shape == output.shape:
+                first, first_trace = tensor, trace
+                break
+        layout = first_trace.layout.after(kind, func, args, kwargs, first, output)
+        weights = _followed(kind, func, args, kwargs, traces, output)
+        if weights is not None:
+            # Masks and biases that are added to scores are no queries.
+            of_scores = [trace.sources for _, trace in traces if trace.weights is not None]
+            sources = _union(of_scores)
+        return Trace(sources, layout, self.forward, grown, weights)
+
+    def _data_of(self, traces: list[tuple[Tensor, Trace]]) -> list[tuple[Tensor, Trace]]:
+        """Arguments without the parameters of a layer: those that stand beside computed data."""
+        data = [(tensor, trace) for tensor, trace in traces if id(tensor) not in self._names]
+        return data if any(trace.sources for _, trace in data) else traces
+
+    def _product(
+        self,
+        func: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        traces: list[tuple[Tensor, Trace]],
+        output: Tensor,
+    ) -> Trace:
+        """The trace of a matrix product: a projection, scores, or weights times values."""
+        (_, a), (_, b) = traces[-2:] if len(traces) > 1 else (traces[0], traces[0])
+        for one, other in ((a, b), (b, a)):
+            if one.weights is not None and one.weights.normalized:
+                return Trace(one.sources, _layout(output), self.forward, one.grown)
+            if one.is_learned and not other.is_learned:
+                return Trace(
+                    other.sources, other.layout.like(output.shape), self.forward, other.grown
+                )
+        columns, rows = b, a
+        axis = output.ndim - 1
+        if func is torch.einsum and isinstance(args[0], str):
+            terms, _, out = args[0].replace(" ", "").partition("->")
+            of_left, _, of_right = terms.partition(",")
+            if not out or "." in terms:
+                return Trace(_union([a.sources, b.sources]), _layout(output), self.forward)
+            # The keys are the last axis of the scores that only one operand has.
+            single = [letter for letter in out if (letter in of_left) != (letter in of_right)]
+            if not single:
+                return Trace(_union([a.sources, b.sources]), _layout(output), self.forward)
+            axis = out.index(single[-1])
+            rows, columns = (b, a) if single[-1] in of_left else (a, b)
+            layout = _einsum_layout(out, (of_left, a), (of_right, b), output)
+        else:
+            layout = a.layout.product(output.shape)
+        weights = Weights(columns.sources, axis)
+        return Trace(rows.sources, layout, self.forward, rows.grown, weights)
+
+
+def _einsum_layout(
+    out: str, left: tuple[str, Trace], right: tuple[str, Trace], output: Tensor
+) -> Layout:
+    """The layout of an einsum's output: each axis as in the first operand that has it."""
+    origins = []
+    for letter in out:
+        letters, trace = left if letter in left[0] else right
+        origins.append((trace.layout, letters.index(letter)))
+    return Layout.gather(tuple(output.shape), origins)
+
+
+def _layout(tensor: Tensor) -> Layout:
+    return Layout(tuple(tensor.shape))
+
+
+def _union(all_sources: list[Sources], *, joins: bool = False) -> Sources:
+    """Sources of a result. Parameters that are only added or multiplied to other tensors do not count."""
+    if not joins:
+        from_data = [
+            sources
+            for sources in all_sources
+            if any(not name.startswith(PARAMETER) for name in sources)
+        ]
+        all_sources = from_data or all_sources
+    return frozenset().union(*all_sources)
+
+
+def _tensors_within(value: Any) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of an argument, one level of nesting deep, each with the suffix of its name."""
+    if isinstance(value, Tensor):
+        yield "", value
+    elif isinstance(value, tuple | list):
+        for index, each in enumerate(value):
+            if isinstance(each, Tensor):
+                yield f"[{index}]", each
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if isinstance(each, Tensor):
+                yield f"[{key}]", each
+
+
+def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors of some arguments, one level of nesting deep."""
+    for value in values:
+        for _, tensor in _tensors_within(value):
+            yield tensor
+
+
+# Kinds of functions --------------------------------------------------------------------------------------------------
+
+_CONSTANT = re.compile(
+    r"new_.*|.*_like|eq|ne|lt|le|gt|ge|__(eq|ne|lt|le|gt|ge)__|is(nan|inf|finite|in)|logical_.*|arg(max|min|sort)|"
+    r"bucketize|searchsorted|one_hot|size|dim|numel"
+)
+_FRESH = re.compile(r"linear|conv\w*d|embedding|addmm|lstm|gru|rnn_\w+|bilinear")
+_JOIN = re.compile(
+    r"cat|concat|concatenate|stack|[hvd]stack|(index_copy|scatter|masked_scatter|index_put|slice_scatter)"
+)
+_WRITE = re.compile(r"__setitem__|(index_copy|scatter|masked_scatter|index_put|index_fill)_|copy_")
+PRODUCTS = ("matmul", "bmm", "mm", "baddbmm", "einsum", "__matmul__", "__rmatmul__")
+KEEPS_WEIGHTS = {
+    "to",
+    "type_as",
+    "view",
+    "reshape",
+    "contiguous",
+    "clone",
+    "float",
+    "half",
+    "bfloat16",
+    "dropout",
+    "detach",
+}
+"""Functions after which weights are still the softmax of their scores."""
+_NONLINEAR = re.compile(
+    r"softmax|sigmoid|exp2?|relu\d?|softplus|square|pow|__pow__|clamp(_min)?|threshold|elu"
+)
+
+
+@cache
+def _kind_of(name: str) -> str:
+    """`constant`, `fresh`, `join`, `write`, `product` or `other`."""
+    for kind, pattern in (
+        ("constant", _CONSTANT),
+        ("fresh", _FRESH),
+        ("join", _JOIN),
+        ("write", _WRITE),
+    ):
+        if pattern.fullmatch(name):
+            return kind
+    return "product" if name in PRODUCTS else "other"
+
+
+@cache
+def is_nonlinear(name: str) -> bool:
+    """Whether a function of this name may turn scores into weights."""
+    return _NONLINEAR.fullmatch(name.removesuffix("_")) is not None
+
+
+# Weights ------------------------------------------------------------------------------------------------------------
+
+
+def _followed(
+    kind: str,
+    func: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    traces: list[tuple[Tensor, Trace]],
+    output: Tensor,
+) -> Weights | None:
+    """The weights that a function passes on: its result is attention weights if an argument was."""
+    for tensor, trace in traces:
+        weights = trace.weights
+        if weights is None:
+            continue
+        axis = Layout.moved_axis(weights.key_axis, func, args, kwargs, tensor.shape, output.shape)
+        if axis is None:
+            continue
+        if (
+            kind == "fresh"
+            and weights.key_axis == tensor.ndim - 1
+            and not _is_over_heads(func, output, tensor)
+        ):
+            continue
+        others = [each.weights for _, each in traces if each.weights is not None]
+        columns = weights.columns
+        if columns is not None and len(others) > 1:
+            columns = _union([each.columns for each in others if each.columns is not None])
+        name = func.__name__
+        keeps_scores = weights.scores is not None and name in KEEPS_WEIGHTS
+        before = weights.before_dropout
+        if before is not None:
+            before = _replayed(func, args, kwargs, tensor, before, output)
+        scores = weights.scores if keeps_scores else None
+        return replace(
+            weights, columns=columns, key_axis=axis, scores=scores, before_dropout=before
+        )
+    return None
+
+
+def _is_over_heads(func: Callable[..., Any], output: Tensor, tensor: Tensor) -> bool:
+    """Whether a convolution mixes the heads of a map and leaves its rows and columns."""
+    return "conv" in func.__name__ and output.shape[2:] == tensor.shape[2:]
+
+
+@torch.no_grad()
+def _replayed(
+    func: Callable[..., Any], args: Any, kwargs: Any, tensor: Tensor, before: Tensor, output: Tensor
+) -> Tensor | None:
+    """The result that the function has for the weights before dropout."""
+    changed = [before if value is tensor else value for value in args]
+    if kwargs.get("out") is not None or func.__name__.endswith("_"):
+        changed = [value.clone() if value is before else value for value in changed]
+    result = func(*changed, **kwargs)
+    return result if isinstance(result, Tensor) and result.shape == output.shape else None
