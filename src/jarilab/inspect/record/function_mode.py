@@ -164,41 +164,39 @@ class AttentionMode(TorchFunctionMode):
             query, key, value, attn_mask, dropout_p, is_causal, **options
         )
         event = self._new_event("queries, keys and values have fewer than three axes")
-        q_trace, k_trace = self._tracer.of(query), self._tracer.of(key)
-        output_trace = Trace(
-            q_trace.sources, q_trace.layout.like(output.shape), self._tracer.forward, q_trace.grown
-        )
-        self._tracer.set(output, output_trace)
+        trace = self._tracer.of(query)
+        layout = trace.layout.like(output.shape)
+        # The rows of the output are those of the queries.
+        self._tracer.set(output, Trace(trace.sources, layout, self._tracer.forward, trace.grown))
         if query.ndim < 3:
             return output
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        call, axes = self._fused_call(
+            query, key, value, attn_mask, is_causal=is_causal, scale=scale, dropout=dropout_p
+        )
+        return self._report(call, output, axes, event)
+
+    def _fused_call(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, **options: Any
+    ) -> tuple[ForeignCall, HeadAxes]:
+        """The call of `scaled_dot_product_attention`, and how its output becomes `(B, H, Q, W)`."""
+        q_trace, k_trace = self._tracer.of(query), self._tracer.of(key)
         axes = HeadAxes.of(query.shape[:-2], q_trace.layout.factors()[:-2], self._heads_of_module)
         k_axes = axes
         if key.shape[:-2] != query.shape[:-2]:
-            k_axes = HeadAxes.of(key.shape[:-2], k_trace.layout.factors()[:-2], None)
+            k_axes = HeadAxes.of(key.shape[:-2], k_trace.layout.factors()[:-2])
         q = axes.with_heads(_as_computed(query))
         k, v = (k_axes.with_heads(_as_computed(tensor)) for tensor in (key, value))
-        mask = None
-        if attn_mask is not None:
-            mask = axes.mask_with_heads(attn_mask.detach())
+        mask = None if attn_mask is None else axes.mask_with_heads(attn_mask.detach())
         facts = self._facts(q_trace, k_trace.sources, k_trace.grown, q, k, axes)
         if self._stack.innermost.has_groups_as_queries(q, k):
             axes = axes.with_groups_as_queries()
             q = q.flatten(1, 2).unsqueeze(2)
             if mask is not None and mask.shape[1] > 1:
                 mask = mask.flatten(1, 2).unsqueeze(2)
-        call = ForeignCall(
-            q,
-            k,
-            v,
-            mask,
-            is_causal,
-            scale=query.shape[-1] ** -0.5 if scale is None else scale,
-            dropout=dropout_p,
-            facts=facts,
-            verified=True,
-            versions=versions_of(q, k, v, mask, None),
-        )
-        return self._report(call, output, axes, event)
+        versions = versions_of(q, k, v, mask, None)
+        call = ForeignCall(q, k, v, mask, facts=facts, verified=True, versions=versions, **options)
+        return call, axes
 
     def _facts(
         self,
