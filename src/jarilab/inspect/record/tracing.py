@@ -64,7 +64,7 @@ class Trace:
     @property
     def is_learned(self) -> bool:
         """Whether it depends on parameters only."""
-        return bool(self.sources) and all(name.startswith(PARAMETER) for name in self.sources)
+        return bool(self.sources) and _are_parameters(self.sources)
 
 
 class Tracer:
@@ -246,13 +246,13 @@ def _layout(tensor: Tensor) -> Layout:
 def _union(all_sources: list[Sources], *, joins: bool = False) -> Sources:
     """Sources of a result. Parameters that are only added or multiplied to other tensors do not count."""
     if not joins:
-        from_data = [
-            sources
-            for sources in all_sources
-            if any(not name.startswith(PARAMETER) for name in sources)
-        ]
+        from_data = [sources for sources in all_sources if not _are_parameters(sources)]
         all_sources = from_data or all_sources
     return frozenset().union(*all_sources)
+
+
+def _are_parameters(sources: Sources) -> bool:
+    return all(name.startswith(PARAMETER) for name in sources)
 
 
 def _tensors_within(value: Any) -> Iterator[tuple[str, Tensor]]:
