@@ -44,6 +44,7 @@ class Map:
     queries, keys: the names of the tokens. q_at, k_at: their coordinates. q_order, k_order: their order.
     same: whether queries and keys are of one sequence. unplaced: True for pairs of which one has no position; None if
     all have one. even_weights: those of `even`; equal on all allowed keys if None.
+    placed: whether it is known which of the keys the queries are.
     Raises UserError if the number of names does not match the rows and columns.
     """
 
@@ -59,6 +60,7 @@ class Map:
     same: bool
     unplaced: Bool[Tensor, "Q K"] | None = None
     even_weights: Float[Tensor, "1 Q K"] | None = None
+    placed: bool = True
 
     def __post_init__(self) -> None:
         _check_names("queries", self.queries, len(self.q_order))
@@ -75,6 +77,7 @@ class Map:
             raise UserError(
                 f"a map is of one input, got a batch of {len(weights_BHQK)}; record one input at a time"
             )
+        attention = tape.site(site)
         geometries = [recorded.call.geometry for recorded in tape.calls[site]]
         k_pos = geometries[0].k_pos
         return Map(
@@ -87,7 +90,8 @@ class Map:
             k_at=_coordinates(k_pos),
             q_order=torch.cat([geometry.q_pos.order for geometry in geometries]).cpu(),
             k_order=k_pos.order.cpu(),
-            same=tape.site(site).kind != "cross",
+            same=attention.relation == "self",
+            placed=attention.placed,
             unplaced=_unplaced_pairs(geometries[0]) if len(geometries) == 1 else None,
         )
 

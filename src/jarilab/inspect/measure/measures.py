@@ -14,6 +14,7 @@ from jarilab.core.registry import Registry
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.inspect.measure.maps import Map, Recording, Scored, named_site, names_of_sides
 from jarilab.inspect.measure.words import WordsOf, merge_words, word_groups
+from jarilab.inspect.record.sites import AttentionSite
 
 CHANCE_DRAWS = 256  # random picks for the chance of the commonest offset
 RIDGE = 1e-9  # makes a singular matrix solvable in float64; far below the figures that are shown
@@ -31,12 +32,14 @@ class Measure(ABC):
     """A number for each head, with its value by chance.
 
     The first paragraph of a subclass's docstring is its definition for people. label: its name for people. range: its
-    smallest and largest value, if bounded. Keyword-only arguments of the constructor are its options, as in
+    smallest and largest value, if bounded. needs_positions: whether it is undefined where the positions of queries
+    among the keys are not known. Keyword-only arguments of the constructor are its options, as in
     `mine.py:Mine:within=2`.
     """
 
     label: ClassVar[str]
     range: ClassVar[tuple[float, float] | None] = None
+    needs_positions: ClassVar[bool] = False
 
     @abstractmethod
     def value(self, map: Map) -> Float[Tensor, " H"]:
@@ -175,6 +178,7 @@ class Distance(Measure):
     """
 
     label = "distance"
+    needs_positions = True
 
     def value(self, map: Map) -> Tensor:
         if not map.same:
@@ -197,6 +201,7 @@ class Previous(Measure):
     """The weight on the token just before the query. Mean over queries that may attend to it."""
 
     label, range = "previous token", SHARE
+    needs_positions = True
 
     def value(self, map: Map) -> Tensor:
         on_a_line = map.q_at.shape[-1] == 1  # the rows of an image end
@@ -210,6 +215,7 @@ class Positional(Measure):
     """
 
     label, range = "positional", SHARE
+    needs_positions = True
 
     def value(self, map: Map) -> Tensor:
         _, share_H = _commonest(map)
@@ -226,6 +232,7 @@ class Offset(Measure):
     """
 
     label = "commonest offset"
+    needs_positions = True
 
     def value(self, map: Map) -> Tensor:
         if map.q_at.shape[-1] > 1:
@@ -289,6 +296,7 @@ class Duplicate(Measure):
     """The weight on other places with the query's token. Mean over queries that may attend to one."""
 
     label, range = "duplicate token", SHARE
+    needs_positions = True
 
     def value(self, map: Map) -> Tensor:
         elsewhere_QK = map.ahead != 0
@@ -302,6 +310,7 @@ class Induction(Measure):
     """
 
     label, range = "induction", SHARE
+    needs_positions = True
 
     def value(self, map: Map) -> Tensor:
         return mass(map, _after_equal(map)) if map.same else undefined(map)
@@ -312,6 +321,7 @@ class Sink(Measure):
     """The weight on the first key (Gu et al. 2024). Mean over the queries from there on."""
 
     label, range = "sink", SHARE
+    needs_positions = True
 
     def value(self, map: Map) -> Tensor:
         attended_K = map.allowed.any(0)
@@ -331,6 +341,7 @@ class Self(Measure):
     """The weight on the query's own position. Mean over queries."""
 
     label, range = "itself", SHARE
+    needs_positions = True
 
     def value(self, map: Map) -> Tensor:
         return mass(map, map.ahead == 0) if map.same else undefined(map)
@@ -380,6 +391,7 @@ class OffsetShare(Explained):
     """
 
     label = "explained by offset"
+    needs_positions = True
 
     def labels(self, map: Map) -> Tensor:
         return map.offset
@@ -455,7 +467,14 @@ def _components(linked_DD: Tensor) -> int:
 @torch.no_grad()
 def measure(map: Map, measures: Mapping[str, Measure] = MEASURES) -> dict[str, Scored]:
     """Value and chance of each of `measures`, by name."""
-    return {name: measure.of(map) for name, measure in measures.items()}
+    return {name: _scored(measure, map) for name, measure in measures.items()}
+
+
+def _scored(measure: Measure, map: Map) -> Scored:
+    """Value and chance, undefined if the measure needs positions that are not known."""
+    if measure.needs_positions and not map.placed:
+        return Scored(undefined(map), undefined(map))
+    return measure.of(map)
 
 
 def measure_heads(
@@ -479,11 +498,21 @@ def measure_heads(
     scores = {}
     for name in tape.sites:
         site = named_site(tape, name, names)
+        _check_heads(site)
         measured = Map.of(tape, name, names[site.queries], names[site.keys])
         if groups is not None:
             measured = merge_words(measured, groups[site.queries], groups[site.keys])
         scores[name] = measure(measured, selected)
     return scores
+
+
+def _check_heads(site: AttentionSite) -> None:
+    """Raises UserError if batch and heads share an axis in an unknown order."""
+    if site.folded:
+        raise UserError(
+            f"{site.name} has batch and heads in one axis of {site.folded}, in an order that the recorder could not "
+            "follow, so its heads cannot be measured; tape.weights has all its maps"
+        )
 
 
 SALIENT_MEASURES = ("previous", "duplicate", "induction", "sink", "self", "confidence")
@@ -494,6 +523,6 @@ def salience(map: Map) -> Float[Tensor, " H"]:
     """The largest distance of a head's `SALIENT_MEASURES` above their chance; 0 if none is above."""
     above = [torch.zeros(len(map.weights), dtype=torch.float64)]
     for name in SALIENT_MEASURES:
-        scored = MEASURES[name].of(map)
+        scored = _scored(MEASURES[name], map)
         above.append((scored.value - scored.chance).nan_to_num(0.0))
     return torch.stack(above).amax(0)

@@ -41,6 +41,7 @@ class AttentionSite:
     written. path: of the module that attends. relation: whether queries and keys are of one sequence.
     causal: whether the mask hides all later keys; None if positions are not known. placed: whether the positions of
     queries and keys are known. note: what is special, such as `learned queries` or `pooled keys`; empty otherwise.
+    folded: the size of an axis that has batch and heads in an unknown order, else 0.
     """
 
     # `jarilab.encodings.base.Site` is what an encoding is built for. This one is read from recorded calls, never from
@@ -56,6 +57,7 @@ class AttentionSite:
     causal: bool | None = field(default=None, compare=False)
     placed: bool = field(default=True, compare=False)
     note: str = field(default="", compare=False)
+    folded: int = field(default=0, compare=False)
 
     @property
     def short(self) -> str:
@@ -174,6 +176,7 @@ def foreign_site(
         causal if call.placed else None,
         call.placed,
         facts.note,
+        facts.folded,
     )
 
 
