@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from jarilab.core.shapes import Float, Tensor
+from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.layout import FEATURES, HEADS, UNCLEAR, Factor
 from jarilab.inspect.record.tracing import Trace, Tracer
 
@@ -64,8 +64,8 @@ class HeadAxes:
             return HeadAxes(shape, shape, tuple(range(len(shape))), size, 1)
         return HeadAxes(shape, shape, tuple(range(len(shape))), 1, size, folded=size)
 
-    def with_heads(self, tensor: Tensor) -> Float[Tensor, "B H X Y"]:
-        """The tensor with the axes `(B, H)` before its last two."""
+    def with_heads(self, tensor: Tensor) -> Tensor:
+        """The tensor as `(B, H, X, Y)`."""
         tensor = tensor if self.arrange is None else self.arrange(tensor)
         last = tuple(tensor.shape[-2:])
         if self.order != tuple(range(len(self.order))):
@@ -100,12 +100,16 @@ class HeadAxes:
 
 
 def _is_head(parts: Sequence[tuple[int, str, int]], index: int) -> bool:
-    """Whether a part is of heads: one that is labelled, or that repeats the heads before it in its axis."""
+    """Whether a part is of heads: one that is labelled, or that repeats the heads before it in its axis.
+
+    Without a batch before them, what follows the heads is the batch.
+    """
     _, label, axis = parts[index]
     if label == HEADS:
         return True
     before = [part for part in parts[:index] if part[2] == axis]
-    return bool(before) and not label and before[-1][1] == HEADS
+    repeats = bool(before) and not label and before[-1][1] == HEADS
+    return repeats and any(not other for _, other, _ in parts[:index])
 
 
 # Products -----------------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ class Trace:
     """Where a tensor comes from. The rows of an attention's output come from its queries alone.
 
     grown: whether a tensor of an earlier forward was extended, as a cache of keys is. forward: when it was computed.
+    is_parameter: whether it is a parameter or a view of one.
     weights: for attention scores and weights.
     """
 
@@ -60,6 +61,7 @@ class Trace:
     forward: int
     grown: bool = False
     weights: Weights | None = None
+    is_parameter: bool = False
 
     @property
     def is_learned(self) -> bool:
@@ -96,7 +98,7 @@ class Tracer:
             return trace
         if isinstance(tensor, nn.Parameter) or id(tensor) in self._names:
             sources = frozenset((PARAMETER + self._names.get(id(tensor), str(id(tensor))),))
-            return Trace(sources, _layout(tensor), self.forward)
+            return Trace(sources, _layout(tensor), self.forward, is_parameter=True)
         if id(tensor) in self._buffers:
             return Trace(NOTHING, _layout(tensor), 0)
         self._unknown += 1
@@ -168,7 +170,8 @@ class Tracer:
         output: Tensor,
     ) -> Trace:
         joins = kind in ("join", "write")
-        sources = _union([trace.sources for _, trace in self._data_of(traces)], joins=joins)
+        data = traces if joins else self._data_of(traces)
+        sources = _union([trace.sources for _, trace in data], joins=joins)
         grown = any(trace.grown for _, trace in traces)
         if joins:
             earlier = any(trace.forward < self.forward and trace.sources for _, trace in traces)
@@ -184,11 +187,12 @@ class Tracer:
             # Masks and biases that are added to scores are no queries.
             of_scores = [trace.sources for _, trace in traces if trace.weights is not None]
             sources = _union(of_scores)
-        return Trace(sources, layout, self.forward, grown, weights)
+        is_parameter = first_trace.is_parameter and func.__name__ in VIEWS
+        return Trace(sources, layout, self.forward, grown, weights, is_parameter)
 
     def _data_of(self, traces: list[tuple[Tensor, Trace]]) -> list[tuple[Tensor, Trace]]:
         """Arguments without the parameters of a layer: those that stand beside computed data."""
-        data = [(tensor, trace) for tensor, trace in traces if id(tensor) not in self._names]
+        data = [(tensor, trace) for tensor, trace in traces if not trace.is_parameter]
         return data if any(trace.sources for _, trace in data) else traces
 
     def _product(
@@ -204,7 +208,7 @@ class Tracer:
         for one, other in ((a, b), (b, a)):
             if one.weights is not None and one.weights.normalized:
                 return Trace(one.sources, _layout(output), self.forward, one.grown)
-            if one.is_learned and not other.is_learned:
+            if one.is_parameter and not other.is_parameter:
                 return Trace(
                     other.sources, other.layout.like(output.shape), self.forward, other.grown
                 )
@@ -288,6 +292,30 @@ _JOIN = re.compile(
 )
 _WRITE = re.compile(r"__setitem__|(index_copy|scatter|masked_scatter|index_put|index_fill)_|copy_")
 PRODUCTS = ("matmul", "bmm", "mm", "baddbmm", "einsum", "__matmul__", "__rmatmul__")
+VIEWS = {
+    "t",
+    "transpose",
+    "permute",
+    "view",
+    "reshape",
+    "flatten",
+    "unflatten",
+    "__getitem__",
+    "__get__",
+    "select",
+    "unbind",
+    "chunk",
+    "split",
+    "expand",
+    "to",
+    "type_as",
+    "float",
+    "contiguous",
+    "unsqueeze",
+    "squeeze",
+    "detach",
+}
+"""Functions after which a parameter is still one."""
 KEEPS_WEIGHTS = {
     "to",
     "type_as",

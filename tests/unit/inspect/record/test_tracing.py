@@ -9,6 +9,7 @@ from torch.nn import functional
 
 import jarilab
 from jarilab.core.errors import UserError
+from jarilab.inspect.intervene.interventions import HeadOff, operate
 from jarilab.inspect.record.capture import Tape
 
 HEADS, WIDTH = 3, 4
@@ -116,7 +117,7 @@ def test_edit_of_a_folded_axis_changes_the_head_of_every_input():
     model, x = Projected(lambda q, k, v: head_first(q, k, v)[1]).eval(), torch.randn(2, 5, 12)
     name = tape_of(model, x).sites[0]
     plain = model(x).unflatten(0, (HEADS, 2))
-    with torch.no_grad(), jarilab.inspect.operate(model, [jarilab.inspect.HeadOff(name, 1)]):
+    with torch.no_grad(), operate(model, [HeadOff(name, 1)]):
         edited = model(x).unflatten(0, (HEADS, 2))
     assert not edited[1].any()
     assert torch.equal(edited[[0, 2]], plain[[0, 2]])
@@ -250,7 +251,7 @@ def tape_of_warning(model, x) -> Tape:
 
 
 def test_nothing_recorded_names_what_looked_like_attention():
-    with pytest.raises(UserError, match="nothing was recorded.*the model: its weights are not multiplied"):
+    with pytest.raises(UserError, match=r"nothing was recorded.*the model: its weights are not multiplied"):
         tape_of(Projected(summed_by_hand), torch.randn(1, 5, 12))
 
 
