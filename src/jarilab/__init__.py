@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from jarilab.explorer import show as show
     from jarilab.huggingface.families import from_huggingface as from_huggingface
     from jarilab.huggingface.swapping import swap as swap
+    from jarilab.inspect.measure.heads import measure_heads as measure_heads
     from jarilab.inspect.measure.measures import Measure as Measure
     from jarilab.inspect.measure.measures import add_measure as add_measure
-    from jarilab.inspect.measure.measures import measure_heads as measure_heads
     from jarilab.inspect.record.capture import Tape as Tape
     from jarilab.inspect.record.capture import record as record
     from jarilab.laws import check_encoding as check_encoding
@@ -89,7 +89,7 @@ _HOME = {
     "Tape": "jarilab.inspect.record.capture",
     "Measure": "jarilab.inspect.measure.measures",
     "add_measure": "jarilab.inspect.measure.measures",
-    "measure_heads": "jarilab.inspect.measure.measures",
+    "measure_heads": "jarilab.inspect.measure.heads",
     "record": "jarilab.inspect.record.capture",
     "swap": "jarilab.huggingface.swapping",
     "from_huggingface": "jarilab.huggingface.families",

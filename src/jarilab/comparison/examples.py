@@ -15,8 +15,8 @@ from torch import nn
 
 from jarilab.comparison.lead_example import KINDS
 from jarilab.inspect.intervene.effects import ablation
+from jarilab.inspect.measure.heads import salience
 from jarilab.inspect.measure.maps import Map, equal_row_difference
-from jarilab.inspect.measure.measures import salience
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.record.model_io import to_float64
 from jarilab.inspect.record.sites import AttentionSite

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jarilab.core.errors import UserError, unknown
-from jarilab.inspect.measure.measures import SALIENT_MEASURES
+from jarilab.inspect.measure.heads import SALIENT_MEASURES
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.kit.data_blocks import unpacked
 

@@ -12,8 +12,9 @@ from torch.nn import functional
 
 from jarilab._version import __version__
 from jarilab.core.shapes import Float, Tensor
+from jarilab.inspect.measure.heads import SALIENT_MEASURES, measure
 from jarilab.inspect.measure.maps import Map, Scored, allowed_of, named_site
-from jarilab.inspect.measure.measures import MEASURES, SALIENT_MEASURES, measure
+from jarilab.inspect.measure.measures import MEASURES
 from jarilab.inspect.measure.words import WordGroups, merge_words, merged_in_chunks
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.sites import AttentionSite

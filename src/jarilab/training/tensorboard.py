@@ -18,8 +18,8 @@ from torch import nn
 
 from jarilab.core.devices import CPU
 from jarilab.core.errors import UserError, import_optional
+from jarilab.inspect.measure.heads import measure
 from jarilab.inspect.measure.maps import Map, Scored, names_of_sides
-from jarilab.inspect.measure.measures import measure
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.record.model_io import to_float64
 from jarilab.runs.folder import Run

@@ -28,8 +28,8 @@ from jarilab.encodings import compose
 from jarilab.encodings.bias.distance_functions import alibi_slopes
 from jarilab.encodings.formulas import bias as bias_formulas
 from jarilab.encodings.formulas.bias import t5_bucket
+from jarilab.inspect.measure.heads import measure
 from jarilab.inspect.measure.maps import Map, rollout
-from jarilab.inspect.measure.measures import measure
 from jarilab.inspect.record.capture import record
 from jarilab.models.decoding import greedy
 from jarilab.models.encoder_decoder import EncoderDecoder

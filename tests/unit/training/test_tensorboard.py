@@ -14,7 +14,7 @@ from helpers.runs import PowerCutError, at, cut, outcome, tiny, train
 from jarilab import api
 from jarilab.cli.arguments import parse
 from jarilab.core.errors import UserError
-from jarilab.inspect.measure.measures import measure_heads
+from jarilab.inspect.measure.heads import measure_heads
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.record.model_io import to_float64
 from jarilab.runs.folder import read_metrics

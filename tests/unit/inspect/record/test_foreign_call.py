@@ -21,8 +21,8 @@ from jarilab.core.errors import UserError
 from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.inspect.explain.walk import walk_of
 from jarilab.inspect.intervene.interventions import HeadOff, Link, operate
+from jarilab.inspect.measure.heads import measure
 from jarilab.inspect.measure.maps import Map
-from jarilab.inspect.measure.measures import measure
 
 QUICK = ["Bert", "GPT2", "Llama", "Mistral", "T5", "Marian", "Swin", "Whisper", "DebertaV2", "Bloom", "nn.Transformer"]
 SEEN = {"DebertaV2", "GPTNeo", "GPTJ", "CodeGen", "Bloom", "Gemma2", "XGLM", "MPNet", "LED", "WavLM"}

@@ -1,0 +1,78 @@
+"""The measures of every head of a map or of a tape, and by which heads are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Tensor
+from jarilab.inspect.measure.maps import Map, Recording, Scored, named_site, names_of_sides
+from jarilab.inspect.measure.measures import MEASURES, Measure, measure_of, undefined
+from jarilab.inspect.measure.words import WordsOf, merge_words, word_groups
+from jarilab.inspect.record.sites import AttentionSite
+
+
+@torch.no_grad()
+def measure(map: Map, measures: Mapping[str, Measure] = MEASURES) -> dict[str, Scored]:
+    """Value and chance of each of `measures`, by name."""
+    return {name: _scored(measure, map) for name, measure in measures.items()}
+
+
+def _scored(measure: Measure, map: Map) -> Scored:
+    """Value and chance, undefined if the measure needs positions that are not known."""
+    if measure.needs_positions and not map.placed:
+        return Scored(undefined(map), undefined(map))
+    return measure.of(map)
+
+
+def measure_heads(
+    tape: Recording,
+    tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    measures: Sequence[str | Measure] | None = None,
+    *,
+    words: WordsOf = None,
+) -> dict[str, dict[str, Scored]]:
+    """Measures of every head on a tape, by site and name of the measure.
+
+    tokens, words: the names of the tokens and how they are merged into words, as in `jarilab.show`.
+    measures: such as `entropy`, `mine.py:Mine` or a `jarilab.Measure`; those of the package and of
+    `jarilab.add_measure` by default.
+    Raises UserError for an unknown measure, for a batch of several inputs, and if the number of names or words does
+    not match the number of tokens.
+    """
+    selected = MEASURES if measures is None else dict(map(measure_of, measures))
+    names = names_of_sides(tape, tokens)
+    groups = word_groups(names, words) if words else None
+    scores = {}
+    for name in tape.sites:
+        site = named_site(tape, name, names)
+        _check_heads(site)
+        measured = Map.of(tape, name, names[site.queries], names[site.keys])
+        if groups is not None:
+            measured = merge_words(measured, groups[site.queries], groups[site.keys])
+        scores[name] = measure(measured, selected)
+    return scores
+
+
+def _check_heads(site: AttentionSite) -> None:
+    """Raises UserError if batch and heads share an axis in an unknown order."""
+    if site.folded:
+        raise UserError(
+            f"{site.name} has batch and heads in one axis of {site.folded}, in an order that the recorder could not "
+            "follow, so its heads cannot be measured; tape.weights has all its maps"
+        )
+
+
+SALIENT_MEASURES = ("previous", "duplicate", "induction", "sink", "self", "confidence")
+"""Measures from 0 to 1 that have a chance, by which heads are ranked."""
+
+
+def salience(map: Map) -> Float[Tensor, " H"]:
+    """The largest distance of a head's `SALIENT_MEASURES` above their chance; 0 if none is above."""
+    above = [torch.zeros(len(map.weights), dtype=torch.float64)]
+    for name in SALIENT_MEASURES:
+        scored = _scored(MEASURES[name], map)
+        above.append((scored.value - scored.chance).nan_to_num(0.0))
+    return torch.stack(above).amax(0)
