@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.axes import HeadAxes, product_of
 from jarilab.inspect.record.edited_output import edit_of, remember_edit
@@ -28,6 +29,7 @@ from jarilab.inspect.record.foreign_call import CHANNELS, CallFacts, ForeignCall
 from jarilab.inspect.record.layout import FEATURES
 from jarilab.inspect.record.modules import ModuleFrame, ModuleStack
 from jarilab.inspect.record.tracing import PRODUCTS, Trace, Tracer, Weights, is_nonlinear
+from jarilab.inspect.record.transforms import is_transforming, plain_call
 
 CallHandler = Callable[[ModuleFrame, ForeignCall, Tensor], Tensor]
 """Takes the running module, a call and its output `(B, H, Q, W)`; returns the output that the model continues with."""
@@ -119,6 +121,11 @@ class AttentionMode(TorchFunctionMode):
         """Pass the call to the handler; returns the output that the model continues with."""
         self._events[event].recorded = True
         output_BHQW = axes.with_heads(output)
+        if is_transforming():
+            with plain_call(call, output_BHQW) as (plain, plain_BHQW):
+                if self._handler(self._stack.innermost, plain, plain_BHQW) is not plain_BHQW:
+                    raise _edit_under_transform()
+            return output
         handled_BHQW = self._handler(self._stack.innermost, call, output_BHQW.detach())
         if handled_BHQW is output_BHQW or handled_BHQW.data_ptr() == output_BHQW.data_ptr():
             return output
@@ -294,6 +301,13 @@ class AttentionMode(TorchFunctionMode):
             weights=explicit,
         )
         return self._report(call, output, product.output_axes, event)
+
+
+def _edit_under_transform() -> UserError:
+    return UserError(
+        "expected a forward outside torch.vmap and the gradients of torch.func for an edit, got one inside; run the "
+        "edited model without the transform, or record it there without edits"
+    )
 
 
 def _without_dispatch(function: Callable[..., Any]) -> Callable[..., Any]:

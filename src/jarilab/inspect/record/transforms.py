@@ -1,0 +1,79 @@
+"""Calls under `torch.vmap` and the gradients of `torch.func`, as calls of plain tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+from jarilab.core.shapes import Tensor
+from jarilab.inspect.record.foreign_call import ForeignCall, versions_of
+
+_functorch = torch._C._functorch
+
+
+def is_transforming() -> bool:
+    """Whether a transform of `torch.func` is running."""
+    return _functorch.peek_interpreter_stack() is not None
+
+
+@contextmanager
+def plain_call(call: ForeignCall, output: Tensor) -> Iterator[tuple[ForeignCall, Tensor]]:
+    """The call and its output without wrappers, while no transform is active.
+
+    The axes of `torch.vmap` are outermost in the batch.
+    """
+    with temporarily_clear_interpreter_stack():
+        tensors = {
+            "q": call.q,
+            "k": call.k,
+            "v": call.v,
+            "mask": call.mask,
+            "weights": call.weights,
+        }
+        unwrapped = {
+            name: _Unwrapped.of(each) for name, each in tensors.items() if each is not None
+        }
+        result = _Unwrapped.of(output)
+        sizes = dict(result.sizes)
+        for each in unwrapped.values():
+            sizes |= each.sizes
+        plain = replace(call, **{name: each.with_batch(sizes) for name, each in unwrapped.items()})
+        versions = versions_of(plain.q, plain.k, plain.v, plain.mask, plain.weights)
+        yield replace(plain, versions=versions), result.with_batch(sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Unwrapped:
+    """A plain tensor whose first axes are those of `torch.vmap`. sizes: theirs by level, outermost first."""
+
+    tensor: Tensor
+    sizes: dict[int, int]
+
+    @staticmethod
+    def of(tensor: Tensor) -> _Unwrapped:
+        """The tensor behind its wrappers."""
+        wrappers = []
+        while _functorch.is_functorch_wrapped_tensor(tensor):
+            # The axis counts those of the tensor inside this wrapper; -1 for gradients.
+            wrappers.append((_functorch.maybe_get_level(tensor), _functorch.maybe_get_bdim(tensor)))
+            tensor = _functorch.get_unwrapped(tensor)
+        axes = list(range(tensor.ndim))
+        vmapped = {level: axes.pop(axis) for level, axis in reversed(wrappers) if axis >= 0}
+        sizes = {level: tensor.shape[axis] for level, axis in vmapped.items()}
+        return _Unwrapped(tensor.detach().permute(*vmapped.values(), *axes), sizes)
+
+    def with_batch(self, sizes: dict[int, int]) -> Tensor:
+        """The tensor with the vmapped axes of all tensors merged into its first axis."""
+        shape = self.tensor.shape[len(self.sizes) :]
+        if not self.sizes and shape[0] == 1:
+            return self.tensor.expand(math.prod(sizes.values()), *shape[1:])
+        levels = sorted(sizes)
+        outermost = [self.sizes.get(level, 1) for level in levels]
+        expanded = self.tensor.reshape(*outermost, *shape)
+        expanded = expanded.expand(*(sizes[level] for level in levels), *shape)
+        return expanded.flatten(0, len(levels))
