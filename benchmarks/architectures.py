@@ -1,8 +1,8 @@
-"""Is what `jarilab.record` says of an architecture right and complete? One row for each, of random weights.
+"""Measure what `jarilab.record` records of many architectures with random weights: one row for each.
 
-Each model runs one forward in eval mode, plain and recorded. A row says: maps on the tape, the largest difference to the
-model's own maps (`output_attentions` of eager attention), whether outputs are equal bit for bit, whether the kinds are
-those that `architecture_list.py` counts by hand, what is missing, the error of the proof, and the cost.
+Each model runs one forward in eval mode, plain and recorded. A row has the maps on the tape, the largest difference to
+the model's own maps (`output_attentions` of eager attention), whether outputs are equal bit for bit, whether the kinds
+are those that `architecture_list.py` counts by hand, what is missing, the error of the proof, and the cost.
 
     python benchmarks/architectures.py                    # all, writes the results to --json
     python benchmarks/architectures.py --only bert gpt2   # prints them
@@ -214,7 +214,8 @@ def equal(x: Any, y: Any) -> bool:
 
     pairs = list(zip(tensors_in(x), tensors_in(y), strict=True))
     return bool(pairs) and all(
-        a.shape == b.shape and a.dtype == b.dtype and bool(torch.equal(a.nan_to_num(), b.nan_to_num())) for a, b in pairs
+        a.shape == b.shape and a.dtype == b.dtype and bool(torch.equal(a.nan_to_num(), b.nan_to_num()))
+        for a, b in pairs
     )
 
 
