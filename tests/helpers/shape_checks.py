@@ -15,7 +15,9 @@ import torch
 
 
 def array(value: Any) -> Any:
-    return type(value), value.dtype, tuple(value.shape)
+    # PyTorch refuses the shape of nested tensors.
+    shape = () if getattr(value, "is_nested", False) else tuple(value.shape)
+    return type(value), value.dtype, shape
 
 
 LOOKS: dict[type, Callable[[Any], Any]] = {

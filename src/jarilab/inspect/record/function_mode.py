@@ -26,10 +26,10 @@ from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.axes import HeadAxes, product_of
 from jarilab.inspect.record.edited_output import edit_of, remember_edit
 from jarilab.inspect.record.foreign_call import CHANNELS, CallFacts, ForeignCall, versions_of
-from jarilab.inspect.record.layout import FEATURES
+from jarilab.inspect.record.layout import FEATURES, shape_of
 from jarilab.inspect.record.modules import ModuleFrame, ModuleStack
 from jarilab.inspect.record.tracing import PRODUCTS, Trace, Tracer, Weights, is_nonlinear
-from jarilab.inspect.record.transforms import is_transforming, plain_call
+from jarilab.inspect.record.transforms import is_transforming, padded, plain_call
 
 CallHandler = Callable[[ModuleFrame, ForeignCall, Tensor], Tensor]
 """Takes the running module, a call and its output `(B, H, Q, W)`; returns the output that the model continues with."""
@@ -106,6 +106,10 @@ class AttentionMode(TorchFunctionMode):
         self._tracer.follow(func, args, kwargs, result)
         if not self._stack or not isinstance(result, Tensor):
             return result
+        if result.is_nested:
+            if func in SOFTMAX and result.dim() > 3:
+                self._new_event("it computes its softmax on nested tensors")
+            return result
         name = getattr(func, "__name__", "")
         if name in PRODUCTS:
             return self._on_product(func, args, kwargs, result)
@@ -124,7 +128,7 @@ class AttentionMode(TorchFunctionMode):
         if is_transforming():
             with plain_call(call, output_BHQW) as (plain, plain_BHQW):
                 if self._handler(self._stack.innermost, plain, plain_BHQW) is not plain_BHQW:
-                    raise _edit_under_transform()
+                    raise _no_edit("under torch.vmap or a gradient of torch.func")
             return output
         handled_BHQW = self._handler(self._stack.innermost, call, output_BHQW.detach())
         if handled_BHQW is output_BHQW or handled_BHQW.data_ptr() == output_BHQW.data_ptr():
@@ -172,16 +176,43 @@ class AttentionMode(TorchFunctionMode):
         )
         event = self._new_event("queries, keys and values have fewer than three axes")
         trace = self._tracer.of(query)
-        layout = trace.layout.like(output.shape)
+        layout = trace.layout.like(shape_of(output))
         # The rows of the output are those of the queries.
         self._tracer.set(output, Trace(trace.sources, layout, self._tracer.forward, trace.grown))
-        if query.ndim < 3:
+        if query.dim() < 3:
             return output
+        if query.is_nested:
+            return self._on_nested_attention(
+                query, key, value, output, event, is_causal=is_causal, scale=scale
+            )
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         call, axes = self._fused_call(
             query, key, value, attn_mask, is_causal=is_causal, scale=scale, dropout=dropout_p
         )
         return self._report(call, output, axes, event)
+
+    def _on_nested_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        output: Tensor,
+        event: int,
+        *,
+        is_causal: bool,
+        scale: float | None,
+    ) -> Tensor:
+        """Report an attention of nested tensors as one of padded tensors with a mask."""
+        allowed, (q, k, v, padded_output) = padded(query, key, value, output)
+        for tensor, nested in ((q, query), (k, key), (v, value), (padded_output, output)):
+            self._tracer.set(tensor, self._tracer.of(nested))
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        call, axes = self._fused_call(
+            q, k, v, allowed, is_causal=is_causal, scale=scale, dropout=0.0
+        )
+        if self._report(call, padded_output, axes, event) is not padded_output:
+            raise _no_edit("of nested tensors")
+        return output
 
     def _fused_call(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, **options: Any
@@ -303,10 +334,10 @@ class AttentionMode(TorchFunctionMode):
         return self._report(call, output, product.output_axes, event)
 
 
-def _edit_under_transform() -> UserError:
+def _no_edit(place: str) -> UserError:
     return UserError(
-        "expected a forward outside torch.vmap and the gradients of torch.func for an edit, got one inside; run the "
-        "edited model without the transform, or record it there without edits"
+        f"expected an edit of plain tensors, got an attention {place}; run the edited model on a plain batch, or "
+        "record this forward without edits"
     )
 
 

@@ -7,11 +7,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from jarilab.core.shapes import Tensor
 
 Factor = tuple[int, str]
 """The size of a part of an axis, and its label: `heads`, `features`, `unclear` or nothing."""
 HEADS, FEATURES, UNCLEAR = "heads", "features", "unclear"
+
+
+def shape_of(tensor: Tensor) -> tuple[int, ...]:
+    """The shape of a tensor; of a nested one, that after padding."""
+    if not tensor.is_nested:
+        return tuple(tensor.shape)
+    if tensor.layout is not torch.jagged:
+        return tensor.size(0), *tensor._nested_tensor_size().amax(0).tolist()
+    offsets = tensor.offsets()
+    # PyTorch builds a nested tensor from a template without values.
+    longest = 0 if offsets.is_meta else int(offsets.diff().max())
+    return tuple(size if isinstance(size, int) else longest for size in tensor.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +74,7 @@ class Layout:
         output: Tensor,
     ) -> Layout:
         """The layout of a function's result, where `tensor` has this layout."""
-        shape = tuple(output.shape)
+        shape = shape_of(output)
         name = func.__name__
         if kind == "fresh":
             return Layout(shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.foreign_call import ForeignCall
 from jarilab.inspect.record.sites import foreign_site_name, foreign_site_numbers
@@ -69,6 +70,8 @@ class ModuleStack:
             if not self._frames:
                 names = (*_argument_names(type(module))[: len(args)], *kwargs)
                 self._tracer.start_forward(path, names, values)
+            if isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
+                _check_not_nested(module, tensors_of(values))
             inputs = tuple(self._tracer.of(tensor) for tensor in tensors_of(values))
             self._frames.append(ModuleFrame(path, module, inputs))
 
@@ -82,6 +85,15 @@ class ModuleStack:
         for tensor in tensors_of((output,)):
             if not self._tracer.knows(tensor) and frame.inputs:
                 self._tracer.set_from(tensor, frame.inputs)
+
+
+def _check_not_nested(module: nn.Module, tensors: Iterable[Tensor]) -> None:
+    """Raises UserError for nested tensors, which PyTorch computes in a fused kernel that cannot be recorded."""
+    if any(tensor.is_nested for tensor in tensors):
+        raise UserError(
+            f"expected a padded batch for {type(module).__name__}, got a nested tensor, whose attention PyTorch "
+            "computes in a kernel that cannot be recorded; pass torch.nested.to_padded_tensor and a padding mask"
+        )
 
 
 @cache

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.record.layout import Layout
+from jarilab.inspect.record.layout import Layout, shape_of
 
 Sources = frozenset[str]
 """Names of the inputs and parameters that a tensor was computed from. Empty for constants."""
@@ -178,7 +178,7 @@ class Tracer:
             grown = grown or earlier
         first, first_trace = traces[0]
         for tensor, trace in traces:
-            if tensor.shape == output.shape:
+            if shape_of(tensor) == shape_of(output):
                 first, first_trace = tensor, trace
                 break
         layout = first_trace.layout.after(kind, func, args, kwargs, first, output)
@@ -210,7 +210,7 @@ class Tracer:
                 return Trace(one.sources, _layout(output), self.forward, one.grown)
             if one.is_parameter and not other.is_parameter:
                 return Trace(
-                    other.sources, other.layout.like(output.shape), self.forward, other.grown
+                    other.sources, other.layout.like(shape_of(output)), self.forward, other.grown
                 )
         columns, rows = b, a
         axis = output.ndim - 1
@@ -227,7 +227,7 @@ class Tracer:
             rows, columns = (b, a) if single[-1] in of_left else (a, b)
             layout = _einsum_layout(out, (of_left, a), (of_right, b), output)
         else:
-            layout = a.layout.product(output.shape)
+            layout = a.layout.product(shape_of(output))
         weights = Weights(columns.sources, axis)
         return Trace(rows.sources, layout, self.forward, rows.grown, weights)
 
@@ -240,11 +240,11 @@ def _einsum_layout(
     for letter in out:
         letters, trace = left if letter in left[0] else right
         origins.append((trace.layout, letters.index(letter)))
-    return Layout.gather(tuple(output.shape), origins)
+    return Layout.gather(shape_of(output), origins)
 
 
 def _layout(tensor: Tensor) -> Layout:
-    return Layout(tuple(tensor.shape))
+    return Layout(shape_of(tensor))
 
 
 def _union(all_sources: list[Sources], *, joins: bool = False) -> Sources:
@@ -371,7 +371,9 @@ def _followed(
         weights = trace.weights
         if weights is None:
             continue
-        axis = Layout.moved_axis(weights.key_axis, func, args, kwargs, tensor.shape, output.shape)
+        axis = Layout.moved_axis(
+            weights.key_axis, func, args, kwargs, shape_of(tensor), shape_of(output)
+        )
         if axis is None:
             continue
         if (

@@ -1,4 +1,4 @@
-"""Calls under `torch.vmap` and the gradients of `torch.func`, as calls of plain tensors."""
+"""Calls under `torch.vmap`, under gradients of `torch.func` and of nested tensors, as calls of plain tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-from jarilab.core.shapes import Tensor
+from jarilab.core.shapes import Bool, Tensor
 from jarilab.inspect.record.foreign_call import ForeignCall, versions_of
 
 _functorch = torch._C._functorch
@@ -77,3 +77,14 @@ class _Unwrapped:
         expanded = self.tensor.reshape(*outermost, *shape)
         expanded = expanded.expand(*(sizes[level] for level in levels), *shape)
         return expanded.flatten(0, len(levels))
+
+
+def padded(query: Tensor, key: Tensor, *others: Tensor) -> tuple[Bool[Tensor, "..."], list[Tensor]]:
+    """Which keys a query may attend to, and the nested tensors padded with zeros."""
+    is_query, is_key = (
+        torch.nested.to_padded_tensor(torch.ones_like(each.detach()), 0.0)[..., 0] != 0
+        for each in (query, key)
+    )
+    allowed = is_query.unsqueeze(-1) & is_key.unsqueeze(-2)
+    tensors = (query, key, *others)
+    return allowed, [torch.nested.to_padded_tensor(each.detach(), 0.0) for each in tensors]
