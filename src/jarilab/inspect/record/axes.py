@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from string import ascii_letters
 from typing import Any
 
 import torch
 
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.layout import FEATURES, HEADS, UNCLEAR, Factor
-from jarilab.inspect.record.tracing import Trace, Tracer
+from jarilab.inspect.record.tracing import UNKNOWN_AXIS, Trace, Tracer
 
 Arrange = Callable[[Tensor], Tensor]
 
@@ -121,7 +122,8 @@ class Product:
 
     weights: `(*batch, Q, K)`, before dropout. values: `(*batch, K, W)`. operand: the weights as they were multiplied.
     trace: of the weights. grown: whether the values extend those of an earlier forward. axes: of weights and values.
-    arrange: brings the output into `(*batch, Q, W)`.
+    arrange: brings the output into `(*batch, Q, W)`. of_values: the operand that has the values, and what brings it
+    into `(*batch, K, W)`.
     """
 
     weights: Tensor
@@ -132,6 +134,7 @@ class Product:
     axes: HeadAxes
     is_plain: bool
     arrange: Arrange | None
+    of_values: tuple[Tensor, Arrange]
 
     @property
     def output_axes(self) -> HeadAxes:
@@ -153,8 +156,12 @@ def product_of(func: Callable[..., Any], args: Any, kwargs: Any, tracer: Tracer)
         trace = tracer.of(weights)
         made = trace.weights
         axis = weights.ndim - (1 if is_first else 2)
-        if made is None or not made.normalized or made.key_axis != axis:
+        if made is None or not made.normalized or made.key_axis not in (axis, UNKNOWN_AXIS):
             continue
+        values_made = tracer.of(values).weights
+        if values_made is not None and values_made.normalized:
+            return None  # weights of two attentions
+        of_values: tuple[Tensor, Arrange] = values, _transposed if not is_first else _unchanged
         if weights.ndim < 2 or values.ndim < 2:
             return None
         grown = tracer.of(values).grown
@@ -169,8 +176,12 @@ def product_of(func: Callable[..., Any], args: Any, kwargs: Any, tracer: Tracer)
         before = before.expand(*batch, *before.shape[-2:])
         values = values.expand(*batch, *values.shape[-2:])
         axes = HeadAxes.of(batch, factors)
-        return Product(before, values, weights, trace, grown, axes, is_first, arrange)
+        return Product(before, values, weights, trace, grown, axes, is_first, arrange, of_values)
     return None
+
+
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _transposed(tensor: Tensor) -> Tensor:
@@ -178,10 +189,17 @@ def _transposed(tensor: Tensor) -> Tensor:
 
 
 def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Product | None:
-    if not isinstance(equation, str) or "." in equation or "->" not in equation:
+    if not isinstance(equation, str) or "->" not in equation:
         return None
     terms, _, out = equation.replace(" ", "").partition("->")
     of_left, _, of_right = terms.partition(",")
+    if "..." in equation:
+        batch_letters = _unused_letters(equation, left.ndim - len(of_left.replace("...", "")))
+        if right.ndim - len(of_right.replace("...", "")) != len(batch_letters):
+            return None
+        of_left, of_right, out = (
+            each.replace("...", batch_letters) for each in (of_left, of_right, out)
+        )
     for weights, letters, values, of_values in (
         (left, of_left, right, of_right),
         (right, of_right, left, of_left),
@@ -207,17 +225,24 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
             [all_factors[letters.index(each)] for each in batch],
         )
         is_plain = letters == "".join((*batch, *queries, key)) and len(queries) == 1
+        arrange_values = _arranged(of_values, batch, [key], width)
         return Product(
             ordered(before),
-            _arranged(of_values, batch, [key], width)(values),
+            arrange_values(values),
             weights,
             trace,
             tracer.of(values).grown,
             axes,
             is_plain,
             _arranged(out, batch, queries, width),
+            (values, arrange_values),
         )
     return None
+
+
+def _unused_letters(equation: str, count: int) -> str:
+    """Letters for the axes of an ellipsis."""
+    return "".join(each for each in ascii_letters if each not in equation)[:count]
 
 
 def _arranged(

@@ -23,13 +23,23 @@ from torch.overrides import TorchFunctionMode
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.record.axes import HeadAxes, product_of
+from jarilab.inspect.record.axes import HeadAxes, Product, product_of
+from jarilab.inspect.record.chunks import ChunkProduct, JoinError, join
 from jarilab.inspect.record.edited_output import edit_of, remember_edit
 from jarilab.inspect.record.foreign_call import CHANNELS, CallFacts, ForeignCall, versions_of
 from jarilab.inspect.record.layout import FEATURES, shape_of
-from jarilab.inspect.record.modules import ModuleFrame, ModuleStack
-from jarilab.inspect.record.tracing import PRODUCTS, Trace, Tracer, Weights, is_nonlinear
+from jarilab.inspect.record.modules import ModuleFrame, ModuleStack, complete_output
+from jarilab.inspect.record.tracing import (
+    PRODUCTS,
+    UNKNOWN_AXIS,
+    Trace,
+    Tracer,
+    Weights,
+    is_nonlinear,
+    tensors_of,
+)
 from jarilab.inspect.record.transforms import is_transforming, padded, plain_call
+from jarilab.inspect.record.value_paths import Path, continues, replace_tensors
 
 CallHandler = Callable[[ModuleFrame, ForeignCall, Tensor], Tensor]
 """Takes the running module, a call and its output `(B, H, Q, W)`; returns the output that the model continues with."""
@@ -61,6 +71,7 @@ class AttentionMode(TorchFunctionMode):
         self._tracer = Tracer(model)
         self._stack = ModuleStack(model, self._tracer)
         self._events: list[_Event] = []
+        self._chunks: list[ChunkProduct] = []  # whose output is not complete yet
         self._heads_of_module: int | None = None  # inside multi_head_attention_forward
 
     def __enter__(self) -> AttentionMode:
@@ -73,6 +84,7 @@ class AttentionMode(TorchFunctionMode):
             super().__exit__(*error)
         finally:
             self._stack.detach()
+            self._chunks.clear()
 
     @property
     def missing(self) -> dict[str, str]:
@@ -102,6 +114,8 @@ class AttentionMode(TorchFunctionMode):
             return self._on_fused_attention(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
             return self._on_multi_head_attention(*args, **kwargs)
+        if self._chunks:
+            args, kwargs = self._complete_read(func, args, kwargs)
         result = func(*args, **kwargs)
         self._tracer.follow(func, args, kwargs, result)
         if not self._stack or not isinstance(result, Tensor):
@@ -121,16 +135,24 @@ class AttentionMode(TorchFunctionMode):
             self._on_dropout(result, *args, **kwargs)
         return result
 
-    def _report(self, call: ForeignCall, output: Tensor, axes: HeadAxes, event: int) -> Tensor:
+    def _report(
+        self,
+        call: ForeignCall,
+        output: Tensor,
+        axes: HeadAxes,
+        event: int,
+        frame: ModuleFrame | None = None,
+    ) -> Tensor:
         """Pass the call to the handler; returns the output that the model continues with."""
         self._events[event].recorded = True
         output_BHQW = axes.with_heads(output)
+        frame = self._stack.innermost if frame is None else frame
         if is_transforming():
             with plain_call(call, output_BHQW) as (plain, plain_BHQW):
-                if self._handler(self._stack.innermost, plain, plain_BHQW) is not plain_BHQW:
+                if self._handler(frame, plain, plain_BHQW) is not plain_BHQW:
                     raise _no_edit("under torch.vmap or a gradient of torch.func")
             return output
-        handled_BHQW = self._handler(self._stack.innermost, call, output_BHQW.detach())
+        handled_BHQW = self._handler(frame, call, output_BHQW.detach())
         if handled_BHQW is output_BHQW or handled_BHQW.data_ptr() == output_BHQW.data_ptr():
             return output
         changed = axes.restored(handled_BHQW, output)
@@ -302,9 +324,14 @@ class AttentionMode(TorchFunctionMode):
     ) -> Tensor:
         product = product_of(func, args, kwargs, self._tracer)
         if product is None:
+            self._on_product_of_weights(args, kwargs)
             return output
         made = product.trace.weights
         assert made is not None
+        values = product.of_values[0]
+        path = self._tracer.of(values).path or Path.of_root(values)
+        if made.key_axis == UNKNOWN_AXIS and not path.selects:
+            return output
         event = made.event if made.event >= 0 else self._new_event(NOT_MULTIPLIED)
         axes = product.axes
         weights, v = (axes.with_heads(each.detach()) for each in (product.weights, product.values))
@@ -331,7 +358,112 @@ class AttentionMode(TorchFunctionMode):
             versions=versions_of(q, k, v, scores, explicit),
             weights=explicit,
         )
+        is_part = path.selects or path.products or (made.cuts and (path.cuts or _is_part(call)))
+        if is_part and not is_transforming():
+            self._defer(func, args, kwargs, output, product, path, call, event)
+            return output
         return self._report(call, output, product.output_axes, event)
+
+    def _on_product_of_weights(self, args: Any, kwargs: Any) -> None:
+        """A product of the weights of two attentions is reported as one, with the weights that it makes."""
+        made = [self._tracer.of(each).weights for each in tensors_of((*args, *kwargs.values()))]
+        events = [each.event for each in made if each is not None and each.normalized]
+        if len(events) == 2 and events[1] >= 0 and events[0] != events[1]:
+            self._events[events[1]].recorded = True
+
+    # Attention in chunks
+
+    def _defer(
+        self,
+        func: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        output: Tensor,
+        product: Product,
+        path: Path,
+        call: ForeignCall,
+        event: int,
+    ) -> None:
+        """Wait for the output of which this product is a part."""
+        _, arrange = product.of_values
+        frame = self._stack.innermost
+        chunk = ChunkProduct(call, output, product.output_axes, frame, event, path, arrange)
+        self._chunks.append(chunk)
+        made = product.trace.weights
+        before = None if made is None else made.before_dropout
+        weights = product.operand, product.operand if before is None else before
+        trace = self._tracer.of(output)
+        path = path.of_product(func, args, kwargs, weights, chunk)
+        self._tracer.set(output, replace(trace, path=path))
+
+    def _complete_read(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Report the outputs of attentions in chunks that `func` reads; returns the arguments that replace them."""
+        name = getattr(func, "__name__", "")
+        outputs = {
+            id(each): each
+            for each in tensors_of((*args, *kwargs.values()))
+            if self._open_chunks(each)
+        }
+        if not outputs or continues(name, args, kwargs, lambda each: self._tracer.of(each).path):
+            return args, kwargs
+        if name in PRODUCTS and product_of(func, args, kwargs, self._tracer) is not None:
+            return args, kwargs
+        replaced = {key: self._complete(each) for key, each in outputs.items()}
+
+        return replace_tensors(args, replaced), replace_tensors(kwargs, replaced)
+
+    def _open_chunks(self, output: Tensor) -> list[ChunkProduct]:
+        path = self._tracer.of(output).path
+        return [] if path is None else [each for each in self._chunks if each in path.products]
+
+    def _complete(self, output: Tensor) -> Tensor:
+        """Report the attention whose output is complete; returns what the model continues with."""
+        trace, chunks = self._tracer.of(output), self._open_chunks(output)
+        self._chunks = [each for each in self._chunks if each not in chunks]
+        edited = complete_output(output)  # by modes around this one
+        path = trace.path
+        assert path is not None
+        frame = chunks[0].frame
+        try:
+            with torch._C.DisableTorchFunction():  # modes around this one do not see it
+                joined = join(
+                    chunks, path, edited, lambda each: self._tracer.of(each).layout.factors()
+                )
+        except JoinError as error:
+            return self._report_apart(chunks, edited, str(error))
+        for chunk in chunks:
+            self._events[chunk.event].recorded = True
+        edit = edit_of(edited)
+        if edit is not None:
+            remember_edit(joined.output, edit)
+        handled = self._handler(frame, joined.call, joined.output)
+        if handled is joined.output or handled.data_ptr() == joined.output.data_ptr():
+            return edited
+        changed = joined.restored(handled, edited)
+        edit = edit_of(handled)
+        if edit is not None:
+            remember_edit(changed, edit)
+        self._tracer.set(changed, replace(trace, path=None))
+        return changed
+
+    def _report_apart(self, chunks: list[ChunkProduct], output: Tensor, reason: str) -> Tensor:
+        """Report products over parts of the tokens, each as an attention."""
+        for chunk in chunks:
+            part = self._report(chunk.call, chunk.output, chunk.axes, chunk.event, chunk.frame)
+            if part is not chunk.output:
+                raise UserError(
+                    f"{chunk.frame.path} cannot be edited: it attends in parts, and {reason}; edit another site"
+                )
+        if len(chunks) == 1:
+            return output
+        of_parts = f"{len(chunks)} products over parts of the tokens, not one map: {reason}"
+        self._events.append(_Event(chunks[0].frame.path, of_parts))
+        return output
+
+
+def _is_part(call: ForeignCall) -> bool:
+    """Whether an attention within a sequence has not as many queries as keys."""
+    return call.facts.relation == "self" and call.q.shape[2] != call.v.shape[2]
 
 
 def _no_edit(place: str) -> UserError:

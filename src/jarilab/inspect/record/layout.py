@@ -133,6 +133,15 @@ class Layout:
             for parts, size, before in zip(factors, self.shape, self.parent.shape, strict=True)
         ]
 
+    def drops_rows(self, after: Layout) -> bool:
+        """Whether a result has fewer tokens or inputs of the batch than this tensor."""
+
+        def rows(layout: Layout) -> int:
+            parts = [part for axis in layout.factors() for part in axis]
+            return math.prod(size for size, label in parts if label not in (HEADS, FEATURES))
+
+        return rows(after) < rows(self)
+
     @staticmethod
     def moved_axis(
         axis: int,

@@ -11,12 +11,14 @@ from functools import cache
 from typing import Any
 
 from torch import nn
+from torch.overrides import handle_torch_function, has_torch_function
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.foreign_call import ForeignCall
 from jarilab.inspect.record.sites import foreign_site_name, foreign_site_numbers
 from jarilab.inspect.record.tracing import Trace, Tracer, tensors_of
+from jarilab.inspect.record.value_paths import replace_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +79,26 @@ class ModuleStack:
 
         return hook
 
-    def _leave(self, module: nn.Module, args: object, output: object) -> None:
+    def _leave(self, module: nn.Module, args: object, output: Any) -> Any:
         if not self._frames or self._frames[-1].module is not module:
-            return
+            return None
         frame = self._frames.pop()
         # What a module computes by functions that the mode does not see comes from its inputs.
         for tensor in tensors_of((output,)):
             if not self._tracer.knows(tensor) and frame.inputs:
                 self._tracer.set_from(tensor, frame.inputs)
+        if self._frames:
+            return None
+        completed = [(each, complete_output(each)) for each in tensors_of((output,))]
+        changed = {id(before): after for before, after in completed if after is not before}
+        return replace_tensors(output, changed) if changed else None
+
+
+def complete_output(output: Tensor) -> Tensor:
+    """The tensor itself. A function mode reports an attention whose parts it holds, and may edit its output."""
+    if has_torch_function((output,)):
+        return handle_torch_function(complete_output, (output,), output)
+    return output
 
 
 def _check_not_nested(module: nn.Module, tensors: Iterable[Tensor]) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.layout import Layout, shape_of
+from jarilab.inspect.record.value_paths import MOVES, Path, path_after
 
 Sources = frozenset[str]
 """Names of the inputs and parameters that a tensor was computed from. Empty for constants."""
@@ -35,6 +36,7 @@ class Weights:
     normalized: whether a softmax or another non-negative function was applied.
     event: the number of the event of `AttentionMode` that they belong to; -1 before any.
     before_dropout: the weights before an active dropout, None without one. dropout: its rate.
+    cuts: whether the queries were cut from others.
     """
 
     columns: Sources | None
@@ -45,6 +47,7 @@ class Weights:
     event: int = -1
     before_dropout: Tensor | None = None
     dropout: float = 0.0
+    cuts: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -53,7 +56,7 @@ class Trace:
 
     grown: whether a tensor of an earlier forward was extended, as a cache of keys is. forward: when it was computed.
     is_parameter: whether it is a parameter or a view of one.
-    weights: for attention scores and weights.
+    weights: for attention scores and weights. path: for linear functions of values.
     """
 
     sources: Sources
@@ -62,6 +65,7 @@ class Trace:
     grown: bool = False
     weights: Weights | None = None
     is_parameter: bool = False
+    path: Path | None = None
 
     @property
     def is_learned(self) -> bool:
@@ -126,6 +130,10 @@ class Tracer:
         entry = self._traces.get(id(tensor))
         return entry[1] if entry is not None and entry[0]() is tensor else None
 
+    def _path_of(self, tensor: Tensor) -> Path | None:
+        trace = self._known(tensor)
+        return None if trace is None else trace.path
+
     # Functions
 
     def follow(self, func: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
@@ -146,15 +154,26 @@ class Tracer:
         else:
             values = (*args, *kwargs.values()) if kwargs else args
             traces = [(tensor, self.of(tensor)) for tensor in tensors_of(values)]
-        for output in outputs:
+        is_tuple = isinstance(result, tuple | list)
+        for index, output in enumerate(outputs):
             if not traces:
-                self.set(output, Trace(NOTHING, _layout(output), self.forward))
+                trace = Trace(NOTHING, _layout(output), self.forward)
             elif kind == "product":
-                self.set(output, self._product(func, args, kwargs, traces, output))
+                trace = self._product(func, args, kwargs, traces, output)
             else:
                 trace = self._computed(kind, func, args, kwargs, traces, output)
-                self.set(output, trace)
-                base = output._base if kind == "write" else None
+            path = path_after(
+                func,
+                args,
+                kwargs,
+                self._path_of,
+                output,
+                index if is_tuple else None,
+                lambda before=traces, after=trace: before[0][1].layout.drops_rows(after.layout),
+            )
+            self.set(output, trace if path is None else replace(trace, path=path))
+            if kind == "write":
+                base = output._base
                 if base is not None and base is not output:
                     # `empty[..., :n].copy_(k)` writes into `empty`.
                     sources = trace.sources | self.of(base).sources
@@ -207,7 +226,17 @@ class Tracer:
         (_, a), (_, b) = traces[-2:] if len(traces) > 1 else (traces[0], traces[0])
         for one, other in ((a, b), (b, a)):
             if one.weights is not None and one.weights.normalized:
-                return Trace(one.sources, _layout(output), self.forward, one.grown)
+                made = None
+                if other.weights is not None and other.weights.normalized:
+                    # Weights over landmarks times the landmarks' weights over keys.
+                    columns = other.weights.columns
+                    made = replace(
+                        a.weights or one.weights,
+                        columns=columns,
+                        key_axis=output.ndim - 1,
+                        scores=None,
+                    )
+                return Trace(one.sources, _layout(output), self.forward, one.grown, made)
             if one.is_parameter and not other.is_parameter:
                 return Trace(
                     other.sources, other.layout.like(shape_of(output)), self.forward, other.grown
@@ -228,7 +257,8 @@ class Tracer:
             layout = _einsum_layout(out, (of_left, a), (of_right, b), output)
         else:
             layout = a.layout.product(shape_of(output))
-        weights = Weights(columns.sources, axis)
+        cuts = rows.path is not None and rows.path.cuts
+        weights = Weights(columns.sources, axis, cuts=cuts)
         return Trace(rows.sources, layout, self.forward, rows.grown, weights)
 
 
@@ -292,6 +322,8 @@ _JOIN = re.compile(
 )
 _WRITE = re.compile(r"__setitem__|(index_copy|scatter|masked_scatter|index_put|index_fill)_|copy_")
 PRODUCTS = ("matmul", "bmm", "mm", "baddbmm", "einsum", "__matmul__", "__rmatmul__")
+UNKNOWN_AXIS = -1
+"""The axis of keys of weights whose rows are shifted against each other, as on the diagonals of a band."""
 VIEWS = {
     "t",
     "transpose",
@@ -371,9 +403,11 @@ def _followed(
         weights = trace.weights
         if weights is None:
             continue
-        axis = Layout.moved_axis(
-            weights.key_axis, func, args, kwargs, shape_of(tensor), shape_of(output)
-        )
+        axis = weights.key_axis
+        if axis != UNKNOWN_AXIS:
+            axis = Layout.moved_axis(axis, func, args, kwargs, shape_of(tensor), shape_of(output))
+        if axis is None and weights.normalized and func.__name__ in MOVES:
+            axis = UNKNOWN_AXIS
         if axis is None:
             continue
         if (
