@@ -57,6 +57,7 @@ class Trace:
     grown: whether a tensor of an earlier forward was extended, as a cache of keys is. forward: when it was computed.
     is_parameter: whether it is a parameter or a view of one.
     weights: for attention scores and weights. path: for linear functions of values.
+    base: in inference mode, the tensor of which this may be a view.
     """
 
     sources: Sources
@@ -66,6 +67,7 @@ class Trace:
     weights: Weights | None = None
     is_parameter: bool = False
     path: Path | None = None
+    base: weakref.ref[Tensor] | None = None
 
     @property
     def is_learned(self) -> bool:
@@ -162,6 +164,12 @@ class Tracer:
                 trace = self._product(func, args, kwargs, traces, output)
             else:
                 trace = self._computed(kind, func, args, kwargs, traces, output)
+                if kind == "other" and output.is_inference():
+                    viewed = self._base_of(traces[0][0])
+                    trace = replace(
+                        trace, base=weakref.ref(traces[0][0] if viewed is None else viewed)
+                    )
+            base = self._base_of(output) if kind == "write" else None
             path = path_after(
                 func,
                 args,
@@ -172,12 +180,21 @@ class Tracer:
                 lambda before=traces, after=trace: before[0][1].layout.drops_rows(after.layout),
             )
             self.set(output, trace if path is None else replace(trace, path=path))
-            if kind == "write":
-                base = output._base
-                if base is not None and base is not output:
-                    # `empty[..., :n].copy_(k)` writes into `empty`.
-                    sources = trace.sources | self.of(base).sources
-                    self.set(base, Trace(sources, _layout(base), self.forward, trace.grown))
+            if base is not None and base is not output:
+                # `empty[..., :n].copy_(k)` writes into `empty`.
+                sources = trace.sources | self.of(base).sources
+                self.set(base, Trace(sources, _layout(base), self.forward, trace.grown))
+
+    def _base_of(self, view: Tensor) -> Tensor | None:
+        """The tensor that a view shows; None if `view` is none."""
+        if not view.is_inference():
+            return view._base
+        trace = self._known(view)
+        base = None if trace is None or trace.base is None else trace.base()
+        # Inference tensors have no `_base`. Results of functions that copy have a storage of their own.
+        if base is None or not _share_storage(base, view):
+            return None
+        return base
 
     def _computed(
         self,
@@ -275,6 +292,10 @@ def _einsum_layout(
 
 def _layout(tensor: Tensor) -> Layout:
     return Layout(shape_of(tensor))
+
+
+def _share_storage(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _union(all_sources: list[Sources], *, joins: bool = False) -> Sources:

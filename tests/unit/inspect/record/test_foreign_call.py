@@ -468,6 +468,25 @@ def test_positions_added_to_queries_and_keys_make_no_second_sequence():
     assert tape.site("encoder.0").kind == "encoder"
 
 
+class Assembled(nn.Module):
+    """Keys that are written piece by piece into a new tensor, as in DeepSeek V3."""
+
+    def forward(self, x):
+        q = x.unflatten(-1, (2, 8)).transpose(1, 2)
+        k = q.new_empty(q.shape)
+        k[..., :4].copy_(q[..., :4])
+        k.transpose(1, 2)[..., 4:].copy_(q[..., 4:].transpose(1, 2))
+        return imported_by_name(q, k, k)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_keys_written_into_a_new_tensor_come_from_what_was_written(mode):
+    model = Assembled()
+    with mode(), jarilab.record(model) as tape:
+        model(torch.randn(2, 5, 16))
+    assert tape.recorded(tape.sites[0]).source.facts.relation == "self"
+
+
 def test_each_softmax_of_a_module_is_recorded():
     used = []
 
