@@ -64,9 +64,18 @@ def _maps(value: Any) -> Iterator[Tensor]:
             yield from _maps(each)
 
 
-FAMILIES: dict[str, Callable[[], list[str]]] = {"transformers": transformers_rows}
-MAKERS: dict[str, Callable[[str], Case]] = {"transformers": transformers_case}
+def families() -> dict[str, tuple[list[str], Callable[[str], Case]]]:
+    """The names of each family's architectures, and what builds them."""
+    import architecture_others as others
+
+    return {
+        "transformers": (transformers_rows(), transformers_case),
+        "timm": (list(others.TIMM), others.timm_case),
+        "diffusers": (list(others.DIFFUSERS), others.diffusers_case),
+        "x-transformers": (others.x_rows(), others.x_case),
+        "torch": (list(others.TORCH), others.torch_case),
+    }
 
 
 def make(family: str, name: str) -> Case:
-    return MAKERS[family](name)
+    return families()[family][1](name)

@@ -359,7 +359,7 @@ def main() -> None:
     import architecture_models
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--family", nargs="*", default=list(architecture_models.FAMILIES), help="which families")
+    parser.add_argument("--family", nargs="*", default=list(architecture_models.families()), help="which families")
     parser.add_argument("--only", nargs="*", help="names of rows")
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--path", nargs="*", default=[], help="folders of packages to add")
@@ -370,7 +370,7 @@ def main() -> None:
         return
     rows = []
     for family in arguments.family:
-        names = architecture_models.FAMILIES[family]()
+        names = architecture_models.families()[family][0]
         names = [name for name in names if not arguments.only or name in arguments.only]
         for row in run_rows(family, names, arguments.path):
             rows.append(row)
