@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 @dataclasses.dataclass
 class Case:
-    """A built architecture. call: runs one forward. own_maps: the maps that the model itself gives, or none."""
+    """A built architecture. call: runs one forward. own_maps: an output and its maps."""
 
     model: nn.Module
     counts: str
     call: Callable[[nn.Module], Any]
-    own_maps: Callable[[], list[Tensor]] = list
+    own_maps: Callable[[], tuple[Any, list[Tensor]]] = lambda: (None, [])
     remark: str = ""
 
 
@@ -35,12 +35,12 @@ def transformers_case(name: str) -> Case:
     model = tiny_models.build(row.model_type or row.name, row.overrides, row.cls)
     inputs = row.inputs(model) if row.inputs else tiny_models.inputs_of(model)
 
-    def own_maps() -> list[Tensor]:
+    def own_maps() -> tuple[Any, list[Tensor]]:
         model.set_attn_implementation("eager")
         torch.manual_seed(1)
         with torch.no_grad():
             output = model(**inputs, output_attentions=True)
-        return list(maps_in(output))
+        return output, list(maps_in(output))
 
     return Case(model, row.counts, lambda model: model(**inputs), own_maps, row.remark)
 

@@ -19,7 +19,7 @@ TIMM: dict[str, tuple[str, dict[str, Any]]] = {}
 
 
 def _add(counts: str, names: str, **options: Any) -> None:
-    TIMM.update({name: (counts, options) for name in names.split()})
+    TIMM.update(dict.fromkeys(names.split(), (counts, options)))
 
 
 _add(
@@ -382,8 +382,9 @@ def torch_case(name: str) -> Case:
     model, counts, inputs, has_map = _torch_case(name)
     model.eval()
 
-    def own_maps() -> list[Tensor]:
+    def own_maps() -> tuple[Any, list[Tensor]]:
         with torch.no_grad():
-            return [model(*inputs)[1]] if has_map else []
+            output = model(*inputs)
+        return output, [output[1]] if has_map else []
 
     return Case(model, counts, lambda model: model(*inputs), own_maps)

@@ -80,7 +80,7 @@ def _measure(row: dict[str, Any], case: Any) -> None:
     row["stage"] = "read"
     _read(row, case, tape)
     row["stage"] = "own maps"
-    _own_maps(row, case, tape)
+    _own_maps(row, case, tape, plain)
     row["stage"] = "cost"
     _cost(row, case)
 
@@ -165,13 +165,18 @@ def counts_of(text: str) -> Counter:
 # The model's own maps -----------------------------------------------------------------------------------------------
 
 
-def _own_maps(row: dict[str, Any], case: Any, tape: Any) -> None:
+def _own_maps(row: dict[str, Any], case: Any, tape: Any, plain: Any) -> None:
     """The largest difference of any map that the model gives to the recorded map of its shape that is nearest."""
     own = []
     try:
-        own = case.own_maps()
+        output, own = case.own_maps()
+        if own and not _is_close(plain, output):
+            row["own_remark"], own = "its eager forward has other outputs", []
     except Exception as error:
         row["own_error"] = f"{type(error).__name__}: {str(error)[:160]}"
+    if any(_is_no_map(weights) for weights in own):
+        row["own_remark"] = "some of its own maps are scores before the softmax"
+        own = [weights for weights in own if not _is_no_map(weights)]
     row["own_maps"] = len(own)
     if not own:
         return
@@ -183,12 +188,28 @@ def _own_maps(row: dict[str, Any], case: Any, tape: Any) -> None:
     gaps = []
     for weights in own:
         rivals = recorded.get(tuple(weights.shape), [])
+        if rivals and weights.ndim == 4 and weights.shape[1] > 1 and bool((weights == weights[:, :1]).all()):
+            row["own_remark"] = "its own maps are means over heads"
+            rivals = [rival.mean(1, keepdim=True).expand_as(rival) for rival in rivals]
         if rivals:
             gaps.append(min(float((weights.float() - rival.float()).abs().max()) for rival in rivals))
     row["own_compared"] = len(gaps)
     if gaps:
         row["gap"] = max(gaps, key=_nan_last)
     row["own_shapes"] = sorted({str(tuple(each.shape)) for each in own})[:4]
+
+
+def _is_no_map(weights: Any) -> bool:
+    """Whether a map that a model gives has negative weights, as scores do."""
+    return bool((weights < 0).any())
+
+
+def _is_close(x: Any, y: Any) -> bool:
+    """Whether the first tensors of two outputs agree."""
+    first, second = next(tensors_in(x)), next(tensors_in(y))
+    if first.shape != second.shape:
+        return False
+    return float((first.float() - second.float()).abs().max()) <= 1e-3 * float(first.float().abs().max())
 
 
 def tensors_in(value: Any) -> Iterator[Any]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from string import ascii_letters
 from typing import Any
 
 import torch
 
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.record.layout import FEATURES, HEADS, UNCLEAR, Factor
+from jarilab.inspect.record.layout import FEATURES, HEADS, UNCLEAR, Factor, einsum_letters
 from jarilab.inspect.record.tracing import UNKNOWN_AXIS, Trace, Tracer
 
 Arrange = Callable[[Tensor], Tensor]
@@ -189,17 +188,10 @@ def _transposed(tensor: Tensor) -> Tensor:
 
 
 def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Product | None:
-    if not isinstance(equation, str) or "->" not in equation:
+    letters_of = einsum_letters(equation, left, right)
+    if letters_of is None:
         return None
-    terms, _, out = equation.replace(" ", "").partition("->")
-    of_left, _, of_right = terms.partition(",")
-    if "..." in equation:
-        batch_letters = _unused_letters(equation, left.ndim - len(of_left.replace("...", "")))
-        if right.ndim - len(of_right.replace("...", "")) != len(batch_letters):
-            return None
-        of_left, of_right, out = (
-            each.replace("...", batch_letters) for each in (of_left, of_right, out)
-        )
+    of_left, of_right, out = letters_of
     for weights, letters, values, of_values in (
         (left, of_left, right, of_right),
         (right, of_right, left, of_left),
@@ -238,11 +230,6 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
             (values, arrange_values),
         )
     return None
-
-
-def _unused_letters(equation: str, count: int) -> str:
-    """Letters for the axes of an ellipsis."""
-    return "".join(each for each in ascii_letters if each not in equation)[:count]
 
 
 def _arranged(

@@ -195,7 +195,10 @@ class ForeignCall:
         # Rows that see all keys may be padding, hidden throughout. Keys that no query sees are padding.
         rows = ~allowed.all(-1, keepdim=True)
         attended = later_QK & allowed & rows
-        attendable = later_QK & allowed.any(-2, keepdim=True)
+        # Of a block of queries, whose place among the keys is only assumed, padding says nothing.
+        is_block = queries != keys and self.facts.placement == "unknown"
+        attending = allowed & rows if is_block else allowed
+        attendable = later_QK & attending.any(-2, keepdim=True)
         return bool(attendable.any()) and not bool(attended.any())
 
     @property
@@ -240,7 +243,7 @@ class ForeignCall:
     def allowed_and_bias(self) -> tuple[Tensor | None, Tensor | None]:
         """The mask as booleans `(B or 1, 1, Q or 1, K)` and as a bias `(B or 1, H, Q, K)`."""
         allowed, bias = None, None
-        mask = self.mask if self.weights is None else self.weights.clamp_min(0).log()
+        mask = self.mask if self.weights is None else self.weights.abs().log()
         if mask is not None and mask.dtype is torch.bool:
             allowed = mask
         elif mask is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -178,6 +179,7 @@ _RESHAPES = {
     "squeeze",
     "ravel",
 }
+_LETTERS = string.ascii_letters
 _INDEXING = {"__getitem__", "select", "unbind", "squeeze"}
 _PIECES = {"chunk", "split", "tensor_split", "split_with_sizes"}
 
@@ -261,18 +263,25 @@ def _regroup(factors: list[list[Factor]], shape: Sequence[int]) -> list[list[Fac
     return groups
 
 
-def batch_and_heads(parts: Sequence[Factor]) -> tuple[int, int, bool] | None:
-    """Batch size, number of heads, and whether heads are outermost, of an axis that has both; None if not known."""
-    labels = [label for _, label in parts]
-    if UNCLEAR in labels or FEATURES in labels:
+def einsum_letters(equation: Any, left: Tensor, right: Tensor) -> tuple[str, str, str] | None:
+    """The letters of both operands and of the result of an einsum, with letters for `...`.
+
+    None where the result is not named, or the operands are given as lists.
+    """
+    if not isinstance(equation, str) or "->" not in equation or equation.count(",") != 1:
         return None
-    sizes = [size for size, _ in parts]
-    if HEADS not in labels:
-        return math.prod(sizes), 1, False
-    first = labels.index(HEADS)
-    if first:
-        return math.prod(sizes[:first]), math.prod(sizes[first:]), False
-    count = next((i for i, label in enumerate(labels) if label != HEADS), len(labels))
-    if HEADS in labels[count:]:
-        return None
-    return math.prod(sizes[count:]), math.prod(sizes[:count]), True
+    terms, _, out = equation.replace(" ", "").partition("->")
+    of_left, _, of_right = terms.partition(",")
+    counts = [
+        tensor.ndim - len(letters.replace("...", ""))
+        for tensor, letters in ((left, of_left), (right, of_right))
+        if "..." in letters
+    ]
+    unused = [letter for letter in _LETTERS if letter not in equation][: max(counts, default=0)]
+    expanded = []
+    for letters, tensor in ((of_left, left), (of_right, right), (out, None)):
+        size = len(unused)
+        if tensor is not None and "..." in letters:
+            size = tensor.ndim - len(letters.replace("...", ""))
+        expanded.append(letters.replace("...", "".join(unused[len(unused) - size :])))
+    return expanded[0], expanded[1], expanded[2]

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.record.layout import Layout, shape_of
+from jarilab.inspect.record.layout import Layout, einsum_letters, shape_of
 from jarilab.inspect.record.value_paths import MOVES, Path, path_after
 
 Sources = frozenset[str]
@@ -240,7 +240,7 @@ class Tracer:
         output: Tensor,
     ) -> Trace:
         """The trace of a matrix product: a projection, scores, or weights times values."""
-        (_, a), (_, b) = traces[-2:] if len(traces) > 1 else (traces[0], traces[0])
+        (left, a), (right, b) = traces[-2:] if len(traces) > 1 else (traces[0], traces[0])
         for one, other in ((a, b), (b, a)):
             if one.weights is not None and one.weights.normalized:
                 made = None
@@ -261,10 +261,7 @@ class Tracer:
         columns, rows = b, a
         axis = output.ndim - 1
         if func is torch.einsum and isinstance(args[0], str):
-            terms, _, out = args[0].replace(" ", "").partition("->")
-            of_left, _, of_right = terms.partition(",")
-            if not out or "." in terms:
-                return Trace(_union([a.sources, b.sources]), _layout(output), self.forward)
+            of_left, of_right, out = einsum_letters(args[0], left, right) or ("", "", "")
             # The keys are the last axis of the scores that only one operand has.
             single = [letter for letter in out if (letter in of_left) != (letter in of_right)]
             if not single:

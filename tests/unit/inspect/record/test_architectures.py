@@ -1,0 +1,94 @@
+"""Architectures of other libraries are recorded as `benchmarks/architecture_list.py` counts them by hand."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import jarilab
+
+BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
+QUICK = [
+    "bert",  # fused self-attention
+    "deberta-v2",  # a softmax of its own
+    "gpt2",  # causal
+    "qwen2",  # heads that share keys
+    "gpt_oss",  # a sink beside the keys
+    "t5",  # an encoder, a decoder and cross-attention
+    "longt5",  # blocks, multiplied by einsum
+    "aimv2_vision_model",  # a learned query
+    "xlnet",  # einsum, length first
+]
+KNOWN = {"longformer", "mra", "led", "pegasus_x"}
+"""What is not recorded, or not in its kind: see docs/results/architectures.md."""
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # warnings of other libraries at import
+]
+
+
+@pytest.fixture
+def architectures(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import architectures
+
+    yield architectures
+    for name in ("architectures", "architecture_models", "architecture_list", "architecture_others", "tiny_models"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_each_kind_of_attention_is_recorded_as_counted_by_hand(architectures, name):
+    assert architectures.measure_row("transformers", name)["problems"] == {}
+
+
+@pytest.mark.parametrize("name", ["MultiheadAttention", "MultiheadAttention, cross", "Transformer, no mask"])
+def test_attention_of_pytorch_is_recorded_as_counted_by_hand(architectures, name):
+    assert architectures.measure_row("torch", name)["problems"] == {}
+
+
+@pytest.mark.slow
+def test_all_architectures_of_transformers_are_recorded_as_counted_by_hand(architectures):
+    import architecture_models
+
+    rows = [
+        row
+        for name in architecture_models.transformers_rows()
+        if name not in KNOWN
+        for row in [architectures.measure_row("transformers", name)]
+    ]
+    wrong = {row["name"]: row["problems"] for row in rows if row["problems"] and "not built" not in row["problems"]}
+    assert wrong == {}
+    assert sum(not row["problems"] for row in rows) >= 150
+
+
+class Blocks(nn.Module):
+    """Attention in blocks, padded at the end: each block of queries sees itself and its neighbours."""
+
+    def forward(self, x_BND):
+        blocks = x_BND.unflatten(1, (-1, 4))
+        edge = blocks.new_zeros(*blocks.shape[:1], 1, *blocks.shape[2:])
+        padded = torch.cat([edge, blocks, edge], 1)
+        near = torch.cat([padded[:, :-2], padded[:, 1:-1], padded[:, 2:]], 2)
+        scores = torch.einsum("...qd,...kd->...qk", blocks, near)
+        keys = torch.arange(12)
+        is_real = (keys[None] + 4 * torch.arange(-1, blocks.shape[1] - 1)[:, None]).clamp(-1, 6)
+        is_real = (is_real >= 0) & (is_real < 6)
+        bias = torch.where(is_real, 0.0, -1e10)
+        return torch.einsum("...qk,...kd->...qd", (scores + bias[:, None]).softmax(-1), near)
+
+
+def test_einsum_with_dots_over_padded_blocks_is_no_decoder():
+    model = Blocks()
+    with torch.no_grad(), jarilab.record(model) as tape:
+        output = model(torch.randn(2, 8, 6))
+    (site,) = tape.sites
+    assert tape.site(site).relation == "self"
+    assert not tape.site(site).causal
+    weights = tape.weights(site)
+    assert weights.shape[-2:] == (4, 12)
+    assert output.shape == (2, 2, 4, 6)
