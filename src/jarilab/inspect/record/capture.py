@@ -344,13 +344,15 @@ def _record_foreign(model: nn.Module, tape: Tape, sites: Collection[str] | None)
 
     with AttentionMode(model, handler) as mode:
         yield
-    tape.missing |= mode.missing
+    tape.missing |= mode.events.missing
     tape.partial |= {
-        names.name_at(path): reason for path, reason in mode.partial.items() if names.name_at(path)
+        names.name_at(path): reason
+        for path, reason in mode.events.partial.items()
+        if names.name_at(path)
     }
-    tape.not_attending += layers_without_attention(model, [*names.paths, *mode.missing])
+    tape.not_attending += layers_without_attention(model, [*names.paths, *mode.events.missing])
     if not called:
-        raise _nothing_recorded(model, mode.missing)
+        raise _nothing_recorded(model, mode.events.missing)
     for places in (tape.missing, tape.partial):
         if places:
             text = _incomplete_text(places, is_partial=places is tape.partial)

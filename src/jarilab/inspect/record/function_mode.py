@@ -11,9 +11,10 @@ model needs no eager attention, and functions that were imported by name are see
 
 from __future__ import annotations
 
+import threading
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.axes import HeadAxes, Product, product_of
 from jarilab.inspect.record.chunks import ChunkProduct, JoinError, join
 from jarilab.inspect.record.edited_output import edit_of, remember_edit
+from jarilab.inspect.record.events import AttentionEvents
 from jarilab.inspect.record.foreign_call import CHANNELS, CallFacts, ForeignCall, versions_of
 from jarilab.inspect.record.layout import FEATURES, shape_of
 from jarilab.inspect.record.modules import ModuleFrame, ModuleStack, complete_output
@@ -48,15 +50,6 @@ SOFTMAX = {functional.softmax, torch.softmax, Tensor.softmax}
 DROPOUT = {functional.dropout, torch.dropout}
 
 
-@dataclass(eq=False)
-class _Event:
-    """Something that looks like an attention: the module, why it was not recorded, and whether it was."""
-
-    path: str
-    reason: str
-    recorded: bool = False
-
-
 NOT_MULTIPLIED = (
     "its weights are not multiplied with values by a matrix product that can be followed"
 )
@@ -65,17 +58,19 @@ NOT_MULTIPLIED = (
 class AttentionMode(TorchFunctionMode):
     """While active, passes each attention call of `model` to `handler`."""
 
-    def __init__(self, model: nn.Module, handler: CallHandler):
+    def __init__(self, model: nn.Module, handler: CallHandler, *, is_of_thread: bool = False):
         super().__init__()
-        self._handler = handler
+        self._model, self._handler = model, handler if is_of_thread else _one_at_a_time(handler)
         self._tracer = Tracer(model)
-        self._stack = ModuleStack(model, self._tracer)
-        self._events: list[_Event] = []
+        self._stack = ModuleStack(model, self._tracer, self if is_of_thread else None)
+        self._modes = {threading.get_ident(): self}
+        self._has_ended = False
+        self.events = AttentionEvents()
         self._chunks: list[ChunkProduct] = []  # whose output is not complete yet
         self._heads_of_module: int | None = None  # inside multi_head_attention_forward
 
     def __enter__(self) -> AttentionMode:
-        self._stack.attach()
+        self._stack.attach(self._stack_of_thread)
         super().__enter__()
         return self
 
@@ -84,32 +79,25 @@ class AttentionMode(TorchFunctionMode):
             super().__exit__(*error)
         finally:
             self._stack.detach()
-            self._chunks.clear()
+            for mode in self._modes.values():
+                mode._chunks.clear()
+                mode._has_ended = True
 
-    @property
-    def missing(self) -> dict[str, str]:
-        """Paths of modules that seem to attend and of which nothing was reported, each with the reason."""
-        recorded = {event.path for event in self._events if event.recorded}
-        return {
-            event.path: event.reason
-            for event in self._events
-            if not event.recorded and event.path not in recorded
-        }
-
-    @property
-    def partial(self) -> dict[str, str]:
-        """Paths of modules of which some calls were reported and others not, each with the reason."""
-        recorded = {event.path for event in self._events if event.recorded}
-        return {
-            event.path: event.reason
-            for event in self._events
-            if not event.recorded and event.path in recorded
-        }
+    def _stack_of_thread(self) -> ModuleStack:
+        # PyTorch activates a mode in one thread. In others, a mode is active while modules of the model run.
+        thread = threading.get_ident()
+        if thread not in self._modes:
+            mode = AttentionMode(self._model, self._handler, is_of_thread=True)
+            mode.events = self.events
+            self._modes[thread] = mode
+        return self._modes[thread]._stack
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self._has_ended:
+            return func(*args, **kwargs)
         if func is functional.scaled_dot_product_attention and self._stack:
             return self._on_fused_attention(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
@@ -144,7 +132,7 @@ class AttentionMode(TorchFunctionMode):
         frame: ModuleFrame | None = None,
     ) -> Tensor:
         """Pass the call to the handler; returns the output that the model continues with."""
-        self._events[event].recorded = True
+        self.events.mark_recorded(event)
         output_BHQW = axes.with_heads(output)
         frame = self._stack.innermost if frame is None else frame
         if is_transforming():
@@ -163,8 +151,7 @@ class AttentionMode(TorchFunctionMode):
         return changed
 
     def _new_event(self, reason: str) -> int:
-        self._events.append(_Event(self._stack.innermost.path, reason))
-        return len(self._events) - 1
+        return self.events.add(self._stack.innermost.path, reason)
 
     # Fused attention
 
@@ -369,7 +356,7 @@ class AttentionMode(TorchFunctionMode):
         made = [self._tracer.of(each).weights for each in tensors_of((*args, *kwargs.values()))]
         events = [each.event for each in made if each is not None and each.normalized]
         if len(events) == 2 and events[1] >= 0 and events[0] != events[1]:
-            self._events[events[1]].recorded = True
+            self.events.mark_recorded(events[1])
 
     # Attention in chunks
 
@@ -432,7 +419,7 @@ class AttentionMode(TorchFunctionMode):
         except JoinError as error:
             return self._report_apart(chunks, edited, str(error))
         for chunk in chunks:
-            self._events[chunk.event].recorded = True
+            self.events.mark_recorded(chunk.event)
         edit = edit_of(edited)
         if edit is not None:
             remember_edit(joined.output, edit)
@@ -457,13 +444,24 @@ class AttentionMode(TorchFunctionMode):
         if len(chunks) == 1:
             return output
         of_parts = f"{len(chunks)} products over parts of the tokens, not one map: {reason}"
-        self._events.append(_Event(chunks[0].frame.path, of_parts))
+        self.events.add(chunks[0].frame.path, of_parts)
         return output
 
 
 def _is_part(call: ForeignCall) -> bool:
     """Whether an attention within a sequence has not as many queries as keys."""
     return call.facts.relation == "self" and call.q.shape[2] != call.v.shape[2]
+
+
+def _one_at_a_time(handler: CallHandler) -> CallHandler:
+    """The handler, called by one thread at a time."""
+    lock = threading.RLock()
+
+    def locked(frame: ModuleFrame, call: ForeignCall, output: Tensor) -> Tensor:
+        with lock:
+            return handler(frame, call, output)
+
+    return locked
 
 
 def _no_edit(place: str) -> UserError:

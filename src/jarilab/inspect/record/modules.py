@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from torch import nn
-from torch.overrides import handle_torch_function, has_torch_function
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
@@ -37,19 +36,32 @@ class ModuleFrame:
 
 
 class ModuleStack:
-    """The modules of a model that are running, outermost first; kept up to date by forward hooks."""
+    """The modules of a model that are running, outermost first; kept up to date by forward hooks.
 
-    def __init__(self, model: nn.Module, tracer: Tracer):
-        self._model, self._tracer = model, tracer
+    thread_mode: activated while modules run; None in the thread where the mode is active already.
+    """
+
+    def __init__(self, model: nn.Module, tracer: Tracer, thread_mode: TorchFunctionMode | None):
+        self._model, self._tracer, self._thread_mode = model, tracer, thread_mode
         self._frames: list[ModuleFrame] = []
         self._hooks = ExitStack()
-        self._thread = threading.get_ident()
 
-    def attach(self) -> None:
-        """Register the hooks."""
+    def attach(self, stack_of_thread: Callable[[], ModuleStack]) -> None:
+        """Register the hooks. stack_of_thread: returns the stack of the current thread."""
+
+        def enter(path: str) -> Callable[..., None]:
+            def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                stack_of_thread()._enter(path, module, args, kwargs)
+
+            return hook
+
+        def leave(module: nn.Module, args: object, output: Any) -> Any:
+            return stack_of_thread()._leave(module, output)
+
         for path, module in self._model.named_modules():
-            before = module.register_forward_pre_hook(self._enter(path), with_kwargs=True)
-            after = module.register_forward_hook(self._leave, always_call=True)
+            before = module.register_forward_pre_hook(enter(path), with_kwargs=True)
+            # The last recording that began is the first that ends, as modes are.
+            after = module.register_forward_hook(leave, prepend=True, always_call=True)
             self._hooks.callback(before.remove)
             self._hooks.callback(after.remove)
 
@@ -64,22 +76,22 @@ class ModuleStack:
     def innermost(self) -> ModuleFrame:
         return self._frames[-1]
 
-    def _enter(self, path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if threading.get_ident() != self._thread:
-                return  # a mode is active in one thread, a hook in all
-            values = (*args, *kwargs.values())
-            if not self._frames:
-                names = (*_argument_names(type(module))[: len(args)], *kwargs)
-                self._tracer.start_forward(path, names, values)
-            if isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
-                _check_not_nested(module, tensors_of(values))
-            inputs = tuple(self._tracer.of(tensor) for tensor in tensors_of(values))
-            self._frames.append(ModuleFrame(path, module, inputs))
+    def _enter(
+        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        values = (*args, *kwargs.values())
+        if not self._frames:
+            names = (*_argument_names(type(module))[: len(args)], *kwargs)
+            self._tracer.start_forward(path, names, values)
+        self._tracer.name_replicated(path, module)
+        inputs = tuple(self._tracer.of(tensor) for tensor in tensors_of(values))
+        if not self._frames and self._thread_mode is not None:
+            TorchFunctionMode.__enter__(self._thread_mode)
+        self._frames.append(ModuleFrame(path, module, inputs))
+        if isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
+            _check_not_nested(module, tensors_of(values))
 
-        return hook
-
-    def _leave(self, module: nn.Module, args: object, output: Any) -> Any:
+    def _leave(self, module: nn.Module, output: Any) -> Any:
         if not self._frames or self._frames[-1].module is not module:
             return None
         frame = self._frames.pop()
@@ -90,6 +102,8 @@ class ModuleStack:
         if self._frames:
             return None
         completed = [(each, complete_output(each)) for each in tensors_of((output,))]
+        if self._thread_mode is not None:
+            TorchFunctionMode.__exit__(self._thread_mode, None, None, None)
         changed = {id(before): after for before, after in completed if after is not before}
         return replace_tensors(output, changed) if changed else None
 

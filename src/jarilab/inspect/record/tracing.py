@@ -97,6 +97,16 @@ class Tracer:
                     sources = frozenset((f"{INPUT}{of_module}{name}{suffix}",))
                     self.set(tensor, Trace(sources, _layout(tensor), self.forward))
 
+    def name_replicated(self, path: str, module: nn.Module) -> None:
+        """Name the tensors that `nn.DataParallel` has put in the place of parameters and buffers."""
+        parameters: dict[str, Tensor] = vars(module).get("_former_parameters", {})
+        for name, tensor in parameters.items():
+            sources = frozenset((f"{PARAMETER}{path}.{name}",))
+            self.set(tensor, Trace(sources, _layout(tensor), self.forward, is_parameter=True))
+        for tensor in module._buffers.values() if parameters else ():
+            if tensor is not None:
+                self.set(tensor, Trace(NOTHING, _layout(tensor), 0))
+
     def of(self, tensor: Tensor) -> Trace:
         """The trace of a tensor; one that was never seen before is a source of its own."""
         trace = self._known(tensor)

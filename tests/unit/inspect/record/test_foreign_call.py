@@ -6,7 +6,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 import warnings
 from pathlib import Path
 
@@ -185,17 +184,6 @@ def test_autocast_and_dropout_are_recorded():
     with torch.autocast("cpu", torch.bfloat16):
         tape, _ = recorded(OwnAttention(), {"x": torch.randn(2, 5, 8)})
     assert tape.trust("attention").rebuild_error < 1e-2
-
-
-def test_other_threads_are_not_recorded():
-    model, other = OwnAttention().eval(), []
-    x = torch.randn(1, 3, 8)
-    with jarilab.record(model) as tape:
-        thread = threading.Thread(target=lambda: other.append(model(x)))
-        thread.start()
-        thread.join()
-        model(x)
-    assert len(other) == len(tape.calls["attention"]) == 1
 
 
 def test_nested_recordings_are_equal():
