@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import jarilab
 from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of, geometry_of_layers
@@ -716,3 +717,20 @@ def test_image_trap_14_a_wrong_logarithm_is_noticed(monkeypatch, off):
     trust = tape.trust("encoder.0")
     assert trust.row_sum_error == pytest.approx(abs(math.exp(-off) - 1), rel=1e-3)
     assert trust.rebuild_error > 0.4
+
+
+def test_image_trap_15_maps_are_taken_after_the_softmax():
+    """transformers 5.23 returns ProphetNet's scores before the softmax as `encoder_attentions`."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 99, "hidden_size": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    heads = {"num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4}
+    model = transformers.ProphetNetModel(transformers.ProphetNetConfig(**sizes, **layers, **heads)).eval()
+    text = torch.arange(3, 10)[None]
+    with torch.no_grad(), jarilab.record(model) as tape:
+        model(input_ids=text, decoder_input_ids=text[:, :5])
+    weights = tape.weights("encoder.0")
+    assert torch.allclose(weights.sum(-1), torch.ones(1, 4, 7))
+    assert tape.trust("encoder.0").holds
+    assert len(tape.calls["decoder.0.self"]) == 2  # the main stream and that of the predicted tokens
