@@ -76,6 +76,15 @@ def timm_case(name: str) -> Case:
     model = tiny_models.spread_weights(timm.create_model(name, num_classes=3, **options)).eval()
     size = options.get("img_size") or model.default_cfg["input_size"][-1]
     x = tiny_models.noise(1, 3, size, size)
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    if norms:
+        # Without statistics of its own a deep network of random weights has scores of thousands.
+        for norm in norms:
+            norm.momentum = 1.0
+        model.train()
+        with torch.no_grad():
+            model(torch.cat([x, x.flip(-1)]))
+        model.eval()
     return Case(model, counts, lambda model: model(x))
 
 

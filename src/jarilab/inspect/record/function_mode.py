@@ -320,6 +320,8 @@ class AttentionMode(TorchFunctionMode):
         if made.key_axis == UNKNOWN_AXIS and not path.selects:
             return output
         event = made.event if made.event >= 0 else self._new_event(NOT_MULTIPLIED)
+        for each in made.merged:
+            self._events[each].recorded = True
         axes = product.axes
         weights, v = (axes.with_heads(each.detach()) for each in (product.weights, product.values))
         is_softmax = (

@@ -33,7 +33,7 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
 class Layout:
     """The shape of a tensor, and the step that made it from another layout.
 
-    Without a parent the last axis has features and the others are single axes.
+    Without a parent the others are single axes beside the one of features: the last, or `argument`.
     """
 
     shape: tuple[int, ...]
@@ -78,13 +78,14 @@ class Layout:
         shape = shape_of(output)
         name = func.__name__
         if kind == "fresh":
-            return Layout(shape)
+            dims = _DIMENSIONS.get(name.replace("_transpose", ""))
+            return Layout(shape) if dims is None else Layout(shape, argument=len(shape) - 1 - dims)
         order = _order_of(name, args, kwargs, tensor.ndim)
         if order is not None:
             return Layout(shape, "permute", order, self)
         if name in _PIECES:
-            axis = _argument(args, kwargs, 2, "dim", 0)
-            if axis in (-1, tensor.ndim - 1):
+            axis = _argument(args, kwargs, 2, "dim", 0) % tensor.ndim
+            if axis == tensor.ndim - 1 or self.factors()[axis] == [(self.shape[axis], FEATURES)]:
                 return Layout(shape, "piece", None, self)
         if kind == "join" and shape and isinstance(args[0], tuple | list):
             axis = _argument(args, kwargs, 1, "dim", 0)
@@ -107,8 +108,8 @@ class Layout:
         if self.step == "gather":
             return [layout.factors()[axis] for layout, axis in self.argument]
         if self.parent is None:
-            last = len(self.shape) - 1
-            return [[(n, FEATURES if i == last else "")] for i, n in enumerate(self.shape)]
+            features = len(self.shape) - 1 if self.argument is None else self.argument
+            return [[(n, FEATURES if i == features else "")] for i, n in enumerate(self.shape)]
         factors = self.parent.factors()
         if self.step == "permute":
             return [factors[axis] for axis in self.argument]
@@ -179,6 +180,8 @@ _RESHAPES = {
     "squeeze",
     "ravel",
 }
+_DIMENSIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
+"""How many axes follow that of the features."""
 _LETTERS = string.ascii_letters
 _INDEXING = {"__getitem__", "select", "unbind", "squeeze"}
 _PIECES = {"chunk", "split", "tensor_split", "split_with_sizes"}

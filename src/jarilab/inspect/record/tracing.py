@@ -35,6 +35,7 @@ class Weights:
     scores: what the softmax read, with the versions of weights and scores at that time; None for other functions.
     normalized: whether a softmax or another non-negative function was applied.
     event: the number of the event of `AttentionMode` that they belong to; -1 before any.
+    merged: the events of weights that were added to them.
     before_dropout: the weights before an active dropout, None without one. dropout: its rate.
     cuts: whether the queries were cut from others.
     """
@@ -45,6 +46,7 @@ class Weights:
     versions: tuple[int, ...] = ()
     normalized: bool = False
     event: int = -1
+    merged: tuple[int, ...] = ()
     before_dropout: Tensor | None = None
     dropout: float = 0.0
     cuts: bool = False
@@ -446,8 +448,12 @@ def _followed(
             continue
         others = [each.weights for _, each in traces if each.weights is not None]
         columns = weights.columns
-        if columns is not None and len(others) > 1:
-            columns = _union([each.columns for each in others if each.columns is not None])
+        merged = weights.merged
+        if len(others) > 1:
+            events = {event for each in others for event in (each.event, *each.merged)}
+            merged = tuple(events - {weights.event, -1})
+            if columns is not None:
+                columns = _union([each.columns for each in others if each.columns is not None])
         name = func.__name__
         keeps_scores = weights.scores is not None and name in KEEPS_WEIGHTS
         before = weights.before_dropout
@@ -455,7 +461,12 @@ def _followed(
             before = _replayed(func, args, kwargs, tensor, before, output)
         scores = weights.scores if keeps_scores else None
         return replace(
-            weights, columns=columns, key_axis=axis, scores=scores, before_dropout=before
+            weights,
+            columns=columns,
+            key_axis=axis,
+            scores=scores,
+            merged=merged,
+            before_dropout=before,
         )
     return None
 

@@ -92,3 +92,48 @@ def test_einsum_with_dots_over_padded_blocks_is_no_decoder():
     weights = tape.weights(site)
     assert weights.shape[-2:] == (8, 8)  # over all tokens
     assert output.shape == (2, 2, 4, 6)
+
+
+class Mixed(nn.Module):
+    """A softmax of contents and one of positions, added and normalized, as in ConViT."""
+
+    def __init__(self):
+        super().__init__()
+        self.near = nn.Parameter(torch.randn(2, 5, 5))
+
+    def forward(self, x_BHND):
+        content = (x_BHND @ x_BHND.mT).softmax(-1)
+        positions = self.near.expand(len(x_BHND), -1, -1, -1).softmax(-1)
+        weights = 0.5 * content + 0.5 * positions
+        weights = weights / weights.sum(-1, keepdim=True)
+        return weights @ x_BHND
+
+
+def test_added_softmaxes_are_one_whole_map():
+    model = Mixed()
+    with torch.no_grad(), jarilab.record(model) as tape:
+        model(torch.randn(3, 2, 5, 6))
+    assert len(tape.sites) == 1
+    assert (tape.partial, tape.missing) == ({}, {})
+
+
+class Convolved(nn.Module):
+    """Queries, keys and values of a convolution, whose heads are folded with the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Conv2d(8, 3 * 8, 1)
+
+    def forward(self, x_BCRS):
+        parts = self.project(x_BCRS).chunk(3, dim=1)
+        q, k, v = (part.reshape(len(x_BCRS) * 4, 2, -1).mT for part in parts)
+        return (q @ k.mT).softmax(-1) @ v
+
+
+def test_heads_of_channels_of_a_convolution_are_told_from_the_batch():
+    model = Convolved()
+    with torch.no_grad(), jarilab.record(model) as tape:
+        model(torch.randn(3, 8, 2, 3))
+    (site,) = tape.sites
+    assert tape.weights(site).shape == (3, 4, 6, 6)
+    assert "channels" not in tape.site(site).note
