@@ -12,7 +12,6 @@ model needs no eager attention, and functions that were imported by name are see
 from __future__ import annotations
 
 import threading
-import types
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -28,9 +27,11 @@ from jarilab.inspect.record.axes import HeadAxes, Product, product_of
 from jarilab.inspect.record.chunks import ChunkProduct, JoinError, join
 from jarilab.inspect.record.edited_output import edit_of, remember_edit
 from jarilab.inspect.record.events import AttentionEvents
+from jarilab.inspect.record.flex_calls import FlexCall, listen, stop_listening
 from jarilab.inspect.record.foreign_call import CHANNELS, CallFacts, ForeignCall, versions_of
 from jarilab.inspect.record.layout import FEATURES, shape_of
 from jarilab.inspect.record.modules import ModuleFrame, ModuleStack, complete_output
+from jarilab.inspect.record.multi_head import multi_head_attention_forward
 from jarilab.inspect.record.tracing import (
     PRODUCTS,
     UNKNOWN_AXIS,
@@ -40,7 +41,7 @@ from jarilab.inspect.record.tracing import (
     is_nonlinear,
     tensors_of,
 )
-from jarilab.inspect.record.transforms import is_transforming, padded, plain_call
+from jarilab.inspect.record.transforms import as_computed, is_transforming, padded, plain_call
 from jarilab.inspect.record.value_paths import Path, continues, replace_tensors
 
 CallHandler = Callable[[ModuleFrame, ForeignCall, Tensor], Tensor]
@@ -71,6 +72,7 @@ class AttentionMode(TorchFunctionMode):
 
     def __enter__(self) -> AttentionMode:
         self._stack.attach(self._stack_of_thread)
+        listen()
         super().__enter__()
         return self
 
@@ -78,6 +80,7 @@ class AttentionMode(TorchFunctionMode):
         try:
             super().__exit__(*error)
         finally:
+            stop_listening()
             self._stack.detach()
             for mode in self._modes.values():
                 mode._chunks.clear()
@@ -163,7 +166,7 @@ class AttentionMode(TorchFunctionMode):
         # PyTorch deactivates a mode inside its own handler.
         TorchFunctionMode.__enter__(self)
         try:
-            return _multi_head_attention_forward(query, key, *args, **kwargs)
+            return multi_head_attention_forward(query, key, *args, **kwargs)
         finally:
             self._heads_of_module = None
             TorchFunctionMode.__exit__(self, None, None, None)
@@ -184,10 +187,7 @@ class AttentionMode(TorchFunctionMode):
             query, key, value, attn_mask, dropout_p, is_causal, **options
         )
         event = self._new_event("queries, keys and values have fewer than three axes")
-        trace = self._tracer.of(query)
-        layout = trace.layout.like(shape_of(output))
-        # The rows of the output are those of the queries.
-        self._tracer.set(output, Trace(trace.sources, layout, self._tracer.forward, trace.grown))
+        self._trace_output(query, output)
         if query.dim() < 3:
             return output
         if query.is_nested:
@@ -199,6 +199,28 @@ class AttentionMode(TorchFunctionMode):
             query, key, value, attn_mask, is_causal=is_causal, scale=scale, dropout=dropout_p
         )
         return self._report(call, output, axes, event)
+
+    def _trace_output(self, query: Tensor, output: Tensor) -> None:
+        """The rows of the output are those of the queries."""
+        trace = self._tracer.of(query)
+        layout = trace.layout.like(shape_of(output))
+        self._tracer.set(output, Trace(trace.sources, layout, self._tracer.forward, trace.grown))
+
+    def report_flex(self, call: FlexCall, output: Tensor) -> Tensor:
+        """Report a call of FlexAttention; returns the output that the model continues with."""
+        if not self._stack or self._has_ended:
+            return output
+        self._trace_output(call.query, output)
+        event = self._new_event("the functions of its flex_attention cannot be evaluated")
+        try:
+            mask, is_added = call.mask()
+        except RuntimeError:
+            return output
+        options = {"is_causal": False, "scale": call.scale, "dropout": 0.0}
+        made, axes = self._fused_call(call.query, call.key, call.value, mask, **options)
+        if not is_added:
+            made = replace(made, q=made.q[..., :0], k=made.k[..., :0], scale=1.0, verified=False)
+        return self._report(made, output, axes, event)
 
     def _on_nested_attention(
         self,
@@ -232,8 +254,8 @@ class AttentionMode(TorchFunctionMode):
         k_axes = axes
         if key.shape[:-2] != query.shape[:-2]:
             k_axes = HeadAxes.of(key.shape[:-2], k_trace.layout.factors()[:-2])
-        q = axes.with_heads(_as_computed(query))
-        k, v = (k_axes.with_heads(_as_computed(tensor)) for tensor in (key, value))
+        q = axes.with_heads(as_computed(query))
+        k, v = (k_axes.with_heads(as_computed(tensor)) for tensor in (key, value))
         mask = None if attn_mask is None else axes.mask_with_heads(attn_mask.detach())
         facts = self._facts(q_trace, k_trace.sources, k_trace.grown, q, k, axes)
         if self._stack.innermost.has_groups_as_queries(q, k):
@@ -471,22 +493,3 @@ def _no_edit(place: str) -> UserError:
         f"expected an edit of plain tensors, got an attention {place}; run the edited model on a plain batch, or "
         "record this forward without edits"
     )
-
-
-def _without_dispatch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of a Python function of PyTorch that runs its body instead of asking the active mode."""
-    without = {**function.__globals__, "has_torch_function": lambda *_: False}
-    return types.FunctionType(
-        function.__code__, without, function.__name__, function.__defaults__, function.__closure__
-    )
-
-
-_multi_head_attention_forward = _without_dispatch(functional.multi_head_attention_forward)
-
-
-def _as_computed(tensor: Tensor) -> Tensor:
-    """Detached, and in the dtype that autocast computes in."""
-    device = tensor.device.type
-    if torch.is_autocast_enabled(device):
-        return tensor.detach().to(torch.get_autocast_dtype(device))
-    return tensor.detach()

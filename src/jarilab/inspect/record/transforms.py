@@ -88,3 +88,11 @@ def padded(query: Tensor, key: Tensor, *others: Tensor) -> tuple[Bool[Tensor, ".
     allowed = is_query.unsqueeze(-1) & is_key.unsqueeze(-2)
     tensors = (query, key, *others)
     return allowed, [torch.nested.to_padded_tensor(each.detach(), 0.0) for each in tensors]
+
+
+def as_computed(tensor: Tensor) -> Tensor:
+    """Detached, and in the dtype that autocast computes in."""
+    device = tensor.device.type
+    if torch.is_autocast_enabled(device):
+        return tensor.detach().to(torch.get_autocast_dtype(device))
+    return tensor.detach()

@@ -1,0 +1,163 @@
+"""Reports calls of FlexAttention, a Python function that PyTorch passes to no function mode.
+
+While a model is recorded, `flex_attention` runs other code. That code deactivates all function modes, calls the
+original and reports the call to the modes. So it is seen however it was imported, also if it is compiled.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch._dynamo.eval_frame import skip_code
+from torch.nn.attention.flex_attention import create_mask, flex_attention
+
+from jarilab.core.shapes import Float, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FlexCall:
+    """The arguments of a call: `(B, H, Q, E)`, `(B, G, K, E)` and `(B, G, K, W)`."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    score_mod: Callable[..., Tensor] | None
+    block_mask: Any
+    scale: float
+
+    @staticmethod
+    def of(*args: Any, **kwargs: Any) -> FlexCall:
+        """The call with the arguments of `flex_attention`."""
+        bound = inspect.signature(_original).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        query, scale = given["query"], given["scale"]
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        key, value, block_mask = given["key"], given["value"], given["block_mask"]
+        return FlexCall(query, key, value, given["score_mod"], block_mask, scale)
+
+    @torch.no_grad()
+    def mask(self) -> tuple[Tensor | None, bool]:
+        """What is added to the scores, or a boolean mask, and True; or the modified scores, and False.
+
+        Modified scores are returned where `score_mod` does more than to add a bias.
+        """
+        q, k = self.query.detach(), self.key.detach()
+        size = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+        allowed = None
+        if self.block_mask is not None:
+            allowed = create_mask(self.block_mask.mask_mod, *size, device=str(q.device))
+        if self.score_mod is None:
+            return allowed, True
+        wide = torch.promote_types(q.dtype, torch.float32)
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        scores = (q @ k.mT).to(wide) * self.scale
+        bias, modified = (
+            self._modified(each) for each in (torch.zeros_like(scores), scores.expand(size))
+        )
+        finite = bias.isfinite()
+        error = (modified - scores - bias)[finite].abs()
+        is_bias = finite.equal(modified.isfinite()) and bool(
+            (error <= 1e-5 * (1 + scores.expand(size)[finite].abs())).all()
+        )
+        if is_bias and not bias.any():
+            return allowed, True
+        added = bias if is_bias else modified
+        return added if allowed is None else added.masked_fill(~allowed, -torch.inf), is_bias
+
+    def _modified(self, scores: Float[Tensor, "B H Q K"]) -> Float[Tensor, "B H Q K"]:
+        modify = self.score_mod
+        assert modify is not None
+        for axis in (4, 3, 2, 1):
+            in_dims = [None] * 5
+            in_dims[0] = in_dims[axis] = 0
+            modify = torch.vmap(modify, in_dims=tuple(in_dims))
+        indices = [torch.arange(n, dtype=torch.int, device=scores.device) for n in scores.shape]
+        return modify(scores, *indices)
+
+
+@runtime_checkable
+class FlexListener(Protocol):
+    """A function mode to which calls are reported."""
+
+    def report_flex(self, call: FlexCall, output: Tensor) -> Tensor:
+        """Report the call; returns the output that the model continues with."""
+        ...
+
+
+def _pause() -> list[Any]:
+    """Deactivate all function modes; returns them, innermost first."""
+    count = torch._C._len_torch_function_stack()
+    return [torch._C._pop_torch_function_stack() for _ in range(count)]
+
+
+def _resume(modes: Sequence[Any]) -> None:
+    for mode in reversed(modes):
+        torch._C._push_on_torch_function_stack(mode)
+
+
+def _report(modes: Sequence[Any], result: Any, args: Any, kwargs: Any) -> Any:
+    listeners = [mode for mode in modes if isinstance(mode, FlexListener)]
+    output = result[0] if isinstance(result, tuple) else result
+    # As for other functions, the mode that was activated first is next to the function.
+    for mode in reversed(listeners):
+        output = mode.report_flex(FlexCall.of(*args, **kwargs), output)
+    return (output, *result[1:]) if isinstance(result, tuple) else output
+
+
+def _call(*args: Any, _hooks: _Hooks, **kwargs: Any) -> Any:
+    modes = _hooks.pause()
+    try:
+        # Not inside another function, so that it is compiled if the caller has compiled it.
+        result = _hooks.original(*args, **kwargs)
+        result = _hooks.report(modes, result, args, kwargs)
+    finally:
+        _hooks.resume(modes)
+    return result
+
+
+_code, _keyword_defaults = flex_attention.__code__, flex_attention.__kwdefaults__
+_original = types.FunctionType(
+    _code, flex_attention.__globals__, "flex_attention", flex_attention.__defaults__
+)
+_original.__kwdefaults__ = _keyword_defaults
+skip_code(_call.__code__)
+
+
+class _Hooks:
+    """What the other code calls. `torch.compile` does not trace these functions."""
+
+    original = staticmethod(_original)
+    pause = staticmethod(torch._dynamo.disable(_pause))
+    resume = staticmethod(torch._dynamo.disable(_resume))
+    report = staticmethod(torch._dynamo.disable(_report))
+
+
+_lock = threading.Lock()
+_recordings = 0
+
+
+def listen() -> None:
+    """Report calls until `stop_listening`, which is needed once for each call of this function."""
+    global _recordings
+    with _lock:
+        _recordings += 1
+        if _recordings == 1:
+            flex_attention.__kwdefaults__ = {**(_keyword_defaults or {}), "_hooks": _Hooks}
+            flex_attention.__code__ = _call.__code__
+
+
+def stop_listening() -> None:
+    """Restore `flex_attention` if no other recording is active."""
+    global _recordings
+    with _lock:
+        _recordings -= 1
+        if _recordings == 0:
+            flex_attention.__code__ = _code
+            flex_attention.__kwdefaults__ = _keyword_defaults
