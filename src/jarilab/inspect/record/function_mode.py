@@ -343,7 +343,7 @@ class AttentionMode(TorchFunctionMode):
             return output
         event = made.event if made.event >= 0 else self._new_event(NOT_MULTIPLIED)
         for each in made.merged:
-            self._events[each].recorded = True
+            self.events.mark_recorded(each)
         axes = product.axes
         weights, v = (axes.with_heads(each.detach()) for each in (product.weights, product.values))
         is_softmax = (
