@@ -11,6 +11,7 @@ model needs no eager attention, and functions that were imported by name are see
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -69,6 +70,12 @@ class AttentionMode(TorchFunctionMode):
         self.events = AttentionEvents()
         self._chunks: list[ChunkProduct] = []  # whose output is not complete yet
         self._heads_of_module: int | None = None  # inside multi_head_attention_forward
+        # A compiled layer calls its functions one by one while a mode is active. The mode itself is not compiled.
+        # `torch.compiler.disable` imports the compiler, which takes a second, so only if it is there already.
+        is_compiling = "torch._dynamo" in sys.modules
+        self._call = (
+            torch.compiler.disable(self._follow_call) if is_compiling else self._follow_call
+        )
 
     def __enter__(self) -> AttentionMode:
         self._stack.attach(self._stack_of_thread)
@@ -98,7 +105,9 @@ class AttentionMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        return self._call(func, args, kwargs or {})
+
+    def _follow_call(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         if self._has_ended:
             return func(*args, **kwargs)
         if func is functional.scaled_dot_product_attention and self._stack:

@@ -267,3 +267,11 @@ def test_layers_without_attention_are_listed():
             return self.layers[2](x_BLD)
 
     assert tape_of(Mixes(), torch.randn(1, 5, 12)).not_attending == ["layers.0", "layers.2"]
+
+
+def test_compiled_layer_is_recorded():
+    """Hooks make the compiler call the functions of the layer one by one."""
+    model = Latents().eval()
+    model.layers[1] = torch.compile(model.layers[1], backend="eager")
+    tape = tape_of(model, torch.randn(2, 6, 12))
+    assert len(tape.sites) == 2
