@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.axes import HeadAxes, Product, product_of
-from jarilab.inspect.record.chunks import ChunkProduct, JoinError, join
+from jarilab.inspect.record.chunks import ChunkProduct, JoinError, is_part, join
 from jarilab.inspect.record.edited_output import edit_of, remember_edit
 from jarilab.inspect.record.events import AttentionEvents
 from jarilab.inspect.record.flex_calls import FlexCall, listen, stop_listening
@@ -378,7 +378,7 @@ class AttentionMode(TorchFunctionMode):
             versions=versions_of(q, k, v, scores, explicit),
             weights=explicit,
         )
-        is_part = path.selects or path.products or (made.cuts and (path.cuts or _is_part(call)))
+        is_part = path.selects or path.products or (made.cuts and (path.cuts or is_part(call)))
         if is_part and not is_transforming():
             self._defer(func, args, kwargs, output, product, path, call, event)
             return output
@@ -479,11 +479,6 @@ class AttentionMode(TorchFunctionMode):
         of_parts = f"{len(chunks)} products over parts of the tokens, not one map: {reason}"
         self.events.add(chunks[0].frame.path, of_parts)
         return output
-
-
-def _is_part(call: ForeignCall) -> bool:
-    """Whether an attention within a sequence has not as many queries as keys."""
-    return call.facts.relation == "self" and call.q.shape[2] != call.v.shape[2]
 
 
 def _one_at_a_time(handler: CallHandler) -> CallHandler:
