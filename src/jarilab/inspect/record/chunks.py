@@ -196,6 +196,6 @@ def _weights(
     return torch.cat(columns, -1)
 
 
-def is_part(call: ForeignCall) -> bool:
+def reads_part(call: ForeignCall) -> bool:
     """Whether an attention within a sequence has not as many queries as keys."""
     return call.facts.relation == "self" and call.q.shape[2] != call.v.shape[2]

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.axes import HeadAxes, Product, product_of
-from jarilab.inspect.record.chunks import ChunkProduct, JoinError, is_part, join
+from jarilab.inspect.record.chunks import ChunkProduct, JoinError, join, reads_part
 from jarilab.inspect.record.edited_output import edit_of, remember_edit
 from jarilab.inspect.record.events import AttentionEvents
 from jarilab.inspect.record.flex_calls import FlexCall, listen, stop_listening
@@ -378,7 +378,7 @@ class AttentionMode(TorchFunctionMode):
             versions=versions_of(q, k, v, scores, explicit),
             weights=explicit,
         )
-        is_part = path.selects or path.products or (made.cuts and (path.cuts or is_part(call)))
+        is_part = path.selects or path.products or (made.cuts and (path.cuts or reads_part(call)))
         if is_part and not is_transforming():
             self._defer(func, args, kwargs, output, product, path, call, event)
             return output
