@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch._dynamo.eval_frame import skip_code
-from torch.nn.attention.flex_attention import create_mask, flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
 
 from jarilab.core.shapes import Float, Tensor
 
@@ -34,7 +34,7 @@ class FlexCall:
     @staticmethod
     def of(*args: Any, **kwargs: Any) -> FlexCall:
         """The call with the arguments of `flex_attention`."""
-        bound = inspect.signature(_original).bind(*args, **kwargs)
+        bound = inspect.signature(_FLEX.original).bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
         query, scale = given["query"], given["scale"]
@@ -122,23 +122,41 @@ def _call(*args: Any, _hooks: _Hooks, **kwargs: Any) -> Any:
     return result
 
 
-_code, _keyword_defaults = flex_attention.__code__, flex_attention.__kwdefaults__
-_original = types.FunctionType(
-    _code, flex_attention.__globals__, "flex_attention", flex_attention.__defaults__
-)
-_original.__kwdefaults__ = _keyword_defaults
 skip_code(_call.__code__)
 
 
 class _Hooks:
-    """What the other code calls. `torch.compile` does not trace these functions."""
+    """What the other code of a function calls. `torch.compile` does not trace these functions."""
 
-    original = staticmethod(_original)
     pause = staticmethod(torch._dynamo.disable(_pause))
     resume = staticmethod(torch._dynamo.disable(_resume))
-    report = staticmethod(torch._dynamo.disable(_report))
+
+    def __init__(self, function: Any, report: Callable[..., Any]):
+        self._function, self._code, self._defaults = (
+            function,
+            function.__code__,
+            function.__kwdefaults__,
+        )
+        self.report = torch._dynamo.disable(report)
+        self.original = types.FunctionType(
+            self._code, function.__globals__, function.__name__, function.__defaults__
+        )
+        self.original.__kwdefaults__ = self._defaults
+
+    def attach(self) -> None:
+        """Let the function run the other code."""
+        self._function.__kwdefaults__ = {**(self._defaults or {}), "_hooks": self}
+        self._function.__code__ = _call.__code__
+
+    def detach(self) -> None:
+        """Let the function run its own code."""
+        self._function.__code__ = self._code
+        self._function.__kwdefaults__ = self._defaults
 
 
+_FLEX = _Hooks(flex_attention, _report)
+# Function modes would be compiled into a mask that is compiled.
+_MASK = _Hooks(create_block_mask, lambda modes, result, args, kwargs: result)
 _lock = threading.Lock()
 _recordings = 0
 
@@ -149,15 +167,15 @@ def listen() -> None:
     with _lock:
         _recordings += 1
         if _recordings == 1:
-            flex_attention.__kwdefaults__ = {**(_keyword_defaults or {}), "_hooks": _Hooks}
-            flex_attention.__code__ = _call.__code__
+            _FLEX.attach()
+            _MASK.attach()
 
 
 def stop_listening() -> None:
-    """Restore `flex_attention` if no other recording is active."""
+    """Restore the functions if no other recording is active."""
     global _recordings
     with _lock:
         _recordings -= 1
         if _recordings == 0:
-            flex_attention.__code__ = _code
-            flex_attention.__kwdefaults__ = _keyword_defaults
+            _FLEX.detach()
+            _MASK.detach()
