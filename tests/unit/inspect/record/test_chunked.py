@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import jarilab
+from jarilab.core.errors import UserError
 from jarilab.inspect.intervene.interventions import HeadOff, operate
+from jarilab.inspect.record.function_mode import AttentionMode
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -290,18 +292,71 @@ def test_blocks_of_queries_are_one_map(gate):
 def test_an_attention_without_a_projection_after_it_is_recorded():
     torch.manual_seed(0)
     model = Blocks(gate=False)
-    model.out = nn.Identity()
+    model.out, x = nn.Identity(), torch.randn(3, 8, 8)
+    model.eval()
     with torch.no_grad(), jarilab.record(model) as tape:
-        model(torch.randn(3, 8, 8))
-    assert tape.weights(tape.sites[0]).shape == (3, 2, 8, 8)
+        plain = model(x)
+    (site,) = tape.sites
+    assert tape.weights(site).shape == (3, 2, 8, 8)
+    with torch.no_grad(), operate(model, [HeadOff(site, 1)]):
+        edited = model(x)
+    assert not bool(edited[..., 4:].any())
+    assert (edited - plain)[..., :4].abs().max() < 1e-6
 
 
 def test_parts_that_cannot_be_joined_are_said_to_be_partial():
+    def share_features(module, args, output):
+        # Both heads read the same features of the projection, in another order.
+        return output.unflatten(2, (3, 8))[..., [0, 1, 2, 3, 2, 3, 0, 1]].flatten(2)
+
     torch.manual_seed(0)
-    model = Blocks(gate=False)
-    model.project.register_forward_hook(
-        lambda *args: args[2].view(3, 8, 3, 8)[..., [0, 1, 2, 3, 2, 3, 0, 1]].flatten(2)
-    )
-    with torch.no_grad(), pytest.warns(UserWarning, match="partial") as caught, jarilab.record(model) as tape:
-        model(torch.randn(3, 8, 8))
-    print(tape, tape.partial, caught)
+    model, x = Blocks(gate=False).eval(), torch.randn(3, 8, 8)
+    model.project.register_forward_hook(share_features)
+    with torch.no_grad(), pytest.warns(UserWarning, match="partial"), jarilab.record(model) as tape:
+        model(x)
+    (site,) = tape.sites
+    assert "2 products over parts of the tokens" in tape.partial[site]
+    assert [tape.weights(site, index).shape for index in range(2)] == [(3, 2, 4, 4), (3, 2, 4, 8)]
+    with torch.no_grad(), pytest.raises(UserError, match="cannot be edited"), operate(model, [HeadOff(site, 1)]):
+        model(x)
+
+
+def test_weights_before_dropout_are_recorded():
+    torch.manual_seed(0)
+    model = built(longformer)
+    model.train()
+    with torch.no_grad(), jarilab.record(model) as tape:
+        model(IDS)
+    weights = tape.weights("encoder.0")
+    assert (weights.sum(-1) - 1).abs().max() < 1e-5
+    assert tape.trust("encoder.0").dropout == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_maps_of_chunks_in_other_precisions(dtype):
+    model = built(longformer).to(dtype)
+    with torch.no_grad(), jarilab.record(model) as tape:
+        model(IDS)
+    assert tape.trust("encoder.0").holds
+    assert tape.weights("encoder.0").shape == (2, 4, 16, 16)
+
+
+def test_chunks_of_a_forward_with_gradients_are_recorded():
+    model = built(longformer)
+    with jarilab.record(model) as tape:
+        model(IDS)[0].sum().backward()
+    assert not tape.weights("encoder.0").requires_grad
+    assert model.encoder.layer[0].attention.self.value.weight.grad.abs().max() > 0
+
+
+def test_ordinary_heads_are_not_joined(monkeypatch):
+    """Attentions whose product has all queries and keys are reported at once."""
+    from transformers import GPT2Config, GPT2Model
+
+    monkeypatch.setattr(AttentionMode, "_defer", None)
+    settings = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "attn_implementation": "eager"}
+    model = built(lambda: GPT2Model(GPT2Config(**settings)))
+    with torch.no_grad(), jarilab.record(model) as tape:
+        cached = model(IDS, use_cache=True)
+        model(IDS[:, :1], past_key_values=cached.past_key_values)
+    assert [each.output.shape[2] for each in tape.calls["decoder.0.self"]] == [16, 1]
