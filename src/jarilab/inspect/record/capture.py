@@ -44,6 +44,7 @@ from jarilab.inspect.record.sites import (
 )
 from jarilab.inspect.record.tracing import NOTHING, Sources
 from jarilab.inspect.record.trust import Trust, trust_of
+from jarilab.inspect.record.unrecordable import check_is_recordable, unreported_in
 
 Words = Mapping[str, Sequence[int | None]] | Sequence[int | None] | bool | None
 """The words of tokens: see `jarilab.show`."""
@@ -296,6 +297,7 @@ def record(
     original (`compiled._orig_mod`), which shares its parameters.
     """
     model = getattr(model, "_orig_mod", model)
+    check_is_recordable(model)
     sites = [sites] if isinstance(sites, str) else sites
     attentions = attentions_of(model)
     if not attentions:
@@ -365,11 +367,14 @@ def _record_foreign(model: nn.Module, tape: Tape, sites: Collection[str] | None)
 def _nothing_recorded(model: nn.Module, missing: Mapping[str, str]) -> UserError:
     attempts = "; ".join(f"{path or 'the model'}: {reason}" for path, reason in _first(missing))
     looked = f" What looked like attention: {attempts}." if attempts else ""
+    unreported = ", ".join(unreported_in(model)[:3])
+    names = f" PyTorch does not report what these compute: {unreported}." if unreported else ""
     return UserError(
         f"nothing was recorded: {type(model).__name__} made no attention call that can be recorded inside the block."
-        f"{looked} Recorded are scaled_dot_product_attention, and weights over keys that are multiplied with values by "
-        "a matrix product, called by the model itself in this thread. Compiled models are not recorded: call the "
-        "original (compiled._orig_mod). Nor are extensions such as flash-attn: choose another attention of the model"
+        f"{looked}{names} Recorded are scaled_dot_product_attention, flex_attention, and weights over keys that are "
+        "multiplied with values by a matrix product, called by modules of the model. Not recorded are compiled models "
+        "and graphs of torch.export (record the original, such as compiled._orig_mod) and extensions such as "
+        "flash-attn (choose another attention of the model)"
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
@@ -59,6 +60,8 @@ class ModuleStack:
             return stack_of_thread()._leave(module, output)
 
         for path, module in self._model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # it takes no hooks
             before = module.register_forward_pre_hook(enter(path), with_kwargs=True)
             # The last recording that began is the first that ends, as modes are.
             after = module.register_forward_hook(leave, prepend=True, always_call=True)
