@@ -27,7 +27,7 @@ from jarilab.attention.module import Attention
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.record.activations import Activations
-from jarilab.inspect.record.calls import blocks
+from jarilab.inspect.record.calls import blocks, check_has_values
 from jarilab.inspect.record.foreign_call import ForeignCall
 from jarilab.inspect.record.function_mode import AttentionMode
 from jarilab.inspect.record.generation_steps import merge_steps
@@ -336,6 +336,7 @@ def _record_foreign(model: nn.Module, tape: Tape, sites: Collection[str] | None)
     names, called = SiteNames(model), set()
 
     def handler(frame: ModuleFrame, call: ForeignCall, output: Tensor) -> Tensor:
+        check_has_values(output)
         site = names.name_of(frame, call)
         called.add(site)
         if sites is None or site in sites:

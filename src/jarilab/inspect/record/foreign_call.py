@@ -272,6 +272,8 @@ def _split_mask(
     mask: Tensor, heads: int, keys: int
 ) -> tuple[Bool[Tensor, "..."] | None, Tensor | None]:
     """Split an added mask into the keys that it leaves visible and the bias on these."""
+    if not mask.numel():
+        return None, None
     # Hidden keys have weight 0 unless scores differ by thousands. `Trust.rebuild_error` would show that.
     lowest = torch.finfo(mask.dtype).min / 4
     visible = (mask > lowest) & (mask > mask.amax(-1, keepdim=True) - MAX_BIAS_RANGE)

@@ -11,6 +11,7 @@ import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from jarilab.core.shapes import Bool, Tensor
+from jarilab.inspect.record.calls import check_has_values
 from jarilab.inspect.record.foreign_call import ForeignCall, versions_of
 
 _functorch = torch._C._functorch
@@ -92,6 +93,7 @@ def padded(query: Tensor, key: Tensor, *others: Tensor) -> tuple[Bool[Tensor, ".
 
 def as_computed(tensor: Tensor) -> Tensor:
     """Detached, and in the dtype that autocast computes in."""
+    check_has_values(tensor)
     device = tensor.device.type
     if torch.is_autocast_enabled(device):
         return tensor.detach().to(torch.get_autocast_dtype(device))
