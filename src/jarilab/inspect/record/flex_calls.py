@@ -75,7 +75,7 @@ class FlexCall:
         modify = self.score_mod
         assert modify is not None
         for axis in (4, 3, 2, 1):
-            in_dims = [None] * 5
+            in_dims: list[int | None] = [None] * 5
             in_dims[0] = in_dims[axis] = 0
             modify = torch.vmap(modify, in_dims=tuple(in_dims))
         indices = [torch.arange(n, dtype=torch.int, device=scores.device) for n in scores.shape]
@@ -111,7 +111,7 @@ def _report(modes: Sequence[Any], result: Any, args: Any, kwargs: Any) -> Any:
     return (output, *result[1:]) if isinstance(result, tuple) else output
 
 
-def _call(*args: Any, _hooks: _Hooks, **kwargs: Any) -> Any:
+def _call(*args: Any, _hooks: Any, **kwargs: Any) -> Any:
     modes = _hooks.pause()
     try:
         # Not inside another function, so that it is compiled if the caller has compiled it.
