@@ -69,6 +69,10 @@ class AttentionMode(TorchFunctionMode):
         self._has_ended = False
         self.events = AttentionEvents()
         self._chunks: list[ChunkProduct] = []  # whose output is not complete yet
+        self._joined: tuple[ModuleFrame | None, int] = (
+            None,
+            0,
+        )  # the last, and its part of its module
         self._heads_of_module: int | None = None  # inside multi_head_attention_forward
         # A compiled layer calls its functions one by one while a mode is active. The mode itself is not compiled.
         # `torch.compiler.disable` imports the compiler, which takes a second, so only if it is there already.
@@ -150,7 +154,7 @@ class AttentionMode(TorchFunctionMode):
         if is_transforming():
             with plain_call(call, output_BHQW) as (plain, plain_BHQW):
                 if self._handler(frame, plain, plain_BHQW) is not plain_BHQW:
-                    raise _no_edit("under torch.vmap or a gradient of torch.func")
+                    raise no_edit("under torch.vmap or a gradient of torch.func")
             return output
         handled_BHQW = self._handler(frame, call, output_BHQW.detach())
         if handled_BHQW is output_BHQW or handled_BHQW.data_ptr() == output_BHQW.data_ptr():
@@ -251,7 +255,7 @@ class AttentionMode(TorchFunctionMode):
             q, k, v, allowed, is_causal=is_causal, scale=scale, dropout=0.0
         )
         if self._report(call, padded_output, axes, event) is not padded_output:
-            raise _no_edit("of nested tensors")
+            raise no_edit("of nested tensors")
         return output
 
     def _fused_call(
@@ -382,7 +386,10 @@ class AttentionMode(TorchFunctionMode):
         if is_part and not is_transforming():
             self._defer(func, args, kwargs, output, product, path, call, event)
             return output
-        return self._report(call, output, product.output_axes, event)
+        frame = self._stack.innermost
+        if any(chunk.frame is frame for chunk in self._chunks):
+            frame = replace(frame, part=1)  # as that of global tokens beside windows
+        return self._report(call, output, product.output_axes, event, frame)
 
     def _on_product_of_weights(self, args: Any, kwargs: Any) -> None:
         """A product of the weights of two attentions is reported as one, with the weights that it makes."""
@@ -405,8 +412,7 @@ class AttentionMode(TorchFunctionMode):
         event: int,
     ) -> None:
         """Wait for the output of which this product is a part."""
-        _, arrange = product.of_values
-        frame = self._stack.innermost
+        frame, (_, arrange) = self._stack.innermost, product.of_values
         chunk = ChunkProduct(call, output, product.output_axes, frame, event, path, arrange)
         self._chunks.append(chunk)
         made = product.trace.weights
@@ -429,7 +435,6 @@ class AttentionMode(TorchFunctionMode):
         if name in PRODUCTS and product_of(func, args, kwargs, self._tracer) is not None:
             return args, kwargs
         replaced = {key: self._complete(each) for key, each in outputs.items()}
-
         return replace_tensors(args, replaced), replace_tensors(kwargs, replaced)
 
     def _open_chunks(self, output: Tensor) -> list[ChunkProduct]:
@@ -443,7 +448,9 @@ class AttentionMode(TorchFunctionMode):
         edited = complete_output(output)  # by modes around this one
         path = trace.path
         assert path is not None
-        frame = chunks[0].frame
+        last, part = self._joined
+        self._joined = chunks[0].frame, part + 1 if last is chunks[0].frame else 0
+        frame = replace(chunks[0].frame, part=self._joined[1])
         try:
             with torch._C.DisableTorchFunction():  # modes around this one do not see it
                 joined = join(
@@ -490,10 +497,3 @@ def _one_at_a_time(handler: CallHandler) -> CallHandler:
             return handler(frame, call, output)
 
     return locked
-
-
-def _no_edit(place: str) -> UserError:
-    return UserError(
-        f"expected an edit of plain tensors, got an attention {place}; run the edited model on a plain batch, or "
-        "record this forward without edits"
-    )

@@ -23,11 +23,15 @@ from jarilab.inspect.record.value_paths import replace_tensors
 
 @dataclass(frozen=True, eq=False)
 class ModuleFrame:
-    """A running module. inputs: the traces of the tensors that it was called with."""
+    """A running module. inputs: the traces of the tensors that it was called with.
+
+    part: which of its attentions runs, in a module that has one in chunks and others.
+    """
 
     path: str
     module: nn.Module
     inputs: tuple[Trace, ...]
+    part: int = 0
 
     def has_groups_as_queries(self, q: Tensor, k: Tensor) -> bool:
         """Whether heads that share keys lie along the axis of queries, as transformers does for one query."""
@@ -150,7 +154,8 @@ class SiteNames:
             if kind not in self._numbers:
                 self._numbers[kind] = foreign_site_numbers(self._model, frame.module)
             self._names[frame.path] = self._new_name(frame.path, call, self._numbers[kind])
-        return self._names[frame.path]
+        name = self._names[frame.path]
+        return f"{name}.attention{frame.part + 1}" if frame.part else name
 
     @property
     def paths(self) -> list[str]:

@@ -156,12 +156,12 @@ def test_longformer_gives_the_keys_that_all_attend_to():
     global_mask = torch.zeros_like(IDS)
     global_mask[:, 0] = 1
     tape, outputs = recorded(built(longformer), input_ids=IDS, global_attention_mask=global_mask)
-    for site, band, of_global in zip(tape.sites, outputs.attentions, outputs.global_attentions, strict=True):
-        maps = [tape.weights(site, index) for index in range(2)]
-        by_queries = {each.shape[2]: each for each in maps}
-        assert (by_queries[16] - dense(band, extra=1)).abs().max() < 1e-6
+    for layer in range(2):
+        assert (tape.weights(f"encoder.{layer}") - dense(outputs.attentions[layer], extra=1)).abs().max() < 1e-6
         # Transformers gives `(B, H, L, G)`.
-        assert (by_queries[1] - of_global.transpose(2, 3)).abs().max() < 1e-6
+        of_global = outputs.global_attentions[layer].transpose(2, 3)
+        assert (tape.weights(f"encoder.{layer}.attention2") - of_global).abs().max() < 1e-6
+    assert tape.row(0).measures()
 
 
 def test_led_gives_maps_over_all_tokens():
@@ -233,7 +233,7 @@ def test_long_t5_gives_rows_that_add_up_to_one(kind):
 def test_prophet_net_gives_the_maps_of_both_streams():
     tape, outputs = recorded(built(prophet_net), input_ids=IDS, decoder_input_ids=IDS[:, :6])
     for layer in range(2):
-        main, streams = (tape.weights(f"decoder.{layer}.self", index) for index in range(2))
+        main, streams = (tape.weights(f"decoder.{layer}.self{part}") for part in ("", ".attention2"))
         assert (main - outputs.decoder_attentions[layer]).abs().max() < 1e-6
         expected = outputs.decoder_ngram_attentions[layer]  # (B, N, H, T, 2T): keys of the main stream and its own
         assert streams.shape == (2, 2, 12, 18)
