@@ -86,7 +86,7 @@ class Tape:
     @property
     def _reading(self) -> set[Sources]:
         """The sources of queries that read another sequence, and that no queries of another sequence read."""
-        calls = [first.source for first, *_ in self.calls.values()]
+        calls = [each.source for calls in self.calls.values() for each in calls]
         facts = [call.facts for call in calls if isinstance(call, ForeignCall) and call.is_cross]
         return {each.rows for each in facts} - {each.columns or NOTHING for each in facts}
 

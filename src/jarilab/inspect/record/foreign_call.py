@@ -18,7 +18,7 @@ from jarilab.attention.geometry import Geometry
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.base import Encoding, Site
-from jarilab.inspect.record.tracing import INPUT, NOTHING, PARAMETER, UNKNOWN, Sources, Trace
+from jarilab.inspect.record.tracing import NOTHING, PARAMETER, UNKNOWN, Sources, Trace
 from jarilab.positions.coordinates import Positions
 
 CHANNELS = "attends over channels"
@@ -82,12 +82,11 @@ def _relation_of(rows: Sources, columns: Sources | None) -> Relation:
 
 def _note_of(q: Trace, relation: Relation, columns: Sources | None) -> str:
     """What is special about the queries."""
-    inputs = {name for name in q.sources if name.startswith(INPUT)}
     if relation == "cross" and q.is_learned:
         return "learned queries"
     if relation == "self" and columns == q.sources and q.is_learned:
         return "learned queries"
-    return "joint streams" if relation == "self" and len(inputs) > 1 else ""
+    return "joint streams" if relation == "self" and q.joint else ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -217,7 +217,8 @@ class AttentionMode(TorchFunctionMode):
         """The rows of the output are those of the queries."""
         trace = self._tracer.of(query)
         layout = trace.layout.like(shape_of(output))
-        self._tracer.set(output, Trace(trace.sources, layout, self._tracer.forward, trace.grown))
+        forward, joint = self._tracer.forward, trace.joint
+        self._tracer.set(output, Trace(trace.sources, layout, forward, trace.grown, joint=joint))
 
     def report_flex(self, call: FlexCall, output: Tensor) -> Tensor:
         """Report a call of FlexAttention; returns the output that the model continues with."""

@@ -60,6 +60,7 @@ class Trace:
     is_parameter: whether it is a parameter or a view of one.
     weights: for attention scores and weights. path: for linear functions of values.
     base: in inference mode, the tensor of which this may be a view.
+    joint: whether sequences of different inputs were concatenated.
     """
 
     sources: Sources
@@ -70,6 +71,7 @@ class Trace:
     is_parameter: bool = False
     path: Path | None = None
     base: weakref.ref[Tensor] | None = None
+    joint: bool = False
 
     @property
     def is_learned(self) -> bool:
@@ -236,7 +238,10 @@ class Tracer:
             of_scores = [trace.sources for _, trace in traces if trace.weights is not None]
             sources = _union(of_scores)
         is_parameter = first_trace.is_parameter and func.__name__ in VIEWS
-        return Trace(sources, layout, self.forward, grown, weights, is_parameter)
+        joint = any(trace.joint for _, trace in data) or (
+            joins and _are_of_different_inputs([trace.sources for _, trace in data])
+        )
+        return Trace(sources, layout, self.forward, grown, weights, is_parameter, joint=joint)
 
     def _data_of(self, traces: list[tuple[Tensor, Trace]]) -> list[tuple[Tensor, Trace]]:
         """Arguments without the parameters of a layer: those that stand beside computed data."""
@@ -265,10 +270,16 @@ class Tracer:
                         key_axis=output.ndim - 1,
                         scores=None,
                     )
-                return Trace(one.sources, _layout(output), self.forward, one.grown, made)
+                return Trace(
+                    one.sources, _layout(output), self.forward, one.grown, made, joint=one.joint
+                )
             if one.is_parameter and not other.is_parameter:
                 return Trace(
-                    other.sources, other.layout.like(shape_of(output)), self.forward, other.grown
+                    other.sources,
+                    other.layout.like(shape_of(output)),
+                    self.forward,
+                    other.grown,
+                    joint=other.joint,
                 )
         columns, rows = b, a
         axis = output.ndim - 1
@@ -285,7 +296,7 @@ class Tracer:
             layout = a.layout.product(shape_of(output))
         cuts = rows.path is not None and rows.path.cuts
         weights = Weights(columns.sources, axis, cuts=cuts)
-        return Trace(rows.sources, layout, self.forward, rows.grown, weights)
+        return Trace(rows.sources, layout, self.forward, rows.grown, weights, joint=rows.joint)
 
 
 def _einsum_layout(
@@ -313,6 +324,13 @@ def _union(all_sources: list[Sources], *, joins: bool = False) -> Sources:
         from_data = [sources for sources in all_sources if not _are_parameters(sources)]
         all_sources = from_data or all_sources
     return frozenset().union(*all_sources)
+
+
+def _are_of_different_inputs(all_sources: list[Sources]) -> bool:
+    """Whether some of these are of inputs that the first does not have."""
+    inputs = [{name for name in each if name.startswith(INPUT)} for each in all_sources]
+    inputs = [names for names in inputs if names]
+    return any(not names & inputs[0] for names in inputs[1:])
 
 
 def _are_parameters(sources: Sources) -> bool:

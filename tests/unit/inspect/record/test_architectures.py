@@ -137,3 +137,24 @@ def test_heads_of_channels_of_a_convolution_are_told_from_the_batch():
     (site,) = tape.sites
     assert tape.weights(site).shape == (3, 4, 6, 6)
     assert "channels" not in tape.site(site).note
+
+
+class Summed(nn.Module):
+    """Self-attention over the sum of two inputs, or over both after each other."""
+
+    def forward(self, x, y, *, joins=False):
+        z = torch.cat([x, y], 1) if joins else x + y
+        return nn.functional.scaled_dot_product_attention(z, z, z)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_only_concatenated_inputs_are_joint_streams(joins):
+    with torch.no_grad(), jarilab.record(model := Summed()) as tape:
+        model(torch.randn(2, 5, 6), torch.randn(2, 5, 6), joins=joins)
+    (site,) = tape.sites
+    assert tape.site(site).note == ("joint streams" if joins else "")
+
+
+def test_streams_that_read_each_other_are_both_encoders(architectures):
+    row = architectures.measure_row("transformers", "lxmert")
+    assert row["problems"] == {}
