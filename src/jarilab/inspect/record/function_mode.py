@@ -30,18 +30,11 @@ from jarilab.inspect.record.edited_output import edit_of, remember_edit
 from jarilab.inspect.record.events import AttentionEvents
 from jarilab.inspect.record.flex_calls import FlexCall, listen, stop_listening
 from jarilab.inspect.record.foreign_call import CHANNELS, CallFacts, ForeignCall, versions_of
+from jarilab.inspect.record.function_kinds import PRODUCTS, is_nonlinear
 from jarilab.inspect.record.layout import FEATURES, shape_of
 from jarilab.inspect.record.modules import ModuleFrame, ModuleStack, complete_output
 from jarilab.inspect.record.multi_head import multi_head_attention_forward
-from jarilab.inspect.record.tracing import (
-    PRODUCTS,
-    UNKNOWN_AXIS,
-    Trace,
-    Tracer,
-    Weights,
-    is_nonlinear,
-    tensors_of,
-)
+from jarilab.inspect.record.tracing import UNKNOWN_AXIS, Trace, Tracer, Weights, tensors_of
 from jarilab.inspect.record.transforms import as_computed, is_transforming, padded, plain_call
 from jarilab.inspect.record.value_paths import Path, continues, replace_tensors
 

@@ -6,17 +6,17 @@ follows whether an attention reads one sequence or two, and which axes are the b
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from jarilab.core.shapes import Tensor
+from jarilab.inspect.record.function_kinds import KEEPS_WEIGHTS, VIEWS, kind_of
 from jarilab.inspect.record.layout import Layout, einsum_letters, shape_of
 from jarilab.inspect.record.value_paths import MOVES, Path, path_after
 
@@ -25,6 +25,8 @@ Sources = frozenset[str]
 
 INPUT, PARAMETER, UNKNOWN = "input ", "parameter ", "unknown "
 NOTHING: Sources = frozenset()
+UNKNOWN_AXIS = -1
+"""The axis of keys of weights whose rows are shifted against each other, as on the diagonals of a band."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -154,7 +156,7 @@ class Tracer:
 
     def follow(self, func: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
         """Trace the result of a function."""
-        kind = _kind_of(getattr(func, "__name__", ""))
+        kind = kind_of(getattr(func, "__name__", ""))
         if isinstance(result, Tensor):
             outputs = [result]
         elif kind == "write" and args and isinstance(args[0], Tensor):
@@ -328,9 +330,13 @@ def _union(all_sources: list[Sources], *, joins: bool = False) -> Sources:
 
 def _are_of_different_inputs(all_sources: list[Sources]) -> bool:
     """Whether some of these are of inputs that the first does not have."""
-    inputs = [{name for name in each if name.startswith(INPUT)} for each in all_sources]
+    inputs = [frozenset(filter(_is_input, sources)) for sources in all_sources]
     inputs = [names for names in inputs if names]
     return any(not names & inputs[0] for names in inputs[1:])
+
+
+def _is_input(name: str) -> bool:
+    return name.startswith(INPUT)
 
 
 def _are_parameters(sources: Sources) -> bool:
@@ -356,83 +362,6 @@ def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
     for value in values:
         for _, tensor in _tensors_within(value):
             yield tensor
-
-
-# Kinds of functions --------------------------------------------------------------------------------------------------
-
-_CONSTANT = re.compile(
-    r"new_.*|.*_like|eq|ne|lt|le|gt|ge|__(eq|ne|lt|le|gt|ge)__|is(nan|inf|finite|in)|logical_.*|arg(max|min|sort)|"
-    r"bucketize|searchsorted|one_hot|size|dim|numel"
-)
-_FRESH = re.compile(r"linear|conv\w*d|embedding|addmm|lstm|gru|rnn_\w+|bilinear")
-_JOIN = re.compile(
-    r"cat|concat|concatenate|stack|[hvd]stack|(index_copy|scatter|masked_scatter|index_put|slice_scatter)"
-)
-_WRITE = re.compile(r"__setitem__|(index_copy|scatter|masked_scatter|index_put|index_fill)_|copy_")
-PRODUCTS = ("matmul", "bmm", "mm", "baddbmm", "einsum", "__matmul__", "__rmatmul__")
-UNKNOWN_AXIS = -1
-"""The axis of keys of weights whose rows are shifted against each other, as on the diagonals of a band."""
-VIEWS = {
-    "t",
-    "transpose",
-    "permute",
-    "view",
-    "reshape",
-    "flatten",
-    "unflatten",
-    "__getitem__",
-    "__get__",
-    "select",
-    "unbind",
-    "chunk",
-    "split",
-    "expand",
-    "to",
-    "type_as",
-    "float",
-    "contiguous",
-    "unsqueeze",
-    "squeeze",
-    "detach",
-}
-"""Functions after which a parameter is still one."""
-KEEPS_WEIGHTS = {
-    "to",
-    "type_as",
-    "view",
-    "reshape",
-    "contiguous",
-    "clone",
-    "float",
-    "half",
-    "bfloat16",
-    "dropout",
-    "detach",
-}
-"""Functions after which weights are still the softmax of their scores."""
-_NONLINEAR = re.compile(
-    r"softmax|sigmoid|exp2?|relu\d?|softplus|square|pow|__pow__|clamp(_min)?|threshold|elu"
-)
-
-
-@cache
-def _kind_of(name: str) -> str:
-    """`constant`, `fresh`, `join`, `write`, `product` or `other`."""
-    for kind, pattern in (
-        ("constant", _CONSTANT),
-        ("fresh", _FRESH),
-        ("join", _JOIN),
-        ("write", _WRITE),
-    ):
-        if pattern.fullmatch(name):
-            return kind
-    return "product" if name in PRODUCTS else "other"
-
-
-@cache
-def is_nonlinear(name: str) -> bool:
-    """Whether a function of this name may turn scores into weights."""
-    return _NONLINEAR.fullmatch(name.removesuffix("_")) is not None
 
 
 # Weights ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,78 @@
+"""What functions do to tensors, by their names."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+_CONSTANT = re.compile(
+    r"new_.*|.*_like|eq|ne|lt|le|gt|ge|__(eq|ne|lt|le|gt|ge)__|is(nan|inf|finite|in)|logical_.*|arg(max|min|sort)|"
+    r"bucketize|searchsorted|one_hot|size|dim|numel"
+)
+_FRESH = re.compile(r"linear|conv\w*d|embedding|addmm|lstm|gru|rnn_\w+|bilinear")
+_JOIN = re.compile(
+    r"cat|concat|concatenate|stack|[hvd]stack|(index_copy|scatter|masked_scatter|index_put|slice_scatter)"
+)
+_WRITE = re.compile(r"__setitem__|(index_copy|scatter|masked_scatter|index_put|index_fill)_|copy_")
+PRODUCTS = ("matmul", "bmm", "mm", "baddbmm", "einsum", "__matmul__", "__rmatmul__")
+VIEWS = {
+    "t",
+    "transpose",
+    "permute",
+    "view",
+    "reshape",
+    "flatten",
+    "unflatten",
+    "__getitem__",
+    "__get__",
+    "select",
+    "unbind",
+    "chunk",
+    "split",
+    "expand",
+    "to",
+    "type_as",
+    "float",
+    "contiguous",
+    "unsqueeze",
+    "squeeze",
+    "detach",
+}
+"""Functions after which a parameter is still one."""
+KEEPS_WEIGHTS = {
+    "to",
+    "type_as",
+    "view",
+    "reshape",
+    "contiguous",
+    "clone",
+    "float",
+    "half",
+    "bfloat16",
+    "dropout",
+    "detach",
+}
+"""Functions after which weights are still the softmax of their scores."""
+_NONLINEAR = re.compile(
+    r"softmax|sigmoid|exp2?|relu\d?|softplus|square|pow|__pow__|clamp(_min)?|threshold|elu"
+)
+
+
+@cache
+def kind_of(name: str) -> str:
+    """`constant`, `fresh`, `join`, `write`, `product` or `other`."""
+    for kind, pattern in (
+        ("constant", _CONSTANT),
+        ("fresh", _FRESH),
+        ("join", _JOIN),
+        ("write", _WRITE),
+    ):
+        if pattern.fullmatch(name):
+            return kind
+    return "product" if name in PRODUCTS else "other"
+
+
+@cache
+def is_nonlinear(name: str) -> bool:
+    """Whether a function of this name may turn scores into weights."""
+    return _NONLINEAR.fullmatch(name.removesuffix("_")) is not None
