@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from jarilab.attention.definition import AttentionCall
+from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.inspect.record.sites import share_memory
 
@@ -47,3 +48,11 @@ def edit_of(output: Tensor) -> WeightEdit | None:
     if _last.output is None or not share_memory(output, _last.output):
         return None
     return _last.edit
+
+
+def no_edit(place: str) -> UserError:
+    """The error for an edit of calls that are recorded as plain ones."""
+    return UserError(
+        f"expected an edit of plain tensors, got an attention {place}; run the edited model on a plain batch, or "
+        "record this forward without edits"
+    )

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Tensor
 from jarilab.inspect.record.calls import check_has_values
 from jarilab.inspect.record.foreign_call import ForeignCall, versions_of
@@ -99,11 +98,3 @@ def as_computed(tensor: Tensor) -> Tensor:
     if torch.is_autocast_enabled(device):
         return tensor.detach().to(torch.get_autocast_dtype(device))
     return tensor.detach()
-
-
-def no_edit(place: str) -> UserError:
-    """The error for an edit of calls that are recorded as plain ones."""
-    return UserError(
-        f"expected an edit of plain tensors, got an attention {place}; run the edited model on a plain batch, or "
-        "record this forward without edits"
-    )
