@@ -198,7 +198,15 @@ class ForeignCall:
         is_block = queries != keys and self.facts.placement == "unknown"
         attending = allowed & rows if is_block else allowed
         attendable = later_QK & attending.any(-2, keepdim=True)
-        return bool(attendable.any()) and not bool(attended.any())
+        hides_any = bool(rows.any())  # a mask may hide nothing
+        return hides_any and bool(attendable.any()) and not bool(attended.any())
+
+    @property
+    def of_first_head(self) -> ForeignCall:
+        """The call with the mask or the weights of its first head alone, which is quicker to look through."""
+        parts = (self.mask, self.weights)
+        mask, weights = (part if part is None or part.ndim < 4 else part[:, :1] for part in parts)
+        return replace(self, mask=mask, weights=weights)
 
     @property
     def placed(self) -> bool:

@@ -41,6 +41,7 @@ VIEWS = {
 """Functions after which a parameter is still one."""
 KEEPS_WEIGHTS = {
     "to",
+    "type",
     "type_as",
     "view",
     "reshape",

@@ -176,6 +176,15 @@ def test_unknown_keys_are_of_unknown_relation():
     assert tape.site(tape.sites[0]).kind == "unknown"
 
 
+def test_mask_that_hides_nothing_is_not_causal():
+    def attend(q, k, v):
+        mask = torch.ones(1, 1, 5, 5, dtype=torch.bool)
+        return functional.scaled_dot_product_attention(split(q), split(k), split(v), mask)
+
+    tape = tape_of(Projected(attend), torch.randn(1, 5, 12))
+    assert tape.site(tape.sites[0]).causal is False
+
+
 def test_attention_over_channels_is_noted():
     def attend(q, k, v):
         q, k, v = (split(x).transpose(-1, -2) for x in (q, k, v))
