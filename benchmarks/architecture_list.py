@@ -48,7 +48,7 @@ PLAIN = {
     "flava_image_model git_vision_model idefics2_vision idefics3_vision ijepa "
     "instructblip_vision_model internvl_vision "
     "kosmos_2_vision_model metaclip_2_vision_model mlcd_vision_model owlv2_vision_model owlvit_vision_model pixtral "
-    "smolvlm_vision vit vit_mae vit_msn vitdet yolos "
+    "smolvlm_vision vit vit_mae vit_msn vitdet "
     # Encoders of speech.
     "data2vec-audio hubert sew sew-d unispeech unispeech-sat wav2vec2 wav2vec2-conformer wavlm",
     # Decoders.
@@ -135,6 +135,7 @@ SPECIAL = [
     # Images and videos.
     Row("aimv2_vision_model", "e2 c1", remark="a learned query pools the tokens"),
     Row("siglip_vision_model", "e2 c1", remark="a learned query pools the tokens"),
+    Row("yolos", "e2", {"image_size": [32, 32]}),
     Row("swin", "e4", SWIN),
     Row("swinv2", "e4", SWIN | {"pretrained_window_sizes": [0, 0]}),
     Row("donut-swin", "e4", SWIN),

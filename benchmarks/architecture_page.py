@@ -60,7 +60,7 @@ def _head(rows: list[dict[str, Any]]) -> str:
 
 Each row is a small model with random weights that ran once plain and once recorded, in eval mode on a CPU.
 [`benchmarks/architectures.py`](../../benchmarks/architectures.py) measures it. The expected layers are counted by hand
-from the definition of the architecture, before it runs
+from the definition of the architecture
 ([`architecture_list.py`](../../benchmarks/architecture_list.py),
 [`architecture_others.py`](../../benchmarks/architecture_others.py)).
 
@@ -70,7 +70,11 @@ Letters count the attention layers of one forward:
 
 *Gap* is the largest difference of a recorded map to the model's own map (`output_attentions` of eager attention). It is
 empty if the model gives no maps of that shape. *Cost* is the time of a recorded forward over a plain one. These models
-are so small that Python takes most of the time. With 12 layers, width 768 and 512 tokens recording costs 3 to 5 %."""
+are so small that Python takes most of the time, so it is no measure of larger ones.
+
+Some counts were corrected after a run, each from the definition: FSMT (no causal mask with a cache), BLIP (no causal mask
+in its text), the pooling queries of AIMv2 and SigLIP, the six default layers of Reformer, ProphetNet (two maps of one
+layer count once), and bert2bert (its decoder needs two options)."""
 
 
 def _summary(rows: list[dict[str, Any]]) -> str:

@@ -40,6 +40,7 @@ RESULTS: list[Entry] = [
     ("Recipes", "훈련법", "/results/recipes.md"),
     ("Reliability", "믿을 수 있는가", "/results/reliability.md"),
     ("Laws of models", "모델의 법칙", "/results/model-laws.md"),
+    ("Architectures", "아키텍처", "/results/architectures.md"),
 ]
 REFERENCE: list[Entry] = [
     ("The explorer", "보기와 척도", "explorer.md"),
