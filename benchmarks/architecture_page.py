@@ -72,9 +72,9 @@ Letters count the attention layers of one forward:
 empty if the model gives no maps of that shape. *Cost* is the time of a recorded forward over a plain one. These models
 are so small that Python takes most of the time, so it is no measure of larger ones.
 
-Some counts were corrected after a run, each from the definition: FSMT (no causal mask with a cache), BLIP (no causal
-mask in its text), the pooling queries of AIMv2 and SigLIP, the six default layers of Reformer, ProphetNet (two maps of one
-layer count once), and bert2bert (its decoder needs two options)."""
+Some counts were corrected after a run, each from the definition: FSMT (no causal mask with a cache), BLIP (no
+causal mask in its text), the pooling queries of AIMv2 and SigLIP, the six default layers of Reformer, and
+bert2bert (its decoder needs two options)."""
 
 
 def _summary(rows: list[dict[str, Any]]) -> str:
