@@ -32,7 +32,7 @@ def transformers_case(name: str) -> Case:
     import tiny_models
 
     row = next(row for row in architecture_list.ROWS if row.name == name)
-    model = tiny_models.build(row.model_type or row.name, row.overrides, row.cls)
+    model: Any = tiny_models.build(row.model_type or row.name, row.overrides, row.cls)
     inputs = row.inputs(model) if row.inputs else tiny_models.inputs_of(model)
 
     def own_maps() -> tuple[Any, list[Tensor]]:

@@ -5,6 +5,7 @@ Letters are those of `architecture_list.py`. Models of timm have the depths of t
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -69,13 +70,13 @@ _add("n1", "mobilevitv2_050 mixer_s32_224 swiftformer_xs poolformer_s12 convmixe
 
 
 def timm_case(name: str) -> Case:
-    import timm
+    timm: Any = importlib.import_module("timm")
 
     counts, options = TIMM[name]
     torch.manual_seed(0)
     model = tiny_models.spread_weights(timm.create_model(name, num_classes=3, **options)).eval()
-    size = options.get("img_size") or model.default_cfg["input_size"][-1]
-    x = tiny_models.noise(1, 3, size, size)
+    size = options.get("img_size") or getattr(model, "default_cfg")["input_size"][-1]  # noqa: B009
+    x = tiny_models.noise(1, 3, int(size), int(size))
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     if norms:
         # Without statistics of its own a deep network of random weights has scores of thousands.
@@ -95,7 +96,8 @@ Maker = Callable[[], tuple[nn.Module, dict[str, Any]]]
 
 
 def _unet() -> tuple[nn.Module, dict[str, Any]]:
-    from diffusers import UNet2DConditionModel
+    library: Any = importlib.import_module("diffusers")
+    UNet2DConditionModel = library.UNet2DConditionModel
 
     model = UNet2DConditionModel(
         sample_size=16,
@@ -115,7 +117,8 @@ def _unet() -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _unet_without_text() -> tuple[nn.Module, dict[str, Any]]:
-    from diffusers import UNet2DModel
+    library: Any = importlib.import_module("diffusers")
+    UNet2DModel = library.UNet2DModel
 
     model = UNet2DModel(
         sample_size=16,
@@ -130,7 +133,8 @@ def _unet_without_text() -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _autoencoder() -> tuple[nn.Module, dict[str, Any]]:
-    from diffusers import AutoencoderKL
+    library: Any = importlib.import_module("diffusers")
+    AutoencoderKL = library.AutoencoderKL
 
     model = AutoencoderKL(
         block_out_channels=(32, 32),
@@ -142,7 +146,8 @@ def _autoencoder() -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _dit() -> tuple[nn.Module, dict[str, Any]]:
-    from diffusers import DiTTransformer2DModel
+    library: Any = importlib.import_module("diffusers")
+    DiTTransformer2DModel = library.DiTTransformer2DModel
 
     model = DiTTransformer2DModel(
         num_attention_heads=4, attention_head_dim=8, in_channels=4, num_layers=2, sample_size=8, norm_num_groups=8
@@ -152,7 +157,8 @@ def _dit() -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _pixart() -> tuple[nn.Module, dict[str, Any]]:
-    from diffusers import PixArtTransformer2DModel
+    library: Any = importlib.import_module("diffusers")
+    PixArtTransformer2DModel = library.PixArtTransformer2DModel
 
     model = PixArtTransformer2DModel(
         num_attention_heads=4,
@@ -173,7 +179,8 @@ def _pixart() -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _sd3() -> tuple[nn.Module, dict[str, Any]]:
-    from diffusers import SD3Transformer2DModel
+    library: Any = importlib.import_module("diffusers")
+    SD3Transformer2DModel = library.SD3Transformer2DModel
 
     model = SD3Transformer2DModel(
         sample_size=8,
@@ -196,7 +203,8 @@ def _sd3() -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _flux() -> tuple[nn.Module, dict[str, Any]]:
-    from diffusers import FluxTransformer2DModel
+    library: Any = importlib.import_module("diffusers")
+    FluxTransformer2DModel = library.FluxTransformer2DModel
 
     model = FluxTransformer2DModel(
         in_channels=4,
@@ -219,7 +227,8 @@ def _flux() -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _cogvideo() -> tuple[nn.Module, dict[str, Any]]:
-    from diffusers import CogVideoXTransformer3DModel
+    library: Any = importlib.import_module("diffusers")
+    CogVideoXTransformer3DModel = library.CogVideoXTransformer3DModel
 
     model = CogVideoXTransformer3DModel(
         num_attention_heads=4,
@@ -242,7 +251,8 @@ def _cogvideo() -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _wan() -> tuple[nn.Module, dict[str, Any]]:
-    from diffusers import WanTransformer3DModel
+    library: Any = importlib.import_module("diffusers")
+    WanTransformer3DModel = library.WanTransformer3DModel
 
     model = WanTransformer3DModel(
         num_attention_heads=2,
@@ -307,7 +317,13 @@ def x_rows() -> list[str]:
 
 
 def x_case(name: str) -> Case:
-    from x_transformers import CrossAttender, Decoder, Encoder, TransformerWrapper, ViTransformerWrapper, XTransformer
+    library: Any = importlib.import_module("x_transformers")
+    CrossAttender = library.CrossAttender
+    Decoder = library.Decoder
+    Encoder = library.Encoder
+    TransformerWrapper = library.TransformerWrapper
+    ViTransformerWrapper = library.ViTransformerWrapper
+    XTransformer = library.XTransformer
 
     torch.manual_seed(0)
     ids = tiny_models.ids()

@@ -199,7 +199,7 @@ def sub_configs(cls: Any, overrides: dict[str, Any]) -> dict[str, Any]:
             if made_by_default is None:
                 continue
             kind = type(made_by_default)
-        if kind.__name__ == "PreTrainedConfig" or kind.__name__ == "AutoConfig":
+        if getattr(kind, "__name__", "") in ("PreTrainedConfig", "AutoConfig"):
             continue
         made[name] = tiny_config(kind, changes)
     return made

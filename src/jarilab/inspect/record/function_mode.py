@@ -58,7 +58,7 @@ class AttentionMode(TorchFunctionMode):
         self._model, self._handler = model, handler if is_of_thread else _one_at_a_time(handler)
         self._tracer = Tracer(model)
         self._stack = ModuleStack(model, self._tracer, self if is_of_thread else None)
-        self._modes = {threading.get_ident(): self}
+        self._modes: dict[int, AttentionMode] = {threading.get_ident(): self}
         self._has_ended = False
         self.events = AttentionEvents()
         self._chunks: list[ChunkProduct] = []  # whose output is not complete yet

@@ -6,7 +6,7 @@ import math
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,7 +23,7 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
         return tuple(tensor.shape)
     if tensor.layout is not torch.jagged:
         return tensor.size(0), *tensor._nested_tensor_size().amax(0).tolist()
-    offsets = tensor.offsets()
+    offsets: Tensor = cast(Any, tensor).offsets()
     # PyTorch builds a nested tensor from a template without values.
     longest = 0 if offsets.is_meta else int(offsets.diff().max())
     return tuple(size if isinstance(size, int) else longest for size in tensor.shape)

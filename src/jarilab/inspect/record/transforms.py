@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
@@ -14,7 +15,7 @@ from jarilab.core.shapes import Bool, Tensor
 from jarilab.inspect.record.calls import check_has_values
 from jarilab.inspect.record.foreign_call import ForeignCall, versions_of
 
-_functorch = torch._C._functorch
+_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
 
 
 def is_transforming() -> bool:
