@@ -69,10 +69,10 @@ class AttentionMode(TorchFunctionMode):
         self._heads_of_module: int | None = None  # inside multi_head_attention_forward
         # A compiled layer calls its functions one by one while a mode is active. The mode itself is not compiled.
         # `torch.compiler.disable` imports the compiler, which takes a second, so only if it is there already.
-        is_compiling = "torch._dynamo" in sys.modules
-        self._call = (
-            torch.compiler.disable(self._follow_call) if is_compiling else self._follow_call
-        )
+        self._call: Callable[..., Any] = self._follow_call
+        if "torch._dynamo" in sys.modules:
+            disable: Any = torch.compiler.disable
+            self._call = disable(self._follow_call)
 
     def __enter__(self) -> AttentionMode:
         self._stack.attach(self._stack_of_thread)
