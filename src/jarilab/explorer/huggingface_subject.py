@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -257,12 +257,15 @@ def _no_warnings() -> Iterator[None]:
 
 def _split_calls(tape: Tape) -> Tape:
     """A tape with one site for each call of a layer that runs several times."""
-    calls = {}
+    calls, partial = {}, {}
     for site, calls_of_site in tape.calls.items():
         is_repeated = len(calls_of_site) > 1
         for number, recorded in enumerate(calls_of_site):
-            calls[f"{site}{SEPARATOR}{number}" if is_repeated else site] = [recorded]
-    return Tape(calls, missing=tape.missing, partial=tape.partial)
+            name = f"{site}{SEPARATOR}{number}" if is_repeated else site
+            calls[name] = [recorded]
+            if site in tape.partial:
+                partial[name] = tape.partial[site]
+    return replace(tape, calls=calls, partial=partial)
 
 
 def _lengths(tape: Tape) -> dict[str, set[int]]:

@@ -126,7 +126,6 @@ def _site(
     hidden = None
     if not bool(allowed_QK.all()):
         hidden = block(~allowed_QK, "uint8")
-    first = tape.calls[name][0].call
     return {
         "site": name,
         "kind": site.kind,
@@ -135,10 +134,11 @@ def _site(
         "path": site.path,
         "note": site.note,
         "placed": site.placed,
+        "partial": tape.partial.get(name, ""),
         "heads": len(weights_HQK),
         "queries": site.queries,
         "keys": site.keys,
-        "d_head": first.v.shape[-1],
+        "d_head": tape.calls[name][0].call.v.shape[-1],
         **_drawn(weights_HQK),
         "pooled": factor,
         "hidden": hidden,

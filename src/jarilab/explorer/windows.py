@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ class Windows:
         patches, or None."""
         calls: dict[str, list[RecordedCall]] = {}
         names: dict[str, list[str]] = {}
+        partial: dict[str, str] = {}
         counts: dict[int, list[str]] = {}
         for site in tape.sites:
             recorded = tape.recorded(site)
@@ -51,14 +52,14 @@ class Windows:
             for window in _spread(count):
                 shown = f"{site}{WINDOW}{window}" if count > 1 else site
                 calls[shown] = [recorded.select_rows(slice(window, window + 1))]
+                if site in tape.partial:
+                    partial[shown] = tape.partial[site]
                 patch_names = _patches(recorded, window, patches)
                 if patch_names is not None:
                     names[shown] = patch_names
         if not counts:
             return Windows(tape, {}, None)
-        return Windows(
-            Tape(calls, missing=tape.missing, partial=tape.partial), names, _note(counts)
-        )
+        return Windows(replace(tape, calls=calls, partial=partial), names, _note(counts))
 
 
 def attentions_in(sites: Iterable[str]) -> set[str]:

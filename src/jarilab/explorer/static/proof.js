@@ -22,12 +22,13 @@ function trustNode(site, limits) {
   });
   const keys = site.shape[1] * site.pooled;
   const warn = (words) => items.push(el("li", { class: "warning" }, el("b", { "aria-hidden": "true" }, "!"), ` ${words}`));
+  if (site.partial) warn(t("partialReason", site.partial));
   if (site.trust?.rounding) warn(t("trustRounding", number(site.trust.rounding)));
   if (keys > site.d_head) warn(t("wideWarning", keys, site.d_head));
   if (site.pooled > 1) warn(t("pooled", site.pooled));
   const verdicts = CHECKS.map(([name]) => verdictOf(site.trust?.[name], limits[name]));
   const whole = ["faulty", "unknown", "fine"].find((one) => verdicts.includes(one));
-  return el("details", { class: `proof ${whole}`, open: whole === "faulty" }, el("summary", {}, el("b", {}, SIGNS[whole]), ` ${t(`proof_${whole}`)}`),
+  return el("details", { class: `proof ${whole}`, open: whole === "faulty" || !!site.partial }, el("summary", {}, el("b", {}, SIGNS[whole]), ` ${t(`proof_${whole}`)}`),
     el("ul", { class: "trust", "aria-label": t("trust") }, items));
 }
 const SIGNS = { unknown: "?", fine: "✓", faulty: "✗" };

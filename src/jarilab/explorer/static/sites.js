@@ -33,6 +33,6 @@ const SAID_SO = ["next", "masked", "class"];
 export const kindsOf = (view) => unique(view.sites.map((site) => site.kind)).map((kind) => [kind, view.sites.filter((site) => site.kind === kind)]);
 /** What people call a head, the path of its module, and what is special about its attention. */
 export function originNode(site, head) {
-  const facts = [`${site.short}H${head}`, site.path, site.note && t(`note_${site.note}`), site.placed ? "" : t("unplaced")];
+  const facts = [`${site.short}H${head}`, site.path, site.note && t(`note_${site.note}`), site.placed ? "" : t("unplaced"), site.partial && t("partial")];
   return el("small", { class: "origin" }, " ", facts.filter(Boolean).join(" · "));
 }

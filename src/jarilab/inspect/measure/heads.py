@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -52,7 +53,9 @@ def measure_heads(
         measured = Map.of(tape, name, names[site.queries], names[site.keys])
         if groups is not None:
             measured = merge_words(measured, groups[site.queries], groups[site.keys])
-        scores[name] = measure(measured, selected)
+        partial = tape.partial.get(name, "")
+        scored = measure(measured, selected)
+        scores[name] = {key: replace(each, partial=partial) for key, each in scored.items()}
     return scores
 
 

@@ -29,6 +29,9 @@ class Recording(Protocol):
     @property
     def sites(self) -> list[str]: ...
 
+    @property
+    def partial(self) -> Mapping[str, str]: ...
+
     def site(self, name: str) -> AttentionSite: ...
 
     def weights(self, site: str) -> Float[Tensor, "B H Q K"]: ...
@@ -220,10 +223,14 @@ def _unplaced_pairs(geometry: Geometry) -> Tensor | None:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A measure of each head, and its value by chance; NaN where the map does not determine it."""
+    """A measure of each head, and its value by chance; NaN where the map does not determine it.
+
+    partial: why other maps of the site are not on the tape; empty if all are.
+    """
 
     value: Float[Tensor, " H"]
     chance: Float[Tensor, " H"]
+    partial: str = ""
 
 
 # Equal tokens -------------------------------------------------------------------------------------------------------
