@@ -158,7 +158,7 @@ def test_a_live_page_reads_another_text_and_switches_heads_links_and_tokens(brow
 
 
 @pytest.mark.browser
-def test_no_token_is_hidden_where_an_attention_that_nobody_hears_would_see_it(browser, models, here):
+def test_no_token_is_hidden_where_attentions_count_their_keys_differently(browser, models, here):
     # Nobody serves these pages, so what they miss is not asked about.
     pages, offered = Pages(browser, here), []
     for folder in (models / "felt", folders.led(here / "led")):

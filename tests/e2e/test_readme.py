@@ -27,12 +27,10 @@ PAIRS = [(ENGLISH, KOREAN), *((ROOT / "docs" / name, ROOT / "docs/ko" / name) fo
 INDEX = tuple(ROOT / "docs" / "site" / language / "encodings" / "index.md" for language in ("en", "ko"))
 """The site's list of encodings: test_site_encodings.py holds its pages equal."""
 BOTH = pytest.mark.parametrize(("english", "korean"), PAIRS, ids=lambda page: page.stem)
+RESULTS = ["architectures", "arithmetic", "images", "long", "model-laws", "positions", "recipes", "reliability", "text"]
 OTHERS = [
     "design.md",
-    *(
-        f"results/{name}.md"
-        for name in ("arithmetic", "images", "long", "model-laws", "positions", "recipes", "reliability", "text")
-    ),
+    *(f"results/{name}.md" for name in RESULTS),
 ]
 SMALL = {
     "arithmetic": ["--d-model=16", "--n-heads=2", "--maximum=220", "--examples=600"],

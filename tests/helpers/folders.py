@@ -71,7 +71,7 @@ def bart(folder: Path, **settings) -> Path:
 
 
 def led(folder: Path, **settings) -> Path:
-    """An encoder that cuts its attention up itself, so that nobody hears it, and a decoder that is heard."""
+    """An encoder that pads its source to its window, so that its keys are more than those of the decoder."""
     from transformers import LEDConfig, LEDForConditionalGeneration
 
     torch.manual_seed(0)

@@ -22,6 +22,7 @@ from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.explorer.windows import Windows, attentions_in
 from jarilab.huggingface import ModelInput, load, read, reads_files
 from jarilab.inspect.intervene.controls import compare_with_controls
+from jarilab.inspect.intervene.edits import TokenOff
 from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.measure.link import TokenLinkHead, heads_of_link
 from jarilab.inspect.record.capture import Tape, record
@@ -49,8 +50,12 @@ class RecordedForward:
         """The kinds of edits that are possible."""
         if self.uneditable:
             return []
-        # An attention that was not recorded would still see a token that is switched off.
-        return ["head", "link"] if self.tape.missing else ["head", "link", "token"]
+        try:
+            for side in {self.tape.site(name).keys for name in self.tape.sites}:
+                TokenOff.everywhere(self.tape, side, 0)
+        except UserError:
+            return ["head", "link"]
+        return ["head", "link", "token"]
 
     @property
     def uneditable(self) -> tuple[str, str] | None:

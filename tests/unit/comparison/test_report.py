@@ -998,7 +998,9 @@ def test_large_models_stay_usable(open_report: Any) -> None:
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowDown")
     assert page.locator("#readout").inner_text().startswith("From 3 (query 63) to 3 (key 63)")
-    page.wait_for_function("document.querySelector('#large .scroll').scrollLeft > 400")  # the first map moves along
+    page.wait_for_function(
+        "() => document.querySelector('#large .scroll').scrollLeft > 400"
+    )  # the first map moves along
     frame, spot = (page.locator(part).nth(1).bounding_box() for part in ("#large .scroll", "#large .spot"))
     assert frame["x"] <= spot["x"] <= frame["x"] + frame["width"] - spot["width"] + 1
     assert 0 <= spot["y"] <= 900 - spot["height"]
