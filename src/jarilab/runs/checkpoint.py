@@ -26,7 +26,6 @@ from jarilab.core.storage.files import (
     write_json,
     write_weights,
 )
-from jarilab.runs.sharded_safetensors import write_joined
 from jarilab.runs.weights import check_training, fitting, read_tensors
 
 Cut = Callable[[Tensor, Tensor], Tensor]
@@ -56,23 +55,25 @@ def save(
     training: Mapping[str, Tensor],
     state: Mapping[str, Any],
     keep: set[int],
-    shards: int = 1,
 ) -> Path:
     """Write the checkpoint of `step`, and remove older ones except the newest two and the steps in `keep`.
 
-    weights: of the model that is used. training: other tensors that resuming needs, see `training_tensors`. shards:
-    number of processes; above 1 the tensors hold the first rows, and `write_shard` wrote the others. Raises UserError
-    for weights that are not finite, and if the disk is full.
+    weights: of the model that is used. training: other tensors that resuming needs, see `training_tensors`. Raises
+    UserError for weights that are not finite, and if the disk is full.
     """
-    _check_finite(step, weights)
+    not_finite = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
+    if not_finite:
+        raise UserError(
+            f"step {step}: {not_finite[0]} holds values that are not finite, so no checkpoint of it was written; "
+            "earlier ones are untouched. A lower training.lr may help"
+        )
     target = folder / f"step-{step:09d}"
     partial = folder / f".step-{step:09d}.{os.getpid()}.partial"
-    other_shards = [_shard_folder(folder, step, rank) for rank in range(1, shards)]
     try:
         with _written(folder, step):
             partial.mkdir()
             for name, tensors in zip(TENSORS, (weights, training), strict=True):
-                write_joined(tensors, [shard / name for shard in other_shards], partial / name)
+                write_weights(tensors, partial / name)
             write_json(partial / "state.json", {"format": FORMAT, "step": step, **state})
             names = (*TENSORS, "state.json")
             write_json(partial / "manifest.json", {name: sha256(partial / name) for name in names})
@@ -91,46 +92,6 @@ def save(
         if step_of(old) not in keep:
             _remove(old)
     return target
-
-
-def write_shard(
-    folder: Path,
-    step: int,
-    rank: int,
-    weights: Mapping[str, Tensor],
-    training: Mapping[str, Tensor],
-) -> None:
-    """Write the rows of one process, numbered `rank`, for `save` to join; call `remove_shard` afterwards.
-
-    Raises UserError as `save` does.
-    """
-    _check_finite(step, weights)
-    shard = _shard_folder(folder, step, rank)
-    with _written(folder, step):
-        shutil.rmtree(shard, ignore_errors=True)
-        shard.mkdir()
-        for name, tensors in zip(TENSORS, (weights, training), strict=True):
-            write_weights(tensors, shard / name)
-            fsync(shard / name)
-        fsync(shard)
-
-
-def remove_shard(folder: Path, step: int, rank: int) -> None:
-    """Remove the files of `write_shard`, if there are any."""
-    shutil.rmtree(_shard_folder(folder, step, rank), ignore_errors=True)
-
-
-def _shard_folder(folder: Path, step: int, rank: int) -> Path:
-    return folder / f".step-{step:09d}.part-{rank}.partial"
-
-
-def _check_finite(step: int, weights: Mapping[str, Tensor]) -> None:
-    not_finite = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
-    if not_finite:
-        raise UserError(
-            f"step {step}: {not_finite[0]} holds values that are not finite, so no checkpoint of it was written; "
-            "earlier ones are untouched. A lower training.lr may help"
-        )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from jarilab.core.options import check_fields
 from jarilab.runs import checkpoint
 from jarilab.runs.folder import Run
 from jarilab.training.determinism import random_states, restore_random_states
-from jarilab.training.distributed.parallel import cut_like, own_rows
+from jarilab.training.distributed.parallel import cut_like, gathered
 from jarilab.training.state import Progress, TrainingState
 
 
@@ -25,31 +25,21 @@ class Checkpointer:
         self.state = state
 
     def save(self, run: Run) -> None:
-        """Write a checkpoint. If the model is sharded, each process writes its rows and the first one joins them.
-
-        Raises UserError on all ranks if one cannot write.
-        """
+        """Write a checkpoint. All ranks must call it, and raise UserError if the first one cannot write."""
         run.check_exists()
         state, world, folder = self.state, self.state.world, run.checkpoints
         progress = state.progress
         keep = set() if progress.best is None else {progress.best["step"]}
-        weights = own_rows(state.saved.state_dict(), world.rank)
+        weights = gathered(state.saved.state_dict(), keep=world.is_writer)
         tensors, groups = checkpoint.training_tensors(state.optimizers, state.raw)
-        tensors = own_rows(tensors, world.rank)
+        tensors = gathered(tensors, keep=world.is_writer)
         random = random_states(world)
         progress.rows = run.rows
         record = {**asdict(progress), "groups": groups, "run": state.experiment.hash}
         run.fsync()  # first, so that no checkpoint survives a power cut without its rows of the curve
-        step, shards = progress.step, world.size if state.execution.shard else 1
-        try:
-            with world.shared_errors():
-                if 0 < world.rank < shards:
-                    checkpoint.write_shard(folder, step, world.rank, weights, tensors)
-            with world.shared_errors():
-                if world.is_writer:
-                    checkpoint.save(folder, step, weights, tensors | random, record, keep, shards)
-        finally:
-            checkpoint.remove_shard(folder, step, world.rank)
+        with world.shared_errors():
+            if world.is_writer:
+                checkpoint.save(folder, progress.step, weights, tensors | random, record, keep)
 
     def load(self, run: Run) -> None:
         """Load the newest undamaged checkpoint of a run, if it has one, and drop rows of the curve after it."""

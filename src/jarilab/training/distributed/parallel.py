@@ -92,16 +92,17 @@ def full(tensor: Tensor) -> Tensor:
 
 def full_weights(model: nn.Module) -> dict[str, Tensor]:
     """The whole state of a model that may be sharded, on the CPU. All ranks must call it."""
-    return {name: full(tensor).cpu() for name, tensor in model.state_dict().items()}
+    return gathered(model.state_dict())
 
 
-def own_rows(tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-    """The tensors that this rank saves, on the CPU: its rows of sharded ones, and on rank 0 all others."""
-    return {
-        name: local(tensor).cpu()
-        for name, tensor in tensors.items()
-        if rank == 0 or is_sharded(tensor)
-    }
+def gathered(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, Tensor]:
+    """Tensors that may be sharded, whole and on the CPU. All ranks must call it; it is empty where `keep` is False."""
+    whole: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        complete = full(tensor)
+        if keep:
+            whole[name] = complete.cpu()
+    return whole
 
 
 def cut_like(tensor: Tensor, like: Tensor) -> Tensor:
