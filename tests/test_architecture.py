@@ -28,12 +28,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"core", "positions", "encodings", "attention", "nn"},
     "inspect": {"core", "positions", "encodings", "attention", "nn"},
     "laws": {"core", "positions", "encodings", "attention", "nn", "models"},
-    "huggingface": {"core", "positions", "encodings", "attention", "nn", "models"},
+    # Rows of a data set become batches of a study.
+    "huggingface": {"core", "positions", "encodings", "attention", "nn", "models", "data", "inspect"},
     "data": {"core", "positions", "nn", "models"},  # the image tokenizer is a model
     "tasks.policies": {"core", "positions", "nn"},
     "tasks": {"core", "positions", "data", "nn", "tasks.policies"},
     "tasks.predictors": {"core", "positions", "data", "models", "inspect", "tasks"},
-    "runs": {"_version", "core", "encodings", "nn", "models", "tasks", "tasks.policies", "tasks.predictors"},
+    "runs": {"_version", "core", "encodings", "nn", "models", "tasks", "tasks.policies", "tasks.predictors"}
+    | {"data", "inspect"},
     "pages": set(),
     "pages.kit": {"core", "positions"},
     # A page computes with the exported graph of a forward.
@@ -59,7 +61,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"huggingface", "pages.program"},
     "explorer": {"_version", "core", "positions", "data", "attention", "inspect", "tasks.predictors", "runs"}
     | {"huggingface", "export", "pages.kit", "pages.program", "serving"},
-    "cli": {"_version", "core", "inspect", "tasks", "tasks.predictors", "runs", "training", "laws", "huggingface"}
+    "cli": {
+        "_version",
+        "core",
+        "data",
+        "inspect",
+        "tasks",
+        "tasks.predictors",
+        "runs",
+        "training",
+        "laws",
+        "huggingface",
+    }
     | {"comparison", "api", "pages.encodings", "serving", "export", "explorer"},
     "__main__": {"cli"},
 }

@@ -24,6 +24,7 @@ from jarilab.inspect.measure.measures import Measure as Measure
 from jarilab.inspect.measure.measures import add_measure as add_measure
 from jarilab.inspect.record.capture import Tape as Tape
 from jarilab.inspect.record.capture import record as record
+from jarilab.inspect.study.model_batches import study as study
 from jarilab.laws import check_encoding as check_encoding
 from jarilab.models.base import Generates as Generates
 from jarilab.models.decoder import LanguageModel as LanguageModel

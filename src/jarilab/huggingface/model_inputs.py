@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from jarilab.core.errors import UserError, import_optional
+from jarilab.core.shapes import Float
 from jarilab.huggingface.loading import Loaded, as_user_error
 from jarilab.huggingface.outputs import (
     OutputReader,
@@ -45,16 +46,17 @@ class ModelInput:
 @torch.no_grad()
 def read(loaded: Loaded, line: str) -> ModelInput:
     """The input and answer of the model for a line. Raises UserError if the model cannot read it."""
-    read_file = FILE_READERS.get(_main_input(loaded))
+    read_file = FILE_READERS.get(main_input(loaded))
     return _read_text(loaded, line) if read_file is None else read_file(loaded, line.strip())
 
 
 def reads_files(loaded: Loaded) -> bool:
     """Whether the model reads files, so that a line is the name of one."""
-    return _main_input(loaded) in FILE_READERS
+    return main_input(loaded) in FILE_READERS
 
 
-def _main_input(loaded: Loaded) -> str:
+def main_input(loaded: Loaded) -> str:
+    """The name of the model's main input."""
     return str(getattr(loaded.model, "main_input_name", "input_ids"))
 
 
@@ -66,8 +68,8 @@ def _read_text(loaded: Loaded, line: str) -> ModelInput:
     with as_user_error(f"the tokenizer of {loaded.name} cannot read this line"):
         encoded = tokenizer(line, return_tensors="pt")
     ids_BL = encoded["input_ids"]
-    _check_ids(loaded, ids_BL)
-    inputs = {name: value for name, value in encoded.items() if name in _parameters(loaded)}
+    check_ids(loaded, ids_BL)
+    inputs = {name: value for name, value in encoded.items() if name in parameters_of(loaded)}
     ids = ids_BL[0].tolist()
     names = token_names(tokenizer)(ids)
     if loaded.config.is_encoder_decoder:
@@ -79,15 +81,15 @@ def _read_text(loaded: Loaded, line: str) -> ModelInput:
     return ModelInput(inputs, {"source": names, "target": names}, answer, output_reader)
 
 
-def _check_ids(loaded: Loaded, ids_BL: Tensor) -> None:
+def check_ids(loaded: Loaded, ids_BL: Tensor) -> None:
     """Raises UserError for no tokens, too many tokens or unknown ids."""
     length = ids_BL.shape[1]
     if length == 0:
         raise UserError("expected some text, got a line without tokens; write some text")
-    max_length = _max_length(loaded)
-    if length > max_length:
+    longest = max_length(loaded)
+    if length > longest:
         raise UserError(
-            f"{loaded.name} reads {max_length} tokens at most, and the line has {length}; give a shorter one"
+            f"{loaded.name} reads {longest} tokens at most, and the line has {length}; give a shorter one"
         )
     model: Any = loaded.model
     vocabulary_size = len(model.get_input_embeddings().weight)
@@ -98,7 +100,7 @@ def _check_ids(loaded: Loaded, ids_BL: Tensor) -> None:
         )
 
 
-def _max_length(loaded: Loaded) -> int:
+def max_length(loaded: Loaded) -> int:
     """The largest number of tokens of an input."""
     positions = getattr(loaded.config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions < 1:
@@ -140,7 +142,7 @@ def _generate_ids(loaded: Loaded, inputs: dict[str, Any]) -> Tensor:
     with as_user_error(f"{loaded.name} cannot answer this line"):
         return model.generate(
             **inputs,
-            max_new_tokens=min(MAX_NEW_TOKENS, _max_length(loaded) - 1),
+            max_new_tokens=min(MAX_NEW_TOKENS, max_length(loaded) - 1),
             do_sample=False,
             num_beams=1,
             # A step with a cache has one query, and cross-attention does not know which one.
@@ -148,7 +150,7 @@ def _generate_ids(loaded: Loaded, inputs: dict[str, Any]) -> Tensor:
         )
 
 
-def _parameters(loaded: Loaded) -> set[str]:
+def parameters_of(loaded: Loaded) -> set[str]:
     """The parameters of the model's forward."""
     return set(inspect.signature(loaded.model.forward).parameters)
 
@@ -156,7 +158,8 @@ def _parameters(loaded: Loaded) -> set[str]:
 # Images and audio -----------------------------------------------------------------------------------------------------
 
 
-def _read_image(loaded: Loaded, line: str) -> ModelInput:
+def read_pixels(loaded: Loaded, line: str) -> Float[Tensor, "1 C H W"]:
+    """The image file that a line names, as the model reads it. Raises UserError if it cannot be read."""
     path = _check_file(line, "an image")
     library: Any = import_optional("PIL.Image", "vision")
     try:
@@ -165,20 +168,27 @@ def _read_image(loaded: Loaded, line: str) -> ModelInput:
             image = file.convert("L" if is_grey else "RGB")
     except (OSError, ValueError, library.DecompressionBombError) as error:
         raise UserError(f"{path} could not be read as an image: {error}") from None
-    pixels = loaded.image_processor(images=image, return_tensors="pt")["pixel_values"]
-    with as_user_error(f"{loaded.name} cannot read {path}"):
+    return loaded.image_processor(images=image, return_tensors="pt")["pixel_values"]
+
+
+def _read_image(loaded: Loaded, line: str) -> ModelInput:
+    pixels = read_pixels(loaded, line)
+    with as_user_error(f"{loaded.name} cannot read {line}"):
         output = loaded.model(pixel_values=pixels)
-    grid = _patch_grid(loaded, pixels)
-    names = {}
-    if grid is not None:
-        cells = [f"{row},{column}" for row, column in itertools.product(*map(range, grid))]
-        names = {"source": [CLASS_TOKEN, *cells]}
+    grid = patch_grid(loaded, pixels)
+    names = {} if grid is None else {"source": patch_names(grid)}
     output_reader = class_output_reader(loaded, output)
     answer = None if output_reader is None else output_reader.answer(output)
     return ModelInput({"pixel_values": pixels}, names, answer, output_reader, grid)
 
 
-def _patch_grid(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:
+def patch_names(grid: tuple[int, int]) -> list[str]:
+    """The names of the tokens of an image: the class token and its patches, row by row."""
+    cells = itertools.product(*map(range, grid))
+    return [CLASS_TOKEN, *(f"{row},{column}" for row, column in cells)]
+
+
+def patch_grid(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:
     """Rows and columns of patches; None for a model without patches."""
     size = getattr(loaded.config, "patch_size", None)
     if not isinstance(size, int):
@@ -201,7 +211,7 @@ def _read_audio(loaded: Loaded, line: str) -> ModelInput:
     samples = _to_mono(torch.as_tensor(wave.copy())).numpy()
     resampled = resample_poly(samples, extractor.sampling_rate, rate)
     encoded = extractor(resampled, sampling_rate=extractor.sampling_rate, return_tensors="pt")
-    inputs = {name: value for name, value in encoded.items() if name in _parameters(loaded)}
+    inputs = {name: value for name, value in encoded.items() if name in parameters_of(loaded)}
     if loaded.config.is_encoder_decoder:
         return _generate(loaded, inputs, {})
     return ModelInput(inputs, {})

@@ -155,3 +155,37 @@ class TrainingProgress:
     def _summary(self) -> str:
         waiting = sum(name not in self._starts for name in self._names)
         return f"{len(self._done)} of {len(self._names)} trained, {waiting} waiting"
+
+
+class Counted:
+    """Shows how many examples are done, their rate and the time left, on standard error.
+
+    done: examples of an earlier run, which the rate leaves out.
+    """
+
+    def __init__(self, name: str, total: int, done: int = 0) -> None:
+        self._name, self._total, self._first = name, total, done
+        self._console = Console(stderr=True)
+        self._start = self._printed = time.monotonic()
+
+    def __enter__(self) -> Counted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal and self._printed > self._start:
+            print(file=sys.stderr)
+
+    def update(self, done: int) -> None:
+        """Show that `done` examples are done, at most every few seconds."""
+        now = time.monotonic()
+        every = 0.25 if self._console.is_terminal else PLAIN_EVERY
+        if now - self._printed < every and (done < self._total or self._printed == self._start):
+            return
+        self._printed = now
+        rate = (done - self._first) / max(now - self._start, 1e-9)
+        left = f"{(self._total - done) / rate:,.0f} s left" if rate else ""
+        text = f"{self._name}: {done:,} of {self._total:,} examples  {rate:,.1f} examples/s  {left}"
+        if self._console.is_terminal:
+            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+        else:
+            print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,103 @@
+"""The model and the data of `jarilab heads`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from jarilab.core.errors import UserError
+from jarilab.data.example_files import ExampleFile, ExampleRow
+from jarilab.inspect.record.capture import record
+from jarilab.inspect.study.example import Batch
+from jarilab.inspect.study.head import Head, heads_of
+
+WHAT = {"text": "lines of text", "pairs": "pairs of texts", "image": "images", "sound": "sounds"}
+
+
+class Reader(Protocol):
+    """Reads rows of a data set as batches of a model: see `HuggingFaceBatches` and `RunBatches`."""
+
+    model: nn.Module
+    kind: str
+
+    def about(self) -> dict[str, Any]: ...
+
+    def start_token(self, row: ExampleRow) -> str | None: ...
+
+    def check(self, row: ExampleRow) -> None: ...
+
+    def batches(self, rows: Iterable[ExampleRow], size: int) -> Iterator[Batch]: ...
+
+
+def open_reader(folder: str, *, trust_code: bool) -> Reader:
+    """The reader of a run or of a Hugging Face folder. Raises UserError for a folder that is neither."""
+    path = Path(folder)
+    if (path / "run.json").is_file():
+        from jarilab.runs.batches import RunBatches
+        from jarilab.runs.loaded import load as load_run
+
+        return RunBatches(load_run(path, trust_code=trust_code))
+    if (path / "config.json").is_file():
+        from jarilab.huggingface import load
+        from jarilab.huggingface.batches import HuggingFaceBatches
+
+        return HuggingFaceBatches(load(path))
+    raise UserError(
+        f"{folder}: expected the folder of a run (run.json) or of a Hugging Face model (config.json), got neither; "
+        "check the name"
+    )
+
+
+def check_rows(reader: Reader, data: ExampleFile) -> int:
+    """The number of examples, each checked, so that a study does not stop halfway. Raises UserError for a wrong one."""
+    wanted = reader.kind
+    kind = "text" if data.kind == "pairs" and wanted == "text" else data.kind
+    if kind != wanted:
+        raise UserError(
+            f"{data.path}: the model reads {WHAT[wanted]}, got {WHAT[data.kind]}; name data that it reads"
+        )
+    count = 0
+    for row in data:
+        reader.check(row)
+        count += 1
+    if not count:
+        raise UserError(f"{data.path}: expected at least one example, got none; add a line")
+    return count
+
+
+def first_batch(reader: Reader, data: ExampleFile) -> Batch:
+    """The first example as a batch."""
+    return next(reader.batches([next(iter(data))], 1))
+
+
+def about(reader: Reader, data: ExampleFile, count: int) -> dict[str, Any]:
+    """What is studied, as plain data: the model, the data, and the tokens of the first example."""
+    first, batch = next(iter(data)), first_batch(reader, data)
+    return {
+        **reader.about(),
+        "data": data.path.name,
+        "data_digest": data.digest,
+        "kind": data.kind,
+        "examples": count,
+        "first": first.origin,
+        "tokens": _sides(batch.tokens[0]),
+        "start_token": reader.start_token(first),
+    }
+
+
+def _sides(tokens: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The tokens by sequence; once if both sequences are the same."""
+    source, target = tokens.get("source"), tokens.get("target")
+    return {"source": source} if source is not None and source == target else dict(tokens)
+
+
+@torch.no_grad()
+def heads_of_reader(reader: Reader, data: ExampleFile) -> list[Head]:
+    """The heads of the model, from a forward over the first example."""
+    with record(reader.model) as tape:
+        first_batch(reader, data).forward(reader.model)
+    return heads_of(tape)

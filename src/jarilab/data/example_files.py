@@ -1,0 +1,120 @@
+"""Examples of a study: lines of a text, pairs of texts, or the files of a folder, each with its origin."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import sha256
+from jarilab.data.images.listing import natural
+from jarilab.data.text.text_files import lines
+
+Kind = Literal["text", "pairs", "image", "sound"]
+IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+SOUNDS = {".wav"}
+
+
+@dataclass(frozen=True)
+class ExampleRow:
+    """One example. origin: `FILE:LINE` or the name of a file. text: the text, or the path of the file.
+
+    second: the second text of a pair, else None.
+    """
+
+    origin: str
+    text: str
+    second: str | None = None
+
+
+@dataclass(frozen=True)
+class ExampleFile:
+    """A file or folder of examples. kind: of all its examples. limit: the number that is read; None for all."""
+
+    path: Path
+    kind: Kind
+    limit: int | None = None
+
+    @staticmethod
+    def of(path: str | Path, limit: int | None = None) -> ExampleFile:
+        """Find the kind of a file or folder. Raises UserError for a missing one and for a folder without examples."""
+        path = Path(path)
+        if path.is_dir():
+            return ExampleFile(path, _kind_of_folder(path), limit)
+        if not path.is_file():
+            raise UserError(
+                f"{path}: expected a text file or a folder of images or sounds, got no such file; check --data"
+            )
+        first = next((line for line in lines(path) if line.strip()), "")
+        return ExampleFile(path, "pairs" if "\t" in first else "text", limit)
+
+    def __iter__(self) -> Iterator[ExampleRow]:
+        """The examples in order. Raises UserError, with file and line, for an empty line or a missing column."""
+        rows = self._files() if self.path.is_dir() else self._lines()
+        return islice(rows, self.limit)
+
+    def count(self) -> int:
+        """The number of examples, after checking each of them."""
+        count = sum(1 for _ in self)
+        if not count:
+            raise UserError(f"{self.path}: expected at least one example, got none; add a line")
+        return count
+
+    @property
+    def digest(self) -> str:
+        """A hash of the file, or of the names and sizes of a folder's files."""
+        if not self.path.is_dir():
+            return sha256(self.path)
+        hashed = hashlib.sha256()
+        for row in self._files():
+            size = Path(row.text).stat().st_size
+            hashed.update(f"{row.origin}\0{size}\0".encode("utf-8", "surrogateescape"))
+        return hashed.hexdigest()
+
+    def _files(self) -> Iterator[ExampleRow]:
+        suffixes = IMAGES if self.kind == "image" else SOUNDS
+        for path in _files_of(self.path):
+            if path.suffix.lower() in suffixes:
+                yield ExampleRow(str(path.relative_to(self.path)), str(path))
+
+    def _lines(self) -> Iterator[ExampleRow]:
+        for number, line in enumerate(lines(self.path), 1):
+            origin = f"{self.path.name}:{number}"
+            if not line.strip():
+                raise UserError(f"{origin}: expected a text, got an empty line; remove the line")
+            if self.kind == "text":
+                yield ExampleRow(origin, line)
+                continue
+            columns = line.split("\t")
+            if len(columns) < 2 or not (columns[0].strip() and columns[1].strip()):
+                raise UserError(
+                    f"{origin}: expected two texts with a tab between them, as in the first line, got {line[:60]!r}; "
+                    "add the second text, or remove the line"
+                )
+            yield ExampleRow(origin, columns[0], columns[1])
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """The files of a folder and its subfolders in natural order, without hidden ones."""
+    inside = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    names = [str(path) for path in inside if "/." not in f"/{path.as_posix()}"]
+    return [folder / name for name in natural(names)]
+
+
+def _kind_of_folder(folder: Path) -> Kind:
+    suffixes = {path.suffix.lower() for path in _files_of(folder)}
+    has_images, has_sounds = bool(suffixes & IMAGES), bool(suffixes & SOUNDS)
+    if has_images == has_sounds:
+        got = (
+            "both"
+            if has_images
+            else f"files ending in {', '.join(sorted(suffixes)[:5]) or 'nothing'}"
+        )
+        raise UserError(
+            f"{folder}: expected a folder of images or one of sounds (.wav), got {got}; name a folder of one kind"
+        )
+    return "image" if has_images else "sound"

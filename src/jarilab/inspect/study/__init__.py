@@ -1,0 +1,1 @@
+"""Heads over a data set: measures, roles and other statistics, in constant memory."""

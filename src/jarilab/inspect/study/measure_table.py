@@ -1,0 +1,154 @@
+"""Measures of every head and example as float32 numbers in a file, with their means and bootstrap intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jarilab.inspect.measure.heads import measure
+from jarilab.inspect.measure.measures import Measure
+from jarilab.inspect.study.example import HeadMaps
+from jarilab.inspect.study.head import Head
+
+RESAMPLES = 2000
+"""Bootstrap samples of examples."""
+RESAMPLES_AT_ONCE = 100
+COLUMNS_AT_ONCE = 512
+LEVEL = 0.95
+
+
+class MeasureTable:
+    """Values and chances, `(N, H, M, 2)`: examples, heads, measures, and value or chance.
+
+    path: the file of the numbers; None keeps them in memory. They are NaN where a map does not determine a measure.
+    """
+
+    def __init__(
+        self, heads: Sequence[Head], measures: Mapping[str, Measure], path: Path | None = None
+    ):
+        self.heads, self.measures, self.path = list(heads), dict(measures), path
+        self.examples = 0
+        self._memory: list[np.ndarray] = []
+        self._file = None if path is None else path.open("ab")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of one example."""
+        return len(self.heads), len(self.measures), 2
+
+    def measure(self, maps: Sequence[HeadMaps], values: np.ndarray) -> None:
+        """Write the measures of some heads of an example into its `values`, `(H, M, 2)`."""
+        for each in maps:
+            scored = measure(each.map, self.measures)
+            for column, name in enumerate(self.measures):
+                values[each.rows, column, 0] = scored[name].value.numpy()
+                values[each.rows, column, 1] = scored[name].chance.numpy()
+
+    def blank(self) -> np.ndarray:
+        """Values of an example that was not measured yet."""
+        return np.full(self.shape, np.nan, np.float32)
+
+    def append(self, values: np.ndarray) -> None:
+        """Add the values of one example."""
+        self.examples += 1
+        if self._file is None:
+            self._memory.append(values)
+        else:
+            self._file.write(values.astype("<f4").tobytes())
+
+    def flush(self) -> None:
+        """Write what is buffered to the file."""
+        if self._file is not None:
+            self._file.flush()
+
+    def truncate(self, examples: int) -> None:
+        """Drop all examples but the first ones. Raises ValueError if there are fewer."""
+        self.flush()
+        if self._file is not None:
+            size = examples * int(np.prod(self.shape)) * 4
+            if self._file.tell() < size:
+                raise ValueError(f"{self.path} is shorter than {size} bytes")
+            self._file.truncate(size)
+        else:
+            del self._memory[examples:]
+        self.examples = examples
+
+    def values(self) -> np.ndarray:
+        """All numbers, `(N, H, M, 2)`, mapped from the file."""
+        shape = (self.examples, *self.shape)
+        if self.path is None or not self.examples:
+            return np.stack(self._memory) if self._memory else np.empty(shape, np.float32)
+        self.flush()
+        return np.memmap(self.path, "<f4", "r", shape=shape)
+
+    def rows(self, seed: int = 0) -> list[dict[str, Any]]:
+        """A row a head: mean, interval, chance and number of examples of each measure."""
+        examples = self.examples
+        columns = int(np.prod(self.shape))
+        flat = self.values().reshape(examples, columns)
+        mean, low, high = np.full((3, columns), np.nan)
+        count = np.zeros(columns, np.int64)
+        for first in range(0, columns, COLUMNS_AT_ONCE):
+            part = slice(first, first + COLUMNS_AT_ONCE)
+            block = np.asarray(flat[:, part], np.float32)
+            mean[part], low[part], high[part], count[part] = bootstrap(block, seed)
+        table = [array.reshape(self.shape) for array in (mean, low, high, count)]
+        return [self._row(number, head, table) for number, head in enumerate(self.heads)]
+
+    def _row(self, number: int, head: Head, table: list[np.ndarray]) -> dict[str, Any]:
+        mean, low, high, count = (array[number] for array in table)
+        row = head.columns
+        for column, name in enumerate(self.measures):
+            row[name] = plain(mean[column, 0])
+            row[f"{name}_low"] = plain(low[column, 0])
+            row[f"{name}_high"] = plain(high[column, 0])
+            row[f"{name}_chance"] = plain(mean[column, 1])
+            row[f"{name}_count"] = int(count[column, 0])
+        return row
+
+
+def plain(value: float) -> float | None:
+    """A number for JSON: None for NaN and infinity."""
+    return float(value) if np.isfinite(value) else None
+
+
+def bootstrap(
+    values: np.ndarray, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, 95 % percentile interval and count of each column of `(N, C)`; NaN entries are left out.
+
+    Rows are resampled with replacement (Efron 1979), the same ones for all columns. An interval needs two values.
+    """
+    defined = np.isfinite(values)
+    count = defined.sum(0)
+    filled = np.where(defined, values, np.float32(0))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = filled.sum(0, dtype=np.float64) / count
+        if len(values) < 2:
+            return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan), count
+        # Deviations, so that float32 resolves them.
+        deviation = np.where(defined, values - mean, 0).astype(np.float32)
+        is_complete = bool(defined.all())
+        draws = []
+        for weights in _resampled(len(values), seed):
+            total = len(values) if is_complete else weights @ defined.astype(np.float32)
+            draws.append(weights @ deviation / total)
+        low, high = np.nanquantile(
+            np.concatenate(draws), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0
+        )
+    few = count < 2
+    low, high = mean + low, mean + high
+    return mean, np.where(few, np.nan, low), np.where(few, np.nan, high), count
+
+
+def _resampled(count: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each of `count` examples is drawn, for `RESAMPLES` samples, some at a time."""
+    generator = np.random.default_rng(seed)
+    for _ in range(0, RESAMPLES, RESAMPLES_AT_ONCE):
+        weights = np.empty((RESAMPLES_AT_ONCE, count), np.float32)
+        for row in range(RESAMPLES_AT_ONCE):
+            weights[row] = np.bincount(generator.integers(0, count, count), minlength=count)
+        yield weights

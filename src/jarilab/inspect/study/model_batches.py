@@ -1,0 +1,165 @@
+"""Inputs of any PyTorch model as batches of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from jarilab.core.errors import UserError
+from jarilab.inspect.measure.measures import Measure
+from jarilab.inspect.record.capture import record
+from jarilab.inspect.study.example import Accumulator, Batch
+from jarilab.inspect.study.head import heads_of
+from jarilab.inspect.study.study import Study
+from jarilab.positions.coordinates import Tokens
+
+Namer = Callable[[list[int]], Sequence[str]]
+TokenNames = Namer | Sequence[Sequence[Sequence[str]]] | None
+DECODER = ("decoder_input_ids", "decoder_attention_mask")
+
+
+def study(
+    model: nn.Module,
+    batches: Iterable[Any],
+    tokens: TokenNames = None,
+    *,
+    out: str | Path | None = None,
+    measures: Mapping[str, Measure] | None = None,
+    accumulators: Sequence[Accumulator] = (),
+    seed: int = 0,
+    report: Callable[[int], None] | None = None,
+) -> Study:
+    """Study all heads of a model over a data set, in memory that does not grow with it.
+
+    batches: inputs of the model: a tensor, a tuple of arguments, a mapping of keyword arguments such as a tokenizer
+        returns, or a `Batch`. Masks named `attention_mask`, and the `keep` of `jarilab.Tokens`, say what is padding.
+    tokens: a function from ids to names, such as `tokenizer.convert_ids_to_tokens`; or, for each batch, the names of
+        the tokens of each row without padding; None shows ids, or numbers.
+    out: a folder to keep the study in, from which the same call continues. It then needs the same batches again.
+    measures: by name (default: all). accumulators: further statistics. seed: of intervals.
+    report: called with the number of examples after each batch.
+    Raises UserError for no batches, for names that do not match, and for a folder of another study.
+    """
+    result: Study | None = None
+    skip = 0
+    for number, inputs in enumerate(batches):
+        batch = batch_of(inputs, tokens, number)
+        if result is None:
+            result = _start(model, batch, out, measures, accumulators, seed)
+            skip = result.examples
+        if skip >= len(batch):
+            skip -= len(batch)
+            continue
+        result.add_batch(model, batch, skip)
+        skip = 0
+        if report is not None:
+            report(result.examples)
+    if result is None:
+        raise UserError(
+            "expected at least one batch, got none; pass an iterable of inputs of the model"
+        )
+    result.save()
+    return result
+
+
+@torch.no_grad()
+def _start(
+    model: nn.Module,
+    batch: Batch,
+    out: str | Path | None,
+    measures: Mapping[str, Measure] | None,
+    accumulators: Sequence[Accumulator],
+    seed: int,
+) -> Study:
+    with record(model) as tape:
+        batch.forward(model)
+    about = {"model": type(model).__name__, "tokens": batch.tokens[0]}
+    folder = None if out is None else Path(out)
+    return Study(
+        heads_of(tape), folder, measures=measures, accumulators=accumulators, seed=seed, about=about
+    )
+
+
+def batch_of(inputs: Any, tokens: TokenNames = None, number: int = 0) -> Batch:
+    """Inputs of a model as a batch. number: of the batch, which selects its names if `tokens` is a sequence."""
+    if isinstance(inputs, Batch):
+        return inputs
+    if isinstance(inputs, Mapping):
+        args, kwargs = (), dict(inputs)
+    else:
+        args, kwargs = inputs if isinstance(inputs, tuple) else (inputs,), {}
+    ids, valid = _sequences(args, kwargs)
+    size = _batch_size(args, kwargs)
+    if tokens is not None and not callable(tokens):
+        names = _listed_names(tokens, number, size)
+    else:
+        names = [_names_of(row, ids, valid, tokens) for row in range(size)]
+    return Batch(args, kwargs, names, valid, ids=ids)
+
+
+def _sequences(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Ids and valid tokens by sequence. A single sequence is both `source` and `target`."""
+    sides: dict[str, tuple[Any, Any]] = {}
+    if kwargs:
+        sides["source"] = kwargs.get("input_ids"), kwargs.get("attention_mask")
+        if any(name in kwargs for name in DECODER):
+            sides["target"] = (kwargs.get(name) for name in DECODER)  # type: ignore[assignment]
+    else:
+        texts = [each for each in args if _is_text(each)]
+        for side, each in zip(("source", "target"), texts[:1] + texts[-1:], strict=False):
+            sides[side] = (each.ids, each.keep) if isinstance(each, Tokens) else (each, None)
+    sides.setdefault("target", sides.get("source", (None, None)))
+    ids, valid = {}, {}
+    for side, (side_ids, keep) in sides.items():
+        if side_ids is not None:
+            ids[side] = side_ids
+            valid[side] = torch.ones_like(side_ids, dtype=torch.bool)
+        if isinstance(keep, Tensor) and keep.ndim == 2:
+            valid[side] = keep.bool()
+    return ids, valid
+
+
+def _is_text(value: Any) -> bool:
+    is_ids = isinstance(value, Tensor) and value.ndim == 2 and not value.is_floating_point()
+    return is_ids or isinstance(value, Tokens)
+
+
+def _batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """The number of rows: the length of the first tensor."""
+    for value in [*args, *kwargs.values()]:
+        tensor = value.ids if isinstance(value, Tokens) else value
+        shape = getattr(tensor, "shape", None)
+        if shape:
+            return int(shape[0])
+    raise UserError(
+        f"expected tensors as inputs of the model, got {[type(value).__name__ for value in args]}; pass a tensor, a "
+        "tuple of arguments, or a mapping of keyword arguments"
+    )
+
+
+def _names_of(
+    row: int, ids: Mapping[str, Tensor], valid: Mapping[str, Tensor], namer: Namer | None
+) -> dict[str, list[str]]:
+    """The names of the tokens of a row by sequence."""
+    names = {}
+    for side, ids_BL in ids.items():
+        of_row = ids_BL[row][valid[side][row]].tolist()
+        names[side] = [str(name) for name in (of_row if namer is None else namer(of_row))]
+    return names
+
+
+def _listed_names(tokens: Sequence[Any], number: int, size: int) -> list[dict[str, list[str]]]:
+    """The names of a batch's rows, given as lists."""
+    rows = tokens[number] if number < len(tokens) else []
+    if len(rows) != size:
+        raise UserError(
+            f"batch {number + 1}: expected names of the tokens of each of its {size} rows, got {len(rows)}; pass a "
+            "list of rows for each batch, or a function from ids to names"
+        )
+    return [{"source": list(row), "target": list(row)} for row in rows]

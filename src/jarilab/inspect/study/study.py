@@ -1,0 +1,219 @@
+"""A study of all heads over a data set: its examples are read once, and it continues after an interruption."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import torch
+from torch import nn
+
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import check_format, read_json, write_bytes, write_json
+from jarilab.inspect.measure.measures import MEASURES, Measure
+from jarilab.inspect.record.capture import Tape, record
+from jarilab.inspect.study.example import Accumulator, Batch, example_maps
+from jarilab.inspect.study.head import Head, heads_of
+from jarilab.inspect.study.measure_table import MeasureTable
+from jarilab.inspect.study.tables import frame_of, write_tables
+
+FORMAT = "jarilab-study-1"
+RECORD, NUMBERS, PROGRESS = "study.json", "measures.f32", "progress.safetensors"
+SECONDS_BETWEEN_SAVES = 5.0
+
+
+class Study:
+    """What every head of a model does over a data set.
+
+    heads: in the order of all tables. folder: where it is kept; None keeps it in memory. measures: by name.
+    accumulators: further statistics. about: what was studied, plain data; a folder with another record is refused.
+    Raises UserError for a folder of another study.
+    """
+
+    def __init__(
+        self,
+        heads: Sequence[Head],
+        folder: Path | None = None,
+        *,
+        measures: Mapping[str, Measure] | None = None,
+        accumulators: Sequence[Accumulator] = (),
+        seed: int = 0,
+        about: Mapping[str, Any] | None = None,
+    ):
+        self.heads, self.folder, self.seed = list(heads), folder, seed
+        measures = MEASURES if measures is None else measures
+        self.accumulators = list(accumulators)
+        self.tables: dict[str, list[dict[str, Any]]] = {}
+        self.about = dict(about or {})
+        record_of_study = {
+            "format": FORMAT,
+            "heads": [head.short for head in heads],
+            "sites": list(dict.fromkeys(head.site for head in heads)),
+            "measures": list(measures),
+            "statistics": [each.name for each in accumulators],
+            "seed": seed,
+            "about": self.about,
+        }
+        self._saved = time.monotonic()
+        if folder is not None:
+            _prepare(folder, record_of_study)
+        self._values = MeasureTable(heads, measures, folder and folder / NUMBERS)
+        if folder is not None:
+            self._resume(folder)
+
+    @property
+    def examples(self) -> int:
+        """The number of examples so far."""
+        return self._values.examples
+
+    def values(self) -> np.ndarray:
+        """Value and chance of each measure, `(N, H, M, 2)`, NaN where undefined; mapped from the file."""
+        return self._values.values()
+
+    # Adding examples -------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def add_batch(self, model: nn.Module, batch: Batch, skip: int = 0) -> Any:
+        """Run the model on a batch and add its examples but the first `skip`; returns the outputs."""
+        with record(model) as tape:
+            outputs = batch.forward(model)
+        self.add(tape, batch, skip)
+        return outputs
+
+    @torch.no_grad()
+    def add(self, tape: Tape, batch: Batch, skip: int = 0) -> None:
+        """Add the examples of a recorded batch but the first `skip`.
+
+        Raises UserError if it has other heads than the study.
+        """
+        got = heads_of(tape)
+        if got != self.heads:
+            raise UserError(
+                f"{batch.origins[:1] or 'a batch'}: expected the {len(self.heads)} heads of the study, got "
+                f"{len(got)}; study inputs of one kind at a time"
+            )
+        for row, parts in example_maps(tape, batch):
+            if row < skip:
+                continue
+            example = batch.example(row, self.examples)
+            values = self._values.blank()
+            for maps in parts:
+                self._values.measure(maps, values)
+                for each in self.accumulators:
+                    each.add(example, maps)
+            self._values.append(values)
+        if self.folder is not None and time.monotonic() - self._saved > SECONDS_BETWEEN_SAVES:
+            self.save()
+
+    def save(self) -> None:
+        """Write the progress, from which an interrupted study continues."""
+        if self.folder is None:
+            return
+        self._values.flush()
+        arrays = {
+            f"{each.name}/{key}": array
+            for each in self.accumulators
+            for key, array in each.state().items()
+        }
+        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        arrays["examples"] = np.array([self.examples])
+        write_bytes(self.folder / PROGRESS, safetensors.numpy.save(arrays))
+        self._saved = time.monotonic()
+
+    def _resume(self, folder: Path) -> None:
+        """Continue from the progress of the folder."""
+        path = folder / PROGRESS
+        if not path.is_file():
+            self._values.truncate(0)
+            return
+        try:
+            saved = safetensors.numpy.load(path.read_bytes())
+            for each in self.accumulators:
+                each.load(_part(saved, each.name))
+            self._values.truncate(int(saved["examples"][0]))
+        except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
+            raise UserError(
+                f"{path} is damaged ({error}); remove {folder} and run the study again"
+            ) from None
+
+    # Results ---------------------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a head: each measure's mean, 95 % interval, chance and number of examples."""
+        rows = self._values.rows(self.seed)
+        for each in self.accumulators:
+            columns = getattr(each, "head_columns", None)
+            if columns is not None:
+                for row, extra in zip(rows, columns(), strict=True):
+                    row |= extra
+        return rows
+
+    def add_table(self, name: str, rows: list[dict[str, Any]]) -> None:
+        """Keep a table that was computed apart, such as `importance`."""
+        self.tables[name] = rows
+
+    def all_rows(self) -> dict[str, list[dict[str, Any]]]:
+        """All tables by name, `heads` first."""
+        extra = {each.name: each.rows() for each in self.accumulators}
+        return {"heads": self.rows(), **extra, **self.tables}
+
+    def table(self, name: str = "heads") -> Any:
+        """A table as a pandas frame, or as a list of records if pandas is not installed.
+
+        name: `heads`, or that of another statistic. Raises UserError for an unknown one.
+        """
+        tables = self.all_rows()
+        if name not in tables:
+            raise UserError(f"unknown table {name!r}; this study has {', '.join(tables)}")
+        return frame_of(tables[name])
+
+    def write(self, folder: str | Path | None = None) -> list[Path]:
+        """Write every table as CSV, JSON and, if pyarrow is installed, Parquet; returns the files."""
+        target = self.folder if folder is None else Path(folder)
+        if target is None:
+            raise UserError(
+                "expected a folder to write to, got none; pass one: study.write(FOLDER)"
+            )
+        target.mkdir(parents=True, exist_ok=True)
+        self.save()
+        tables = {name: rows for name, rows in self.all_rows().items() if rows}
+        return write_tables(tables, target)
+
+
+def _prepare(folder: Path, expected: dict[str, Any]) -> None:
+    """Make the folder of a study. Raises UserError if it holds another one, or other files."""
+    path = folder / RECORD
+    if not path.is_file():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(
+                f"{folder} is no study and not empty; choose a new folder or that of a study to continue"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, expected)
+        return
+    saved = read_json(path)
+    check_format(path, FORMAT, saved)
+    different = [key for key in expected if saved.get(key) != expected[key]]
+    if different:
+        details = "; ".join(_difference(key, saved.get(key), expected[key]) for key in different)
+        raise UserError(
+            f"{folder} holds another study ({details}); choose another folder, or remove this one"
+        )
+
+
+def _part(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
+    """The arrays of one accumulator."""
+    prefix = f"{name}/"
+    return {key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)}
+
+
+def _difference(key: str, saved: Any, expected: Any) -> str:
+    """What differs between two records, in short."""
+    if isinstance(saved, dict) and isinstance(expected, dict):
+        names = [name for name in {**saved, **expected} if saved.get(name) != expected.get(name)]
+        return "; ".join(_difference(name, saved.get(name), expected.get(name)) for name in names)
+    return f"{key}: {str(saved)[:60]} there, {str(expected)[:60]} here"
