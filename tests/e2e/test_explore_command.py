@@ -141,7 +141,7 @@ def test_surgery_switches_a_head_off(opened: tuple[Any, ServedPages], expected: 
     page, _ = opened
     page.locator("input[name=view] >> nth=1").check()
     page.locator("#tab-surgery").click()
-    assert "No edit is in force" in page.locator("#panel-surgery").text_content()
+    assert "No edit is applied" in page.locator("#panel-surgery").text_content()
     page.locator("[data-keep=add-head]").click()
     result = page.locator(".surgery-result")
     until(page, lambda: "larger than that of" in result.text_content())

@@ -143,7 +143,7 @@ def test_a_live_page_reads_another_text_and_switches_heads_links_and_tokens(brow
 
     page.locator("#input").fill(SENTENCE + " <script>alert(1)</script>")
     page.keyboard.press("Enter")
-    says("It gives no answer: it fills in [MASK]", "edits of the same kind at random other places")
+    says("This model fills in [MASK]", "edits of the same kind at random other places")
     page.get_by_role("button", name="Hide it from all").click()
     says("no query sees", "of 20 edits of the same kind at random other places")
     page.get_by_role("button", name="Undo: no query sees").first.click()

@@ -188,7 +188,7 @@ def test_values_and_rollout_can_be_drawn_instead(pages: Pages, trained: dict[str
         assert numpy.abs(arrays["rollout_1_rotary"] - unpacked(views[1]["rollout"])).max() < 1e-6
         assert "attention rollout" in arrays["caption"][0]
     page.locator("[data-view='0'][data-site='decoder.0.cross'][data-head='0']").click()
-    assert "Rollout is there for encoders only" in page.locator(".pane").first.text_content()
+    assert "Rollout is available for encoders only" in page.locator(".pane").first.text_content()
 
 
 def test_small_maps_show_their_own_head(pages: Pages) -> None:
@@ -232,7 +232,7 @@ def test_models_with_other_tokens_have_no_difference(pages: Pages, runs: Path) -
     page.locator("[data-site='encoder.0']").first.click()
     why = "This model has no encoder.0, head 0; it has decoder.0.self – decoder.5.self. Choose it at the top to see"
     assert why in page.locator(".pane").nth(1).text_content()
-    assert "No difference: it takes this map of both models." in page.locator(".pane").nth(2).text_content()
+    assert "No difference: one of the models does not have this map." in page.locator(".pane").nth(2).text_content()
 
 
 # Reading without a mouse or without eyes -----------------------------------------------------------------------------

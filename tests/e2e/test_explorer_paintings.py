@@ -106,7 +106,7 @@ def test_the_image_is_the_painted_one_and_its_codes_are_those_of_the_map(
 def test_it_says_in_the_language_of_the_page_that_it_cannot_paint(pages: Pages, shown: dict[str, Any]) -> None:
     page = pages.open(render(shown), at="#lang=ko")
     page.wait_for_selector("#input-note:has-text('captions')")
-    assert "하는 답은 페이지가 스스로 낼 수 없습니다" in page.locator("#input-note").text_content()
+    assert "의 답은 페이지가 스스로 계산할 수 없습니다" in page.locator("#input-note").text_content()
 
 
 def test_it_opens_at_a_place_of_the_image_with_the_caption_and_the_map_beside_it(

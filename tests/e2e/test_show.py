@@ -22,10 +22,10 @@ def test_a_page_is_written_and_told_of(here):
     assert said.returncode == 0
     assert "open encodings.html in any browser" in said.stderr
     assert "t5:buckets=8,distance=20\n" in said.stdout
-    assert "  - turns queries and keys\n" in said.stdout
+    assert "  - rotates queries and keys\n" in said.stdout
     page = (here / "encodings.html").read_text()
     assert page.count("<section>") == 3
-    assert "Length 16, model width 16, 2 heads of width 8." in page
+    assert "Length 16, d_model 16, 2 heads, d_head 8." in page
 
 
 def test_an_encoding_of_ones_own(here):

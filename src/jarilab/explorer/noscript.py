@@ -12,8 +12,8 @@ CELL, MARGIN = 24, 96
 MAX_CELLS = 48
 """Rows and columns that are drawn; a note says if there are more."""
 ABOUT = (
-    "Rows look at columns; the stronger a cell, the more. / "
-    "행이 열을 봅니다. 칸이 뚜렷할수록 많이 봅니다."
+    "Rows are queries, columns are keys; the stronger a cell, the larger its weight. / "
+    "행은 쿼리, 열은 키입니다. 칸이 뚜렷할수록 가중치가 큽니다."
 )
 
 

@@ -242,16 +242,16 @@ class RunSubject(Subject):
             task, model = self.experiment.task, self.experiment.model
             return {
                 "why": (
-                    f"no page can answer by itself as the model {model} does for the task {task}",
-                    f"과제 {task}에서 모델 {model}이(가) 하는 답은 페이지가 스스로 낼 수 없습니다",
+                    f"a page cannot compute the answers of model {model} for task {task}",
+                    f"과제 {task}, 모델 {model}의 답은 페이지가 스스로 계산할 수 없습니다",
                 )
             }
         if not predictor.task.policy.plain:
             positions = self.experiment.options.positions
             return {
                 "why": (
-                    f"no page can place tokens by itself as this run does, with --positions {positions}",
-                    f"이 실행처럼 --positions {positions}(으)로 토큰에 위치를 주는 일은 페이지가 스스로 할 수 없습니다",
+                    f"a page cannot compute the position IDs of --positions {positions}, which this run uses",
+                    f"이 실행이 쓰는 --positions {positions}의 위치는 페이지가 스스로 계산할 수 없습니다",
                 )
             }
         trace = self.record(line, step).trace

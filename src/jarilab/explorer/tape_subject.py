@@ -79,7 +79,7 @@ def _numbered(names: Mapping[str, Sequence[str]]) -> list[str] | None:
         return None
     listed = ", ".join(numbered)
     return [
-        "Some attentions have more or fewer places than the tokens, as where a model pools; these are numbered: "
+        "Some attention layers have more or fewer places than tokens, as after pooling. These are numbered: "
         f"{listed}.",
-        f"풀링하는 모델처럼 자리의 수가 토큰과 다른 어텐션이 있으며, 그 자리는 번호로 나타냅니다: {listed}.",
+        f"풀링 등으로 자리의 수가 토큰과 다른 어텐션 층이 있으며, 그 자리는 번호로 나타냅니다: {listed}.",
     ]

@@ -71,10 +71,10 @@ def _note(counts: dict[int, list[str]]) -> tuple[str, str]:
     of_sites = [f"{min(MAX_WINDOWS, n)}/{n} ({', '.join(sites)})" for n, sites in counts.items()]
     listed = "; ".join(of_sites)
     return (
-        "It attends in windows, counted row by row, each a map of its own with the rows and columns of its layer's "
-        f"grid; shown are {listed}.",
-        "창으로 나누어 보며, 창은 행을 따라 세고 저마다 맵 하나이고 토큰은 그 층 격자의 행과 열이다. 보이는 창: "
-        f"{listed}.",
+        "It attends in windows, counted row by row. Each window is a map with the rows and columns of its "
+        f"layer's grid. Shown: {listed}.",
+        "창으로 나누어 봅니다. 창은 행을 따라 세고, 창마다 맵이 하나입니다. 토큰은 그 층 격자의 행과 열입니다. "
+        f"보이는 창: {listed}.",
     )
 
 

@@ -699,10 +699,10 @@ def test_a_recurrent_model_knows_the_order_by_itself(open_report: Any) -> None:
     lede = page.locator(".lede").inner_text()
     assert lede.startswith("A recurrent network, a small neural network, reads 21+211 and should write 232.")
     assert "A recurrent network reads one character after the other, so it knows their order by itself" in lede
-    assert "(none tells it nothing)" in lede
+    assert "(none provides no positions)" in lede
     assert page.locator("h1").inner_text() == "Exact match: rotary 99.00\u00a0%, none 96.0\u00a0%. Not ranked."
     words = page.locator("body").inner_text()
-    for untrue in ("does not know by itself", "Transformer", "ceiling", "cannot do better", "bag of characters"):
+    for untrue in ("does not know the order", "Transformer", "ceiling", "cannot do better", "bag of characters"):
         assert untrue not in words, f"{untrue} is true of Transformers only"
     assert not page.locator("#rows").is_visible()
 
@@ -712,10 +712,10 @@ def test_a_recurrent_model_knows_the_order_by_itself(open_report: Any) -> None:
     [
         (
             "encoder_decoder",
-            "does not know by itself in which order the characters stand: a positional encoding has to",
+            "does not know the order of the characters by itself: a positional encoding has to",
         ),
-        ("decoder", "in which order the characters stand; each one sees only those before it, from which a model can"),
-        ("recurrent", "A recurrent network reads one character after the other, so it knows their order by itself; a"),
+        ("decoder", "of the characters by itself. Each one sees only those before it, from which a model can"),
+        ("recurrent", "A recurrent network reads one character after the other, so it knows their order by itself. A"),
     ],
 )
 def test_the_page_says_what_a_model_of_its_kind_knows_of_order(open_report: Any, model: str, said: str) -> None:
@@ -826,7 +826,7 @@ def test_a_page_without_examples_has_no_empty_headings(open_report: Any) -> None
     assert page.locator("h2:visible").all_inner_texts() == [
         "How good the models are", "How the models learned", "What was run",
     ]  # fmt: skip
-    assert page.locator(".lede").inner_text().startswith("Attention does not know by itself in which order the tokens")
+    assert page.locator(".lede").inner_text().startswith("Attention does not know the order of the tokens by itself")
 
 
 @pytest.mark.parametrize("make", [make_translation, make_language])
@@ -886,7 +886,7 @@ def test_the_proof_is_a_chip_that_opens(open_report: Any, payload: Payload) -> N
     page.locator("#large .chip summary").first.click()
     assert page.locator("#large .chip").first.locator("li").all_inner_texts() == [
         "Each row adds up to 1; largest error 1.19·10⁻⁷.",
-        "Weight on places that must not be looked at: 0.",
+        "Weight on hidden places: 0.",
         "Weights times values give the recorded output; largest error 3.10·10⁻⁷.",
     ]
 
@@ -1039,7 +1039,7 @@ def test_the_page_opens_with_two_answers_and_their_maps(open_report: Any, payloa
     names = [site["query"][opening["query"]], site["key"][opening["key"]]]
     assert f"Framed: from {names[0]} to {names[1]}, weight none" in said
     assert said.startswith(
-        "Encoder self-attention, layer 1, head 5: the head without which rotary’s answer suffers most."
+        "Encoder self-attention, layer 1, head 5: the head of rotary whose removal raises the loss most."
     )
     assert "none gives equal characters exactly equal rows: it cannot tell them apart." in said
     hero.get_by_role("button", name="Open this head below").click()

@@ -132,8 +132,8 @@ def test_edits_are_measured_over_what_was_painted(explorers: dict[str, Explorer]
 def test_a_page_says_in_both_languages_that_it_cannot_paint(explorers: dict[str, Explorer]) -> None:
     (view,) = saved_page(explorers["painter"], CAPTION, None, 0)["views"]
     english, korean = view["engine"]["why"]
-    assert english == "no page can answer by itself as the model text_to_image does for the task captions"
-    assert korean == "과제 captions에서 모델 text_to_image이(가) 하는 답은 페이지가 스스로 낼 수 없습니다"
+    assert english == "a page cannot compute the answers of model text_to_image for task captions"
+    assert korean == "과제 captions, 모델 text_to_image의 답은 페이지가 스스로 계산할 수 없습니다"
 
 
 @pytest.mark.parametrize("how", ["off", "shift", "stretch", "shuffle"])

@@ -25,7 +25,7 @@ def test_windows_of_swin(tmp_path):
         *(f"encoder.0.{layer} window {window}" for layer in (0, 1) for window in (0, 5, 10, 15)),
         *(f"encoder.1.0 window {window}" for window in (0, 1, 2, 3)),
     ]
-    assert "shown are 4/16 (encoder.0.0, encoder.0.1); 4/4 (encoder.1.0)" in view["purpose"][0]
+    assert "Shown: 4/16 (encoder.0.0, encoder.0.1); 4/4 (encoder.1.0)" in view["purpose"][0]
     assert view["edits"] == []
     assert "all windows" in view["uneditable"][0]
 

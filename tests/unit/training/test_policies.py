@@ -102,7 +102,7 @@ def test_programs_that_count_tokens_themselves_are_refused(runs, tmp_path):
     assert not (tmp_path / "out").exists()
     opened = open_explorer([runs / "coupling"]).subjects[0]
     engine = opened.engine("12+7", opened.run.step)
-    assert engine["why"][0] == "no page can place tokens by itself as this run does, with --positions coupling"
+    assert engine["why"][0] == "a page cannot compute the position IDs of --positions coupling, which this run uses"
 
 
 def test_places_of_an_answer_cannot_be_dealt_out_before_they_are_known(runs):

@@ -20,8 +20,8 @@ const t = speaking({
   runs: ["Runs", "실행"], task: ["Task", "과제"], model: ["Model", "모델"], loss: ["Loss", "손실"], value: ["Held out", "검증"],
   lossTitle: ["Loss in training", "학습 손실"], heldOut: ["{0} on held-out data", "검증 데이터의 {0}"],
   of: ["{0} of {1}", "{1} 중 {0}"],
-  unfinished: ["Not finished: training stopped, or goes on.", "아직 끝나지 않음: 학습이 멈추었거나 진행 중입니다."],
-  inside: ["What these runs attend to, live. Where they were trained, type:", "이 실행들의 어텐션을 보려면 학습한 곳에서 다음 명령을 실행하세요."],
+  unfinished: ["Not finished: training stopped or is still running.", "아직 끝나지 않음: 학습이 멈추었거나 진행 중입니다."],
+  inside: ["To see what these runs attend to, run this where they were trained:", "이 실행들의 어텐션을 보려면 학습한 곳에서 다음 명령을 실행하세요."],
 }, CURVES, WORDS);
 
 const { runs } = firstPayload;

@@ -11,7 +11,7 @@ import { CURVES, metricTitle, WORDS } from "./words.js";
 const t = speaking({
   link: ["Learning", "학습"],
   title: ["How the models learned", "모델은 어떻게 학습했나"],
-  about: ["One line per training run (a *trial*; its *seed* fixes the random start), drawn against how much it had seen. The *loss* is what training makes small: 0 would be full certainty of every right {0}.",
+  about: ["Each line is one training run (a *trial*; its *seed* fixes the random start). The *loss* is what training minimizes: 0 means full certainty of every right {0}.",
     "선 하나가 학습 한 번(*시행*. *시드*가 무작위 초깃값을 정함)입니다. *손실*은 학습이 줄이려는 값으로, 0이면 정답의 {0}마다 완전히 확신한다는 뜻입니다."],
   heldOut: ["{0} on held-out data", "검증 데이터의 {0}"],
   loss: exact ? ["Loss", "손실"] : ["Loss in training", "학습 손실"],

@@ -17,7 +17,7 @@ const t = speaking({
   neither: ["Neither {0} nor {1} has passed {2}: train longer.", "{0}, {1} 모두 아직 {2}를 넘지 못했습니다. 더 학습하세요."],
   noneOf: ["With positions, none of {0} has passed {1}: train longer.", "위치를 아는 {0}가지 모두 아직 {1}를 넘지 못했습니다. 더 학습하세요."],
   one: ["{0}: {1} {2} on unseen data.", "{0}: 처음 보는 데이터에서 {1} {2}."],
-  best: ["{0} is best: {1} {2}; {3} {4}.", "{0}이(가) 가장 좋음: {1} {2}. {3} {4}."],
+  best: ["{0} is best: {1} {2}; {3} {4}.", "가장 좋음: {0}, {1} {2}. {3} {4}."],
   unranked: ["{1}: {0} {2}, {3} {4}. Not ranked.", "{1}: {0} {2}, {3} {4}. 순위는 매기지 않음."],
   unrankedMany: ["{1}: {0} {2}, {3} {4}, {5} more. Not ranked.", "{1}: {0} {2}, {3} {4} 외 {5}개. 순위는 매기지 않음."],
 }, WORDS);

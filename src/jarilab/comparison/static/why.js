@@ -22,13 +22,13 @@ import { KINDS, WORDS } from "./words.js";
 const t = speaking({
   link: ["Why", "이유"],
   title: ["Why: where the model looks", "이유: 모델은 어디를 보는가"],
-  about: ["For each {0}, *attention* deals out a weight of 1 over the {0}s it may look at. One row of a map is one such deal: the *query* is the {0} that looks, the *keys* are the {0}s looked at. A model repeats this in several *layers*, one after the other, each with several *heads* side by side; both are counted from 0, as in the code.",
-    "*어텐션*은 {0}마다 합이 1인 가중치를 볼 수 있는 {0}들에 나눠 줍니다. 어텐션 맵의 한 행이 그 한 번의 나눔입니다. *쿼리*가 보고, *키*가 보입니다. 모델은 이를 차례로 놓인 여러 *층*에서, 층마다 나란히 놓인 여러 *헤드*에서 되풀이합니다. 층과 헤드는 코드에서처럼 0부터 셉니다."],
+  about: ["For each {0}, *attention* gives weights that sum to 1 to the {0}s that it may look at. A row of a map holds the weights of one *query*, the {0} that looks, over the *keys*, the {0}s that it looks at. A model has several *layers* in sequence, each with several *heads* in parallel. Both are counted from 0, as in the code.",
+    "*어텐션*은 {0}마다, 볼 수 있는 {0}들에 합이 1인 가중치를 줍니다. 맵의 한 행은 *쿼리*(보는 {0}) 하나가 *키*(보이는 {0})마다 주는 가중치입니다. 모델에는 여러 *층*이 차례로 있고, 층마다 여러 *헤드*가 나란히 있습니다. 층과 헤드는 코드에서처럼 0부터 셉니다."],
   encoder: ["The encoder reads. Rows and columns: the input. Every {0} looks at every {0}, itself included.", "인코더는 읽습니다. 행과 열: 입력. {0}마다 자신을 포함한 모든 {0}에 가중치를 줍니다."],
-  decoder: ["The decoder reads and goes on writing. Rows and columns: the input, then the answer as it is written. A {0} cannot look at what comes after it: hatched.",
+  decoder: ["The decoder reads and goes on writing. Rows and columns: the input, then the answer as it is written. A {0} cannot look at later ones (hatched).",
     "디코더는 읽고 이어서 씁니다. 행과 열: 입력, 이어서 쓰이는 답. 뒤에 오는 것은 볼 수 없습니다(빗금)."],
-  cross: ["The decoder writes and looks back at what the encoder read. Rows: the answer as it is written, each row the step before its next {0}. Columns: the input.",
-    "디코더는 쓰면서 인코더가 읽은 것을 돌아봅니다. 행: 쓰이는 답(다음 {0}의 바로 앞 단계). 열: 입력."],
+  cross: ["The decoder writes the answer and looks at the input through the encoder. Rows: the answer, each row the step before its next {0}. Columns: the input.",
+    "디코더는 답을 쓰면서 인코더가 읽은 입력을 봅니다. 행: 답(다음 {0}의 바로 앞 단계). 열: 입력."],
   example: ["Example input → right answer", "예제 입력 → 정답"],
   models: ["Models side by side", "나란히 볼 모델"],
   attention: ["Attention", "어텐션"],
@@ -41,9 +41,9 @@ const t = speaking({
   allHeads: ["{0}: all heads", "{0}: 모든 헤드"],
   headOf: ["{0}, layer {1}, head {2}", "{0}, 층 {1}, 헤드 {2}"],
   answers: ["answers {0}", "답: {0}"], right: [" ✓ right", " ✓ 맞음"], wrong: [" ✗ wrong", " ✗ 틀림"],
-  opened: ["It opened with the head that tells equal digits apart most.", "같은 숫자를 가장 잘 구별하는 헤드로 열렸습니다."],
-  more: ["More of these runs, live: every measure, what happens without a head, other inputs. Where they were trained, type:",
-    "이 실행들을 더 자세히(모든 척도, 헤드를 껐을 때, 다른 입력): 학습한 곳에서 다음 명령을 실행하세요."],
+  opened: ["It opens with the head that separates equal digits most.", "같은 숫자를 가장 잘 구별하는 헤드로 열렸습니다."],
+  more: ["To see every measure, switch heads off or try other inputs, run this where the runs were trained:",
+    "모든 척도를 보거나 헤드를 끄거나 다른 입력을 쓰려면 학습한 곳에서 다음 명령을 실행하세요."],
 }, KINDS, WORDS);
 
 const boxes = Object.fromEntries(["gallery", "controls", "kind", "legend", "overview", "command"].map((id) => [id, el("div", { id })]));

@@ -9,10 +9,10 @@ import { drawControls } from "./controls.js";
 import { digitsOf } from "./digits.js";
 
 const t = speaking({
-  differs: ["what this page computes is not what Python computed", "이 페이지의 계산이 파이썬의 계산과 다릅니다"],
-  otherAnswer: ["it answers {0} here, and {1} in Python", "여기서는 {0}, 파이썬에서는 {1}(으)로 답합니다"],
+  differs: ["the results of this page differ from those of Python", "이 페이지의 결과가 파이썬의 결과와 다릅니다"],
+  otherAnswer: ["it answers {0} here, and {1} in Python", "여기서의 답은 {0}, 파이썬의 답은 {1}입니다"],
   pooled: ["its maps are too large for a page", "맵이 페이지에 담기에는 너무 큽니다"],
-  unread: ["in this page the input stays as it is: its tokens are cut by Python", "이 페이지에서는 입력을 바꿀 수 없습니다. 토큰은 파이썬이 나눕니다"],
+  unread: ["the input cannot change in this page, because only Python can split it into tokens", "이 페이지에서는 입력을 바꿀 수 없습니다. 토큰은 파이썬이 나눕니다"],
 });
 
 const CONTROLS = 20;

@@ -57,8 +57,8 @@ def draw_encodings(
         subjects[subject.spec] = subject  # once, if it is named twice
     columns = [figures.column_of(subject) for subject in subjects.values()]
     settings = (
-        f"Length {length}, model width {d_model}, {n_heads} {'head' if n_heads == 1 else 'heads'} of width {d_head}.",
-        f"길이 {length}, 모델 폭 {d_model}, 폭 {d_head}의 헤드 {n_heads}개.",
+        f"Length {length}, d_model {d_model}, {n_heads} {'head' if n_heads == 1 else 'heads'}, d_head {d_head}.",
+        f"길이 {length}, d_model {d_model}, 헤드 {n_heads}개, d_head {d_head}.",
     )
     record = {
         "length": length,

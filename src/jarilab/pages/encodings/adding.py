@@ -40,7 +40,7 @@ def _matrix(subject: DrawnEncoding, hook: str, added_LD: np.ndarray, ended: Word
     rows, width = shown.shape
     title = ("What is added: position × dimension", "더해지는 값: 위치 × 차원")
     caption = (
-        "A row is the vector that a token at this position gets.",
+        "Each row is the vector that is added at this position.",
         "한 행은 그 위치의 토큰에 더해지는 벡터입니다.",
     )
     if rows == subject.length:
@@ -76,9 +76,9 @@ def _products(subject: DrawnEncoding, hook: str, added_LD: np.ndarray, ended: Wo
     )
     title = ("Dot product of two positions against their distance", "거리에 따른 두 위치의 내적")
     caption = (
-        "Mean over all pairs of positions at this distance; the band reaches from the smallest to the largest. "
+        "Mean over all pairs of positions at this distance; the band shows the smallest and the largest. "
         "Without a band the product depends on distance alone. Dashed: the length.",
-        "그 거리에 있는 모든 위치 쌍의 평균이며, 띠는 최솟값에서 최댓값까지입니다. "
+        "그 거리에 있는 모든 위치 쌍의 평균이며, 띠는 최솟값과 최댓값입니다. "
         "띠가 없으면 내적은 거리에만 달려 있습니다. 점선: 길이.",
     )
     drawn = Chart([line], ("distance", "거리"), ("dot product", "내적"), *_along(subject))

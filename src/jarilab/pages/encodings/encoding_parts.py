@@ -141,10 +141,10 @@ def relative(
 def _near(name: str, title: Words, values_HK: np.ndarray, x_K: np.ndarray) -> Drawing:
     """A map with a row for each head, whose lines would hide each other."""
     shown = [number for _, number in heads(values_HK, MOST_LINES)]
-    title = f"{title[0]}, near by", f"{title[1]}, 가까이"
+    title = f"{title[0]}, enlarged", f"{title[1]}, 확대"
     caption = (
-        "The middle of the drawing above, with a row for each head. Distances of one colour have equal numbers.",
-        "위 그림의 가운데 부분으로, 한 행이 한 헤드입니다. 색이 같은 거리는 구별하지 않습니다.",
+        "The middle of the drawing above, one row a head. Equal colours are equal numbers.",
+        "위 그림의 가운데 부분이며, 한 행이 한 헤드입니다. 색이 같으면 값도 같습니다.",
     )
     down = ("head", "헤드")
     columns = (float(x_K[0]), float(x_K[-1]) + 1)
@@ -167,13 +167,11 @@ def end_of(subject: DrawnEncoding) -> Words:
     known, farthest = subject.encoding.max_positions, subject.encoding.max_distance
     english, korean = [], []
     if known is not None:
-        english.append(f"It knows no position beyond {known - 1}: the drawing stops there.")
-        korean.append(f"위치 {known - 1}까지만 알므로 그림은 거기서 끝납니다.")
+        english.append(f"It supports positions up to {known - 1}; the drawing ends there.")
+        korean.append(f"위치 {known - 1}까지만 다루므로 그림은 거기서 끝납니다.")
     if farthest is not None:
-        english.append(
-            f"It compares no two tokens farther apart than {farthest}: the drawing stops there."
-        )
-        korean.append(f"거리 {farthest}까지만 비교하므로 그림은 거기서 끝납니다.")
+        english.append(f"It supports distances up to {farthest}; the drawing ends there.")
+        korean.append(f"거리 {farthest}까지만 다루므로 그림은 거기서 끝납니다.")
     return " ".join(english), " ".join(korean)
 
 

@@ -11,17 +11,17 @@ ACTS: dict[str, Words] = {
         "adds vectors to queries and keys in every layer",
         "모든 층에서 쿼리와 키에 벡터를 더합니다",
     ),
-    "rotate": ("turns queries and keys", "쿼리와 키를 회전합니다"),
-    "bias": ("adds a number to the score, by place alone", "위치만으로 점수에 수를 더합니다"),
+    "rotate": ("rotates queries and keys", "쿼리와 키를 회전합니다"),
+    "bias": ("adds to the score, from positions alone", "위치만으로 점수에 더합니다"),
     "terms": (
-        "adds to the score, by place and content",
+        "adds to the score, from positions and content",
         "위치와 내용에 따라 점수에 더합니다",
     ),
     "values": ("adds to the output", "출력에 더합니다"),
 }
 NOTHING: Words = (
-    "does nothing: every vector and every score stays as it is, so there is nothing to draw",
-    "아무 일도 하지 않습니다. 모든 벡터와 점수가 그대로이므로 그릴 것이 없습니다",
+    "changes no vector and no score, so there is nothing to draw",
+    "벡터와 점수를 바꾸지 않으므로 그릴 것이 없습니다",
 )
 AXES: dict[int, Words] = {
     1: ("positions on a line", "한 줄의 위치"),
@@ -39,9 +39,7 @@ def facts(subject: DrawnEncoding) -> list[Words]:
         lines.append(_shift(encoding.shift_invariant))
         lines += _ends(encoding.max_positions, encoding.max_distance)
     if subject.site.causal:
-        lines.append(
-            ("drawn where queries never see later keys", "뒤의 키를 볼 수 없는 곳에서 그렸습니다")
-        )
+        lines.append(("drawn with a causal mask", "인과 마스크를 두고 그렸습니다"))
     if encoding.causal_only:
         lines.append(("works only in a causal decoder", "인과적 디코더에서만 쓸 수 있습니다"))
     lines.append(_parameters(subject))
@@ -65,7 +63,10 @@ def _shift(invariant: bool) -> Words:
             "relative: moving all positions by the same amount changes nothing",
             "상대적: 모든 위치를 같은 만큼 옮겨도 달라지지 않습니다",
         )
-    return ("absolute: where a token stands counts", "절대적: 토큰이 어디에 있는지가 중요합니다")
+    return (
+        "absolute: depends on where each token stands",
+        "절대적: 토큰마다의 위치에 따라 달라집니다",
+    )
 
 
 def _ends(known: int | None, farthest: int | None) -> list[Words]:
@@ -73,15 +74,15 @@ def _ends(known: int | None, farthest: int | None) -> list[Words]:
     if known is not None:
         lines.append(
             (
-                f"knows positions 0 to {known - 1}, and says so beyond",
-                f"위치 0부터 {known - 1}까지 알고, 그 너머는 거절합니다",
+                f"supports positions 0 to {known - 1} and refuses larger ones",
+                f"위치 0부터 {known - 1}까지 다루고, 그 너머는 거절합니다",
             )
         )
     if farthest is not None:
         lines.append(
             (
-                f"compares tokens up to {farthest} apart, and says so beyond",
-                f"거리 {farthest}까지 비교하고, 그 너머는 거절합니다",
+                f"supports distances up to {farthest} and refuses larger ones",
+                f"거리 {farthest}까지 다루고, 그 너머는 거절합니다",
             )
         )
     return lines or [("no longest position", "가장 먼 위치가 따로 없습니다")]

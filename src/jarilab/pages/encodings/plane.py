@@ -65,7 +65,7 @@ def adding(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     alike = ("Dot product with the patch in the middle", "가운데 패치와의 내적")
     products = [(("dot product", "내적"), plane.shaped(added_LD @ middle))]
     framed = (
-        "How alike the vectors of two patches are: of the framed one and of every other.",
+        "Similarity of the framed patch's vector to that of every other patch.",
         "테두리가 있는 패치의 벡터와 다른 모든 패치의 벡터가 얼마나 비슷한지.",
     )
     return [
@@ -82,7 +82,7 @@ def rotating(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     product_HK = array(summands.product[0, :, 0]) / subject.site.d_head
     title = ("q·k with the patch in the middle, after the rotation", "회전 뒤 가운데 패치와의 q·k")
     caption = (
-        "For a query and a key of ones, divided by their product at the same place.",
+        "Query and key are all ones. Divided by their product at the same place.",
         "성분이 모두 1인 쿼리와 키에 대해, 같은 위치에서의 곱으로 나눈 값입니다.",
     )
     drawn = [pairs(subject, turned_pairs)]
@@ -104,7 +104,7 @@ def _turned(
     which, head = heads(np.stack(angles, 1), 1)[0]
     title = (f"Cosine of each pair's angle, {which[0]}", f"각 쌍의 각도의 코사인, {which[1]}")
     caption = (
-        "Stripes that lie: the pair is turned by rows. Stripes that stand: by columns. Slanting ones: by both.",
+        "Horizontal stripes: the pair rotates with the row. Vertical: with the column. Slanted: with both.",
         "가로 줄무늬는 행에 따라, 세로 줄무늬는 열에 따라, 비스듬한 줄무늬는 둘 다에 따라 회전하는 쌍입니다.",
     )
     maps = [
@@ -124,8 +124,7 @@ def scoring(subject: DrawnEncoding, hook: str) -> list[Drawing]:
         "쿼리는 테두리가 있는 패치이고, 각 칸은 키입니다.",
     )
     by_content = (
-        "The query, drawn at random, is at the framed patch; each cell is a key. Divided by √d like q·k; it "
-        "depends on the query.",
+        "A random query at the framed patch; each cell is a key. Divided by √d like q·k. It depends on the query.",
         "무작위로 뽑은 쿼리가 테두리가 있는 패치에 있고, 각 칸은 키입니다. q·k처럼 √d로 나눈 값이며 쿼리에 "
         "따라 달라집니다.",
     )
@@ -140,7 +139,7 @@ def values(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     which, head = heads(added_HKE, 1)[0]
     title = (f"Added to the output, {which[0]}", f"출력에 더해지는 값, {which[1]}")
     caption = (
-        "Components of the vector that the output of the framed patch gets for a key that has all the weight.",
+        "Components of the vector added to the output of the framed patch if one key has all the weight.",
         "키 하나가 가중치를 모두 가질 때 테두리가 있는 패치의 출력에 더해지는 벡터의 성분들입니다.",
     )
     width = added_HKE.shape[-1]

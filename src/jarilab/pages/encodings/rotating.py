@@ -54,9 +54,9 @@ def pairs(subject: DrawnEncoding, turning_pairs: Turning) -> Drawing:
             last = min(component + CELLS, width) - 1
             parts.append(text(32, y + CELL / 2 + 4, f"{component}–{last}", "end small"))
         parts.append(_cell(x, y, group_of.get(component), len(groups)))
-    title = ("Components of a head, and which form a pair", "헤드의 성분과 쌍")
+    title = ("Components of a head and their pairs", "헤드의 성분과 쌍")
     caption = (
-        "Cells with one number and colour are turned together; cells without a number stay as they are.",
+        "Cells with the same number and colour rotate together. Cells without a number do not change.",
         "번호와 색이 같은 칸은 함께 회전하고, 번호가 없는 칸은 그대로입니다.",
     )
     rows = math.ceil(width / CELLS)
@@ -92,11 +92,11 @@ def _fans(turning_pairs: Turning) -> Drawing:
     positions = turning_pairs.angles[turning_pairs.pairs[0]].shape[-1]
     count = min(HANDS, positions)
     title = (
-        f"How pairs turn from position 0 to {count - 1}",
+        f"Rotation of the pairs from position 0 to {count - 1}",
         f"위치 0부터 {count - 1}까지 쌍의 회전",
     )
     caption = (
-        "The thick hand is position 0, the paler a hand the later its position. Under each: its two components, "
+        "The thick hand is position 0; paler hands are later positions. Below each pair: its two components "
         "and the angle from position 0 to 1.",
         "굵은 바늘이 위치 0이고, 옅을수록 뒤의 위치입니다. 아래는 두 성분과 위치 0에서 1까지의 각도입니다.",
     )
@@ -132,8 +132,7 @@ def _angles(turning_pairs: Turning) -> Drawing:
     shown = np.cos(all_HFL[number])
     title = (f"Cosine of each pair's angle, {which[0]}", f"각 쌍의 각도의 코사인, {which[1]}")
     caption = (
-        "A row is a pair, from the first to the last: the fast ones go round within the length, the slow ones "
-        "hardly move.",
+        "Each row is a pair. Fast pairs rotate several times within the length, slow pairs hardly at all.",
         "한 행이 한 쌍입니다. 빠른 쌍은 길이 안에서 여러 번 돌고, 느린 쌍은 거의 움직이지 않습니다.",
     )
     drawn = HeatMap(shown, ("pair", "쌍"), POSITION, (0, len(shown)), (0, shown.shape[1]))
@@ -147,8 +146,8 @@ def _products(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     product_HK = summands.product[0, :, 0] / subject.site.d_head
     title = ("q·k against distance, after the rotation", "회전 뒤 거리에 따른 q·k")
     caption: Words = (
-        "For a query and a key of ones, divided by their product at the same place: the mean over the pairs of "
-        "the cosine of the angle between them.",
+        "Query and key are all ones. Divided by their product at the same place: the mean over the pairs of "
+        "the cosine of their angle.",
         "성분이 모두 1인 쿼리와 키에 대해, 같은 위치에서의 곱으로 나눈 값: 쌍마다 벌어진 각도의 코사인의 "
         "평균입니다.",
     )

@@ -29,7 +29,7 @@ def biases(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     """The bias of each distance in each head, and of each pair of positions."""
     title = ("Bias against distance", "거리에 따른 편향")
     caption = (
-        "What is added to the score of a key at this distance, in each head.",
+        "The number that each head adds to the score of a key at this distance.",
         "이 거리에 있는 키의 점수에 각 헤드가 더하는 값입니다.",
     )
     of_pairs = ("Bias of all pairs of positions", "모든 위치 쌍의 편향")
@@ -40,8 +40,8 @@ def terms(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     """The content-dependent term of the score, for one random query."""
     title = ("Added to the score against distance", "거리에 따라 점수에 더해지는 값")
     caption = (
-        "What is added, divided by √d like q·k, for one query drawn at random, the same at all positions. It "
-        "depends on the query; flat ends are distances that it does not distinguish.",
+        "Divided by √d like q·k, for one random query, the same at all positions. It depends on the query. "
+        "Flat ends are distances that it does not distinguish.",
         "무작위로 뽑은 하나의 쿼리(모든 위치에서 같음)에 대해 q·k처럼 √d로 나눈 값입니다. 쿼리에 따라 "
         "달라지며, 평평한 끝은 구별하지 않는 거리입니다.",
     )
@@ -58,8 +58,8 @@ def values(subject: DrawnEncoding, hook: str) -> list[Drawing]:
     which, number = heads(added_HKE, 1)[0]
     title = (f"Added to the output, {which[0]}", f"출력에 더해지는 값, {which[1]}")
     caption = (
-        "A column is the vector that the output gets for a key at this distance that has all the weight. "
-        "Farther off than drawn nothing changes.",
+        "Each column is the vector added to the output if the key at this distance has all the weight. "
+        "It stays the same beyond the drawing.",
         "한 열은 이 거리의 키 하나가 가중치를 모두 가질 때 출력에 더해지는 벡터입니다. "
         "그린 범위 밖에서는 달라지지 않습니다.",
     )

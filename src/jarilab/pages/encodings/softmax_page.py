@@ -58,10 +58,10 @@ def _derivative(softmax: Softmax) -> Drawing:
     drawn = HeatmapTable(values, ("p i", "p i"), ("s j", "s j"), LARGEST)
     title = ("Its derivative, diag(p) − p pᵀ", "도함수 diag(p) − p pᵀ")
     caption = (
-        "How much each weight p i changes with each score s j. Rows and columns add up to 0; where one weight "
-        "takes all, nothing is left of it.",
-        "각 점수 s j에 따라 각 가중치 p i가 얼마나 변하는지. 행과 열의 합은 0이고, 한 가중치가 모두를 차지하면 "
-        "거의 남지 않습니다.",
+        "How much each weight p i changes with each score s j. Rows and columns add up to 0. If one weight is "
+        "near 1, all entries are near 0.",
+        "각 점수 s j에 따라 각 가중치 p i가 얼마나 변하는지. 행과 열의 합은 0이고, 한 가중치가 1에 가까우면 모든 "
+        "값이 0에 가깝습니다.",
     )
     data = {"values": rounded(values), "trace": softmax.trace}
     return Drawing(

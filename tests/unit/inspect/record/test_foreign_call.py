@@ -545,7 +545,7 @@ def test_pooling_model_has_a_page_and_measures():
         expected = words if tokens else list("012345")
         assert sides == {"source": expected, "source (3 places)": ["0", "1", "2"]}
         assert [shown["keys"] for shown in view["sites"]] == ["source", "source (3 places)"]
-        assert "these are numbered: source (3 places)" in view["purpose"][0]
+        assert "These are numbered: source (3 places)" in view["purpose"][0]
         assert tape.measures(tokens)["encoder.1"]["distance"].value.shape == (2,)
     assert "source (3 places)" in tape.show(words).html
     # Names for the pooled tokens only, and names that match no site.

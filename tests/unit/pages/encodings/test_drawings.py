@@ -262,7 +262,7 @@ def test_a_drawing_stops_where_positions_end_and_says_so():
     short, long = page.columns
     lines = {one.name: one for one in short.drawings}["embed-waves"]
     assert len(lines.as_dict()["lines"][0]["y"]) == 30
-    assert "no position beyond 29: the drawing stops there" in lines.caption[0]
+    assert "positions up to 29; the drawing ends there" in lines.caption[0]
     assert "29까지만" in lines.caption[1]
     assert not any("stops" in one.caption[0] for one in long.drawings)
 
@@ -271,7 +271,7 @@ def test_distances_stop_where_positions_end():
     page = jarilab.draw_encodings("learned:positions=30+alibi", "alibi", length=LENGTH, d_model=8, n_heads=1)
     short, long = ({one.name: one for one in column.drawings}["bias-distance"] for column in page.columns)
     assert short.as_dict()["lines"][0]["x"] == list(range(-14, 16))
-    assert "no position beyond 29: the drawing stops there" in short.caption[0]
+    assert "positions up to 29; the drawing ends there" in short.caption[0]
     assert "stops" not in long.caption[0]
 
 
@@ -318,15 +318,15 @@ def inside_its_box(root: ElementTree.Element) -> bool:
 def test_none_has_no_drawing():
     told = jarilab.draw_encodings("none").as_dict()["columns"][0]
     assert told["drawings"] == []
-    assert told["facts"][0].startswith("does nothing")
+    assert told["facts"][0].startswith("changes no vector")
 
 
 def test_facts_equal_the_attributes():
     facts = jarilab.draw_encodings("learned:positions=9+alibi", "shaw", seed=7, d_model=8, n_heads=2).as_dict()[
         "columns"
     ]
-    assert "knows positions 0 to 8, and says so beyond" in facts[0]["facts"]
-    assert "absolute: where a token stands counts" in facts[0]["facts"]
+    assert "supports positions 0 to 8 and refuses larger ones" in facts[0]["facts"]
+    assert "absolute: depends on where each token stands" in facts[0]["facts"]
     assert (
         f"{9 * 8} parameters, one set for all layers; drawn with their initial values of seed 7, untrained"
         in (facts[0]["facts"])

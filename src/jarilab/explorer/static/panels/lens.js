@@ -8,12 +8,12 @@ import { WORDS } from "../words.js";
 
 const t = speaking({
   title: ["Scale", "스케일"],
-  about: ["Divided by too little, the largest score takes all the weight and the softmax passes almost no gradient on; divided by too much, all keys weigh the same and the scores no longer matter. √d keeps the spread of the scores about the same whatever the width of the head.",
-    "너무 작은 수로 나누면 가장 큰 점수가 가중치를 독차지해 소프트맥스가 기울기를 거의 전하지 못하고, 너무 큰 수로 나누면 모든 키의 가중치가 같아져 점수가 의미를 잃습니다. √d로 나누면 헤드의 폭과 상관없이 점수의 퍼짐이 비슷하게 유지됩니다."],
-  none: ["Every query here may look at one key only, so there is nothing to divide.", "여기서는 쿼리마다 볼 수 있는 키가 하나뿐이라 나눌 것이 없습니다."],
+  about: ["If the divisor is too small, the largest score takes all the weight and the softmax has almost no gradient. If it is too large, all keys get the same weight. √d keeps the spread of the scores about the same for every head dimension.",
+    "너무 작은 수로 나누면 가장 큰 점수가 가중치를 독차지해 소프트맥스가 기울기를 거의 전하지 못하고, 너무 큰 수로 나누면 모든 키의 가중치가 같아져 점수가 의미를 잃습니다. √d로 나누면 헤드의 차원과 상관없이 점수의 퍼짐이 비슷하게 유지됩니다."],
+  none: ["Every query here sees one key only, so there is nothing to divide.", "여기서는 쿼리마다 볼 수 있는 키가 하나뿐이라 나눌 것이 없습니다."],
   divisor: ["q·k divided by", "q·k를 나누는 수"],
   own: ["the model's own", "모델 자신의 값"],
-  map: ["Weights with q·k divided by {0}", "q·k를 {0}(으)로 나눈 가중치"],
+  map: ["Weights with q·k divided by {0}", "q·k ÷ {0}의 가중치"],
   cell: ["{0}: {1}; by the model's own divisor {2}", "{0}: {1}, 모델 자신의 값으로는 {2}"],
   curve_entropy: ["entropy / log n", "엔트로피 / log n"],
   curve_largest: ["largest weight", "최대 가중치"],

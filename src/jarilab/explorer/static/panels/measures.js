@@ -8,9 +8,9 @@ import { WORDS } from "../words.js";
 
 const t = speaking({
   title: ["Measures", "척도"],
-  key: ["The darker, the larger. On each bar, | is what chance gives and ¦ the untrained model. Click a column to sort, a head to open it.",
+  key: ["Darker is larger. On each bar, | marks chance and ¦ the untrained model. Click a column to sort, a head to open it.",
     "진할수록 큰 값입니다. 막대의 |는 우연, ¦는 학습 전 모델의 값입니다. 열을 누르면 정렬하고, 헤드를 누르면 엽니다."],
-  keyAlone: ["The darker, the larger. On each bar, | is what chance gives. Click a column to sort, a head to open it.",
+  keyAlone: ["Darker is larger. On each bar, | marks chance. Click a column to sort, a head to open it.",
     "진할수록 큰 값입니다. 막대의 |는 우연의 값입니다. 열을 누르면 정렬하고, 헤드를 누르면 엽니다."],
   chance: ["by chance {0}", "우연 {0}"],
   untrained: ["untrained {0}", "학습 전 {0}"],

@@ -9,8 +9,8 @@ import { WORDS } from "../words.js";
 
 const t = speaking({
   title: ["Parts of the score", "점수의 성분"],
-  shares: ["Share: covariance with the score over the score's variance, along the rows, where the softmax sees it. The shares add up to 100 %; a negative one works against the sum.",
-    "몫: 소프트맥스가 보는 행 방향으로, 점수와의 공분산을 점수의 분산으로 나눈 값입니다. 합은 100 %이며, 음수는 합을 거스르는 성분입니다."],
+  shares: ["Share: covariance of the part with the score along the rows, divided by the variance of the score. The shares add up to 100 %. A negative share works against the sum.",
+    "몫: 행 방향으로, 성분과 점수의 공분산을 점수의 분산으로 나눈 값입니다. 합은 100 %이며, 음수는 합을 거스르는 성분입니다."],
   sum: ["sum = the score", "합 = 점수"],
   rest: ["the other {0}, summed", "나머지 {0}개의 합"],
   all: ["Show all {0}", "{0}개 모두 보기"],
@@ -19,7 +19,7 @@ const t = speaking({
   error: ["The parts add up to the score with an error of {0}.", "성분의 합과 점수의 차이는 {0}입니다."],
   share: ["{0} of the variance", "분산의 {0}"],
   cell: ["at the cell: {0}", "이 칸: {0}"],
-  none: ["This head's score comes in one piece here: nothing to take apart.", "이 헤드의 점수는 한 덩어리여서 나눌 것이 없습니다."],
+  none: ["The score of this head has only one part here.", "이 헤드의 점수는 성분이 하나뿐입니다."],
 }, WORDS);
 
 adopt(

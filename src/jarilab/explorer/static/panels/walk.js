@@ -9,10 +9,10 @@ import { cellNames, hasDetails, keptPage, limits, numbered, smallMap, withDetail
 import { WORDS } from "../words.js";
 
 const t = speaking({
-  title: ["Step by step", "한 걸음씩"],
+  title: ["Step by step", "단계별로"],
   intro: ["How {0} comes to look at {1}, in the model's own numbers. Choose a cell in the map above (click, or Enter) to follow another.",
-    "{0}이(가) {1}을(를) 보게 되는 과정을 모델의 실제 수로 따라갑니다. 위 맵에서 칸을 고르면(클릭 또는 Enter) 다른 쌍을 봅니다."],
-  other: ["This file holds the steps of query {0} alone.", "이 파일에는 쿼리 {0}의 과정만 들어 있습니다."],
+    "쿼리 {0}, 키 {1}: 가중치가 나오는 과정을 모델의 실제 수로 따라갑니다. 위 맵에서 칸을 고르면(클릭 또는 Enter) 다른 쌍을 봅니다."],
+  other: ["This file holds only the steps of query {0}.", "이 파일에는 쿼리 {0}의 과정만 들어 있습니다."],
   error: ["The last matrix is {0} away from the model's own output.", "마지막 행렬과 모델 출력의 차이는 {0}입니다."],
   same: ["the same row", "같은 행"],
   differ: ["differ by up to {0}", "최대 {0} 차이"],
@@ -21,9 +21,9 @@ const t = speaking({
   cut: ["the first {0} × {1} of it", "처음 {0} × {1}"],
   product: ["product", "곱"],
   component: ["component {0}", "성분 {0}"],
-  unseen: ["This query may not look at this key: its score becomes −∞ and its weight exactly 0.",
+  unseen: ["This query cannot see this key: its score becomes −∞ and its weight exactly 0.",
     "이 쿼리는 이 키를 볼 수 없습니다. 점수는 −∞, 가중치는 정확히 0이 됩니다."],
-  kept: ["This cell stays as it was: {0}.", "이 칸은 그대로입니다: {0}."],
+  kept: ["This cell does not change: {0}.", "이 칸은 그대로입니다: {0}."],
 }, WORDS);
 
 adopt(

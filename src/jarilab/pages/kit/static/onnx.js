@@ -3,9 +3,9 @@ import { inputsOf } from "./program.js";
 import { speaking } from "./words.js";
 
 const t = speaking({
-  fromDisk: ["its model lies in a file beside it, which a browser reads from a server alone: run python -m http.server in its folder, and open http://localhost:8000/",
+  fromDisk: ["its model is in a file beside the page, which a browser reads only from a server: run python -m http.server in its folder, and open http://localhost:8000/",
     "모델이 페이지 옆의 파일에 있는데, 브라우저는 그런 파일을 서버를 통해서만 읽습니다. 그 폴더에서 python -m http.server 를 실행하고 http://localhost:8000/ 을 여세요"],
-  noWasm: ["this browser has no WebAssembly, which runs the model beside the page", "이 브라우저에는 모델을 실행할 WebAssembly가 없습니다"],
+  noWasm: ["this browser has no WebAssembly, which the model needs", "이 브라우저에는 모델을 실행할 WebAssembly가 없습니다"],
   missing: ["{0} cannot be read beside this page; put the whole folder there", "페이지 옆에서 {0} 파일을 읽을 수 없습니다. 폴더를 통째로 두세요"],
 });
 

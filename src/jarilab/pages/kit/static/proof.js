@@ -7,7 +7,7 @@ import { speaking } from "./words.js";
 const t = speaking({
   verified: ["verified", "검증됨"], failed: ["not verified", "검증 안 됨"],
   rowSum: ["Each row adds up to 1; largest error {0}.", "행의 합은 1입니다. 최대 오차 {0}."],
-  masked: ["Weight on places that must not be looked at: {0}.", "볼 수 없는 자리의 가중치: {0}."],
+  masked: ["Weight on hidden places: {0}.", "가려진 자리의 가중치: {0}."],
   rebuilt: ["Weights times values give the recorded output; largest error {0}.", "가중치 × 값이 기록된 출력과 같습니다. 최대 오차 {0}."],
   about: ["About this run", "이 실행에 대하여"],
   copy: ["Copy", "복사"], copied: ["Copied", "복사함"],
