@@ -9,6 +9,7 @@ from typing import Any
 
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_text
+from jarilab.data.text.word_links import pharaoh
 from jarilab.explorer import page_folder
 from jarilab.explorer.noscript import noscript
 from jarilab.explorer.page_file import saved_page
@@ -16,7 +17,6 @@ from jarilab.explorer.run_subject import RunSubject
 from jarilab.explorer.session import Explorer
 from jarilab.explorer.subject import Subject
 from jarilab.explorer.tape_subject import TapeSubject
-from jarilab.inspect.measure.alignment import pharaoh
 from jarilab.inspect.measure.words import WordsOf
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.kit.page import assemble, frame

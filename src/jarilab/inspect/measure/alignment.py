@@ -1,8 +1,7 @@
-"""Word alignments: from a map, from a line of text, and their error rate."""
+"""Word alignments of a map, and their error rate."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from jarilab.core.errors import UserError
@@ -45,21 +44,3 @@ def alignment_error_rate(
     possible_links = sure_links | set(possible)
     matches = len(links & sure_links) + len(links & possible_links)
     return 1 - matches / (len(links) + len(sure_links))
-
-
-def pharaoh(line: str) -> list[Link]:
-    """Parse links `0-0 1-2`, source word and target word counted from 0, to (query, key): (target, source).
-
-    Raises UserError for anything else.
-    """
-    links = []
-    for number, text in enumerate(line.split()):
-        match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
-        if match is None:
-            raise UserError(
-                f"expected links such as 0-0 1-2, source word and target word counted from 0, got {text!r} as link "
-                f"{number + 1}; put possible links on a line of their own"
-            )
-        source, target = (int(word) for word in match.groups())
-        links.append((target, source))
-    return links

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from jarilab.core.errors import UserError
-from jarilab.inspect.measure.alignment import alignment, alignment_error_rate, pharaoh
+from jarilab.data.text.word_links import pharaoh
+from jarilab.inspect.measure.alignment import alignment, alignment_error_rate
 
 
 def test_alignment_error_rate_by_hand():
@@ -15,14 +16,6 @@ def test_alignment_error_rate_by_hand():
     everything = alignment(weights)
     assert alignment_error_rate(weights, everything, []) == 0.0
     assert alignment_error_rate(weights, [(2, 0)], []) == 1.0
-
-
-def test_pharaoh_reads_source_first():
-    assert pharaoh("0-0 1-2  12-3\n") == [(0, 0), (2, 1), (3, 12)]
-    assert pharaoh("") == []
-    for wrong in ("0-0 1:2", "0-0 1-", "0-0 -1-2", "0-0 1-2-3", "0-0 １-2"):
-        with pytest.raises(UserError, match=r"links such as 0-0 1-2, .* got '.*' as link 2; put possible links on a"):
-            pharaoh(wrong)
 
 
 def test_links_outside_of_the_map_raise():
