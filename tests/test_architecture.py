@@ -78,7 +78,11 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 # The names that a package below may take from the front door, inside a function, and why.
 FRONT_DOOR = {
-    "inspect/record/capture.py": {"measure_heads", "show"},  # methods of a tape that open the rooms above it
+    "inspect/record/capture.py": {
+        "draw_attention",
+        "measure_heads",
+        "show",
+    },  # methods of a tape that open the rooms above it
 }
 # What other packages may import of a package that holds implementations: the interface.
 INTERFACES = {

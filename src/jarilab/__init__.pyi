@@ -19,6 +19,7 @@ from jarilab.explorer import explore as explore
 from jarilab.explorer import show as show
 from jarilab.huggingface.families import from_huggingface as from_huggingface
 from jarilab.huggingface.swapping import swap as swap
+from jarilab.inspect.figures.attention import draw_attention as draw_attention
 from jarilab.inspect.measure.heads import measure_heads as measure_heads
 from jarilab.inspect.measure.measures import Measure as Measure
 from jarilab.inspect.measure.measures import add_measure as add_measure

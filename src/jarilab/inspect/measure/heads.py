@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -44,19 +44,30 @@ def measure_heads(
     not match the number of tokens.
     """
     selected = MEASURES if measures is None else dict(map(measure_of, measures))
+    scores = {}
+    for site, measured in named_maps(tape, tokens, words):
+        partial = tape.partial.get(site.name, "")
+        scored = measure(measured, selected)
+        scores[site.name] = {key: replace(each, partial=partial) for key, each in scored.items()}
+    return scores
+
+
+def named_maps(
+    tape: Recording,
+    tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    words: WordsOf = None,
+    sites: Sequence[str] | None = None,
+) -> Iterator[tuple[AttentionSite, Map]]:
+    """Each of `sites` with its map between named tokens or words. The rest as in `measure_heads`."""
     names = names_of_sides(tape, tokens)
     groups = word_groups(names, words) if words else None
-    scores = {}
-    for name in tape.sites:
+    for name in tape.sites if sites is None else sites:
         site = named_site(tape, name, names)
         _check_heads(site)
-        measured = Map.of(tape, name, names[site.queries], names[site.keys])
+        map = Map.of(tape, name, names[site.queries], names[site.keys])
         if groups is not None:
-            measured = merge_words(measured, groups[site.queries], groups[site.keys])
-        partial = tape.partial.get(name, "")
-        scored = measure(measured, selected)
-        scores[name] = {key: replace(each, partial=partial) for key, each in scored.items()}
-    return scores
+            map = merge_words(map, groups[site.queries], groups[site.keys])
+        yield site, map
 
 
 def _check_heads(site: AttentionSite) -> None:

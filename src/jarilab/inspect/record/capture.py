@@ -223,6 +223,18 @@ class Tape:
 
         return jarilab.show(self, tokens, title, words=words)
 
+    def figure(
+        self,
+        site: str | None = None,
+        head: int | None = None,
+        kind: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """A figure for a paper, to save as SVG, PDF or PNG: see `jarilab.draw_attention`."""
+        import jarilab  # imported here because figures are drawn from tapes
+
+        return jarilab.draw_attention(self, site, head, kind, **options)
+
     def measures(
         self,
         tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,

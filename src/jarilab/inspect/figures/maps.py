@@ -1,0 +1,236 @@
+"""One attention map with its tokens, and a grid of the maps of many heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jarilab.core.errors import UserError
+from jarilab.inspect.figures.figure import GAP, INK, MAX_HEIGHT, POINT, Figure
+from jarilab.inspect.figures.scale import NAME, Scale
+from jarilab.inspect.figures.style import FigureStyle, label
+
+MAX_CELL = 0.9
+"""Centimetres of a cell of a small map."""
+MIN_CELL = 0.005
+SPACE = 0.08
+"""The share of a cell of a grid that is between its maps."""
+GRID_WORDS = ("head", "layer", "in each map: queries down, keys across")
+PAD = 0.08
+"""Centimetres between a map and its labels."""
+
+
+def draw_map(
+    weights: Any,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    allowed: Any = None,
+    *,
+    high: int | float | None = None,
+    name: str = NAME,
+    **options: Any,
+) -> Figure:
+    """One map: queries down, keys across, with a named colour scale. Masked keys are hatched.
+
+    weights: `(Q, K)`. queries, keys: names of the tokens. allowed: `(Q, K)`, False where a key is masked. high: end of
+    the colour scale; 1 by default, or the largest weight of a map of more than 24 tokens. name: of the numbers.
+    options: see `FigureStyle`. Raises UserError for shapes that do not fit and for unknown options.
+    """
+    weights_QK = masked(weights, allowed)
+    for side, names, count in zip(
+        ("queries", "keys"), (queries, keys), weights_QK.shape, strict=True
+    ):
+        if len(names) != count:
+            raise UserError(
+                f"expected a name for each of the {count} {side} of the map, got {len(names)}; name every token"
+            )
+    scale = Scale.of([weights_QK], high, name)
+    rows, columns = [label(token) for token in queries], [label(token) for token in keys]
+    figure = Figure(FigureStyle.of(options), [*rows, *columns, name])
+    with figure.context():
+        layout = _Layout.of(figure, rows, columns, scale)
+        figure.set_height(layout.height)
+        x, y, wide, tall = layout.area(figure)
+        if scale.masked:
+            figure.hatch(x, y, wide, tall)
+        figure.picture(scale.colours(weights_QK), x, y, wide, tall)
+        layout.label(figure.axes(x, y, wide, tall), rows, columns)
+        line = figure.line()
+        if figure.style.title:
+            figure.text(figure.style.width / 2, GAP / 2, figure.style.title, ha="center")
+        figure.text(x + wide / 2, y + tall + layout.below - line, "key", ha="center")
+        figure.text(x - layout.left, y + tall / 2, "query", rotation=90, va="center")
+        scale.draw_bar(figure, y + tall + layout.below + GAP)
+    return figure
+
+
+def masked(weights: Any, allowed: Any = None) -> np.ndarray:
+    """A map as an array with NaN where a key is masked. Raises UserError for other shapes and for infinity."""
+    map = np.asarray(weights).astype(np.float64)
+    if map.ndim != 2 or not map.size or np.isinf(map).any():
+        raise UserError(
+            f"expected finite weights (queries, keys) of one head, got the shape {map.shape}; choose an input and a "
+            "head first, such as tape.weights(site)[0, head]"
+        )
+    if allowed is not None:
+        may = np.asarray(allowed, dtype=bool)
+        if may.shape != map.shape:
+            raise UserError(
+                f"expected a mask of the shape {map.shape} of the weights, got {may.shape}; give the mask of this head"
+            )
+        map[~may] = np.nan
+    return map
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Sizes of a map and of what surrounds it, in centimetres.
+
+    size: of the labels' font, in points. every: of how many labels one is printed. flat: key labels are horizontal.
+    """
+
+    cell: float
+    shape: tuple[int, int]
+    left: float
+    above: float
+    below: float
+    bar: float
+    size: int | float
+    every: int
+    flat: bool
+
+    @staticmethod
+    def of(figure: Figure, rows: Sequence[str], columns: Sequence[str], scale: Scale) -> _Layout:
+        """The largest cells with which all fits. Raises UserError if there is no room for any."""
+        style, line = figure.style, figure.line()
+        above = line + GAP if style.title else GAP / 2
+        bar = GAP + scale.height(figure)
+        most = MAX_HEIGHT if style.height is None else style.height
+        cell, size, every = MAX_CELL, style.font_size, 1
+        left = below = 0.0
+        flat = False
+        # The size of a cell depends on that of the labels, which depends on the cell.
+        for _ in range(4):
+            size, every = figure.label_size(cell)
+            left = line + 2 * PAD + figure.width_of(rows, size)
+            widest = figure.width_of(columns, size)
+            flat = widest < 0.9 * cell
+            below = line + 2 * PAD + (figure.line(size) if flat else widest)
+            wide, tall = style.width - left - GAP, most - above - below - bar
+            cell = min(MAX_CELL, wide / len(columns), tall / len(rows))
+            if cell < MIN_CELL:
+                raise UserError(
+                    f"a map of {len(rows)} queries and {len(columns)} keys has no room in {style.width:g} x {most:g} "
+                    "centimetres; give a larger width and height, or shorter names"
+                )
+        return _Layout(cell, (len(rows), len(columns)), left, above, below, bar, size, every, flat)
+
+    @property
+    def height(self) -> float:
+        return self.above + self.cell * self.shape[0] + self.below + self.bar
+
+    def area(self, figure: Figure) -> tuple[float, float, float, float]:
+        """Left, top, width and height of the map, centred with its labels."""
+        tall, wide = (self.cell * count for count in self.shape)
+        x = (figure.style.width - self.left - wide) / 2 + self.left
+        y = (figure.size[1] - self.height) / 2 + self.above
+        return x, y, wide, tall
+
+    def label(self, axes: Any, rows: Sequence[str], columns: Sequence[str]) -> None:
+        """Print the tokens. Where only some are printed, ticks show which."""
+        rotation = {} if self.flat else {"rotation": 90}
+        across, down = range(0, len(columns), self.every), range(0, len(rows), self.every)
+        axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+        axes.set_xticks(across, [columns[key] for key in across], **rotation)
+        axes.set_yticks(down, [rows[query] for query in down])
+        tick = 1.5 if self.every > 1 else 0
+        pad = PAD / POINT - tick
+        axes.tick_params(
+            length=tick, pad=pad, width=0.5, labelsize=self.size, color=INK, labelcolor=INK
+        )
+
+
+def draw_grid(
+    rows: Sequence[Sequence[Any]],
+    names: Sequence[str],
+    *,
+    high: int | float | None = None,
+    name: str = NAME,
+    **options: Any,
+) -> Figure:
+    """Maps of many heads with one colour scale: a row a layer, a column a head.
+
+    rows: the maps `(Q, K)` of each layer's heads, NaN where a key is masked. names: of the layers. The rest as in
+    `draw_map`.
+    """
+    maps = [list(map(masked, row)) for row in rows]
+    if not maps or not all(maps) or len(names) != len(maps):
+        counts = [len(row) for row in maps]
+        raise UserError(
+            f"expected a name and at least one head for each layer, got {len(names)} names and {counts} heads; "
+            "leave out layers without heads"
+        )
+    scale = Scale.of([map for row in maps for map in row], high, name)
+    names, columns = [label(layer) for layer in names], max(map(len, maps))
+    figure = Figure(FigureStyle.of(options), [*names, *GRID_WORDS, name])
+    style, line = figure.style, figure.line()
+    with figure.context():
+        left = line + 2 * PAD + figure.width_of(names)
+        above = (line + GAP if style.title else 0) + 2 * line + GAP
+        below = 3 * GAP + line + scale.height(figure)
+        most = (MAX_HEIGHT if style.height is None else style.height) - above - below
+        step = min((style.width - left - GAP) / columns, most / len(maps), 4 * MAX_CELL)
+        figure.set_height(above + step * len(maps) + below)
+        x = (style.width - left - step * columns) / 2 + left
+        y = (figure.size[1] - above - step * len(maps) - below) / 2 + above
+        _label_grid(figure, names, columns, (x, y), step, left)
+        for row, layer in enumerate(maps):
+            for column, map_QK in enumerate(layer):
+                _small_map(figure, scale, map_QK, (x + column * step, y + row * step), step)
+        y += step * len(maps)
+        figure.text(
+            style.width / 2, y + GAP / 2, GRID_WORDS[-1], ha="center", fontsize=style.font_size - 1
+        )
+        scale.draw_bar(figure, y + 2 * GAP + line)
+    return figure
+
+
+def _label_grid(
+    figure: Figure,
+    names: Sequence[str],
+    columns: int,
+    corner: tuple[float, float],
+    step: float,
+    left: float,
+) -> None:
+    """The titles of a grid, the names of its layers and the numbers of its heads."""
+    (x, y), line, tall = corner, figure.line(), step * len(names)
+    if figure.style.title:
+        figure.text(
+            figure.style.width / 2, y - 3 * line - 1.5 * GAP, figure.style.title, ha="center"
+        )
+    figure.text(x + step * columns / 2, y - 2 * line - PAD, GRID_WORDS[0], ha="center")
+    figure.text(x - left, y + tall / 2, GRID_WORDS[1], rotation=90, va="center")
+    size, every = figure.label_size(step)
+    for column in range(0, columns, every):
+        figure.text(
+            x + (column + 0.5) * step, y - PAD, str(column), ha="center", va="bottom", size=size
+        )
+    for row in range(0, len(names), every):
+        figure.text(x - PAD, y + (row + 0.5) * step, names[row], ha="right", va="center", size=size)
+
+
+def _small_map(
+    figure: Figure, scale: Scale, map_QK: np.ndarray, corner: tuple[float, float], step: float
+) -> None:
+    """A map without labels, as large as a cell of the grid permits."""
+    x, y = corner
+    size = step * (1 - SPACE)
+    tall, wide = (size * count / max(map_QK.shape) for count in map_QK.shape)
+    area = x + (step - wide) / 2, y + (step - tall) / 2, wide, tall
+    if np.isnan(map_QK).any():
+        figure.hatch(*area)
+    figure.picture(scale.colours(map_QK), *area, frame=0.25)
