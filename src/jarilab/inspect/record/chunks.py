@@ -13,10 +13,10 @@ import torch
 
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.inspect.record.axes import Arrange, HeadAxes
-from jarilab.inspect.record.foreign_call import ForeignCall, versions_of
+from jarilab.inspect.record.foreign_call import DeferredWeights, ForeignCall, versions_of
 from jarilab.inspect.record.layout import HEADS, Factor
 from jarilab.inspect.record.modules import ModuleFrame
-from jarilab.inspect.record.value_paths import Path, Replay
+from jarilab.inspect.record.value_paths import DetachedPath, Path, Replay
 
 Factors = list[list[Factor]]
 
@@ -97,10 +97,15 @@ def join(
         return JoinedCall(first, output.of(end), output)  # its queries alone are a part
     v_BHKW = values.of(root)
     dtype = torch.promote_types(products[0].call.v.dtype, torch.float32)
-    weights_BHQK = _weights(root, values, output, path, dtype)
     # What does not depend on values, as a residual or a convolution, is not part of the attention's output.
     constant = Replay(path, end.dtype).of({id(root): torch.zeros_like(root)})
-    q, k = v_BHKW.new_zeros(*weights_BHQK.shape[:3], 0), v_BHKW[..., :0]
+    q, k = v_BHKW.new_zeros(*output.index.shape[:3], 0), v_BHKW[..., :0]
+    detached = DetachedPath(path)
+    detached_root, detached_path = detached.of(root), detached.path
+
+    def weights() -> Float[Tensor, "B H Q K"]:
+        return _weights(detached_root, values, output, detached_path, dtype)
+
     call = replace(
         first,
         q=q,
@@ -109,8 +114,9 @@ def join(
         mask=None,
         dropout=max(each.call.dropout for each in products),
         facts=replace(first.facts, folded=values.folded, placement="unknown", note=""),
-        versions=versions_of(q, k, v_BHKW, None, weights_BHQK),
-        weights=weights_BHQK,
+        versions=versions_of(q, k, v_BHKW, None, None),
+        # As large as queries times keys, and read by few.
+        explicit_weights=DeferredWeights(weights, detached.tensors),
     )
     return JoinedCall(call, output.of(end) - output.of(constant), output)
 

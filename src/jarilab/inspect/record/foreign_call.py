@@ -7,6 +7,7 @@ consists of, are not known.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, final
@@ -89,6 +90,31 @@ def _note_of(q: Trace, relation: Relation, columns: Sources | None) -> str:
     return "joint streams" if relation == "self" and q.joint else ""
 
 
+@final
+class DeferredWeights:
+    """Weights `(B, H, Q, K)` that `compute` returns, computed from `tensors` when they are first read.
+
+    Reading them raises UserError if the tensors have changed.
+    """
+
+    def __init__(self, compute: Callable[[], Tensor], tensors: Sequence[Tensor]):
+        self._compute: Callable[[], Tensor] | None = compute
+        self._tensors, self._versions = tuple(tensors), versions_of(*tensors)
+
+    @cached_property
+    def value(self) -> Float[Tensor, "B H Q K"]:
+        assert self._compute is not None
+        if self._versions != versions_of(*self._tensors):
+            raise UserError(
+                "the model has written over weights of an attention in chunks since they were recorded, so its map "
+                "would be wrong; read tape.weights before the next step"
+            )
+        with torch._C.DisableTorchFunction():  # active modes do not see it
+            value = self._compute()
+        self._compute, self._tensors = None, ()
+        return value
+
+
 @dataclass(frozen=True, eq=False)
 class ForeignCall:
     """The detached arguments of an attention call of another library.
@@ -98,7 +124,7 @@ class ForeignCall:
     mask: added to the scores, or, if boolean, True where a query may attend; broadcasts to `(B, H, Q, K)`.
     is_causal: PyTorch's flag: query i attends to keys 0 to i. facts: what queries and keys are.
     verified: scores are recomputed from queries and keys; False if the model's own scores are used.
-    weights: `(B, H, Q, K)`, the model's own weights where they are no plain softmax of its scores.
+    explicit_weights: `(B, H, Q, K)`, the model's own weights where they are no plain softmax of its scores.
     backward_only: whether queries attend to earlier keys alone; None if the mask decides.
     """
 
@@ -113,7 +139,13 @@ class ForeignCall:
     verified: bool
     versions: tuple[int, ...] = ()
     backward_only: bool | None = None
-    weights: Tensor | None = None
+    explicit_weights: Tensor | DeferredWeights | None = None
+
+    @property
+    def weights(self) -> Float[Tensor, "B H Q K"] | None:
+        """The model's own weights, computed now if they were deferred."""
+        weights = self.explicit_weights
+        return weights.value if isinstance(weights, DeferredWeights) else weights
 
     @property
     def is_cross(self) -> bool:
@@ -165,7 +197,7 @@ class ForeignCall:
             k=k,
             v=v,
             mask=mask,
-            weights=weights,
+            explicit_weights=weights,
             versions=versions_of(q, k, v, mask, weights),
             # A fact of the whole batch: the mask of a row without padding does not show it.
             backward_only=self.looks_back_only(),
@@ -206,7 +238,7 @@ class ForeignCall:
         """The call with the mask or the weights of its first head alone, which is quicker to look through."""
         parts = (self.mask, self.weights)
         mask, weights = (part if part is None or part.ndim < 4 else part[:, :1] for part in parts)
-        return replace(self, mask=mask, weights=weights)
+        return replace(self, mask=mask, explicit_weights=weights)
 
     @property
     def placed(self) -> bool:
@@ -229,7 +261,9 @@ class ForeignCall:
 
     def check_unchanged(self, site: str) -> None:
         """Raises UserError if the model has written into the recorded tensors since."""
-        if self.versions != versions_of(self.q, self.k, self.v, self.mask, self.weights):
+        weights = self.explicit_weights
+        weights = None if isinstance(weights, DeferredWeights) else weights
+        if self.versions != versions_of(self.q, self.k, self.v, self.mask, weights):
             raise UserError(
                 f"the model has written over the keys or values of {site} since they were recorded, as a cache of "
                 "fixed size does, so the map would be wrong; read the tape before the next step, or use a growing cache"
@@ -250,8 +284,13 @@ class ForeignCall:
     def allowed_and_bias(self) -> tuple[Tensor | None, Tensor | None]:
         """The mask as booleans `(B or 1, 1, Q or 1, K)` and as a bias `(B or 1, H, Q, K)`."""
         allowed, bias = None, None
-        mask = self.mask if self.weights is None else self.weights.abs().log()
-        if mask is not None and mask.dtype is torch.bool:
+        mask, weights = self.mask, self.weights
+        if weights is not None:
+            sizes = weights.abs()
+            visible = sizes > 0
+            allowed = None if bool(visible.all()) else visible
+            bias = sizes.log().masked_fill(~visible, 0.0)
+        elif mask is not None and mask.dtype is torch.bool:
             allowed = mask
         elif mask is not None:
             allowed, bias = _split_mask(mask, self.q.shape[1], self.k.shape[2])
@@ -272,7 +311,7 @@ class ForeignCall:
 
 
 MAX_BIAS_RANGE = 5e3
-"""A number this far below the largest of its row hides its key, as the -1e4 and -1e9 of many models do."""
+"""A number this far below the largest of its row may hide its key, as the -1e4 and -1e9 of many models do."""
 
 
 def _split_mask(
@@ -284,6 +323,9 @@ def _split_mask(
     # Hidden keys have weight 0 unless scores differ by thousands. `Trust.rebuild_error` would show that.
     lowest = torch.finfo(mask.dtype).min / 4
     visible = (mask > lowest) & (mask > mask.amax(-1, keepdim=True) - MAX_BIAS_RANGE)
+    low = (mask > lowest) & ~visible
+    if bool(low.any()) and not _is_apart(mask, visible, low):
+        visible = visible | low
     # A row hidden by finite numbers attends to all its keys equally: the sum rounds the scores away.
     visible = visible | (~visible.any(-1, keepdim=True) & mask.isfinite())
     rest = mask.masked_fill(~visible, 0.0)
@@ -293,6 +335,20 @@ def _split_mask(
         wide = rest if rest.dtype is torch.float64 else rest.float()
         bias = wide.expand(-1, heads, -1, keys)
     return allowed, bias
+
+
+def _is_apart(mask: Tensor, visible: Bool[Tensor, "..."], low: Bool[Tensor, "..."]) -> bool:
+    """Whether low numbers are a group of their own, as of a mask and not of scores that differ by thousands."""
+    inf = float("inf")
+    smallest, highest_low = (
+        mask.masked_fill(~visible, inf).amin(-1),
+        mask.masked_fill(~low, -inf).amax(-1),
+    )
+    gap = (smallest - highest_low).amin()
+    spread = (mask.amax(-1) - smallest).amax()
+    # Two masks that hide the same key add up to twice the gap.
+    spread_low = (highest_low - mask.masked_fill(~low, inf).amin(-1)).amax()
+    return bool((gap > spread) & (1.5 * gap > spread_low))
 
 
 def repeat_groups(tensor: Float[Tensor, "B G K E"], heads: int) -> Float[Tensor, "B H K E"]:

@@ -374,7 +374,7 @@ class AttentionMode(TorchFunctionMode):
             facts=self._facts(product.trace, made.columns, product.grown, weights, v, axes),
             verified=False,
             versions=versions_of(q, k, v, scores, explicit),
-            weights=explicit,
+            explicit_weights=explicit,
         )
         is_part = path.selects or path.products or (made.cuts and (path.cuts or reads_part(call)))
         if is_part and not is_transforming():

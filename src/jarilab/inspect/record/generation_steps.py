@@ -303,7 +303,7 @@ def _merge_sources(steps: Sequence[_Step], keys: _Keys) -> ForeignCall:
     q = torch.cat([step.source.q for step in steps], 2)
     mask = _merge_masks(steps, keys)
     weights = None
-    if any(step.source.weights is not None for step in steps):
+    if any(step.source.explicit_weights is not None for step in steps):
         rows = [
             keys.pad(definition.weights(step.recorded.call), first, 0.0)
             for step, first in zip(steps, keys.first, strict=True)
@@ -318,7 +318,7 @@ def _merge_sources(steps: Sequence[_Step], keys: _Keys) -> ForeignCall:
         mask=mask,
         is_causal=False,
         verified=all(step.source.verified for step in steps),
-        weights=weights,
+        explicit_weights=weights,
         versions=versions_of(q, keys.k, keys.v, mask, weights),
         # Padded rows attend to all keys of their step and to no later ones, so the mask cannot tell.
         backward_only=not first.is_cross,

@@ -167,7 +167,9 @@ class SiteNames:
         return self._names.get(path, "")
 
     def _new_name(self, path: str, call: ForeignCall, numbers: tuple[int, bool] | None) -> str:
-        is_decoder = call.is_cross or call.of_first_head.looks_back_only()
+        def is_decoder() -> bool:
+            return call.is_cross or call.of_first_head.looks_back_only()
+
         for count, context in (numbers, (9, True)) if numbers else ():
             name = foreign_site_name(path, is_decoder, call.is_cross, count, context=context)
             if name not in self._names.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -233,19 +233,27 @@ def foreign_site_numbers(model: nn.Module, module: nn.Module) -> tuple[int, bool
     """
     paths = [path for path, other in model.named_modules() if type(other) is type(module)]
     for numbers, context in ((1, False), (9, False), (9, True)):
-        names = {foreign_site_name(path, None, False, numbers, context=context) for path in paths}
+        names = {
+            foreign_site_name(path, lambda: None, False, numbers, context=context) for path in paths
+        }
         if len(names) == len(paths):
             return numbers, context
     return None
 
 
 def foreign_site_name(
-    path: str, is_decoder: bool | None, is_cross: bool, numbers: int, *, context: bool
+    path: str,
+    is_decoder: Callable[[], bool | None],
+    is_cross: bool,
+    numbers: int,
+    *,
+    context: bool,
 ) -> str:
     """The site of a module: `encoder.3`, `decoder.3.self`, `decoder.3.cross`.
 
-    is_decoder: whether it is causal or reads another sequence; None before it has run. It decides the stack where the
-        path names none or both. numbers: how many numbers of the path are used. context: whether its other words are.
+    is_decoder: returns whether it is causal or reads another sequence; None before it has run. It decides the stack
+        where the path names none or both.
+    numbers: how many numbers of the path are used. context: whether its other words are.
     """
     words = path.split(".")
     stacks = {stack for word in words if (stack := _stack_of(word))}
@@ -255,7 +263,8 @@ def foreign_site_name(
         (stack,) = stacks
     else:
         # `decoder.bert.encoder.layer.0`: a decoder that was built from an encoder.
-        stack = "decoder" if is_decoder or (is_decoder is None and stacks) else "encoder"
+        decides = is_decoder()
+        stack = "decoder" if decides or (decides is None and stacks) else "encoder"
     layers = [word for word in words if word.isdecimal()][:numbers]
     is_cross = is_cross or any(part in words[-1].lower() for part in CROSS)
     suffix = ["self"] if stack == "decoder" else []

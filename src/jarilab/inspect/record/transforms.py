@@ -35,7 +35,7 @@ def plain_call(call: ForeignCall, output: Tensor) -> Iterator[tuple[ForeignCall,
             "k": call.k,
             "v": call.v,
             "mask": call.mask,
-            "weights": call.weights,
+            "explicit_weights": call.weights,
         }
         unwrapped = {
             name: _Unwrapped.of(each) for name, each in tensors.items() if each is not None

@@ -8,7 +8,7 @@ to other values. `chunks.py` computes the map from that.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -135,6 +135,40 @@ class Path:
         args, kwargs = replace_tensors(args, by_tensor), replace_tensors(kwargs, by_tensor)
         products = self.products | {product}
         return Path(func, args, kwargs, base=self.base, products=products)
+
+
+_SOME = frozenset((True,))
+
+
+class DetachedPath:
+    """A copy of a path without autograd graphs, on the same memory. tensors: all that it reads beside its base."""
+
+    def __init__(self, path: Path):
+        self._tensors: dict[int, Tensor] = {}
+        self._paths: dict[int, Path] = {}
+        self.path: Path = self._copy(path)
+        self.tensors = [each for key, each in self._tensors.items() if key != id(path.base)]
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The detached copy of a tensor of the path."""
+        return self._tensors.setdefault(id(tensor), tensor.detach())
+
+    def _copy(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self.of(value)
+        if isinstance(value, Operand):
+            return Operand(self.of(value.weights))
+        if type(value) in (tuple, list):
+            return type(value)(self._copy(each) for each in value)
+        if type(value) is dict:
+            return {key: self._copy(each) for key, each in value.items()}
+        if not isinstance(value, Path):
+            return value
+        if id(value) not in self._paths:
+            names = ("args", "kwargs", "root", "base")
+            copies = {name: self._copy(getattr(value, name)) for name in names}
+            self._paths[id(value)] = replace(value, **copies, products=value.products and _SOME)
+        return self._paths[id(value)]
 
 
 def path_after(

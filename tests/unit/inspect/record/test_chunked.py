@@ -268,6 +268,7 @@ class Blocks(nn.Module):
         for start in (0, 4):
             weights = (q[:, :, start : start + 4] @ k[:, :, : start + 4].mT).softmax(-1)
             outputs.append(weights @ v[:, :, : start + 4])
+            self.weights = weights
         output = torch.cat(outputs, 2).transpose(1, 2).flatten(2)
         if self.gate:
             output = output * x.sigmoid()
@@ -360,3 +361,22 @@ def test_ordinary_heads_are_not_joined(monkeypatch):
         cached = model(IDS, use_cache=True)
         model(IDS[:, :1], past_key_values=cached.past_key_values)
     assert [each.output.shape[2] for each in tape.calls["decoder.0.self"]] == [16, 1]
+
+
+def test_a_map_over_all_tokens_is_computed_when_it_is_read():
+    model = built(longformer)
+    with torch.no_grad(), jarilab.record(model) as tape:
+        model(IDS)
+    call = tape.recorded("encoder.0").source
+    assert "value" not in vars(call.explicit_weights)
+    weights = tape.weights("encoder.0")
+    assert vars(call.explicit_weights)["value"].data_ptr() == weights.data_ptr()
+
+
+def test_a_deferred_map_refuses_weights_that_have_changed():
+    model, x = Blocks(gate=False), torch.randn(3, 8, 8)
+    with torch.no_grad(), jarilab.record(model) as tape:
+        model(x)
+    model.weights.zero_()
+    with pytest.raises(UserError, match="has written over weights"):
+        tape.trust(tape.sites[0])

@@ -451,6 +451,21 @@ def test_large_negative_number_hides_like_minus_infinity(least, how):
         assert torch.allclose(*both, equal_nan=True), name
 
 
+def test_scores_that_differ_by_thousands_are_no_mask():
+    distance = (torch.arange(6)[:, None] - torch.arange(6)).abs()
+    tape = by_hand(lambda q, k, v: (q @ k.transpose(-1, -2) - 6e3 * distance).softmax(-1) @ v)
+    assert tape.sites == ["encoder.0"]
+    assert tape.trust("encoder.0").holds
+    assert tape.recorded("encoder.0").call.geometry.allowed is None
+
+
+def test_a_key_that_two_masks_hide_is_hidden():
+    padding = torch.tensor([0.0, 0, 0, 0, 0, -1e4])
+    causal = torch.zeros(6, 6).masked_fill(LATER, -1e4)
+    tape = by_hand(lambda q, k, v: (q @ k.transpose(-1, -2) + causal + padding).softmax(-1) @ v)
+    assert tape.site("decoder.0.self").causal
+
+
 def test_positions_added_to_queries_and_keys_make_no_second_sequence():
     tape = by_hand(imported_by_name, torch.randn(1, 6, 16))
     assert tape.site("encoder.0").kind == "encoder"
