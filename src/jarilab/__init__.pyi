@@ -60,3 +60,4 @@ from jarilab.tasks.predictors.base import Prediction as Prediction
 from jarilab.tasks.predictors.base import Predictor as Predictor
 from jarilab.tasks.predictors.base import Trace as Trace
 from jarilab.tasks.predictors.base import TracedSequence as TracedSequence
+from jarilab.training.watch import Watch as Watch

@@ -8,8 +8,7 @@ Maps are computed by a second model on the CPU with the saved weights, so they c
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from torch import nn
 
 from jarilab.core.devices import CPU
-from jarilab.core.errors import UserError, import_optional
+from jarilab.core.errors import UserError
 from jarilab.inspect.measure.heads import measure
 from jarilab.inspect.measure.maps import Map, Scored, names_of_sides
 from jarilab.inspect.record.capture import record
@@ -25,15 +24,16 @@ from jarilab.inspect.record.model_io import to_float64
 from jarilab.runs.folder import Run
 from jarilab.tasks.predictors.base import Trace, predictor_for
 from jarilab.training.batching import sample_batch
+from jarilab.training.event_writer import EventWriter, check_is_installed
 from jarilab.training.progress import UNITS
 from jarilab.training.state import TrainingState
 from jarilab.training.tensorboard_heads import (
     HeadName,
     described,
     first_heads,
+    images_of,
     map_of,
     means_of,
-    pixels_of,
 )
 
 FOLDER = "tensorboard"
@@ -54,7 +54,6 @@ NOT_METRICS = (
     "value",
 )
 """Fields of a row of the curve that are not metrics of the task."""
-WRITER_MODULE = "tensorboard.summary.writer.event_file_writer"
 
 
 class Board:
@@ -67,21 +66,18 @@ class Board:
         self.state, self.task = state, state.task
         self.enabled = state.execution.tensorboard
         self.heads: list[HeadName] = []
-        self._writer: Any = None
+        self._writer: EventWriter | None = None
         self._run: Run | None = None
         self._pending_notices: list[str] = []
         self._notices: set[str] = set()
         self._last_count: tuple[float, int] | None = None
-        self._exit_stack = contextlib.ExitStack()
         names = state.execution.tensorboard_heads
         if names is not None and not self.enabled:
             raise UserError(
                 f"tensorboard_heads expects --tensorboard, got {names!r} without it; add --tensorboard"
             )
         if self.enabled:
-            import_optional("tensorboard", "tensorboard")
-            # The writer makes images with it.
-            import_optional("PIL", "tensorboard")
+            check_is_installed()
             self.heads = self._select_heads(names)
 
     def _select_heads(self, names: str | None) -> list[HeadName]:
@@ -115,17 +111,10 @@ class Board:
         """Start writing into the folder of a run; TensorBoard then hides what it has of later steps."""
         if not self.enabled:
             return
-        from torch.utils.tensorboard import SummaryWriter
-
         self._run = run
         for notice in self._pending_notices:
             self._notice_once(notice)
-        self._exit_stack.enter_context(_without_tracebacks())
-        try:
-            self._writer = SummaryWriter(str(self.folder), purge_step=step + 1)
-        # Any error, for the reason given in `_write`.
-        except Exception as error:
-            self._stop(error)
+        self._writer = EventWriter(self.folder, step + 1, self._notice_once)
 
     @property
     def folder(self) -> Path:
@@ -136,12 +125,12 @@ class Board:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._write("close")
-        self._exit_stack.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Write a row of the curve."""
-        if self._writer is None:
+        if not self._is_writing:
             return
         scalars = {f"curve/{name}": row[name] for name in TRAINING_SCALARS}
         scalars |= self._speed(row)
@@ -169,7 +158,7 @@ class Board:
             return
         # Gathers the rows of a sharded model from all ranks.
         weights, step = state.weights(), state.progress.step
-        if self._writer is None:
+        if not self._is_writing:
             return
         lines = self.task.sample_inputs()[:MAX_INPUTS]
         if not lines:
@@ -183,12 +172,8 @@ class Board:
                 self._notice_once(f"TensorBoard shows no maps of {line!r}: {error}")
                 continue
             measured.append({str(head): measure(map) for head, map in maps.items()})
-            text = described(trace)
-            images = {
-                f"maps of {head}/input {number}": pixels_of(map) for head, map in maps.items()
-            }
-            self._write("add_text", f"inputs/{number}", text, step)
-            for tag, pixels in images.items():
+            self._write("add_text", f"inputs/{number}", described(trace), step)
+            for tag, pixels in images_of(maps, number).items():
                 self._write("add_image", tag, pixels, step, dataformats="HWC")
         for tag, value in means_of(measured).items():
             self._write("add_scalar", tag, value, step)
@@ -213,40 +198,15 @@ class Board:
         """Write what is buffered. Called before a checkpoint, which must not have later steps than the files."""
         self._write("flush")
 
-    def _write(self, method: str, *arguments: Any, **keywords: Any) -> None:
-        """Call a method of the writer; after any error stop writing, and let the training continue."""
-        if self._writer is None:
-            return
-        try:
-            getattr(self._writer, method)(*arguments, **keywords)
-        # Any error: TensorFlow may write the files, with errors of its own.
-        except Exception as error:
-            self._stop(error)
+    @property
+    def _is_writing(self) -> bool:
+        return self._writer is not None and self._writer.is_open
 
-    def _stop(self, error: Exception) -> None:
-        """Write nothing more, and print why."""
-        self._writer = None
-        self._notice_once(
-            f"{self.folder} cannot be written: {error}; training goes on without TensorBoard"
-        )
+    def _write(self, method: str, *arguments: Any, **keywords: Any) -> None:
+        if self._writer is not None:
+            self._writer.write(method, *arguments, **keywords)
 
     def _notice_once(self, text: str) -> None:
         if self._run is not None and text not in self._notices:
             self._notices.add(text)
             self._run.notice(text)
-
-
-@contextlib.contextmanager
-def _without_tracebacks() -> Iterator[None]:
-    """Print no traceback of the writer's thread inside the block: its next call raises the same error."""
-    hook: Callable[[Any], object] = threading.excepthook
-
-    def filtered(error: Any) -> None:
-        if type(error.thread).__module__ != WRITER_MODULE:
-            hook(error)
-
-    threading.excepthook = filtered
-    try:
-        yield
-    finally:
-        threading.excepthook = hook

@@ -37,8 +37,7 @@ class HeadName(NamedTuple):
         site, _, number = text.strip().rpartition(":")
         if not site or not number.isdecimal():
             raise UserError(
-                f"tensorboard_heads: expected SITE:HEAD, got {text.strip()!r}; write such as "
-                "decoder.1.cross:2,encoder.0:0"
+                f"expected SITE:HEAD, got {text.strip()!r}; write such as decoder.1.cross:2,encoder.0:0"
             )
         return HeadName(site, int(number))
 
@@ -64,12 +63,21 @@ def map_of(tape: Tape, head: HeadName, names: Mapping[str, Sequence[str]]) -> Ma
 
 
 def pixels_of(map: Map) -> np.ndarray:
-    """The first head of a map as an image of bytes `(height, width, 3)`: dark is 0, light is 1, grey is masked."""
-    weights_QK = map.weights[0].clamp(0, 1).numpy()
+    """The first head of a map as an image of bytes `(height, width, 3)`: dark is 0, light is 1.
+
+    Grey cells are masked or NaN.
+    """
+    is_number_QK = map.weights[0].isfinite()
+    weights_QK = map.weights[0].nan_to_num(0.0).clamp(0, 1).numpy()
     colours_QKC = gradient(PLAIN, 256)[np.rint(255 * weights_QK).astype(np.intp)]
-    colours_QKC[~map.allowed.numpy()] = MASKED_GREY
+    colours_QKC[~(map.allowed & is_number_QK).numpy()] = MASKED_GREY
     cell = max(1, round(MIN_SIDE / max(weights_QK.shape)))
     return colours_QKC.repeat(cell, 0).repeat(cell, 1)
+
+
+def images_of(maps: Mapping[HeadName, Map], number: int) -> dict[str, np.ndarray]:
+    """The maps of an input as images, by tag. number: of the input, from 1."""
+    return {f"maps of {head}/input {number}": pixels_of(map) for head, map in maps.items()}
 
 
 def described(trace: Trace) -> str:
@@ -78,7 +86,12 @@ def described(trace: Trace) -> str:
     fields["expected"] = trace.expected
     for frame, sequence in trace.sequences.items():
         fields[f"tokens of the {frame}"] = " ".join(map(str, sequence.names))
-    entries = [f"{name}: {text}" for name, text in fields.items() if text is not None]
+    return code_block({name: text for name, text in fields.items() if text is not None})
+
+
+def code_block(fields: Mapping[str, str]) -> str:
+    """Names and texts as a code block in Markdown, in which TensorBoard renders no HTML."""
+    entries = [f"{name}: {text}" for name, text in fields.items()]
     lines = [line for entry in entries for line in entry.splitlines()]
     return "\n".join(f"    {line}" for line in lines)
 

@@ -63,14 +63,14 @@ def named_maps(
     groups = word_groups(names, words) if words else None
     for name in tape.sites if sites is None else sites:
         site = named_site(tape, name, names)
-        _check_heads(site)
+        check_heads(site)
         map = Map.of(tape, name, names[site.queries], names[site.keys])
         if groups is not None:
             map = merge_words(map, groups[site.queries], groups[site.keys])
         yield site, map
 
 
-def _check_heads(site: AttentionSite) -> None:
+def check_heads(site: AttentionSite) -> None:
     """Raises UserError if batch and heads share an axis in an unknown order."""
     if site.folded:
         raise UserError(

@@ -1,0 +1,268 @@
+"""Maps and measures of heads in TensorBoard, for training loops of your own and transformers' Trainer."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import torch
+from annotated_types import Ge
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from jarilab.core.devices import CPU
+from jarilab.core.errors import UserError, import_optional
+from jarilab.core.shapes import Tensor
+from jarilab.inspect.measure.heads import check_heads, measure
+from jarilab.inspect.measure.maps import Map, Scored, names_of_sides
+from jarilab.inspect.record.capture import Tape, record
+from jarilab.training.event_writer import EventWriter, check_is_installed
+from jarilab.training.tensorboard import MAX_INPUT_LENGTH, MAX_INPUTS
+from jarilab.training.tensorboard_heads import (
+    HeadName,
+    code_block,
+    first_heads,
+    images_of,
+    map_of,
+    means_of,
+)
+
+MAX_CELLS = MAX_INPUT_LENGTH**2
+Names = Mapping[str, Sequence[str]] | Sequence[str] | None
+Maps = tuple[dict[str, list[str]], dict[HeadName, Map]]
+"""The names of the tokens of an input, by sequence, and the map of each head."""
+
+
+class Watch:
+    """Writes maps and measures of some heads into TensorBoard while you train a model.
+
+        watch = jarilab.Watch(model, batch, every=100)
+        for inputs, targets in loader:
+            ...                     # forward, backward and optimizer.step()
+            watch.step()
+
+    It records a forward of `batch` at once, and then after every `every` steps, in evaluation mode and without
+    gradients. The training stays the same bit for bit. On several ranks, all must call it; the first one writes.
+
+    model: any model that `jarilab.record` records. batch: some inputs, always the same: a dict of keywords, a tuple of
+    arguments, or one tensor. An `attention_mask` in a dict cuts padding off: each input is then computed alone.
+    heads: such as `["decoder.1.self:2"]`; by default the first ones of each site, eight at most.
+    tokens: for each input, the names of its tokens as in `Tape.measures`; by default their IDs.
+    folder: for the files, read by `tensorboard --logdir`. writer: your `SummaryWriter`, used in place of a new one.
+    start: steps that the model was trained before; what the folder has from this step on is hidden.
+    Raises UserError if the model cannot be recorded, for unknown heads, and if tensorboard is missing.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Any,
+        every: Annotated[int, Ge(1)] = 100,
+        *,
+        heads: Sequence[str] | None = None,
+        tokens: Sequence[Names] | None = None,
+        folder: str | Path = "runs/watch",
+        writer: Any = None,
+        start: int = 0,
+    ):
+        if every < 1:
+            raise UserError(f"expected every of at least 1 step, got {every}; use every=100")
+        check_is_installed()
+        while isinstance(model, DataParallel | DistributedDataParallel):
+            model = model.module
+        # A compiled model shares its parameters with its original.
+        self.model: nn.Module = getattr(model, "_orig_mod", model)
+        self.batch, self.every, self.tokens = batch, every, tokens
+        self.steps, self._notices = start, set[str]()
+        self.heads = self._select_heads(heads)
+        inputs = list(self._inputs())
+        self._writer: EventWriter | None = None
+        ranks = torch.distributed
+        if not (ranks.is_available() and ranks.is_initialized() and ranks.get_rank()):
+            self._writer = EventWriter(Path(folder), start, self._notice_once, writer)
+        self._write(inputs)
+
+    def step(self) -> None:
+        """Count a step of the training, and write after every `every` steps."""
+        self.steps += 1
+        if self.steps % self.every == 0:
+            self.write()
+
+    def write(self) -> None:
+        """Write maps and measures now. What cannot be computed becomes a warning, and the training goes on."""
+        try:
+            self._write(list(self._inputs()))
+        except (UserError, RuntimeError) as error:
+            self._notice_once(f"no maps at step {self.steps}: {error}")
+
+    def _write(self, inputs: Sequence[Maps]) -> None:
+        if self._writer is None:
+            return
+        measured: list[dict[str, dict[str, Scored]]] = []
+        for number, (names, maps) in enumerate(inputs, 1):
+            measured.append({str(head): measure(map) for head, map in maps.items()})
+            if number > MAX_INPUTS:
+                continue
+            text = code_block({f"tokens of the {side}": " ".join(names[side]) for side in names})
+            self._writer.write("add_text", f"inputs/{number}", text, self.steps)
+            for tag, pixels in images_of(maps, number).items():
+                self._writer.write("add_image", tag, pixels, self.steps, dataformats="HWC")
+        for tag, value in means_of(measured).items():
+            self._writer.write("add_scalar", tag, value, self.steps)
+        self._writer.write("flush")
+
+    def close(self) -> None:
+        """Close the files. A `writer` of yours is flushed and stays open."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @staticmethod
+    def callback(batch: Any, every: Annotated[int, Ge(1)] = 100, **options: Any) -> Any:
+        """A callback for transformers' Trainer, which watches the model that it trains.
+
+        options: as of `Watch`; the folder is `watch` in the Trainer's `output_dir` by default.
+        Raises UserError if transformers is missing.
+        """
+        transformers = import_optional("transformers", "huggingface")
+
+        class WatchCallback(transformers.TrainerCallback):
+            watch: Watch
+
+            def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+                settings = {"folder": Path(args.output_dir) / "watch", **options}
+                start = state.global_step
+                self.watch = Watch(objects["model"], batch, every, start=start, **settings)
+
+            def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+                self.watch.step()
+
+            def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+                self.watch.close()
+
+        return WatchCallback()
+
+    def _select_heads(self, texts: Sequence[str] | None) -> list[HeadName]:
+        """The named heads, or the first ones that have a map; checked by a recorded forward."""
+        tapes = self._tapes(None)
+        if self.tokens is not None and len(self.tokens) != len(tapes):
+            raise UserError(
+                f"expected names for the tokens of {len(tapes)} inputs, got {len(self.tokens)} lists; pass one for each"
+            )
+        ids, tape = tapes[0]
+        names = self._names(tape, ids, 0)
+        selected: list[HeadName] = []
+        for head in first_heads(tape) if texts is None else map(HeadName.read, texts):
+            try:
+                tape.head(head.site, head.number)
+                check_heads(tape.site(head.site))
+                rows, columns = map_of(tape, head, names).allowed.shape
+                if rows * columns > MAX_CELLS:
+                    raise UserError(
+                        f"expected at most {MAX_CELLS:,} cells, got {rows} x {columns}; watch shorter inputs"
+                    )
+            except UserError as error:
+                if texts is not None or self.tokens is not None:
+                    raise
+                self._notice_once(f"{head} is left out: {error}")
+                continue
+            selected.append(head)
+        if not selected:
+            raise UserError("expected a head with a map, got none; name heads=[...] to see why")
+        return selected
+
+    def _inputs(self) -> Iterator[Maps]:
+        for number, (ids, tape) in enumerate(self._tapes({head.site for head in self.heads})):
+            names = self._names(tape, ids, number)
+            yield names, {head: map_of(tape, head, names) for head in self.heads}
+
+    def _names(self, tape: Tape, ids: Mapping[str, Any], number: int) -> dict[str, list[str]]:
+        """The names of the tokens of an input, by sequence."""
+        if self.tokens is not None:
+            return names_of_sides(tape, self.tokens[number])
+        names = names_of_sides(tape)
+        for side, ids_BL in ids.items():
+            # A forward of one input has the row 0.
+            tokens = ids_BL[min(number, len(ids_BL) - 1)].tolist()
+            if len(names.get(side, ())) == len(tokens):
+                names[side] = [str(token) for token in tokens]
+        return names
+
+    def _tapes(self, sites: set[str] | None) -> list[tuple[dict[str, Any], Tape]]:
+        """A tape of each input of the batch, and the token IDs by sequence of the forward that it comes from."""
+        tapes: list[tuple[dict[str, Any], Tape]] = []
+        with warnings.catch_warnings(), torch.no_grad(), _evaluating(self.model) as device:
+            if sites is not None:
+                # What cannot be recorded was reported by the first forward.
+                warnings.simplefilter("ignore")
+            for arguments, keywords in self._calls(device):
+                with record(self.model, sites) as tape:
+                    self.model(*arguments, **keywords)
+                source = keywords.get("input_ids", arguments[0] if arguments else None)
+                target = keywords.get("decoder_input_ids") if tape.sites_of("cross") else source
+                sides = {"source": source, "target": target}
+                ids = {side: each for side, each in sides.items() if _are_ids(each)}
+                count = len(tape.recorded(tape.sites[0], 0).output)
+                tapes += [(ids, tape.row(number)) for number in range(count)]
+        return tapes
+
+    def _calls(self, device: torch.device) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Arguments of the forwards that compute the batch: one, or one for each input without its padding."""
+        if not isinstance(self.batch, Mapping):
+            arguments = self.batch if isinstance(self.batch, tuple | list) else (self.batch,)
+            return [(tuple(_on(each, device) for each in arguments), {})]
+        keywords = {name: _on(value, device) for name, value in self.batch.items()}
+        config: Any = getattr(self.model, "config", None)
+        if not getattr(config, "is_encoder_decoder", False):
+            keywords.pop("labels", None)
+        mask = keywords.get("attention_mask")
+        if not isinstance(mask, Tensor) or mask.dim() != 2 or bool(mask.bool().all()):
+            return [((), keywords)]
+        return [((), _without_padding(keywords, mask, row)) for row in range(len(mask))]
+
+    def _notice_once(self, text: str) -> None:
+        if text not in self._notices:
+            self._notices.add(text)
+            warnings.warn(f"jarilab.Watch: {text}", stacklevel=2)
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[torch.device]:
+    """Evaluation mode, on the device of the model; modes and the random state are afterwards as before."""
+    device = next((each.device for each in model.parameters()), CPU)
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            model.eval()
+            yield device
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 2 and not value.is_floating_point()
+
+
+def _without_padding(keywords: Mapping[str, Any], mask: Tensor, row: int) -> dict[str, Any]:
+    """The keywords for one input. Tensors of the mask's shape lose its padding, but for those of a decoder."""
+    cut = dict(keywords)
+    for name, value in keywords.items():
+        if isinstance(value, Tensor) and value.dim() and len(value) == len(mask):
+            cut[name] = value[row : row + 1]
+            is_decoded = name.startswith(("decoder", "labels"))
+            if value.shape[:2] == mask.shape and not is_decoded:
+                cut[name] = cut[name][:, mask[row].bool()]
+    return cut
