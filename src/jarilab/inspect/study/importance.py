@@ -1,0 +1,398 @@
+"""How much the answers of a model depend on each head: the change of its loss with the head ablated.
+
+    rows = importance_rows(model, batches, next_token_loss, kinds=("zero", "mean"))
+
+zero: z becomes 0. mean: its mean over the tokens of all examples. mean_by_position: over the examples at each position.
+resample: the z of another example of the same length. The kinds answer different questions: each has its own ranking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import nn
+
+from jarilab.core.errors import UserError, unknown
+from jarilab.core.shapes import Bool, Tensor
+from jarilab.inspect.intervene.interventions import check_evaluating
+from jarilab.inspect.record.capture import record
+from jarilab.inspect.study.example import Batch
+from jarilab.inspect.study.head import Head, heads_of
+from jarilab.inspect.study.head_ablation import (
+    SITE,
+    Ablated,
+    CleanRun,
+    HeadAblation,
+    Replacement,
+    repeat_rows,
+    tensors_of,
+)
+from jarilab.inspect.study.losses import Loss
+from jarilab.inspect.study.measure_table import bootstrap, plain
+from jarilab.inspect.study.permutation import adjusted_p
+
+Kind = Literal["zero", "mean", "mean_by_position", "resample"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+CONTROL = "random"
+"""The control: a random direction with the norm of z is added to z, as zero ablation adds -z."""
+
+DISTANCE = "squared distance"
+"""The unit of changes of an embedding."""
+RESAMPLES = 2
+"""Draws of other examples and of random directions, of which the mean is taken."""
+MAX_TOKENS = 2**11
+"""Tokens in one forward of copies."""
+MAX_OUTPUTS = 2**24
+"""Numbers in the outputs of one forward of copies."""
+
+Changes = np.ndarray
+"""`(N, G)`: the change of the loss of each example with each group of heads ablated."""
+
+
+def importance_rows(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    loss: Loss,
+    heads: Sequence[Head] | None = None,
+    *,
+    kinds: Sequence[Kind] = ("zero", "mean", "resample"),
+    seed: int = 0,
+    draws: int | None = None,
+    controls: int = 8,
+    report: Callable[[int, int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """A row for each kind and head; see `HeadImportance.rows`."""
+    study = HeadImportance(model, batches, loss, heads, seed=seed, draws=draws, report=report)
+    return study.rows(kinds, controls)
+
+
+class HeadImportance:
+    """The effect of ablating heads over a data set.
+
+    batches: read several times. loss: a row's loss in nats a token, or its embedding, see `losses.Loss`. heads: all
+    by default. draws: of the permutation test, enough by default. report: is called with the batches that are done and
+    with all of this pass.
+    Raises UserError for a model in training mode, no batch, and a head that the model does not have.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Sequence[Batch],
+        loss: Loss,
+        heads: Sequence[Head] | None = None,
+        *,
+        seed: int = 0,
+        draws: int | None = None,
+        report: Callable[[int, int], None] | None = None,
+    ):
+        check_evaluating(model)
+        if not batches:
+            raise UserError("expected a batch of examples or more, got none; pass examples")
+        self._batches, self._loss, self._seed, self._draws = batches, loss, seed, draws
+        self._report = report or (lambda done, total: None)
+        with torch.no_grad(), record(model) as tape:
+            batches[0].forward(model)
+        recorded = heads_of(tape)
+        self.heads = recorded if heads is None else list(heads)
+        for head in self.heads:
+            if head not in recorded:
+                raise unknown("head", head.short, [each.short for each in recorded])
+        self._queries = {name: tape.site(name).queries for name in tape.sites}
+        self._ablation = HeadAblation(model, tape)
+        clean = self._ablation.run_clean(batches[0])
+        base = self._values(clean.outputs, clean.batch)
+        self.unit = "nats a token" if base.ndim == 1 else DISTANCE
+        self._ablation.check(clean, self._values)
+        self._means: dict[str, dict[str, Tensor]] = {}
+
+    def _values(self, outputs: Any, batch: Batch) -> Tensor:
+        values = self._loss(outputs, batch)
+        if not isinstance(values, Tensor) or values.ndim not in (1, 2) or len(values) != len(batch):
+            got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise UserError(
+                f"expected a loss for each of {len(batch)} rows, got {got}; return a tensor (B,) from loss, or "
+                "embeddings (B, D)"
+            )
+        return values.detach().double()
+
+    # Tables ---------------------------------------------------------------------------------------------------------
+
+    def rows(self, kinds: Sequence[Kind] = KINDS, controls: int = 8) -> list[dict[str, Any]]:
+        """A row for each kind and head, with the largest total effect of each kind first.
+
+        total: mean change of the loss over examples, its 95 % interval, and the share of examples where it is positive.
+        direct: with later heads and MLPs at their clean outputs; None if they cannot be kept there. p_holm: of the
+        total, over the heads of the kind. control: the total with a random direction added, for the first `controls`
+        heads of each kind.
+        """
+        for kind in kinds:
+            if kind not in KINDS:
+                raise unknown("kind of ablation", kind, KINDS)
+        groups: list[Ablated] = [(head,) for head in self.heads]
+        rows: list[dict[str, Any]] = []
+        for kind in kinds:
+            total, direct = self.changes(kind, groups)
+            order = np.argsort(-np.abs(_means(total)), kind="stable")
+            control = np.full_like(total, np.nan)
+            first = order[:controls]
+            if len(first):
+                control[:, first], _ = self.changes(
+                    CONTROL, [groups[each] for each in first], direct=False
+                )
+            columns = self._columns(kind, total, total)
+            columns |= _interval("direct", direct, self._seed) | _interval(
+                "control", control, self._seed
+            )
+            table = _rows_of(columns)
+            for rank, each in enumerate(order):
+                rows.append(self.heads[each].columns | {"rank": rank + 1} | table[each])
+        return rows
+
+    def _columns(self, kind: str, total: Changes, tested: Changes) -> dict[str, list[Any]]:
+        """The first columns of a table. tested: the changes of which `p_holm` is."""
+        count = np.isfinite(total).sum(0)
+        columns: dict[str, list[Any]] = {
+            "kind": [kind] * len(count),
+            "unit": [self.unit] * len(count),
+            "examples": count.tolist(),
+        }
+        columns |= _interval("total", total, self._seed)
+        columns["positive_share"] = _plain((total > 0).sum(0) / np.maximum(count, 1))
+        columns["p_holm"] = adjusted_p(tested, self._draws, self._seed)
+        if self.unit == DISTANCE and tested is total:
+            columns["p_holm"] = ["not tested: a distance is never negative"] * len(count)
+        return columns
+
+    def pair_rows(
+        self, rows: Sequence[dict[str, Any]], kind: Kind = "zero", top: int = 6
+    ) -> list[dict[str, Any]]:
+        """A row for each pair of the `top` heads, whose larger effect of total and direct is largest.
+
+        rows: of `rows`. total: with both ablated. excess: the total less the two single effects; p_holm is that of the
+        excess, over all pairs. Backups, and heads that can replace each other, have a large one.
+        """
+        strength = {
+            row["head"]: max(abs(row["total"] or 0.0), abs(row["direct"] or 0.0))
+            for row in rows
+            if row["kind"] == kind
+        }
+        if not strength:
+            raise unknown("kind of ablation", kind, sorted({row["kind"] for row in rows}))
+        chosen = sorted(self.heads, key=lambda head: -strength.get(head.short, -1.0))[:top]
+        chosen.sort(key=self.heads.index)
+        pairs = list(combinations(range(len(chosen)), 2))
+        if not pairs:
+            return []
+        groups: list[Ablated] = [(head,) for head in chosen]
+        groups += [(chosen[one], chosen[other]) for one, other in pairs]
+        changes, _ = self.changes(kind, groups, direct=False)
+        single, total = changes[:, : len(chosen)], changes[:, len(chosen) :]
+        first, second = np.array(pairs).T
+        excess = total - single[:, first] - single[:, second]
+        columns = {
+            "head": [chosen[one].short for one in first],
+            "other": [chosen[other].short for other in second],
+        }
+        columns |= self._columns(kind, total, excess) | _interval("excess", excess, self._seed)
+        return sorted(_rows_of(columns), key=lambda row: -abs(row["excess"] or 0.0))
+
+    # Changes --------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def changes(
+        self, kind: str, groups: Sequence[Ablated], *, direct: bool = True
+    ) -> tuple[Changes, Changes]:
+        """Total and direct change of the loss of each example, with the heads of each group ablated together.
+
+        NaN where a row has no loss, or no other row of its length to resample from, and for direct effects that are
+        not asked for or cannot be computed.
+        """
+        if kind.startswith("mean") and not self._means:
+            self._means = self._mean_outputs()
+        effects = (False, True) if direct and self._ablation.can_freeze else (False,)
+        tables: dict[bool, list[Changes]] = {frozen: [] for frozen in effects}
+        for number, batch in enumerate(self._batches):
+            clean = self._ablation.run_clean(batch)
+            base = self._values(clean.outputs, batch)
+            replacements = self._replacements(kind, clean, number)
+            for frozen in effects:
+                draws = [
+                    self._changes_of_batch(clean, base, groups, replacement, frozen=frozen)
+                    for replacement in replacements
+                ]
+                tables[frozen].append(np.mean(draws, 0))
+            self._report(number + 1, len(self._batches))
+        total, *rest = [np.concatenate(tables[frozen]) for frozen in effects]
+        return total, rest[0] if rest else np.full_like(total, np.nan)
+
+    def _changes_of_batch(
+        self,
+        clean: CleanRun,
+        base: Tensor,
+        groups: Sequence[Ablated],
+        replacement: Replacement,
+        *,
+        frozen: bool,
+    ) -> Changes:
+        changes = np.full((len(clean.batch), len(groups)), np.nan)
+        for columns in self._forwards(clean, groups):
+            copies = [groups[column] for column in columns]
+            outputs = self._ablation.run(clean, copies, replacement, frozen=frozen)
+            values = self._values(outputs, repeat_rows(clean.batch, len(copies)))
+            change = values.unflatten(0, (len(copies), -1)) - base
+            change = change.square().sum(-1) if change.ndim > 2 else change
+            changes[:, columns] = change.T.cpu().numpy()
+        return changes
+
+    def _forwards(self, clean: CleanRun, groups: Sequence[Ablated]) -> Iterator[list[int]]:
+        """The groups of each forward: those with the same first site, as many as fit."""
+        size = max((each.numel() for each in tensors_of(clean.outputs)), default=1)
+        at_once = max(1, min(MAX_TOKENS // clean.tokens, MAX_OUTPUTS // size))
+        by_site: dict[str, list[int]] = {}
+        for column, heads in enumerate(groups):
+            site = min(heads, key=lambda head: clean.events.index(SITE + head.site)).site
+            by_site.setdefault(site, []).append(column)
+        for columns in by_site.values():
+            for first in range(0, len(columns), at_once):
+                yield columns[first : first + at_once]
+
+    # Replacements ---------------------------------------------------------------------------------------------------
+
+    def _valid(self, site: str, z_BHQW: Tensor, batch: Batch) -> Bool[Tensor, "B Q"]:
+        """The queries of a site that are no padding."""
+        rows, _, queries, _ = z_BHQW.shape
+        valid = batch.valid.get(self._queries[site])
+        if valid is None or valid.shape[1] != queries:
+            return z_BHQW.new_ones(rows, queries, dtype=torch.bool)
+        return valid.to(z_BHQW.device)
+
+    def _mean_outputs(self) -> dict[str, dict[str, Tensor]]:
+        """Means of z by site, over all valid tokens `(1, H, W)` and over the examples at each position `(L, H, W)`."""
+        sums: dict[str, Tensor] = {}
+        counts: dict[str, Tensor] = {}
+        for batch in self._batches:
+            clean = self._ablation.run_clean(batch)
+            for site, calls in clean.heads.items():
+                for z_BHQW in calls:
+                    valid_BQ = self._valid(site, z_BHQW, batch)
+                    places_N = _positions(valid_BQ)[valid_BQ]
+                    length = int(places_N.max()) + 1 if len(places_N) else 1
+                    z_NHW = z_BHQW.transpose(1, 2)[valid_BQ].double()
+                    sum_LHW = z_NHW.new_zeros(length, *z_NHW.shape[1:])
+                    sum_LHW.index_add_(0, places_N, z_NHW)
+                    count_L = torch.bincount(places_N, minlength=length).double()
+                    sums[site] = _add_padded(sums.get(site), sum_LHW)
+                    counts[site] = _add_padded(counts.get(site), count_L)
+        return {
+            site: {
+                "mean": (sum_LHW.sum(0) / counts[site].sum())[None],
+                "mean_by_position": sum_LHW / counts[site][:, None, None],
+            }
+            for site, sum_LHW in sums.items()
+        }
+
+    def _replacements(self, kind: str, clean: CleanRun, number: int) -> list[Replacement]:
+        """The replacement of z in one batch, for each draw. number: of the batch."""
+        if kind == "zero":
+            return [lambda head, call, z: torch.zeros_like(z)]
+        if kind.startswith("mean"):
+            return [self._mean_of(kind, clean)]
+        seeds = [[self._seed, number, draw] for draw in range(RESAMPLES)]
+        if kind == CONTROL:
+            return [_random_direction(seed) for seed in seeds]
+        return [self._of_other_row(clean, seed) for seed in seeds]
+
+    def _mean_of(self, kind: str, clean: CleanRun) -> Replacement:
+        def replacement(head: Head, call: int, z_BQW: Tensor) -> Tensor:
+            mean_LHW = self._means[head.site][kind]
+            valid_BQ = self._valid(head.site, clean.heads[head.site][call], clean.batch)
+            places_BQ = _positions(valid_BQ).clamp(0, len(mean_LHW) - 1)
+            return mean_LHW[places_BQ, head.index].to(z_BQW.dtype)
+
+        return replacement
+
+    def _of_other_row(self, clean: CleanRun, seed: list[int]) -> Replacement:
+        """The z of another row of the batch with the same places of tokens; NaN where there is none."""
+        donors: dict[str, Tensor] = {}
+
+        def replacement(head: Head, call: int, z_BQW: Tensor) -> Tensor:
+            z_BHQW = clean.heads[head.site][call]
+            side = self._queries[head.site]
+            if side not in donors:
+                donors[side] = _other_rows(self._valid(head.site, z_BHQW, clean.batch), seed)
+            donors_B = donors[side]
+            other = z_BHQW[donors_B.clamp_min(0), head.index]
+            return other.masked_fill((donors_B < 0)[:, None, None], torch.nan)
+
+        return replacement
+
+
+def _random_direction(seed: list[int]) -> Replacement:
+    generator = np.random.default_rng(seed)
+
+    def replacement(head: Head, call: int, z_BQW: Tensor) -> Tensor:
+        noise = torch.from_numpy(generator.standard_normal(tuple(z_BQW.shape))).to(z_BQW)
+        norm = z_BQW.norm(dim=-1, keepdim=True)
+        return z_BQW + nn.functional.normalize(noise, dim=-1) * norm
+
+    return replacement
+
+
+def _other_rows(valid_BQ: Tensor, seed: list[int]) -> Tensor:
+    """For each row, a random other one with tokens at the same places; -1 if there is none."""
+    generator = np.random.default_rng(seed)
+    alike: dict[bytes, list[int]] = {}
+    for row, valid_Q in enumerate(valid_BQ.cpu().numpy()):
+        alike.setdefault(valid_Q.tobytes(), []).append(row)
+    others = np.full(len(valid_BQ), -1)
+    for rows in alike.values():
+        if len(rows) > 1:
+            cycle = generator.permutation(rows)
+            others[cycle] = np.roll(cycle, 1)
+    return torch.from_numpy(others).to(valid_BQ.device)
+
+
+def _positions(valid_BQ: Tensor) -> Tensor:
+    """The place of each token among those of its row; -1 for padding before the first."""
+    return valid_BQ.cumsum(1) - 1
+
+
+def _add_padded(total: Tensor | None, new: Tensor) -> Tensor:
+    """The sum of two tensors of different lengths."""
+    if total is None:
+        return new
+    length = max(len(total), len(new))
+    padded = new.new_zeros(length, *new.shape[1:])
+    padded[: len(total)] += total
+    padded[: len(new)] += new
+    return padded
+
+
+def _means(changes: Changes) -> np.ndarray:
+    """The mean of each column without NaN; 0 if there is none."""
+    return np.nan_to_num(changes).sum(0) / np.maximum(np.isfinite(changes).sum(0), 1)
+
+
+def _interval(name: str, changes: Changes, seed: int) -> dict[str, list[Any]]:
+    """Columns of a table: mean and interval of each column of `changes`; None where all is NaN."""
+    table = np.full((3, changes.shape[1]), np.nan)
+    measured = np.isfinite(changes).any(0)
+    if measured.any():
+        table[:, measured] = bootstrap(changes[:, measured], seed)[:3]
+    names = (name, f"{name}_low", f"{name}_high")
+    return {each: _plain(values) for each, values in zip(names, table, strict=True)}
+
+
+def _plain(values: np.ndarray) -> list[float | None]:
+    return [plain(each) for each in values]
+
+
+def _rows_of(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """The rows of a table, each with the names of the columns."""
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
