@@ -37,7 +37,7 @@ from jarilab.tasks.policies.base import Numbers
 from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary
 
 VOCABULARY = CharacterVocabulary("0123456789+")
-DIGITS = tuple(VOCABULARY.number(digit) for digit in "0123456789")
+DIGITS = tuple(VOCABULARY.number[digit] for digit in "0123456789")
 GROUPS = ("all", "seen_lengths", "longer")
 MODEL = {"model.d_model": 64, "model.n_heads": 4, "model.encoding": "rotary", "model.cross_encoding": "rotary"}
 

@@ -30,8 +30,7 @@ from jarilab.data.text import FIRST
 from jarilab.inspect.intervene.interventions import Edit, HeadOff, Link, operate
 from jarilab.positions.coordinates import Tokens
 from jarilab.runs.loaded import OpenRun
-from jarilab.tasks.pronoun_sentences import is_of_animal
-from jarilab.tasks.pronoun_words import ANIMALS, THINGS
+from jarilab.tasks.pronoun_sentences import ANIMALS, THINGS, is_of_animal
 from jarilab.tasks.pronouns import genders_differ, pronoun_of
 
 FORM = ["the", "A", "did", "not", "V", "the", "T", "because", "it", "was", "too", "R"]

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jarilab.comparison import social_card
 from jarilab.comparison.examples import Trials, example_of
 from jarilab.comparison.lead_example import blind_of, lead_example
 from jarilab.pages.kit.page import assemble
@@ -17,6 +16,7 @@ from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics, read_run
 from jarilab.runs.training_options import deciding
 from jarilab.tasks.base import Task
+from jarilab.tasks.metrics import Metric
 from jarilab.tasks.predictors.base import predictor_class
 
 STYLES = ("kit/theme.css", "kit/base.css", "kit/maps.css", "report.css")
@@ -32,9 +32,21 @@ def render(payload: dict[str, Any]) -> str:
         payload,
         str(payload["title"]),
         live=False,
-        description=social_card.description(payload),
-        image=social_card.image(payload),
+        description=description(payload),
     )
+
+
+def description(payload: dict[str, Any]) -> str:
+    """The measured values in one sentence, for the preview of a link to the report."""
+    task = payload["task"]
+    metric = Metric(**task["metric"])
+    means = [f"{row['encoding']} {metric.text(row['mean'])}" for row in payload["summary"]]
+    sentence = f"{task['name']}, {metric.title} on held-out data: {', '.join(means)}."
+    ceiling = task["ceiling"] or {}
+    if ceiling.get("all") is None:
+        return sentence
+    limit = metric.text(ceiling["all"])
+    return f"{sentence} Without positions at most {limit} on average."
 
 
 def payload(table: dict[str, Any], trials: Trials, task: Task) -> dict[str, Any]:

@@ -10,7 +10,7 @@ Words have a position in the text, codes one in the image. The mark between them
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack, final
 
@@ -23,8 +23,8 @@ from jarilab.core.errors import UserError
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import registry
-from jarilab.models.code_choice import CodeChoice
 from jarilab.models.decoder import CausalStack
+from jarilab.models.decoding.sample import Filters
 from jarilab.models.layers import LayerKeywords, LayerOptions, Layers
 from jarilab.nn.sublayers import TokenEmbedding
 from jarilab.positions.coordinates import Positions, Tokens
@@ -32,6 +32,7 @@ from jarilab.positions.coordinates import Positions, Tokens
 AXES = ("text", "image.row", "image.column")
 PADDING, FIRST = 0, 1
 """Word ids of padding and of the first token, as in `jarilab.data.text`."""
+MOST_GUIDANCE = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,36 @@ class NextScores:
 
     text: Float[Tensor, "B T V"]
     image: Float[Tensor, "B N C"]
+
+
+@dataclass(frozen=True)
+class CodeChoice(Filters):
+    """The rule that takes the next image code from its scores."""
+
+    guidance: float
+
+    def __post_init__(self) -> None:
+        guided = 0 <= self.guidance <= MOST_GUIDANCE
+        self.check("guidance", guided, f"0 (no caption) to {MOST_GUIDANCE}; 1 is none, 2 is usual")
+        super().__post_init__()
+
+    def guided(self, each: Sequence[Float[Tensor, "B C"]]) -> Float[Tensor, "B C"]:
+        """Return the scores with the caption, moved away from those without it, if there are any."""
+        if len(each) == 1:
+            return each[0]
+        with_caption_BC, without_BC = each
+        return torch.lerp(without_BC, with_caption_BC, self.guidance)
+
+    def take(self, scores: Float[Tensor, "B C"], chance: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """Return one code for each row, by inverting the cumulative distribution at a number from 0 to 1."""
+        if self.temperature == 0:
+            return scores.argmax(-1)
+        # In float64, since the sum of many small probabilities loses digits.
+        below_BC = self.kept(scores).double().softmax(-1).cumsum(-1)
+        # The total may be rounded below 1, and no chance may lie above it.
+        chance_B1 = chance.unsqueeze(1) * below_BC[:, -1:]
+        # `right` skips codes without probability, also for a chance of 0.
+        return torch.searchsorted(below_BC, chance_B1, right=True).squeeze(1)
 
 
 @registry.register("text_to_image")
@@ -155,7 +186,7 @@ class TextToImage(nn.Module):
                 f"expected captions of one length, 1 to {self.caption} tokens and no padding, got "
                 f"{tuple(captions.shape)}; draw captions of like length together"
             )
-        choice = CodeChoice(guidance, temperature, top_k, top_p)
+        choice = CodeChoice(temperature, top_k, top_p, guidance)
         return self._steps(captions.to(self.embedding.weight.device), choice, seed)
 
     @torch.no_grad()

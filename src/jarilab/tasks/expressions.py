@@ -13,7 +13,7 @@ Answers = Literal["plain", "reversed", "padded"]
 Array: TypeAlias = np.ndarray
 
 VOCABULARY = CharacterVocabulary("0123456789+-")
-ZERO, PLUS, MINUS = (VOCABULARY.number(character) for character in "0+-")
+ZERO, PLUS, MINUS = (VOCABULARY.number[character] for character in "0+-")
 DIGITS = tuple(range(ZERO, PLUS))
 
 

@@ -16,11 +16,11 @@ import torch
 from annotated_types import Ge, Le
 
 from jarilab.core.errors import UserError
-from jarilab.data.text import END, PADDING, SPECIAL
+from jarilab.data.text import END, PADDING, SPECIAL, ListedVocabulary
 from jarilab.data.text.spelling import SPACE, STRIPPED, Reading, Spelling, Writing
 from jarilab.tasks.base import registry
 from jarilab.tasks.ceiling import bag_ceiling
-from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary
+from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary, padding_last, scattered
 
 HELD_OUT = 100  # one number in a hundred
 LARGEST = 999_999
@@ -75,9 +75,8 @@ class NumberWords(PairsTask):
         """Return source and target of these numbers, direction after direction."""
         names = _names_of(numbers)
         ways = [direction.split("-") for direction in self.directions]
-        sources = [names[source] for source, _ in ways]
-        targets = [names[target] for _, target in ways]
-        return _matrix(sources), _matrix(targets)
+        sources = np.concatenate([names[source] for source, _ in ways])
+        return Matrix.of(sources), Matrix.of(np.concatenate([names[target] for _, target in ways]))
 
     def _read_held_out(self) -> list[tuple[str, str]]:
         numbers = np.arange(self.maximum + 1)
@@ -140,23 +139,12 @@ class NumberWords(PairsTask):
 
 
 @final
-class _Names:
+class _Names(ListedVocabulary):
     """A vocabulary with a token for each Korean syllable and each English word. A space stands only after 만."""
 
     def __init__(self) -> None:
-        named = [*range(20), *range(20, 100, 10)]
-        words = [
-            *"영일이삼사오육칠팔구십백천만 ",
-            *(english(n) for n in named),
-            "hundred",
-            "thousand",
-        ]
-        self.tokens = (*SPECIAL, *words)
-        self._ones = {english(n) for n in range(1, 10)}
-        self.number = {token: number for number, token in enumerate(self.tokens)}
-
-    def __len__(self) -> int:
-        return len(self.tokens)
+        super().__init__([*"영일이삼사오육칠팔구십백천만 ", *SMALL, *TENS, "hundred", "thousand"])
+        self._ones = set(ONES[1:])
 
     def encode(self, text: str) -> list[int]:
         words, before = [], ""
@@ -174,17 +162,11 @@ class _Names:
 
     def decode(self, ids: Sequence[int]) -> str:
         text = before = ""
-        for token in ids:
-            if token in (END, PADDING):
-                break
-            word = self.tokens[token]
+        for word in self.written(ids):
             if _is_english(before) and _is_english(word):
                 text += "-" if before.endswith("ty") and word in self._ones else " "
             text, before = text + word, word
         return text
-
-    def names(self, ids: Sequence[int]) -> list[str]:
-        return [self.tokens[token] for token in ids]
 
     def reading(self) -> Reading:
         """Return the rules of `NumberWords.read` and `encode` as data."""
@@ -211,13 +193,15 @@ def _vocabulary() -> _Names:
 
 
 def _names_of(numbers: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the tokens of each language, `(N, L)`."""
-    return {"ko": _korean(numbers), "en": _english(numbers)}
-
-
-def _matrix(parts: Sequence[np.ndarray]) -> Matrix:
-    ids = np.concatenate(parts)
-    return Matrix(ids, (ids != PADDING).sum(1))
+    """Return the tokens of each language, `(N, L)`, in English without `and`."""
+    hundreds = ["", *(f"{english(n)} hundred " for n in range(1, 10))]
+    ones = ["", *(english(n) for n in range(1, 100))]
+    below_1000 = ["zero", *(hundreds[n // 100] + ones[n % 100] for n in range(1, 1000))]
+    below_10000 = [korean(n) for n in range(10_000)]
+    return {
+        "ko": _joined(numbers, below_10000, "만", blank=True),
+        "en": _joined(numbers, below_1000, "thousand"),
+    }
 
 
 def _decoded(rows: Matrix) -> list[str]:
@@ -225,81 +209,38 @@ def _decoded(rows: Matrix) -> list[str]:
     return [_vocabulary().decode(ids) for ids in rows.padded(every).tolist()]
 
 
-def _korean(numbers: np.ndarray) -> np.ndarray:
-    """Return tokens `(N, L)`: the names up to 만, then 만, then the rest."""
-    names = _vocabulary()
-    high, low = numbers // 10_000, numbers % 10_000
-    rows = _padded_rows([names.encode(korean(n)) for n in range(10_000)])
-    return _packed(
-        np.where((high > 1)[:, None], rows[high], PADDING),
-        np.where(high > 0, names.number["만"], PADDING)[:, None],
-        np.where((high > 0) & (low > 0), names.number[" "], PADDING)[:, None],
-        np.where(((low > 0) | (high == 0))[:, None], rows[low], PADDING),
-    )
+def _joined(
+    numbers: np.ndarray, names: Sequence[str], unit: str, *, blank: bool = False
+) -> np.ndarray:
+    """Return tokens `(N, NAME)`: how many units there are, the unit's name, then the rest.
 
-
-def _english(numbers: np.ndarray) -> np.ndarray:
-    """Return tokens `(N, L)`: the names up to thousand, then thousand, then the rest, without `and`."""
-    names = _vocabulary()
-    table = ["", *(f"{english(n)} hundred" for n in range(1, 10))]
-    below_hundred = [english(n) for n in range(100)]
-    texts = [below_hundred[0]]
-    for n in range(1, 1000):
-        parts = (table[n // 100], below_hundred[n % 100] if n % 100 else "")
-        texts.append(" ".join(filter(None, parts)))
-    rows = _padded_rows([names.encode(text) for text in texts])
-    high, low = numbers // 1000, numbers % 1000
-    return _packed(
-        np.where((high > 0)[:, None], rows[high], PADDING),
-        np.where(high > 0, names.number["thousand"], PADDING)[:, None],
-        np.where(((low > 0) | (high == 0))[:, None], rows[low], PADDING),
-    )
-
-
-def _padded_rows(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    names: of the numbers below the unit. blank: as in Korean, where one unit is not counted, and a blank follows it.
+    """
+    vocabulary = _vocabulary()
+    rows = [vocabulary.encode(name) for name in names]
     table = np.full((len(rows), max(map(len, rows))), PADDING, dtype=np.uint8)
     for number, row in enumerate(rows):
         table[number, : len(row)] = row
-    return table
-
-
-def _packed(*parts: np.ndarray) -> np.ndarray:
-    """Concatenate the parts and move blanks to the end: `(N, NAME)`."""
-    padding = np.full((len(parts[0]), NAME), PADDING)
-    joined = np.concatenate((*parts, padding), axis=1).astype(np.uint8)
-    real_first = np.argsort(joined == PADDING, axis=1, kind="stable")
-    return np.take_along_axis(joined, real_first, 1)[:, :NAME]
+    high, low = numbers // len(names), numbers % len(names)
+    blank_id = vocabulary.number[" "] if blank else PADDING
+    parts = [
+        np.where((high > int(blank))[:, None], table[high], PADDING),
+        np.where(high > 0, vocabulary.number[unit], PADDING)[:, None],
+        np.where((high > 0) & (low > 0), blank_id, PADDING)[:, None],
+        np.where(((low > 0) | (high == 0))[:, None], table[low], PADDING),
+        np.full((len(numbers), NAME), PADDING),
+    ]
+    return padding_last(np.concatenate(parts, axis=1).astype(np.uint8))[:, :NAME]
 
 
 def _held_out(numbers: np.ndarray) -> np.ndarray:
-    """Return which numbers are held out, by Knuth's multiplicative hash."""
-    product = numbers.astype(np.uint64) * np.uint64(2654435761)
-    hashed = product % np.uint64(2**32)
-    return hashed % np.uint64(HELD_OUT) == 0
+    """Return which numbers are held out."""
+    return scattered(numbers) % np.uint64(HELD_OUT) == 0
 
 
-SMALL = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
+ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+TEENS = ["thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
+SMALL = [*ONES, "ten", "eleven", "twelve", *TEENS]
 TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 DIGITS = "영일이삼사오육칠팔구"
 PLACES = {1000: "천", 100: "백", 10: "십"}

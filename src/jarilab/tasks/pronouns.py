@@ -12,12 +12,15 @@ from typing import Any, final
 
 import numpy as np
 
-from jarilab.data.text import PADDING
 from jarilab.data.text.spelling import Spelling
 from jarilab.tasks.base import registry
 from jarilab.tasks.ceiling import bag_ceiling
 from jarilab.tasks.metrics import METRICS, Metric
 from jarilab.tasks.pronoun_sentences import (
+    ANIMALS,
+    LONGEST,
+    PRONOUNS,
+    THINGS,
     Sentences,
     articles,
     english,
@@ -27,8 +30,7 @@ from jarilab.tasks.pronoun_sentences import (
     parse_sentence,
     sentence_tokens,
 )
-from jarilab.tasks.pronoun_words import ANIMALS, LONGEST, PRONOUNS, THINGS
-from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary
+from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary, scattered
 
 HELD_OUT = 40  # one choice of animal, thing and reason in forty
 PICTURE = (
@@ -74,18 +76,13 @@ class Pronouns(PairsTask):
     def _read_data(self) -> tuple[Rows, Rows]:
         sentences = every_sentence()
         source, target = sentence_tokens(sentences[~_held_out(sentences)])
-        return _rows(source), _rows(target)
+        return Matrix.of(source), Matrix.of(target)
 
     def _read_held_out(self) -> list[tuple[str, str]]:
         sentences = every_sentence()
         source, target = sentence_tokens(sentences[_held_out(sentences)])
-        return list(
-            zip(
-                _texts(source, english().vocabulary),
-                _texts(target, german().vocabulary),
-                strict=True,
-            )
-        )
+        sources = _texts(source, english().vocabulary)
+        return list(zip(sources, _texts(target, german().vocabulary), strict=True))
 
     def own_metrics(
         self, pairs: Sequence[tuple[str, str]], written: Sequence[str]
@@ -181,10 +178,6 @@ def _plain(line: str) -> str:
     )
 
 
-def _rows(ids: np.ndarray) -> Matrix:
-    return Matrix(ids, (ids != PADDING).sum(1))
-
-
 def _texts(ids: np.ndarray, vocabulary: Vocabulary) -> list[str]:
     return [vocabulary.decode(row) for row in ids.tolist()]
 
@@ -192,8 +185,7 @@ def _texts(ids: np.ndarray, vocabulary: Vocabulary) -> list[str]:
 def _held_out(sentences: Sentences) -> np.ndarray:
     """Return which sentences are held out, by Knuth's hash of their meaning, and the example of the figure."""
     keys = sentences.key()
-    product = keys.astype(np.uint64) * np.uint64(2654435761)
-    hashed = (product % np.uint64(2**32)) >> np.uint64(8)
+    hashed = scattered(keys) >> np.uint64(8)
     pictured = [parse_sentence(line.split()) for line in PICTURE]
     of_picture = [sentence.key() for sentence in pictured if sentence is not None]
     return (hashed % np.uint64(HELD_OUT) == 0) | np.isin(keys, of_picture)

@@ -48,6 +48,11 @@ class Matrix:
         self._ids = torch.from_numpy(ids)
         self.lengths = torch.from_numpy(lengths.astype(np.int64))
 
+    @classmethod
+    def of(cls, ids: np.ndarray) -> Matrix:
+        """Return rows that are padded at the end."""
+        return cls(ids, (ids != PADDING).sum(1))
+
     def __len__(self) -> int:
         return len(self._ids)
 
@@ -282,6 +287,16 @@ class PairsTask(TokenTask):
 
     def show_target(self, numbers: Sequence[int]) -> list[str]:
         return self.tokenizers[1].names(list(numbers))
+
+
+def padding_last(ids: np.ndarray) -> np.ndarray:
+    """Move the padding of each row behind its tokens."""
+    return np.take_along_axis(ids, np.argsort(ids == PADDING, axis=1, kind="stable"), 1)
+
+
+def scattered(numbers: np.ndarray) -> np.ndarray:
+    """Return Knuth's multiplicative hash of each number, in 32 bits."""
+    return numbers.astype(np.uint64) * np.uint64(2654435761) % np.uint64(2**32)
 
 
 def _chosen(texts: Sequence[list[int]], rows: Sequence[int]) -> Int[Tensor, "B L"]:

@@ -12,7 +12,7 @@ import numpy as np
 from annotated_types import Ge, Le, Lt
 
 from jarilab.core.errors import UserError
-from jarilab.data.text import END, PADDING, SPECIAL
+from jarilab.data.text import END, PADDING, SPECIAL, ListedVocabulary
 from jarilab.data.text.spelling import PARTED, SPACE, Reading, Rule, Spelling, Writing
 from jarilab.tasks.base import registry
 from jarilab.tasks.metrics import METRICS
@@ -199,14 +199,12 @@ class Sort(NumberSequences):
 
 
 @final
-class _Numbers:
+class _Numbers(ListedVocabulary):
     """A vocabulary with a token for each number, separated by spaces."""
 
     def __init__(self, symbols: int):
+        super().__init__(map(str, range(symbols)))
         self.symbols = symbols
-
-    def __len__(self) -> int:
-        return len(SPECIAL) + self.symbols
 
     def encode(self, text: str) -> list[int]:
         words = text.split()
@@ -222,18 +220,7 @@ class _Numbers:
         return is_short_number and int(word) < self.symbols
 
     def decode(self, ids: Sequence[int]) -> str:
-        numbers: list[str] = []
-        for token in ids:
-            if token in (END, PADDING):
-                break
-            numbers.append(self._name(token))
-        return " ".join(numbers)
-
-    def names(self, ids: Sequence[int]) -> list[str]:
-        return [self._name(token) for token in ids]
-
-    def _name(self, token: int) -> str:
-        return SPECIAL[token] if token < len(SPECIAL) else str(token - len(SPECIAL))
+        return " ".join(self.written(ids))
 
 
 def _range(option: str, text: str) -> range:

@@ -7,8 +7,7 @@ import jarilab
 from jarilab.core.errors import UserError
 from jarilab.inspect.intervene.effects import effect
 from jarilab.inspect.intervene.interventions import HeadOff
-from jarilab.models.code_choice import CodeChoice
-from jarilab.models.text_to_image import TextToImage
+from jarilab.models.text_to_image import CodeChoice, TextToImage
 from jarilab.nn.init import initialise
 from jarilab.runs.experiment import Experiment
 
@@ -160,7 +159,7 @@ def test_top_k_is_a_count_and_top_p_a_probability() -> None:
         full = {"guidance": 1.0, "temperature": 1.0, "top_k": None, "top_p": None} | options
         return set(CodeChoice(**full).take(scores, chance).tolist())  # type: ignore[arg-type]
 
-    full = CodeChoice(1.0, 1.0, None, None)
+    full = CodeChoice(1.0, None, None, 1.0)
     assert torch.bincount(full.take(scores, chance)).tolist() == [250, 150, 75, 25]
     assert full.take(scores[:2], torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)).tolist() == [0, 3]
     assert drawn(top_k=2) == {0, 1}
@@ -174,8 +173,8 @@ def test_top_k_is_a_count_and_top_p_a_probability() -> None:
     [
         ({"guidance": -1.0}, "guidance: expected 0 .* got -1"),
         ({"temperature": float("inf")}, "temperature: expected 0 .* got inf"),
-        ({"top_k": 0}, "top_k: expected a count, 1 code or more; got 0"),
-        ({"top_p": 1.5}, "top_p: expected a probability above 0, 1 at most; got 1.5"),
+        ({"top_k": 0}, "top_k: expected 1 token or more, got 0"),
+        ({"top_p": 1.5}, "top_p: expected a probability above 0, 1 at most, got 1.5"),
     ],
 )
 def test_drawing_that_cannot_be_is_refused_before_it_begins(options: dict, message: str) -> None:

@@ -365,7 +365,7 @@ def test_only_the_whole_answer_counts():
 
 def test_operators_are_measured_apart():
     task = Arithmetic(maximum=30)
-    plus, perfect = task.vocabulary.number("+"), generator(task)
+    plus, perfect = task.vocabulary.number["+"], generator(task)
 
     def adds_only(source):
         return perfect(source) * (source.ids == plus).any(1, keepdim=True)

@@ -11,8 +11,7 @@ from helpers.tasks import training_pairs
 from jarilab.core.errors import UserError
 from jarilab.data.text import END, PADDING
 from jarilab.tasks.base import registry
-from jarilab.tasks.pronoun_sentences import every_sentence, parse_sentence, sentence_tokens
-from jarilab.tasks.pronoun_words import ANIMALS, THINGS
+from jarilab.tasks.pronoun_sentences import ANIMALS, THINGS, every_sentence, parse_sentence, sentence_tokens
 from jarilab.tasks.pronouns import PICTURE, Pronouns, genders_differ, pronoun_of
 
 # Written out by hand, apart from the tables of the task: noun, article, accusative, pronoun.

@@ -1,8 +1,9 @@
-"""Special tokens, and a vocabulary of characters."""
+"""Special tokens, and vocabularies that list their tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from jarilab.core.errors import UserError
 
@@ -12,33 +13,36 @@ PADDING, FIRST, END = 0, 1, 2
 SPECIAL = ("<pad>", "<bos>", "<eos>")
 
 
-class CharacterVocabulary:
-    """One token for each character of a fixed alphabet."""
+class ListedVocabulary:
+    """One token for each entry of a list, after the special ones. A subclass says which entries a text has."""
 
-    def __init__(self, alphabet: Iterable[str]):
-        self.tokens = (*SPECIAL, *alphabet)
-        self._number = {token: number for number, token in enumerate(self.tokens)}
+    def __init__(self, entries: Iterable[str]):
+        self.tokens = (*SPECIAL, *entries)
+        self.number = {token: number for number, token in enumerate(self.tokens)}
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def number(self, character: str) -> int:
-        return self._number[character]
+    def names(self, ids: Iterable[int]) -> list[str]:
+        return [self.tokens[token] for token in ids]
+
+    def written(self, ids: Iterable[int]) -> list[str]:
+        """Return the tokens up to the first END or PADDING."""
+        return self.names(takewhile(lambda token: token not in (PADDING, END), ids))
+
+
+class CharacterVocabulary(ListedVocabulary):
+    """One token for each character of a fixed alphabet."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of the characters. Raises UserError naming characters outside the alphabet."""
-        unknown = sorted({c for c in text if c not in self._number})
+        unknown = sorted({c for c in text if c not in self.number})
         if unknown:
             shown = ", ".join(repr(c) for c in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
             alphabet = "".join(self.tokens[len(SPECIAL) :])
             raise UserError(f"no token for {shown}; the model knows the characters {alphabet}")
-        return [self._number[c] for c in text]
+        return [self.number[c] for c in text]
 
-    def decode(self, numbers: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         """Return the text up to the first END or PADDING."""
-        characters = []
-        for number in numbers:
-            if number in (PADDING, END):
-                break
-            characters.append(self.tokens[number])
-        return "".join(characters)
+        return "".join(self.written(ids))

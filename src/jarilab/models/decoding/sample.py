@@ -74,41 +74,56 @@ def keep_min_p(scores: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """The rule that takes the next token from its scores."""
+class Filters:
+    """Temperature, top-k and top-p, in the order in which they apply. None turns a filter off.
+
+    Raises UserError for values out of range.
+    """
 
     temperature: float
     top_k: int | None
     top_p: float | None
+
+    def __post_init__(self) -> None:
+        warm = self.temperature == 0 or COLDEST <= self.temperature <= HOTTEST
+        self.check("temperature", warm, f"0 (the likeliest always), or {COLDEST} to {HOTTEST}")
+        self.check("top_k", self.top_k is None or self.top_k >= 1, "1 token or more")
+        share = self.top_p is None or 0 < self.top_p <= 1
+        self.check("top_p", share, "a probability above 0, 1 at most")
+
+    def check(self, name: str, holds: bool, expected: str) -> None:
+        """Raises UserError unless the option holds."""
+        if not holds:
+            optional = (
+                "; omit it to keep every token" if name in ("top_k", "top_p", "min_p") else ""
+            )
+            raise UserError(f"{name}: expected {expected}, got {getattr(self, name)}{optional}")
+
+    def kept(self, scores_BV: Tensor) -> Tensor:
+        """Return the scores divided by the temperature, without the tokens that the filters exclude."""
+        scores_BV = scores_BV / self.temperature
+        if self.top_k is not None:
+            scores_BV = keep_top_k(scores_BV, self.top_k)
+        if self.top_p is not None:
+            scores_BV = keep_top_p(scores_BV, self.top_p)
+        return scores_BV
+
+
+@dataclass(frozen=True)
+class _Choice(Filters):
+    """The rule that takes the next token from its scores."""
+
     min_p: float | None
     repetition_penalty: float
 
     def __post_init__(self) -> None:
-        rules = [
-            (
-                self.temperature == 0 or COLDEST <= self.temperature <= HOTTEST,
-                "temperature",
-                f"0 (the likeliest always), or {COLDEST} to {HOTTEST}",
-            ),
-            (self.top_k is None or self.top_k >= 1, "top_k", "1 token or more"),
-            (
-                self.top_p is None or 0 < self.top_p <= 1,
-                "top_p",
-                "a probability above 0, 1 at most",
-            ),
-            (self.min_p is None or 0 < self.min_p <= 1, "min_p", "a share above 0, 1 at most"),
-            (
-                LEAST_PENALTY <= self.repetition_penalty <= MOST_PENALTY,
-                "repetition_penalty",
-                f"{LEAST_PENALTY} to {MOST_PENALTY}; 1 is none, 1.2 is usual",
-            ),
-        ]
-        for holds, name, expected in rules:
-            if not holds:
-                optional = (
-                    "; omit it to keep every token" if name in ("top_k", "top_p", "min_p") else ""
-                )
-                raise UserError(f"{name}: expected {expected}, got {getattr(self, name)}{optional}")
+        super().__post_init__()
+        self.check("min_p", self.min_p is None or 0 < self.min_p <= 1, "a share above 0, 1 at most")
+        self.check(
+            "repetition_penalty",
+            LEAST_PENALTY <= self.repetition_penalty <= MOST_PENALTY,
+            f"{LEAST_PENALTY} to {MOST_PENALTY}; 1 is none, 1.2 is usual",
+        )
 
     def take(self, scores_BV: Tensor, ids_BL: Tensor, generator: torch.Generator) -> Tensor:
         """Return a token for each row, `(B,)`."""
@@ -116,12 +131,7 @@ class _Choice:
             scores_BV = penalise_repetition(scores_BV, ids_BL, self.repetition_penalty)
         if self.temperature == 0:
             return scores_BV.argmax(-1)
-        if self.temperature != 1:
-            scores_BV = scores_BV / self.temperature
-        if self.top_k is not None:
-            scores_BV = keep_top_k(scores_BV, self.top_k)
-        if self.top_p is not None:
-            scores_BV = keep_top_p(scores_BV, self.top_p)
+        scores_BV = self.kept(scores_BV)
         if self.min_p is not None:
             scores_BV = keep_min_p(scores_BV, self.min_p)
         return torch.multinomial(scores_BV.softmax(-1), 1, generator=generator).squeeze(1)

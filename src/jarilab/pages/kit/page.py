@@ -48,13 +48,12 @@ def assemble(
     beside: bool = False,
     noscript: str = "",
     description: str = "",
-    image: str = "",
 ) -> str:
     """The HTML document of a page. body, styles, script: files of `package` or of the kit.
 
     script: the first module; the modules that it imports come before it. payload: data as JSON, NaN as null. live: the
     page may send requests to its server. beside: it may also run scripts of its server, see `policy`. noscript: markup
-    for browsers without scripts. description, image: the preview of a link to the page, see `document`.
+    for browsers without scripts. description: see `document`.
     """
     code = bundle(package, script)
     filled = Template(read(package, f"{KIT}page.html")).substitute(
@@ -69,7 +68,6 @@ def assemble(
         live=live,
         beside=beside,
         description=description,
-        image=image,
     )
 
 
@@ -83,37 +81,30 @@ def document(
     live: bool = False,
     beside: bool = False,
     description: str = "",
-    image: str = "",
 ) -> str:
     """Markup as an HTML document whose policy allows its styles and its script.
 
-    description: one sentence for the preview of a link to the page. image: a small image for it, as a data URL.
+    description: one sentence for the preview of a link to the page.
     """
     style = "\n".join(slim_style(read(package, name)) for name in styles)
     return Template(read(package, f"{KIT}document.html")).substitute(
         policy=policy(script, style, live=live, beside=beside),
         title=escape_text(title),
-        preview=_preview(title, description, image),
+        preview=_preview(title, description),
         style=style,
         body=body.removesuffix("\n"),
     )
 
 
-def _preview(title: str, description: str, image: str) -> str:
+def _preview(title: str, description: str) -> str:
     """The meta elements for the preview of a link to the page."""
     if not description:
         return ""
-    rows = [f'<meta name="description" content="{escape_text(description)}">']
-    properties = {
-        "og:type": "article",
-        "og:title": title,
-        "og:description": description,
-        "og:image": image,
-    }
-    for name, value in properties.items():
-        if value:
-            rows.append(f'<meta property="{name}" content="{escape_text(value)}">')
-    return "".join(f"{row}\n" for row in rows)
+    title, description = escape_text(title), escape_text(description)
+    return (
+        f'<meta name="description" content="{description}">\n<meta property="og:type" content="article">\n'
+        f'<meta property="og:title" content="{title}">\n<meta property="og:description" content="{description}">\n'
+    )
 
 
 def policy(script: str, style: str, *, live: bool, beside: bool = False) -> str:

@@ -6,10 +6,7 @@ encodings of one tone by dashes, marks and hollow bars.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-
-from jarilab.pages.kit.page import read
 
 TONES = 7
 """Tones of `theme.css`; the last one is grey."""
@@ -29,9 +26,3 @@ def tone_of(encoding: str) -> int:
 def tones_of(encodings: Iterable[str]) -> dict[str, int]:
     """The `tones` of a payload."""
     return {encoding: tone_of(encoding) for encoding in encodings}
-
-
-def colours(*, dark: bool = False) -> list[str]:
-    """The colour `#rrggbb` of each tone, in the light or the dark scheme."""
-    tones = re.findall(r"--tone-\d: (#[0-9a-f]{6});", read("jarilab.pages.kit", "kit/theme.css"))
-    return tones[TONES:] if dark else tones[:TONES]

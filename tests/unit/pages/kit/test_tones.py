@@ -1,9 +1,12 @@
 """Colours of encodings."""
 
+import re
+
 import numpy
 import pytest
 
-from jarilab.pages.kit.tones import TONES, colours, tone_of, tones_of
+from jarilab.pages.kit.page import read
+from jarilab.pages.kit.tones import TONES, tone_of, tones_of
 
 ENCODINGS = ["none", "sinusoidal", "rotary", "learned", "shaw", "t5", "alibi"]
 
@@ -36,7 +39,8 @@ def oklab(colour: str, sight: str) -> numpy.ndarray:
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_tones_differ_for_colour_blind_readers(sight: str, dark: bool) -> None:
-    seen = [oklab(colour, sight) for colour in colours(dark=dark)]
+    tones = re.findall(r"--tone-\d: (#[0-9a-f]{6});", read("jarilab.pages.kit", "kit/theme.css"))
+    seen = [oklab(colour, sight) for colour in (tones[TONES:] if dark else tones[:TONES])]
     assert len(seen) == TONES
     apart = [numpy.linalg.norm(a - b) for number, a in enumerate(seen) for b in seen[:number]]
     assert min(apart) > 0.1, "five times what is just noticeable"
