@@ -25,7 +25,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.options import options_of, read_options
 from jarilab.core.registry import split_specs
 from jarilab.core.storage.files import seal_record
-from jarilab.data.images import coco, idx, listing, voc
+from jarilab.data.images import annotations, coco, idx, listing
 from jarilab.data.images.image_files import read_image
 from jarilab.data.images.image_tokenizer import ImageTokenizer
 from jarilab.data.images.notices import Notices
@@ -163,7 +163,7 @@ def coco_json(data: bytes) -> object:
 def voc_xml(data: bytes) -> object:
     file(PNG, "voc/JPEGImages/p.png")
     path = file(data, "voc/Annotations/p.xml")
-    return voc.read_voc(path.parent.parent, None, Notices())
+    return annotations.read_voc(path.parent.parent, None, Notices())
 
 
 def image_list(data: bytes) -> object:

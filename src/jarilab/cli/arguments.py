@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jarilab._version import __version__
-from jarilab.cli import aliases, commands
+from jarilab.cli import commands
 from jarilab.core.errors import UserError, closest_match, unknown
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Parser(argparse.ArgumentParser):
 
     def _candidates(self, word: str) -> list[str]:
         """Flags that an unknown one may mean."""
-        candidates = aliases.suggestions(word, self.flags)
+        candidates = suggestions(word, self.flags)
         if candidates:
             return candidates
         flag_by_name = {flag.removeprefix("--"): flag for flag in self.flags}
@@ -268,3 +268,44 @@ def _default(option: Option) -> str:
     if isinstance(option.default, bool):
         return f" (default: {'yes' if option.default else 'no'})"
     return f" (default: {option.default})"
+
+
+LAYERS = ("depth", "layers", "n-layer", "n-layers", "num-layers")
+OTHER_NAMES = {
+    "--n-layers": LAYERS,
+    "--n-encoder-layers": (*LAYERS, "encoder-layers"),
+    "--n-decoder-layers": (*LAYERS, "decoder-layers"),
+    "--examples": ("max-steps", "steps"),
+    "--epochs": ("max-steps", "n-epochs", "num-epochs", "steps"),
+    "--batch-size": ("batch",),
+    "--beam-size": ("beam", "beams", "num-beams"),
+    "--context-length": ("block-size", "context"),
+    "--d-model": ("dim", "embed-dim", "hidden-size", "n-embd", "width"),
+    "--d-ff": ("dim-feedforward", "ffn-dim", "hidden", "intermediate-size"),
+    "--d-head": ("head-dim", "head-width"),
+    "--n-heads": ("heads", "n-head", "num-heads"),
+    "--n-kv-heads": ("key-value-heads", "num-kv-heads"),
+    "--lr": ("learning-rate",),
+    "--max-new-tokens": ("max-length", "tokens"),
+    "--optimizer": ("optim",),
+    "--out": ("output", "output-dir"),
+    "--patch-size": ("patch",),
+    "--encoding": ("pe", "position-encoding", "positional-encoding"),
+    "--count": ("samples",),
+    "--vocab-size": ("vocabulary",),
+    "--warmup": ("warm-up", "warmup-ratio"),
+    "--weight-decay": ("wd",),
+}
+"""The names of options in other programs."""
+DEVICES = dict.fromkeys(("gpu", "cuda"), "--device cuda")
+
+
+def suggestions(flag: str, flags: Collection[str]) -> list[str]:
+    """The flags among `flags` that may be meant by `flag`, which is none of them."""
+    name = flag.removeprefix("--").partition("=")[0].replace("_", "-")
+    if name in DEVICES and "--device" in flags:
+        return [DEVICES[name]]
+    # An option of both task and model has the section in its flag.
+    spellings = [f"--{name}", f"--task-{name}", f"--model-{name}"]
+    same = [spelling for spelling in spellings if spelling in flags]
+    return same or [flag for flag, names in OTHER_NAMES.items() if name in names and flag in flags]

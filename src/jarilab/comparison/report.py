@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jarilab.comparison.examples import Trials, example_of
-from jarilab.comparison.lead_example import blind_of, lead_example
+from jarilab.comparison.examples import Trials, blind_of, example_of, lead_example
 from jarilab.pages.kit.page import assemble
 from jarilab.pages.kit.tones import tones_of
 from jarilab.runs.experiment import Experiment

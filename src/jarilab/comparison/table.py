@@ -6,10 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jarilab.comparison.pairs import Pairs, compare_pairs
+from jarilab.comparison.pairs import Pairs, compare_pairs, describe_pairs, pair_row
 from jarilab.comparison.statistics import mean_interval
 from jarilab.comparison.trial import Trial
-from jarilab.comparison.verdicts import describe_pairs, pair_row
 from jarilab.core.errors import UserError
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_run

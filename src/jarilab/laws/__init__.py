@@ -22,7 +22,6 @@ from jarilab.encodings.compose import files_of
 from jarilab.encodings.formulas.oracle import Oracle
 from jarilab.laws import (
     computing_laws,
-    distance_laws,
     formula_laws,
     independence,
     instance_laws,
@@ -56,7 +55,7 @@ LAWS: dict[str, Law] = {
     "a position means the same among any others": independence.same_among_others,
     "every kernel equals the definition": computing_laws.kernels,
     "a query without a key gives zeros": computing_laws.rows_without_keys,
-    "hooks by distance are as claimed": distance_laws.distance_forms,
+    "hooks by distance are as claimed": position_laws.distance_forms,
     "results agree across precisions": precision_laws.precisions,
     "gradients match finite differences": precision_laws.slopes,
     "cached decoding equals the full forward": model_laws.steps,

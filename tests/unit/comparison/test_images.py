@@ -8,8 +8,7 @@ import pytest
 
 import jarilab
 from helpers.browser import READ_CANVAS, Pages, assert_cover, image_pixels
-from jarilab.comparison.examples import example_of
-from jarilab.comparison.lead_example import blind_of, lead_example, weights_of
+from jarilab.comparison.examples import blind_of, example_of, lead_example, weights_of
 from jarilab.comparison.report import render
 from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.runs.folder import read_experiment, read_run

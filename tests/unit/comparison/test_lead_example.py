@@ -6,7 +6,7 @@ from typing import Any
 import numpy
 import pytest
 
-from jarilab.comparison.lead_example import KINDS, blind_of, lead_example
+from jarilab.comparison.examples import KINDS, blind_of, lead_example
 
 
 def a_site(name: str, effects: list[float] | None, weights: Any = None, equal: float = 0.5) -> dict[str, Any]:

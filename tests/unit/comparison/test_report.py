@@ -21,12 +21,11 @@ import pytest
 import jarilab
 from helpers.browser import Pages, assert_colours, decode_png, read_cells, read_pixels, until
 from jarilab.comparison import report
-from jarilab.comparison.lead_example import blind_of, lead_example
-from jarilab.comparison.pairs import Difference, Pairs
+from jarilab.comparison.examples import blind_of, lead_example
+from jarilab.comparison.pairs import Difference, Pairs, describe_pairs, pair_row
 from jarilab.comparison.report import render
 from jarilab.comparison.table import tabulate
 from jarilab.comparison.trial import Trial
-from jarilab.comparison.verdicts import describe_pairs, pair_row
 from jarilab.pages.kit.tones import tones_of
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.metrics import METRICS

@@ -2,8 +2,7 @@
 
 import pytest
 
-from jarilab.comparison.pairs import Pairs, compare_pairs
-from jarilab.comparison.verdicts import describe_pairs, pair_row
+from jarilab.comparison.pairs import Pairs, compare_pairs, describe_pairs, pair_row
 from jarilab.tasks.metrics import METRICS
 
 
