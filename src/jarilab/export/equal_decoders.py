@@ -16,13 +16,14 @@ from jarilab.export.equals import (
     drawn_ids,
     joined_weights,
     map_weights,
-    norm_weights,
+    named_weights,
     refuse,
     scaled_rows,
     special_tokens,
     table_or_rotation,
 )
 from jarilab.export.positions import Places
+from jarilab.huggingface.families import GPT2, NEOX
 
 
 def of_language_model(model: Any) -> Equivalent:
@@ -45,23 +46,21 @@ def _gpt2(model: Any, layers: list[Any], places: Places) -> Equivalent:
     table = places.table
     assert table is not None
     weights = {
+        **named_weights(model, GPT2),
         "transformer.wte.weight": scaled_rows(model.embedding),
         "transformer.wpe.weight": table,
     }
     for number, layer in enumerate(layers):
-        at = f"transformer.h.{number}"
-        weights |= norm_weights(f"{at}.ln_1", layer.attention_residual.norm)
-        weights |= norm_weights(f"{at}.ln_2", layer.feed_forward_residual.norm)
-        joined = joined_weights(layer.attention)
-        maps = {"attn.c_attn": joined, "attn.c_proj": map_weights(layer.attention.out)}
-        maps |= {
+        maps = {
+            "attn.c_attn": joined_weights(layer.attention),
+            "attn.c_proj": map_weights(layer.attention.out),
             "mlp.c_fc": map_weights(layer.feed_forward.up),
             "mlp.c_proj": map_weights(layer.feed_forward.down),
         }
         for name, (weight, bias) in maps.items():
             # GPT-2's Conv1D stores the transpose of a linear map.
-            weights |= {f"{at}.{name}.weight": weight.t(), f"{at}.{name}.bias": bias}
-    weights |= norm_weights("transformer.ln_f", model.decoder.norm)
+            at = f"transformer.h.{number}.{name}"
+            weights |= {f"{at}.weight": weight.t(), f"{at}.bias": bias}
     settings = {
         "n_positions": len(table),
         "n_embd": table.shape[1],
@@ -77,25 +76,15 @@ def _gpt2(model: Any, layers: list[Any], places: Places) -> Equivalent:
 def _neox(model: Any, layers: list[Any], places: Places) -> Equivalent:
     rotary, site = places.rotary, layers[0].attention.site
     assert rotary is not None
-    weights = {"gpt_neox.embed_in.weight": scaled_rows(model.embedding)}
+    weights = named_weights(model, NEOX)
+    weights["gpt_neox.embed_in.weight"] = scaled_rows(model.embedding)
     for number, layer in enumerate(layers):
-        at = f"gpt_neox.layers.{number}"
-        weights |= norm_weights(f"{at}.input_layernorm", layer.attention_residual.norm)
-        weights |= norm_weights(f"{at}.post_attention_layernorm", layer.feed_forward_residual.norm)
+        at = f"gpt_neox.layers.{number}.attention.query_key_value"
         # GPT-NeoX stores query, key and value of the first head, then of the second, ...
-        joined = [
-            part.unflatten(0, (3, site.n_heads, -1)).transpose(0, 1)
+        weights[f"{at}.weight"], weights[f"{at}.bias"] = (
+            part.unflatten(0, (3, site.n_heads, -1)).transpose(0, 1).flatten(0, 2)
             for part in joined_weights(layer.attention)
-        ]
-        maps = {
-            "attention.query_key_value": [part.flatten(0, 2) for part in joined],
-            "attention.dense": map_weights(layer.attention.out),
-            "mlp.dense_h_to_4h": map_weights(layer.feed_forward.up),
-            "mlp.dense_4h_to_h": map_weights(layer.feed_forward.down),
-        }
-        for name, (weight, bias) in maps.items():
-            weights |= {f"{at}.{name}.weight": weight, f"{at}.{name}.bias": bias}
-    weights |= norm_weights("gpt_neox.final_layer_norm", model.decoder.norm)
+        )
     rope = {
         "rope_type": "default",
         "rope_theta": rotary.base,

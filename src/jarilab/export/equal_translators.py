@@ -17,15 +17,14 @@ from jarilab.export.equals import (
     check_options,
     check_stack,
     drawn_ids,
-    map_weights,
-    norm_weights,
-    query_weights,
+    named_weights,
     refuse,
     scaled_rows,
     special_tokens,
     table_or_rotation,
     with_rows,
 )
+from jarilab.huggingface.families import bart_side
 
 
 def of_encoder_decoder(model: Any) -> Equivalent:
@@ -45,35 +44,11 @@ def of_encoder_decoder(model: Any) -> Equivalent:
             refuse(
                 f"{stack.encoding.spec} acts inside attention", "--encoding sinusoidal or learned"
             )
-    weights: Weights = {"lm_head.weight": (model.generator or model.target_embedding).weight}
-    for side, stack in sides.items():
-        for number, layer in enumerate(stack.layers):
-            weights |= _bart_layer(f"model.{side}.layers.{number}", layer, side)
-        if norm == "pre":
-            weights |= norm_weights(f"model.{side}.layer_norm", stack.norm)
+    names = {**bart_side("encoder", 0), **bart_side("decoder", 0)}
+    weights = named_weights(model, names)
+    weights["lm_head.weight"] = (model.generator or model.target_embedding).weight
     make = _blenderbot if norm == "pre" else _marian
     return make(model, sides, tables, weights)
-
-
-def _bart_layer(at: str, layer: Any, side: str) -> Weights:
-    """The weights of a layer by the names of BART."""
-    if side == "encoder":
-        attentions = {"self_attn": (layer.attention, layer.attention_residual)}
-    else:
-        attentions = {
-            "self_attn": (layer.self_attention, layer.self_residual),
-            "encoder_attn": (layer.cross_attention, layer.cross_residual),
-        }
-    weights: Weights = {}
-    for name, (attention, residual) in attentions.items():
-        weights |= norm_weights(f"{at}.{name}_layer_norm", residual.norm)
-        maps = {"q_proj": query_weights(attention), "k_proj": map_weights(attention.key)}
-        maps |= {"v_proj": map_weights(attention.value), "out_proj": map_weights(attention.out)}
-        for part, (weight, bias) in maps.items():
-            weights |= {f"{at}.{name}.{part}.weight": weight, f"{at}.{name}.{part}.bias": bias}
-    for part, linear in (("fc1", layer.feed_forward.up), ("fc2", layer.feed_forward.down)):
-        weights |= {f"{at}.{part}.weight": linear.weight, f"{at}.{part}.bias": linear.bias}
-    return weights | norm_weights(f"{at}.final_layer_norm", layer.feed_forward_residual.norm)
 
 
 def _bart_settings(model: Any, sides: Mapping[str, Any], positions: int) -> dict[str, Any]:

@@ -14,11 +14,10 @@ from jarilab.export.equals import (
     activation_of,
     check_options,
     check_stack,
-    map_weights,
-    norm_weights,
-    query_weights,
+    named_weights,
     refuse,
 )
+from jarilab.huggingface.families import VIT
 from jarilab.positions.patches import Images
 
 
@@ -43,32 +42,11 @@ def of_vision(model: Any) -> Equivalent:
     zeros_1LD = torch.zeros(1, places.length, width)
     weight = model.embedding.weight.unflatten(1, (channels, model.patch_size, model.patch_size))
     weights = {
+        **named_weights(model, VIT),
         "vit.embeddings.cls_token": model.nowhere.weight.unsqueeze(0),
         "vit.embeddings.position_embeddings": encoding.embed(zeros_1LD, places),
         "vit.embeddings.patch_embeddings.projection.weight": weight,
-        "vit.embeddings.patch_embeddings.projection.bias": model.embedding.bias,
-        "classifier.weight": model.generator.weight,
-        "classifier.bias": model.generator.bias,
-        **norm_weights("vit.layernorm", stack.norm),
     }
-    for number, layer in enumerate(layers):
-        at, attention = f"vit.layers.{number}", layer.attention
-        weights |= norm_weights(f"{at}.layernorm_before", layer.attention_residual.norm)
-        weights |= norm_weights(f"{at}.layernorm_after", layer.feed_forward_residual.norm)
-        maps = {
-            "attention.q_proj": query_weights(attention),
-            "attention.k_proj": map_weights(attention.key),
-        }
-        maps |= {
-            "attention.v_proj": map_weights(attention.value),
-            "attention.o_proj": map_weights(attention.out),
-        }
-        maps |= {
-            "mlp.fc1": map_weights(layer.feed_forward.up),
-            "mlp.fc2": map_weights(layer.feed_forward.down),
-        }
-        for name, (of_map, bias) in maps.items():
-            weights |= {f"{at}.{name}.weight": of_map, f"{at}.{name}.bias": bias}
     settings = {
         "hidden_size": width,
         "num_hidden_layers": len(layers),

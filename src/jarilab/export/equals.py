@@ -6,6 +6,7 @@ computes the positions.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -13,11 +14,13 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from jarilab.attention.module import Attention
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.export.description import unsupported_options
 from jarilab.export.positions import Places, places_of
+from jarilab.huggingface.copying import Names, source_of
 from jarilab.nn.sublayers import ACTIVATIONS
 
 LEAST = 1024
@@ -103,9 +106,24 @@ def with_rows(rows: Tensor, count: int) -> Tensor:
     return nn.functional.pad(rows, (0, 0, 0, count - len(rows)))
 
 
-def norm_weights(at: str, norm: Any) -> Weights:
-    """The weights of a layer norm, by names that begin with `at`."""
-    return {f"{at}.weight": norm.weight, f"{at}.bias": norm.bias}
+def named_weights(model: nn.Module, names: Names) -> Weights:
+    """The weights that the other model has too, by the table that copies them from it.
+
+    Queries are for scores divided by the square root of d_head. What the other model stores in another shape is left
+    out.
+    """
+    factors = {
+        f"{at}.query": module.scale * module.site.d_head**0.5
+        for at, module in model.named_modules()
+        if isinstance(module, Attention)
+    }
+    weights: Weights = {}
+    for path, weight in model.state_dict().items():
+        with contextlib.suppress(KeyError):
+            name, change = source_of(path, names)
+            if change is None:
+                weights[str(name)] = weight * factors.get(path.rpartition(".")[0], 1.0)
+    return weights
 
 
 def map_weights(linear: nn.Linear) -> tuple[Tensor, Tensor]:
@@ -113,14 +131,10 @@ def map_weights(linear: nn.Linear) -> tuple[Tensor, Tensor]:
     return linear.weight, linear.bias
 
 
-def query_weights(attention: Any) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the queries for scores divided by the square root of d_head."""
-    factor = attention.scale * attention.site.d_head**0.5
-    return attention.query.weight * factor, attention.query.bias * factor
-
-
 def joined_weights(attention: Any) -> tuple[Tensor, Tensor]:
     """Weight and bias of queries, keys and values as one linear map."""
-    maps = [query_weights(attention), map_weights(attention.key), map_weights(attention.value)]
-    weights, biases = zip(*maps, strict=True)
+    factor = attention.scale * attention.site.d_head**0.5
+    query, maps = attention.query, (attention.key, attention.value)
+    weights = [query.weight * factor, *(linear.weight for linear in maps)]
+    biases = [query.bias * factor, *(linear.bias for linear in maps)]
     return torch.cat(weights), torch.cat(biases)

@@ -30,6 +30,18 @@ ACTIVATIONS = {
 """From the names of transformers to those of jarilab."""
 
 
+def source_of(path: str, names: Names) -> tuple[str | Tensor, Change | None]:
+    """Where a parameter is in transformers, or its value, and how it changes. Raises KeyError for an unknown one."""
+    match = LAYER.search(path)
+    pattern = LAYER.sub("layers.*.", path)
+    module, _, kind = pattern.rpartition(".")
+    source, suffix = (names[pattern], "") if pattern in names else (names[module], f".{kind}")
+    if isinstance(source, Tensor):
+        return source, None
+    name, change = source if isinstance(source, tuple) else (source, None)
+    return name.replace("*", match[1] if match else "*") + suffix, change
+
+
 class WeightCopier:
     """The weights of one transformers model, and which of them were copied.
 
@@ -69,17 +81,12 @@ class WeightCopier:
         return model.eval()
 
     def _value(self, path: str, default: Tensor, names: Names) -> Tensor:
-        match = LAYER.search(path)
-        pattern = LAYER.sub("layers.*.", path)
-        module, _, kind = pattern.rpartition(".")
-        source, suffix = (names[pattern], "") if pattern in names else (names[module], f".{kind}")
+        source, change = source_of(path, names)
         if isinstance(source, Tensor):
             return source
-        name, change = source if isinstance(source, tuple) else (source, None)
-        name = name.replace("*", match[1] if match else "*") + suffix
-        if suffix == ".bias" and name not in self.weights:
+        if source.endswith(".bias") and path not in names and source not in self.weights:
             return torch.zeros_like(default)
-        weight = self.take(name)
+        weight = self.take(source)
         return weight if change is None else change(weight, self.config)
 
     def require(self, **expected: Any) -> None:

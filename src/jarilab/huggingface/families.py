@@ -280,8 +280,8 @@ def _t5_side(side: str, *, gated: bool) -> Names:
     }
 
 
-def _bart_side(side: str, unused_positions: int) -> Names:
-    """unused_positions: rows at the beginning of the table that belong to no position."""
+def bart_side(side: str, unused_positions: int) -> Names:
+    """The names of one side. unused_positions: rows at the beginning of the table that belong to no position."""
     names: dict[str, str] = {"feed_forward.up": "fc1", "feed_forward.down": "fc2"}
     names["feed_forward_residual.norm"] = "final_layer_norm"
     for prefix, module in BART_ATTENTIONS[side].items():
@@ -377,8 +377,8 @@ def bart(
     names = {
         "source_embedding": "model.encoder.embed_tokens",
         "target_embedding": "model.decoder.embed_tokens",
-        **_bart_side("encoder", unused_positions),
-        **_bart_side("decoder", unused_positions),
+        **bart_side("encoder", unused_positions),
+        **bart_side("decoder", unused_positions),
         "generator": "lm_head",
         "generator_bias": ("final_logits_bias", lambda bias, _: bias[0]),
     }
