@@ -17,10 +17,14 @@ from jarilab.core.errors import UserError
 from jarilab.core.options import check_fields
 from jarilab.core.shapes import Float, Int
 from jarilab.data.captions.judges import Judges
-from jarilab.data.captions.sources import CaptionSource, FolderSource, SceneSource
+from jarilab.data.captions.sources import (
+    MAX_CAPTION_BYTES,
+    CaptionSource,
+    FolderSource,
+    SceneSource,
+)
 from jarilab.data.captions.styles import STYLES
 from jarilab.data.images import HELD_OUT
-from jarilab.data.images.captioned import MAX_CAPTION_BYTES
 from jarilab.data.images.image_tokenizer import FILE as CODES
 from jarilab.data.images.image_tokenizer import (
     STRIDE,

@@ -4,29 +4,60 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, Literal, final
 
 import torch
+from annotated_types import Ge, Gt, Le, Len
 from jaxtyping import UInt8
 from torch import Tensor
 from torch.nn import functional
 
 from jarilab.core.errors import UserError
+from jarilab.core.options import check_fields
 from jarilab.core.shapes import Float, Int
+from jarilab.core.storage.files import read_json
 from jarilab.data.images import HELD_OUT, augment
 from jarilab.data.images.labelled import Labelled
 from jarilab.data.images.resize import Fit, fitted
 from jarilab.positions.patches import Images
 from jarilab.tasks.base import Batch, Learner, Task, evenly
 from jarilab.tasks.metrics import METRICS
-from jarilab.tasks.saved_metadata import OF_IMAGES, read_facts
+
+Side = Annotated[int, Ge(1), Le(4096)]
+Colours = Annotated[int, Ge(1), Le(4)]
+CLASSES: dict[str, Any] = {"classes": Annotated[list[str], Len(1, 1_000_000)]}
+OF_IMAGES: dict[str, Any] = CLASSES | {"shape": tuple[Colours, Side, Side]}
+OF_DETECTION: dict[str, Any] = CLASSES | {"channels": Literal[1, 3]}
+
+
+def read_facts(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a file's fields, with a mean and a deviation for each channel. Raises UserError naming a bad field.
+
+    fields: the expected types.
+    """
+    try:
+        facts = read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; the run cannot answer without it") from None
+    if isinstance(facts, dict) and isinstance(facts.get("shape"), list):
+        facts["shape"] = tuple(facts["shape"])  # as it was before it was JSON
+    check_fields(str(path), fields, facts)
+    channels = facts["shape"][0] if "shape" in fields else facts["channels"]
+    several = Len(channels, channels)
+    level, spread = Annotated[float, Ge(-1e6), Le(1e6)], Annotated[float, Gt(0), Le(1e6)]
+    of_pixels = {
+        "mean": Annotated[list[level], several],
+        "deviation": Annotated[list[spread], several],
+    }
+    check_fields(str(path), of_pixels, facts)
+    return facts
+
 
 AT_ONCE = 256  # images measured together
 MOST_OF_MEAN = 10_000  # images that mean and deviation are taken over
-_KEPT = "pictures.json"
 
 
 def held_out_number(line: str, count: int) -> int:
@@ -61,12 +92,41 @@ class ImageLabel:
 
 
 class ImageTask(Task):
-    """A task whose inputs are images and whose answers are classes."""
+    """A task whose inputs are images and whose answers are classes.
+
+    kept: the name of a file in the run. fields: what it says besides the mean and deviation of the pixels.
+    """
+
+    kept: str
+    fields: Mapping[str, Any]
+    _facts: dict[str, Any]
 
     @property
     @abstractmethod
+    def held_out(self) -> Sized:
+        """The held-out images, read on first use."""
+
+    @property
     def classes(self) -> Sequence[str]:
         """The names of the classes."""
+        return self._facts["classes"]
+
+    @final
+    def artifacts(self) -> dict[str, bytes]:
+        text = json.dumps(self._facts, ensure_ascii=False, indent=1)
+        return {self.kept: f"{text}\n".encode()}
+
+    @final
+    def restore(self, folder: Path) -> None:
+        self._facts = read_facts(folder / self.kept, self.fields)
+
+    def held_out_number(self, line: str) -> int | None:
+        """Return the index of a held-out image, `#5`, or None for a file. Raises UserError."""
+        line = line.strip()
+        return held_out_number(line, len(self.held_out)) if line.startswith(HELD_OUT) else None
+
+    def sample_inputs(self) -> list[str]:
+        return [f"{HELD_OUT}{number}" for number in range(min(4, len(self.held_out)))]
 
     @abstractmethod
     def read(self, line: str) -> LoadedImage:
@@ -125,6 +185,7 @@ class ClassificationTask(ImageTask):
     usual_model = "vit"
     model_arguments = ("shape", "classes")
     metric = METRICS["accuracy"]
+    kept, fields = "pictures.json", OF_IMAGES
 
     def __init__(self, augmentation: Augmentation, fit: Fit = "stretch"):
         self._augmentation = augmentation
@@ -153,25 +214,12 @@ class ClassificationTask(ImageTask):
             "deviation": some.std((0, 2, 3)).clamp_min(1e-3).tolist(),
         }
 
-    @final
-    def artifacts(self) -> dict[str, bytes]:
-        text = json.dumps(self._facts, ensure_ascii=False, indent=1)
-        return {_KEPT: f"{text}\n".encode()}
-
-    @final
-    def restore(self, folder: Path) -> None:
-        self._facts = read_facts(folder / _KEPT, OF_IMAGES)
-
     @property
     def held_out(self) -> Labelled:
         """The held-out images, read on first use. Raises UserError if their classes differ."""
         if self._held_out is None:
             self._held_out = self._read_held_out()
         return self._held_out
-
-    @property
-    def classes(self) -> Sequence[str]:
-        return self._facts["classes"]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -234,14 +282,13 @@ class ClassificationTask(ImageTask):
     # For display ----------------------------------------------------------------------------------------------------
 
     def read(self, line: str) -> LoadedImage:
-        line = line.strip()
-        if line.startswith(HELD_OUT):
-            number = held_out_number(line, len(self.held_out))
+        number = self.held_out_number(line)
+        if number is not None:
             (pixels,) = self.held_out.images(torch.tensor([number]))
             _, height, width = pixels.shape
             return LoadedImage(pixels, (height, width))
         channels, height, width = self.shape
-        image = fitted(Path(line), channels, (height, width), self._fit)
+        image = fitted(Path(line.strip()), channels, (height, width), self._fit)
         return LoadedImage(image.pixels, (image.height, image.width))
 
     def sources(self, lines: Sequence[LoadedImage]) -> Images:
@@ -257,10 +304,9 @@ class ClassificationTask(ImageTask):
         return [list(map(ImageLabel, numbers, shares)) for numbers, shares in rows]
 
     def expected(self, line: str) -> str | None:
-        line = line.strip()
-        if not line.startswith(HELD_OUT):
+        number = self.held_out_number(line)
+        if number is None:
             return None
-        number = held_out_number(line, len(self.held_out))
         label = int(self.held_out.labels[number])
         return self.classes[label]
 
@@ -269,10 +315,6 @@ class ClassificationTask(ImageTask):
 
     def held_out_notices(self) -> list[str]:
         return [] if self._held_out is None else self._held_out.notices
-
-    def sample_inputs(self) -> list[str]:
-        count = min(4, len(self.held_out))
-        return [f"{HELD_OUT}{number}" for number in range(count)]
 
     @classmethod
     def _training_defaults(cls, **options: Any) -> Mapping[str, Any]:

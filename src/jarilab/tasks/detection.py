@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, final
@@ -15,13 +14,12 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int
 from jarilab.data.captions.digit_images import DigitImages, Part
 from jarilab.data.captions.scenes import Scenes, SceneWorld
-from jarilab.data.images import HELD_OUT
 from jarilab.data.images.image_files import decode
 from jarilab.data.images.notices import too_crowded
 from jarilab.positions.boxes import Detected
 from jarilab.positions.patches import Images
 from jarilab.tasks.base import Batch, Learner, Losses, evenly, registry
-from jarilab.tasks.classification import ImageLabel, ImageTask, LoadedImage, held_out_number
+from jarilab.tasks.classification import OF_DETECTION, ImageLabel, ImageTask, LoadedImage
 from jarilab.tasks.detection_data import (
     BoxedImages,
     Photographs,
@@ -39,7 +37,6 @@ from jarilab.tasks.detection_metrics import (
     true_boxes,
 )
 from jarilab.tasks.metrics import METRICS
-from jarilab.tasks.saved_metadata import OF_DETECTION, read_facts
 
 SCENES = "scenes"
 CANVAS, LONGEST = 48, 160
@@ -47,7 +44,6 @@ CANVAS, LONGEST = 48, 160
 
 HELD_OUT_SCENES = 1000
 AT_ONCE = 64  # images measured together
-_KEPT = "detection.json"
 
 
 @registry.register("detection")
@@ -69,6 +65,7 @@ class Detection(ImageTask):
     usual_model = "detector"
     model_arguments = ("channels", "classes")
     metric = METRICS["ap"]
+    kept, fields = "detection.json", OF_DETECTION
 
     def __init__(
         self,
@@ -164,13 +161,6 @@ class Detection(ImageTask):
                 self._held_out = images.split(self.train, self.size)[1]
         return self._held_out
 
-    def artifacts(self) -> dict[str, bytes]:
-        text = json.dumps(self._facts, ensure_ascii=False, indent=1)
-        return {_KEPT: f"{text}\n".encode()}
-
-    def restore(self, folder: Path) -> None:
-        self._facts = read_facts(folder / _KEPT, OF_DETECTION)
-
     def fingerprint(self) -> str:
         if self._training is None:
             self.prepare()
@@ -178,10 +168,6 @@ class Detection(ImageTask):
         return self._training.fingerprint()
 
     # For the model and the training loop ----------------------------------------------------------------------------
-
-    @property
-    def classes(self) -> Sequence[str]:
-        return self._facts["classes"]
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -252,19 +238,12 @@ class Detection(ImageTask):
     # For display ----------------------------------------------------------------------------------------------------
 
     def read(self, line: str) -> LoadedImage:
-        number = self._number(line)
+        number = self.held_out_number(line)
         if number is not None:
             (pixels,) = self.held_out.pixels(torch.tensor([number]))
             return LoadedImage(pixels, self.held_out.size(number))
         image = decode(Path(line.strip()), self._facts["channels"], longest=self.size)
         return LoadedImage(image.pixels, (image.height, image.width))
-
-    def _number(self, line: str) -> int | None:
-        """Return the index of `#5`, or None for a file."""
-        line = line.strip()
-        if not line.startswith(HELD_OUT):
-            return None
-        return held_out_number(line, len(self.held_out))
 
     def sources(self, lines: Sequence[LoadedImage]) -> Images:
         return self._normalised([image.pixels for image in lines])
@@ -279,16 +258,13 @@ class Detection(ImageTask):
         return labels
 
     def expected(self, line: str) -> str | None:
-        number = self._number(line)
+        number = self.held_out_number(line)
         if number is None:
             return None
         objects = self.held_out.objects(torch.tensor([number]))
         labels = objects.labels[objects.real].tolist()
         names = [str(self.classes[label]) for label in labels]
         return ", ".join(names)
-
-    def sample_inputs(self) -> list[str]:
-        return [f"{HELD_OUT}{number}" for number in range(min(4, len(self.held_out)))]
 
     def notices(self) -> list[str]:
         training = [] if self._training is None else list(self._training.notices)

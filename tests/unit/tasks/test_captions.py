@@ -17,9 +17,8 @@ from jarilab.data.captions import judges, sources
 from jarilab.data.captions.attributes import attributes, describe_images, glyphs, matches_caption
 from jarilab.data.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
 from jarilab.data.captions.digit_images import DigitImages
-from jarilab.data.captions.sources import FolderSource, SceneSource
+from jarilab.data.captions.sources import FolderSource, SceneSource, read_captioned
 from jarilab.data.captions.styles import STYLES, Painter
-from jarilab.data.images.captioned import read_captioned
 from jarilab.data.images.image_tokenizer import decibels, train_image_tokenizer
 from jarilab.nn.init import generator_for
 from jarilab.runs.experiment import Experiment
