@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,47 +19,12 @@ BEST = 5
 """Likeliest tokens or classes in a payload."""
 
 
-class OutputComparison(Protocol):
-    """How the outputs of a model are compared and shown."""
-
-    @property
-    def kind(self) -> str:
-        """The key of the page's sentences about these outputs."""
-        ...
-
-    @property
-    def anew(self) -> bool:
-        """Whether the answer needs further forwards, as generated text does."""
-        ...
-
-    def of(self, outputs: Any) -> Tensor:
-        """The tensor that is compared, in float64. Raises UserError if the outputs have none."""
-        ...
-
-    def distance(self, before: Tensor, after: Tensor) -> float:
-        """How far two compared tensors are from each other."""
-        ...
-
-    def shown(self, outputs: Any) -> list[dict[str, Any]]:
-        """The payload of the outputs, one entry a position."""
-        ...
-
-    def effect(self, before: Tensor, after: Tensor) -> dict[str, Any]:
-        """The payload of an edit's effect: `log_probability`, `divergence` and `tokens`."""
-        ...
-
-    def answer(self, outputs: Any) -> str | None:
-        """The answer in words; None for a model that gives none."""
-        ...
-
-
-def comparison_of(output_reader: OutputReader | None) -> OutputComparison:
-    """The comparison for a model. output_reader: None if its outputs are no scores."""
-    return VectorComparison() if output_reader is None else ScoreComparison(output_reader)
-
-
 class ScoreComparison:
-    """Compares probabilities of tokens or classes by the Jensen-Shannon divergence, in nats."""
+    """Compares probabilities of tokens or classes by the Jensen-Shannon divergence, in nats.
+
+    kind: the key of the page's sentences about these outputs. anew: whether the answer needs further forwards, as
+    generated text does.
+    """
 
     def __init__(self, output_reader: OutputReader):
         self._reader = output_reader
@@ -76,10 +41,12 @@ class ScoreComparison:
         return float(each_1A.mean().clamp(0.0, math.log(2)))
 
     def shown(self, outputs: Any) -> list[dict[str, Any]]:
+        """The payload of the outputs, one entry a position."""
         scores_PV = self._reader.position_scores(outputs).float()
         return payload.outputs_of(scores_PV, self._reader.labels, self._reader.names, BEST)
 
     def effect(self, before: Tensor, after: Tensor) -> dict[str, Any]:
+        """The payload of an edit's effect: `log_probability`, `divergence` and `tokens`."""
         labels = self._reader.answer_labels
         rows = torch.arange(len(labels))
         log_before, log_after = before[rows, labels], after[rows, labels]
@@ -102,11 +69,12 @@ class ScoreComparison:
         return [list(pair) for pair in zip(names, top.values.tolist(), strict=True)]
 
     def answer(self, outputs: Any) -> str | None:
+        """The answer in words; None for a model that gives none."""
         return self._reader.answer(outputs)
 
 
 class VectorComparison:
-    """Compares vectors by their relative distance, the mean over all positions."""
+    """The same for vectors, by their relative distance, the mean over all positions."""
 
     kind: str = "vectors"
     anew: bool = False
@@ -138,3 +106,11 @@ class VectorComparison:
 
     def answer(self, outputs: Any) -> str | None:
         return None
+
+
+OutputComparison: TypeAlias = ScoreComparison | VectorComparison
+
+
+def comparison_of(output_reader: OutputReader | None) -> OutputComparison:
+    """The comparison for a model. output_reader: None if its outputs are no scores."""
+    return VectorComparison() if output_reader is None else ScoreComparison(output_reader)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -25,39 +25,14 @@ ANNOTATING_WORDS = ("mask", "position", "length", "segment", "type")
 """Parts of the names of arguments that describe the ids of another argument."""
 
 
-class CallAdapter(Protocol):
-    """Calls one kind of model."""
-
-    arguments: set[str]
-    """The arguments that it accepts, by their names in transformers."""
-    longest: int | None
-    """The number of positions that the model declares; None if unknown."""
-    steps_differ: str | None
-    """Why cached steps differ from a full forward on purpose; None if they do not."""
-
-    def call(self, model: nn.Module, arguments: dict[str, Any]) -> Any:
-        """The output of this model, or of a copy of it."""
-        ...
-
-    def argument_name(self, name: str) -> str:
-        """The model's own name of an argument."""
-        ...
-
-    def packing_arguments(
-        self, document: Int[Tensor, "1 L"], places: Int[Tensor, "1 L"]
-    ) -> dict[str, Any]:
-        """The arguments that separate documents in one row."""
-        ...
-
-    def has_absolute_positions(self, model: nn.Module) -> bool:
-        """Whether it may depend on absolute positions."""
-        ...
-
-
 class NamedArgumentAdapter:
     """Calls a model by the argument names of its forward.
 
     A first argument of another name is what it reads. Of two required arguments the second is what it generates.
+
+    arguments: those that it accepts, by their names in transformers. longest: the number of positions that the model
+    declares; None if unknown. steps_differ: why cached steps differ from a full forward on purpose; None if they do
+    not.
     """
 
     steps_differ: str | None = None
@@ -82,15 +57,17 @@ class NamedArgumentAdapter:
         self.longest = next((each for each in lengths if isinstance(each, int)), None)
 
     def call(self, model: nn.Module, arguments: dict[str, Any]) -> Any:
+        """The output of this model, or of a copy of it."""
         return model(**{self.argument_name(name): each for name, each in arguments.items()})
 
     def argument_name(self, name: str) -> str:
+        """The model's own name of an argument."""
         return self._own.get(name, name)
 
     def packing_arguments(
         self, document: Int[Tensor, "1 L"], places: Int[Tensor, "1 L"]
     ) -> dict[str, Any]:
-        """A mask of pairs `(1, 1, L, L)`, which is added to scores, and the position IDs."""
+        """A mask of pairs `(1, 1, L, L)`, which is added to scores, and the position IDs: they separate documents."""
         allowed = (document.mT == document).tril()
         # As transformers: minus infinity would give NaN in a row without any key.
         lowest = torch.finfo(torch.float32).min
@@ -203,6 +180,9 @@ class TokensAdapter:
 
     def _written(self, arguments: dict[str, Any], start: int) -> Tokens:
         return _tokens(arguments[WRITTEN], start, "target", arguments.get("decoder_position_ids"))
+
+
+CallAdapter: TypeAlias = NamedArgumentAdapter | TokensAdapter
 
 
 def call_adapter_for(model: nn.Module, *, images: bool) -> CallAdapter:
