@@ -349,7 +349,6 @@ MAX_FILE, MAX_FUNCTION, MAX_METHODS = 500, 50, 16
 """Lines of a file, lines of a function without its docstring, public methods of a class."""
 LARGER = {
     "encodings/base.py: Encoding": "the hooks of an encoding are its methods",
-    "export/equal_vision.py: of_vision": "a table of two models' weights, side by side",
     "laws/law_subject.py: Subject": "the questions that laws ask of an encoding",
     "models/stacks.py: forward": "one pass through a stack, read from top to bottom",
     "tasks/captions.py: Captions": "a task: data, loss, metrics and what its predictor asks",

@@ -20,10 +20,8 @@ from torch import nn
 
 from jarilab.core.errors import UserError
 from jarilab.export import image_processor, tokenizer
-from jarilab.export.equal_decoders import of_language_model
-from jarilab.export.equal_translators import of_encoder_decoder
-from jarilab.export.equal_vision import of_vision
 from jarilab.export.equals import Equivalent
+from jarilab.export.equivalents import of_encoder_decoder, of_language_model, of_vision
 from jarilab.export.output import check_close, check_empty, check_places, writing
 from jarilab.huggingface import loading
 from jarilab.models.base import Generates

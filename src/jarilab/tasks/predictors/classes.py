@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, final
@@ -41,16 +42,41 @@ class ClassOptions:
     n_best: Annotated[int, Ge(1)] = 1
 
 
-@registry.register("classes")
-@final
-class ClassPredictor(Predictor):
-    """Predictor of image classification, an `ImageTask`. A class is an answer of one token."""
+class ImagePredictor(Predictor):
+    """What predictors of an `ImageTask` share."""
 
     needs = ReadsImages
-    options = ClassOptions
     scoring = NoOptions
     reads_files = True
     reads_images = True
+
+    @abstractmethod
+    def answer(self, source: Any) -> str:
+        """Return the answer to an image that the task read."""
+
+    def labels(self, sources: Sequence[Any]) -> list[list[Any]]:
+        """Return each `ImageLabel` of images that the task read, most probable first."""
+        return self.task.interpret(self.says(self.task.sources(sources)), sources)
+
+    @property
+    def vocabulary(self) -> str:
+        return "\n".join(self.task.classes)
+
+    @torch.no_grad()
+    def edited(self, trace: Trace, intervention: Intervention) -> str:
+        with (
+            intervention.moving(self.model, trace.inputs),
+            operate(self.model, intervention.edits),
+        ):
+            return self.answer(trace.read)
+
+
+@registry.register("classes")
+@final
+class ClassPredictor(ImagePredictor):
+    """Predictor of image classification, an `ImageTask`. A class is an answer of one token."""
+
+    options = ClassOptions
 
     @torch.no_grad()
     def predict(
@@ -65,8 +91,7 @@ class ClassPredictor(Predictor):
                 yield from answers[source.number]
 
     def _answers(self, sources: Sequence[Source], options: ClassOptions) -> dict[int, list[Answer]]:
-        images = [source.read for source in sources]
-        ranked = self.task.interpret(self.says(self.task.sources(images)), images)
+        ranked = self.labels([source.read for source in sources])
         answers: dict[int, list[Answer]] = {}
         for source, of_image in zip(sources, ranked, strict=True):
             best = enumerate(of_image[: options.n_best], 1)
@@ -96,8 +121,11 @@ class ClassPredictor(Predictor):
         sequences = {"source": sequence}
         return Trace(line.strip(), source, (images,), sequences, labels, written, answer, expected)
 
+    def answer(self, source: Any) -> str:
+        return self.task.classes[self._likeliest(source)]
+
     def _likeliest(self, source: Any) -> int:
-        (ranked,) = self.task.interpret(self.says(self.task.sources([source])), [source])
+        (ranked,) = self.labels([source])
         return ranked[0].number
 
     def names(self, numbers: Iterable[int]) -> list[str]:
@@ -105,18 +133,6 @@ class ClassPredictor(Predictor):
 
     def text_of_page(self) -> dict[str, Any]:
         return {"kind": "classes", "tokens": {"target": list(self.task.classes)}}
-
-    @property
-    def vocabulary(self) -> str:
-        return "\n".join(self.task.classes)
-
-    @torch.no_grad()
-    def edited(self, trace: Trace, intervention: Intervention) -> str:
-        with (
-            intervention.moving(self.model, trace.inputs),
-            operate(self.model, intervention.edits),
-        ):
-            return self.task.classes[self._likeliest(trace.read)]
 
 
 def check_patches(model: Any, images: Images, most: int) -> None:

@@ -15,16 +15,11 @@ from jarilab.core.storage.files import write_bytes
 from jarilab.data.images import HELD_OUT
 from jarilab.data.images import draw as drawing
 from jarilab.data.images.image_files import check_png, read_image
-from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.record.model_io import scores_of
-from jarilab.models.base import ReadsImages
 from jarilab.positions.boxes import Detected, to_xyxy
 from jarilab.tasks.predictors.base import (
     AT_ONCE,
-    Intervention,
-    NoOptions,
     Prediction,
-    Predictor,
     Source,
     Trace,
     TracedSequence,
@@ -32,7 +27,7 @@ from jarilab.tasks.predictors.base import (
     read_each,
     registry,
 )
-from jarilab.tasks.predictors.classes import check_patches, image_sequence
+from jarilab.tasks.predictors.classes import ImagePredictor, check_patches, image_sequence
 
 DEFAULT_THRESHOLD = 0.5
 """Probability from which an object counts as detected."""
@@ -87,14 +82,10 @@ class DetectionResult(Prediction):
 
 @registry.register("detection")
 @final
-class DetectionPredictor(Predictor):
+class DetectionPredictor(ImagePredictor):
     """Predictor of object detection, an `ImageTask` whose answers have boxes."""
 
-    needs = ReadsImages
     options = DetectionOptions
-    scoring = NoOptions
-    reads_files = True
-    reads_images = True
     writes = frozenset({"draw"})
     reported = False  # its attention is for the explorer, where boxes are drawn
 
@@ -121,15 +112,10 @@ class DetectionPredictor(Predictor):
     def _result(self, source: Source, threshold: float) -> DetectionResult:
         objects = [
             DetectedObject(self.task.classes[label.number], label.probability, label.box)
-            for label in self._labels(source.read)
+            for label in self.labels([source.read])[0]
             if label.probability >= threshold and label.box is not None
         ]
         return DetectionResult(source.text, tuple(objects))
-
-    def _labels(self, image: Any) -> list[Any]:
-        """Return the `ImageLabel` of each query, most probable first."""
-        (labels,) = self.task.interpret(self.says(self.task.sources([image])), [image])
-        return labels
 
     def _check_draw(self, out: str, sources: Sequence[str | UserError]) -> None:
         if len(sources) != 1:
@@ -157,13 +143,13 @@ class DetectionPredictor(Predictor):
             "source": image_sequence(self.model, images, source.pixels),
             "target": TracedSequence(queries, boxes=_boxes(outputs)),
         }
-        answer, expected = self._answer(source), self._expected(line.strip())
+        answer, expected = self.answer(source), self._expected(line.strip())
         written = torch.tensor([numbers])
         return Trace(line.strip(), source, (images,), sequences, numbers, written, answer, expected)
 
-    def _answer(self, source: Any) -> str:
+    def answer(self, source: Any) -> str:
         """Return the classes of all detections, in the classes' order."""
-        labels = self._labels(source)
+        (labels,) = self.labels([source])
         numbers = [label.number for label in labels if label.probability >= DEFAULT_THRESHOLD]
         return ", ".join(self.names(sorted(numbers)))
 
@@ -180,18 +166,6 @@ class DetectionPredictor(Predictor):
         """The names of classes, and of "nothing"."""
         classes = [*self.task.classes, NOTHING]
         return [classes[number] for number in numbers]
-
-    @property
-    def vocabulary(self) -> str:
-        return "\n".join(self.task.classes)
-
-    @torch.no_grad()
-    def edited(self, trace: Trace, intervention: Intervention) -> str:
-        with (
-            intervention.moving(self.model, trace.inputs),
-            operate(self.model, intervention.edits),
-        ):
-            return self._answer(trace.read)
 
 
 def _boxes(outputs: Detected) -> list[list[float]]:
