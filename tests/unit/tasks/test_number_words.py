@@ -57,9 +57,9 @@ def test_names_are_those_of_num2words(every: Pairs, names: Pairs) -> None:
 
 def test_large_numbers_have_the_names_of_num2words(task: NumberWords) -> None:
     source, _ = task.tokenizers
-    for make, name in ((number_words._korean, korean), (number_words._english, english)):
-        ids = make(np.array(SOME))
-        assert [source.decode(row.tolist()) for row in ids] == [name(n) for n in SOME]
+    ids = number_words._names_of(np.array(SOME))
+    for language, name in (("ko", korean), ("en", english)):
+        assert [source.decode(row.tolist()) for row in ids[language]] == [name(n) for n in SOME]
 
 
 def test_names_are_read_as_the_tokens_they_are_written_with(task: NumberWords) -> None:
