@@ -24,7 +24,7 @@ from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import registry
 from jarilab.models.decoder import CausalStack
-from jarilab.models.decoding.sample import Filters
+from jarilab.models.decoding.sample import Filters, check_option
 from jarilab.models.layers import LayerKeywords, LayerOptions, Layers
 from jarilab.nn.sublayers import TokenEmbedding
 from jarilab.positions.coordinates import Positions, Tokens
@@ -46,16 +46,17 @@ class NextScores:
     image: Float[Tensor, "B N C"]
 
 
+@final
 @dataclass(frozen=True)
-class CodeChoice(Filters):
+class CodeChoice:
     """The rule that takes the next image code from its scores."""
 
     guidance: float
+    filters: Filters
 
     def __post_init__(self) -> None:
-        guided = 0 <= self.guidance <= MOST_GUIDANCE
-        self.check("guidance", guided, f"0 (no caption) to {MOST_GUIDANCE}; 1 is none, 2 is usual")
-        super().__post_init__()
+        expected = f"0 (no caption) to {MOST_GUIDANCE}; 1 is none, 2 is usual"
+        check_option("guidance", self.guidance, 0 <= self.guidance <= MOST_GUIDANCE, expected)
 
     def guided(self, each: Sequence[Float[Tensor, "B C"]]) -> Float[Tensor, "B C"]:
         """Return the scores with the caption, moved away from those without it, if there are any."""
@@ -66,10 +67,10 @@ class CodeChoice(Filters):
 
     def take(self, scores: Float[Tensor, "B C"], chance: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
         """Return one code for each row, by inverting the cumulative distribution at a number from 0 to 1."""
-        if self.temperature == 0:
+        if self.filters.temperature == 0:
             return scores.argmax(-1)
         # In float64, since the sum of many small probabilities loses digits.
-        below_BC = self.kept(scores).double().softmax(-1).cumsum(-1)
+        below_BC = self.filters.kept(scores).double().softmax(-1).cumsum(-1)
         # The total may be rounded below 1, and no chance may lie above it.
         chance_B1 = chance.unsqueeze(1) * below_BC[:, -1:]
         # `right` skips codes without probability, also for a chance of 0.
@@ -186,7 +187,7 @@ class TextToImage(nn.Module):
                 f"expected captions of one length, 1 to {self.caption} tokens and no padding, got "
                 f"{tuple(captions.shape)}; draw captions of like length together"
             )
-        choice = CodeChoice(temperature, top_k, top_p, guidance)
+        choice = CodeChoice(guidance, Filters(temperature, top_k, top_p))
         return self._steps(captions.to(self.embedding.weight.device), choice, seed)
 
     @torch.no_grad()

@@ -7,6 +7,7 @@ import jarilab
 from jarilab.core.errors import UserError
 from jarilab.inspect.intervene.effects import effect
 from jarilab.inspect.intervene.interventions import HeadOff
+from jarilab.models.decoding.sample import Filters
 from jarilab.models.text_to_image import CodeChoice, TextToImage
 from jarilab.nn.init import initialise
 from jarilab.runs.experiment import Experiment
@@ -156,10 +157,10 @@ def test_top_k_is_a_count_and_top_p_a_probability() -> None:
     chance = (torch.arange(500, dtype=torch.float64) + 0.5) / 500
 
     def drawn(**options: object) -> set[int]:
-        full = {"guidance": 1.0, "temperature": 1.0, "top_k": None, "top_p": None} | options
-        return set(CodeChoice(**full).take(scores, chance).tolist())  # type: ignore[arg-type]
+        full = {"temperature": 1.0, "top_k": None, "top_p": None} | options
+        return set(CodeChoice(1.0, Filters(**full)).take(scores, chance).tolist())  # type: ignore[arg-type]
 
-    full = CodeChoice(1.0, None, None, 1.0)
+    full = CodeChoice(1.0, Filters(1.0, None, None))
     assert torch.bincount(full.take(scores, chance)).tolist() == [250, 150, 75, 25]
     assert full.take(scores[:2], torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)).tolist() == [0, 3]
     assert drawn(top_k=2) == {0, 1}

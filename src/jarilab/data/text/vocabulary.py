@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
+from typing import final
 
 from jarilab.core.errors import UserError
 
@@ -13,12 +15,20 @@ PADDING, FIRST, END = 0, 1, 2
 SPECIAL = ("<pad>", "<bos>", "<eos>")
 
 
-class ListedVocabulary:
+class ListedVocabulary(ABC):
     """One token for each entry of a list, after the special ones. A subclass says which entries a text has."""
 
     def __init__(self, entries: Iterable[str]):
         self.tokens = (*SPECIAL, *entries)
         self.number = {token: number for number, token in enumerate(self.tokens)}
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text's tokens. Raises UserError for unknown ones."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text up to the first END or PADDING."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -31,11 +41,11 @@ class ListedVocabulary:
         return self.names(takewhile(lambda token: token not in (PADDING, END), ids))
 
 
+@final
 class CharacterVocabulary(ListedVocabulary):
     """One token for each character of a fixed alphabet."""
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of the characters. Raises UserError naming characters outside the alphabet."""
         unknown = sorted({c for c in text if c not in self.number})
         if unknown:
             shown = ", ".join(repr(c) for c in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
@@ -44,5 +54,4 @@ class CharacterVocabulary(ListedVocabulary):
         return [self.number[c] for c in text]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text up to the first END or PADDING."""
         return "".join(self.written(ids))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 
@@ -73,6 +74,14 @@ def keep_min_p(scores: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
     return scores.masked_fill(scores < least_B1, NEVER)
 
 
+def check_option(name: str, value: Any, holds: bool, expected: str) -> None:
+    """Raises UserError unless an option holds."""
+    if not holds:
+        optional = "; omit it to keep every token" if name in ("top_k", "top_p", "min_p") else ""
+        raise UserError(f"{name}: expected {expected}, got {value}{optional}")
+
+
+@final
 @dataclass(frozen=True)
 class Filters:
     """Temperature, top-k and top-p, in the order in which they apply. None turns a filter off.
@@ -85,19 +94,13 @@ class Filters:
     top_p: float | None
 
     def __post_init__(self) -> None:
-        warm = self.temperature == 0 or COLDEST <= self.temperature <= HOTTEST
-        self.check("temperature", warm, f"0 (the likeliest always), or {COLDEST} to {HOTTEST}")
-        self.check("top_k", self.top_k is None or self.top_k >= 1, "1 token or more")
-        share = self.top_p is None or 0 < self.top_p <= 1
-        self.check("top_p", share, "a probability above 0, 1 at most")
-
-    def check(self, name: str, holds: bool, expected: str) -> None:
-        """Raises UserError unless the option holds."""
-        if not holds:
-            optional = (
-                "; omit it to keep every token" if name in ("top_k", "top_p", "min_p") else ""
-            )
-            raise UserError(f"{name}: expected {expected}, got {getattr(self, name)}{optional}")
+        temperature, top_k, top_p = self.temperature, self.top_k, self.top_p
+        warm = temperature == 0 or COLDEST <= temperature <= HOTTEST
+        expected = f"0 (the likeliest always), or {COLDEST} to {HOTTEST}"
+        check_option("temperature", temperature, warm, expected)
+        check_option("top_k", top_k, top_k is None or top_k >= 1, "1 token or more")
+        share = top_p is None or 0 < top_p <= 1
+        check_option("top_p", top_p, share, "a probability above 0, 1 at most")
 
     def kept(self, scores_BV: Tensor) -> Tensor:
         """Return the scores divided by the temperature, without the tokens that the filters exclude."""
@@ -109,29 +112,30 @@ class Filters:
         return scores_BV
 
 
+@final
 @dataclass(frozen=True)
-class _Choice(Filters):
+class _Choice:
     """The rule that takes the next token from its scores."""
 
+    filters: Filters
     min_p: float | None
     repetition_penalty: float
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check("min_p", self.min_p is None or 0 < self.min_p <= 1, "a share above 0, 1 at most")
-        self.check(
-            "repetition_penalty",
-            LEAST_PENALTY <= self.repetition_penalty <= MOST_PENALTY,
-            f"{LEAST_PENALTY} to {MOST_PENALTY}; 1 is none, 1.2 is usual",
-        )
+        min_p, penalty = self.min_p, self.repetition_penalty
+        share = min_p is None or 0 < min_p <= 1
+        check_option("min_p", min_p, share, "a share above 0, 1 at most")
+        held = LEAST_PENALTY <= penalty <= MOST_PENALTY
+        expected = f"{LEAST_PENALTY} to {MOST_PENALTY}; 1 is none, 1.2 is usual"
+        check_option("repetition_penalty", penalty, held, expected)
 
     def take(self, scores_BV: Tensor, ids_BL: Tensor, generator: torch.Generator) -> Tensor:
         """Return a token for each row, `(B,)`."""
         if self.repetition_penalty != 1:
             scores_BV = penalise_repetition(scores_BV, ids_BL, self.repetition_penalty)
-        if self.temperature == 0:
+        if self.filters.temperature == 0:
             return scores_BV.argmax(-1)
-        scores_BV = self.kept(scores_BV)
+        scores_BV = self.filters.kept(scores_BV)
         if self.min_p is not None:
             scores_BV = keep_min_p(scores_BV, self.min_p)
         return torch.multinomial(scores_BV.softmax(-1), 1, generator=generator).squeeze(1)
@@ -167,7 +171,7 @@ def sample(
 
     Tokens are drawn on the CPU by a generator with this seed. Raises UserError before drawing for impossible options.
     """
-    choice = _Choice(temperature, top_k, top_p, min_p, repetition_penalty)
+    choice = _Choice(Filters(temperature, top_k, top_p), min_p, repetition_penalty)
     if prompt.ndim != 2 or 0 in prompt.shape:
         raise UserError(
             f"expected a prompt of 1 token or more for each row, (B, L), got {tuple(prompt.shape)}; "
