@@ -1,4 +1,4 @@
-"""Figures of a tape: the map of one head, or a grid of the maps of many."""
+"""Figures of a tape: one head as a map, as lines or over an image, or a grid of many."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 
 from jarilab.core.errors import UserError, unknown
 from jarilab.inspect.figures.figure import Figure
+from jarilab.inspect.figures.heads import draw_lines
+from jarilab.inspect.figures.images import draw_over_image, patch_grid
 from jarilab.inspect.figures.maps import draw_grid, draw_map
 from jarilab.inspect.measure.heads import named_maps
 from jarilab.inspect.measure.maps import Map
@@ -16,7 +18,7 @@ from jarilab.inspect.measure.words import WordsOf
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.sites import AttentionSite
 
-KINDS = ("map", "grid")
+KINDS = ("map", "grid", "lines", "image")
 
 
 def draw_attention(
@@ -27,31 +29,61 @@ def draw_attention(
     *,
     tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     words: WordsOf = None,
+    image: Any = None,
+    queries: Sequence[int] = (0,),
+    grid: tuple[int, int] | None = None,
     **options: Any,
 ) -> Figure:
     """A figure of a tape for a paper.
 
     site, head: one head gives its map; a site without a head, a grid of its heads; neither, a grid of all heads.
-    kind: `map` or `grid`, if not by these. tokens, words: names of the tokens and how they are merged into words, as in
-    `jarilab.show`. options: `width` and `height` in centimetres, `font_size` in points, `font`, `title`,
-    `transparent`; `high`, the end of the colour scale, and its `name`.
+    kind: `map`, `grid`, `lines` or `image`, if it does not follow from these. tokens, words: names of the tokens and
+    how they are merged into words, as in `jarilab.show`.
+    image: `(height, width, 3)`; the weights of `queries` are drawn over it. grid: rows and columns of its patches,
+    which are the last keys; found for square patches.
+    options: `width` and `height` in centimetres, `font_size` in points, `font`, `title`, `transparent`; `high`, the end
+    of the colour scale, and `name`, its name.
     Raises UserError for an unknown site, head, kind or option, for a tape of several inputs, and without matplotlib.
     """
     if kind is None:
-        kind = "grid" if head is None else "map"
+        kind = "image" if image is not None else "grid" if head is None else "map"
     if kind not in KINDS:
         raise unknown("kind of figure", kind, KINDS)
     if kind == "grid":
         sites = tape.sites if site is None else [site]
         return _grid(list(named_maps(tape, tokens, words, sites)), options)
-    if site is None or head is None:
+    if site is None or head is None or (kind == "image" and image is None):
         raise UserError(
-            f"a {kind} is of one head: expected site and head, got site={site!r} and head={head!r}; give both, such as "
-            f"tape.figure({tape.sites[0]!r}, 0)"
+            f"a figure of the kind {kind} needs {'site, head and image' if kind == 'image' else 'site and head'}, got "
+            f"site={site!r} and head={head!r}; give them, such as tape.figure({tape.sites[0]!r}, 0)"
         )
     tape.head(site, head)  # checks both
     ((_, map),) = named_maps(tape, tokens, words, [site])
-    return draw_map(map.weights[head], map.queries, map.keys, map.allowed, **options)
+    if kind == "image":
+        return _over_image(map, head, image, queries, grid, options)
+    draw = draw_lines if kind == "lines" else draw_map
+    return draw(map.weights[head], map.queries, map.keys, map.allowed, **options)
+
+
+def _over_image(
+    map: Map,
+    head: int,
+    image: Any,
+    queries: Sequence[int],
+    grid: tuple[int, int] | None,
+    options: Mapping[str, Any],
+) -> Figure:
+    """The weights of some queries over the image."""
+    count = len(map.queries)
+    wrong = [query for query in queries if not 0 <= query < count]
+    if wrong or not queries:
+        raise UserError(
+            f"expected queries from 0 to {count - 1}, got {list(queries)}; name such as queries=[0]"
+        )
+    rows, columns = patch_grid(len(map.keys), image, grid)
+    weights_NK = map.weights[head][list(queries), -rows * columns :]
+    names = [map.queries[query] for query in queries]
+    return draw_over_image(image, weights_NK.unflatten(1, (rows, columns)), names, **options)
 
 
 def _grid(maps: Sequence[tuple[AttentionSite, Map]], options: Mapping[str, Any]) -> Figure:

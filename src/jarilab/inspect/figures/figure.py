@@ -115,10 +115,23 @@ class Figure:
             artist.remove()
         return max(widths)
 
-    def set_height(self, content: float) -> None:
-        """Give the figure the height of its content, or that of its style. Drawing begins after this."""
-        height = content if self.style.height is None else self.style.height
+    @property
+    def space(self) -> float:
+        """Height that content may have, in centimetres."""
+        return (self.style.height or MAX_HEIGHT) - self._title_height
+
+    @property
+    def _title_height(self) -> float:
+        return self.line() + GAP if self.style.title else 0.0
+
+    def begin(self, content: float) -> float:
+        """Set the height and print the title; returns where content of that height begins, in centimetres."""
+        height = self.style.height or content + self._title_height
         self._figure.set_size_inches(self.style.width / INCH, height / INCH)
+        top = self._title_height + (height - self._title_height - content) / 2
+        if self.style.title:
+            self.text(self.style.width / 2, GAP / 2, self.style.title, ha="center")
+        return top
 
     def axes(self, x: float, y: float, width: float, height: float) -> Any:
         """Axes without ticks whose left upper corner is at x, y, in centimetres from that of the figure."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jarilab.core.errors import UserError
-from jarilab.inspect.figures.figure import GAP, INK, MAX_HEIGHT, POINT, Figure
+from jarilab.inspect.figures.figure import GAP, INK, POINT, Figure
 from jarilab.inspect.figures.scale import NAME, Scale
 from jarilab.inspect.figures.style import FigureStyle, label
 
@@ -31,40 +31,44 @@ def draw_map(
     *,
     high: int | float | None = None,
     name: str = NAME,
+    titles: tuple[str, str] = ("query", "key"),
     **options: Any,
 ) -> Figure:
     """One map: queries down, keys across, with a named colour scale. Masked keys are hatched.
 
     weights: `(Q, K)`. queries, keys: names of the tokens. allowed: `(Q, K)`, False where a key is masked. high: end of
     the colour scale; 1 by default, or the largest weight of a map of more than 24 tokens. name: of the numbers.
-    options: see `FigureStyle`. Raises UserError for shapes that do not fit and for unknown options.
+    titles: of rows and columns. options: see `FigureStyle`.
+    Raises UserError for shapes that do not fit and for unknown options.
     """
     weights_QK = masked(weights, allowed)
-    for side, names, count in zip(
-        ("queries", "keys"), (queries, keys), weights_QK.shape, strict=True
-    ):
-        if len(names) != count:
-            raise UserError(
-                f"expected a name for each of the {count} {side} of the map, got {len(names)}; name every token"
-            )
+    rows, columns = token_labels(weights_QK, queries, keys)
     scale = Scale.of([weights_QK], high, name)
-    rows, columns = [label(token) for token in queries], [label(token) for token in keys]
-    figure = Figure(FigureStyle.of(options), [*rows, *columns, name])
+    figure = Figure(FigureStyle.of(options), [*rows, *columns, *titles, name])
     with figure.context():
         layout = _Layout.of(figure, rows, columns, scale)
-        figure.set_height(layout.height)
         x, y, wide, tall = layout.area(figure)
         if scale.masked:
             figure.hatch(x, y, wide, tall)
         figure.picture(scale.colours(weights_QK), x, y, wide, tall)
         layout.label(figure.axes(x, y, wide, tall), rows, columns)
-        line = figure.line()
-        if figure.style.title:
-            figure.text(figure.style.width / 2, GAP / 2, figure.style.title, ha="center")
-        figure.text(x + wide / 2, y + tall + layout.below - line, "key", ha="center")
-        figure.text(x - layout.left, y + tall / 2, "query", rotation=90, va="center")
+        figure.text(x - layout.left, y + tall / 2, titles[0], rotation=90, va="center")
+        figure.text(x + wide / 2, y + tall + layout.below - figure.line(), titles[1], ha="center")
         scale.draw_bar(figure, y + tall + layout.below + GAP)
     return figure
+
+
+def token_labels(
+    weights_QK: np.ndarray, queries: Sequence[str], keys: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Names of queries and keys as they are drawn. Raises UserError if they do not fit the map."""
+    sides = zip(("queries", "keys"), (queries, keys), weights_QK.shape, strict=True)
+    for side, names, count in sides:
+        if len(names) != count:
+            raise UserError(
+                f"expected a name for each of the {count} {side} of the map, got {len(names)}; name every token"
+            )
+    return list(map(label, queries)), list(map(label, keys))
 
 
 def masked(weights: Any, allowed: Any = None) -> np.ndarray:
@@ -95,7 +99,6 @@ class _Layout:
     cell: float
     shape: tuple[int, int]
     left: float
-    above: float
     below: float
     bar: float
     size: int | float
@@ -105,10 +108,7 @@ class _Layout:
     @staticmethod
     def of(figure: Figure, rows: Sequence[str], columns: Sequence[str], scale: Scale) -> _Layout:
         """The largest cells with which all fits. Raises UserError if there is no room for any."""
-        style, line = figure.style, figure.line()
-        above = line + GAP if style.title else GAP / 2
-        bar = GAP + scale.height(figure)
-        most = MAX_HEIGHT if style.height is None else style.height
+        style, line, bar = figure.style, figure.line(), GAP + scale.height(figure)
         cell, size, every = MAX_CELL, style.font_size, 1
         left = below = 0.0
         flat = False
@@ -119,25 +119,20 @@ class _Layout:
             widest = figure.width_of(columns, size)
             flat = widest < 0.9 * cell
             below = line + 2 * PAD + (figure.line(size) if flat else widest)
-            wide, tall = style.width - left - GAP, most - above - below - bar
+            wide, tall = style.width - left - GAP, figure.space - GAP / 2 - below - bar
             cell = min(MAX_CELL, wide / len(columns), tall / len(rows))
             if cell < MIN_CELL:
                 raise UserError(
-                    f"a map of {len(rows)} queries and {len(columns)} keys has no room in {style.width:g} x {most:g} "
-                    "centimetres; give a larger width and height, or shorter names"
+                    f"a map of {len(rows)} queries and {len(columns)} keys has no room in {style.width:g} x "
+                    f"{figure.space:.3g} centimetres; give a larger width and height, or shorter names"
                 )
-        return _Layout(cell, (len(rows), len(columns)), left, above, below, bar, size, every, flat)
-
-    @property
-    def height(self) -> float:
-        return self.above + self.cell * self.shape[0] + self.below + self.bar
+        return _Layout(cell, (len(rows), len(columns)), left, below, bar, size, every, flat)
 
     def area(self, figure: Figure) -> tuple[float, float, float, float]:
-        """Left, top, width and height of the map, centred with its labels."""
+        """Begin the figure; left, top, width and height of the map, centred with its labels."""
         tall, wide = (self.cell * count for count in self.shape)
-        x = (figure.style.width - self.left - wide) / 2 + self.left
-        y = (figure.size[1] - self.height) / 2 + self.above
-        return x, y, wide, tall
+        y = GAP / 2 + figure.begin(GAP / 2 + tall + self.below + self.bar)
+        return (figure.style.width - self.left - wide) / 2 + self.left, y, wide, tall
 
     def label(self, axes: Any, rows: Sequence[str], columns: Sequence[str]) -> None:
         """Print the tokens. Where only some are printed, ticks show which."""
@@ -176,51 +171,46 @@ def draw_grid(
     scale = Scale.of([map for row in maps for map in row], high, name)
     names, columns = [label(layer) for layer in names], max(map(len, maps))
     figure = Figure(FigureStyle.of(options), [*names, *GRID_WORDS, name])
-    style, line = figure.style, figure.line()
     with figure.context():
-        left = line + 2 * PAD + figure.width_of(names)
-        above = (line + GAP if style.title else 0) + 2 * line + GAP
-        below = 3 * GAP + line + scale.height(figure)
-        most = (MAX_HEIGHT if style.height is None else style.height) - above - below
-        step = min((style.width - left - GAP) / columns, most / len(maps), 4 * MAX_CELL)
-        figure.set_height(above + step * len(maps) + below)
-        x = (style.width - left - step * columns) / 2 + left
-        y = (figure.size[1] - above - step * len(maps) - below) / 2 + above
-        _label_grid(figure, names, columns, (x, y), step, left)
+        below = 3 * GAP + figure.line() + scale.height(figure)
+        x, y, step = label_grid(figure, names, columns, below)
         for row, layer in enumerate(maps):
             for column, map_QK in enumerate(layer):
                 _small_map(figure, scale, map_QK, (x + column * step, y + row * step), step)
         y += step * len(maps)
-        figure.text(
-            style.width / 2, y + GAP / 2, GRID_WORDS[-1], ha="center", fontsize=style.font_size - 1
-        )
-        scale.draw_bar(figure, y + 2 * GAP + line)
+        figure.text(figure.style.width / 2, y + GAP / 2, GRID_WORDS[-1], ha="center")
+        scale.draw_bar(figure, y + 2 * GAP + figure.line())
     return figure
 
 
-def _label_grid(
-    figure: Figure,
-    names: Sequence[str],
-    columns: int,
-    corner: tuple[float, float],
-    step: float,
-    left: float,
-) -> None:
-    """The titles of a grid, the names of its layers and the numbers of its heads."""
-    (x, y), line, tall = corner, figure.line(), step * len(names)
-    if figure.style.title:
-        figure.text(
-            figure.style.width / 2, y - 3 * line - 1.5 * GAP, figure.style.title, ha="center"
+def label_grid(
+    figure: Figure, names: Sequence[str], columns: int, below: float, largest: float = 4 * MAX_CELL
+) -> tuple[float, float, float]:
+    """Begin a grid of layers and heads: its left, its top, and the distance of cells, in centimetres.
+
+    below: height of what follows the grid. largest: distance of cells at most.
+    """
+    line, width = figure.line(), figure.style.width
+    left, above = line + 2 * PAD + figure.width_of(names), 2 * line + GAP
+    space = figure.space - above - below
+    step = min((width - left - GAP) / columns, space / len(names), largest)
+    if step < MIN_CELL:
+        raise UserError(
+            f"a grid of {len(names)} layers and {columns} heads has no room in {width:g} x {figure.space:.3g} "
+            "centimetres; give a larger width and height, or fewer layers"
         )
+    y = figure.begin(above + step * len(names) + below) + above
+    x = (width - left - step * columns) / 2 + left
     figure.text(x + step * columns / 2, y - 2 * line - PAD, GRID_WORDS[0], ha="center")
-    figure.text(x - left, y + tall / 2, GRID_WORDS[1], rotation=90, va="center")
+    figure.text(x - left, y + step * len(names) / 2, GRID_WORDS[1], rotation=90, va="center")
     size, every = figure.label_size(step)
     for column in range(0, columns, every):
-        figure.text(
-            x + (column + 0.5) * step, y - PAD, str(column), ha="center", va="bottom", size=size
-        )
+        middle = x + (column + 0.5) * step
+        figure.text(middle, y - PAD, str(column), ha="center", va="bottom", size=size)
     for row in range(0, len(names), every):
-        figure.text(x - PAD, y + (row + 0.5) * step, names[row], ha="right", va="center", size=size)
+        middle = y + (row + 0.5) * step
+        figure.text(x - PAD, middle, names[row], ha="right", va="center_baseline", size=size)
+    return x, y, step
 
 
 def _small_map(

@@ -71,7 +71,7 @@ class Scale:
             )
         x = (width - name - bar - end) / 2
         middle = y + BAR_HEIGHT / 2
-        figure.text(x, middle, self.name, va="center")
+        figure.text(x, middle, self.name, va="center_baseline")
         ramp = self.colours(np.linspace(0, self.high, 256)[None])
         figure.picture(ramp, x + name, y, bar, BAR_HEIGHT)
         axes = figure.axes(x + name, y, bar, BAR_HEIGHT)
@@ -88,4 +88,4 @@ class Scale:
             x += name + bar + 2 * GAP
             figure.hatch(x, middle - 0.15, 0.3, 0.3, dense=True)
             figure.axes(x, middle - 0.15, 0.3, 0.3)
-            figure.text(x + 0.3 + GAP / 2, middle, MASKED, va="center")
+            figure.text(x + 0.3 + GAP / 2, middle, MASKED, va="center_baseline")

@@ -169,14 +169,14 @@ def test_a_figure_is_saved_by_the_ending_of_its_name(tmp_path):
     [
         (("decoder.9", 0), {}, "unknown site 'decoder.9'.*decoder.1.self"),
         (("decoder.0.self", 7), {}, "heads 0 to 1, got 7"),
-        ((None, 1), {}, "site and head, got site=None and head=1; give both"),
+        ((None, 1), {}, "site and head, got site=None and head=1; give them"),
         (("decoder.0.self", 0, "pie"), {}, "unknown kind of figure 'pie'"),
         (("decoder.0.self", 0), {"widht": 9}, "unknown option of figures 'widht'; did you mean 'width'"),
         (("decoder.0.self", 0), {"width": 0.1}, "width from 3 to 100 centimetres, got 0.1;"),
         (("decoder.0.self", 0), {"font": "Nonesuch"}, "got 'Nonesuch'; leave font out"),
         (("decoder.0.self", 0), {"high": 0}, "above 0, got 0"),
         (("decoder.0.self", 0), {"width": 3, "font_size": 20}, "width of 3 centimetres|no room"),
-        (("decoder.0.self", 0), {"tokens": ["a"]}, "6 queries, got 1"),
+        (("decoder.0.self", 0), {"tokens": ["a"]}, "each of the 6 queries, got 1"),
     ],
 )
 def test_bad_requests_are_refused(arguments, options, message):

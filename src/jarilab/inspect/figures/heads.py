@@ -1,0 +1,166 @@
+"""What heads do, as a dot for each head; and one head as lines between tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jarilab.core.errors import UserError, import_optional
+from jarilab.inspect.figures.figure import GAP, POINT, Figure
+from jarilab.inspect.figures.maps import GRID_WORDS, PAD, label_grid, masked, token_labels
+from jarilab.inspect.figures.scale import NAME
+from jarilab.inspect.figures.style import FigureStyle, label
+
+LINE_COLOUR = "#0b78c4"
+LIGHTEST = 0.01
+"""Weight below which a line would not be seen, and is left out."""
+SAMPLES = (0.1, 0.5, 1.0)
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c00"),
+    *("#5d3a9b", "#b22222", "#1a7f7f", "#444444"),
+)
+"""They differ for the colour-blind too (Okabe & Ito 2008, extended). A shape of its own distinguishes roles in grey."""
+SHAPES = "os^DvPXh<>"
+ROLES = ("previous", "next", "same token", "induction", "first token", "delimiter", "uniform")
+"""Roles whose colours are the same in all figures; others follow in alphabetical order."""
+UNNAMED = {"no simple pattern": ("#a9a69c", "."), "not testable here": ("#a9a69c", "x")}
+MAX_STEP = 0.6
+
+
+def draw_lines(
+    weights: Any,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    allowed: Any = None,
+    *,
+    name: str = NAME,
+    **options: Any,
+) -> Figure:
+    """One head as lines from each query, on the left, to its keys: the larger the weight, the darker and wider.
+
+    Arguments as in `draw_map`.
+    """
+    weights_QK = masked(weights, allowed)
+    left, right = token_labels(weights_QK, queries, keys)
+    figure = Figure(FigureStyle.of(options), [*left, *right, name, "query", "key"])
+    line, count = figure.line(), max(weights_QK.shape)
+    with figure.context():
+        step = min(1.15 * line, (figure.space - 4 * line - 2 * GAP) / count)
+        size, every = figure.label_size(step)
+        y = figure.begin(step * count + 3 * line + GAP) + 1.5 * line
+        ends = (
+            GAP + figure.width_of(left, size),
+            figure.style.width - GAP - figure.width_of(right, size),
+        )
+        for x, align, title, names in zip(
+            ends, ("right", "left"), ("query", "key"), (left, right), strict=True
+        ):
+            away = PAD if align == "left" else -PAD
+            figure.text(x + away, y - line / 2, title, ha=align, va="bottom")
+            for place in range(0, len(names), every):
+                middle = y + (place + 0.5) * step
+                figure.text(
+                    x + away, middle, names[place], ha=align, va="center_baseline", size=size
+                )
+        rows, columns = np.nonzero(np.nan_to_num(weights_QK) >= LIGHTEST)
+        starts, stops = y + (rows + 0.5) * step, y + (columns + 0.5) * step
+        segments = [((ends[0], a), (ends[1], b)) for a, b in zip(starts, stops, strict=True)]
+        _lines(figure, segments, weights_QK[rows, columns])
+        _sample_lines(figure, y + step * count + line, name)
+    return figure
+
+
+def _lines(figure: Figure, segments: Sequence[Any], weights: np.ndarray) -> None:
+    collections = import_optional("matplotlib.collections", "figures")
+    rgb = import_optional("matplotlib.colors", "figures").to_rgb(LINE_COLOUR)
+    strengths = np.clip(weights, 0, 1)
+    colours = [(*rgb, strength) for strength in strengths]
+    figure.sheet.add_collection(
+        collections.LineCollection(segments, colors=colours, linewidths=0.3 + 1.7 * strengths),
+        autolim=False,
+    )
+
+
+def _sample_lines(figure: Figure, y: float, name: str) -> None:
+    """A line for each of `SAMPLES`, with its weight, and the name of the weights."""
+    texts = [f"{sample:g}" for sample in SAMPLES]
+    widths = [0.8 + 2 * GAP + figure.width_of([text]) for text in texts]
+    x = (figure.style.width - sum(widths) - figure.width_of([name]) - GAP) / 2
+    figure.text(x, y, name, va="center_baseline")
+    x += figure.width_of([name]) + GAP
+    for sample, text, width in zip(SAMPLES, texts, widths, strict=True):
+        _lines(figure, [((x, y), (x + 0.8, y))], np.array([sample]))
+        figure.text(x + 0.8 + GAP / 2, y, text, va="center_baseline")
+        x += width
+
+
+def draw_roles(
+    roles: Sequence[Sequence[str]],
+    names: Sequence[str],
+    sizes: Sequence[Sequence[float]] | None = None,
+    size_name: str = "effect size",
+    **options: Any,
+) -> Figure:
+    """A dot for each head, layers down and heads across: its colour and shape say the role.
+
+    roles: of each layer's heads. names: of the layers. sizes: from 0 to 1, the area of the dots.
+    size_name: what sizes are.
+    Raises UserError if the counts differ.
+    """
+    if (
+        not roles
+        or [len(row) for row in sizes or roles] != [len(row) for row in roles]
+        or len(names) != len(roles)
+    ):
+        raise UserError(
+            f"expected a name and equally many roles and sizes for each layer, got {len(names)} names, "
+            f"{[len(row) for row in roles]} roles and {[len(row) for row in sizes or []]} sizes; give one each a head"
+        )
+    names = [label(name) for name in names]
+    spots = _spots({role for row in roles for role in row})
+    about = [] if sizes is None else [f"area of a dot: {size_name}"]
+    figure = Figure(FigureStyle.of(options), [*names, *spots, *about, *GRID_WORDS])
+    with figure.context():
+        wide = figure.width_of(list(spots)) + 4 * GAP
+        columns = max(1, int((figure.style.width - GAP) / wide))
+        rows = -(-len(spots) // columns)
+        below = 2.5 * GAP + (rows + len(about)) * figure.line()
+        x, y, step = label_grid(figure, names, max(map(len, roles)), below, MAX_STEP)
+        most = 0.8 * step / POINT
+        for layer, row in enumerate(roles):
+            for head, role in enumerate(row):
+                size = 1.0
+                if sizes is not None and role not in UNNAMED:
+                    size = float(np.clip(np.nan_to_num(sizes[layer][head]), 0.1, 1))
+                middle = x + (head + 0.5) * step, y + (layer + 0.5) * step
+                _spot(figure, middle, spots[role], size * most**2)
+        y += step * len(names) + 2 * GAP
+        x = (figure.style.width - min(columns, len(spots)) * wide) / 2 + GAP
+        for number, role in enumerate(spots):
+            row, column = divmod(number, columns)
+            middle = y + (row + 0.5) * figure.line()
+            _spot(figure, (x + column * wide + GAP / 2, middle), spots[role], 36)
+            figure.text(x + column * wide + 1.5 * GAP, middle, role, va="center_baseline")
+        for text in about:
+            middle = y + (rows + 0.5) * figure.line()
+            figure.text(figure.style.width / 2, middle, text, ha="center", va="center_baseline")
+    return figure
+
+
+def _spots(roles: set[str]) -> dict[str, tuple[str, str]]:
+    """Colour and shape of each role, in the order of the legend."""
+    order = [*ROLES, *sorted(roles - {*ROLES, *UNNAMED})]
+    spots = {}
+    for number, role in enumerate(order):
+        shape = (number + number // len(SHAPES)) % len(SHAPES)
+        spots[role] = COLOURS[number % len(COLOURS)], SHAPES[shape]
+    return {role: spot for role, spot in (spots | UNNAMED).items() if role in roles}
+
+
+def _spot(figure: Figure, middle: tuple[float, float], spot: tuple[str, str], area: float) -> None:
+    colour, marker = spot
+    figure.sheet.scatter(
+        *middle, s=area, c=colour, marker=marker, linewidths=0.8 if marker == "x" else 0
+    )
