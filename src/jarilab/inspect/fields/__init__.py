@@ -1,0 +1,1 @@
+"""Attention in units of a field: words in seconds, windows and patches in an image."""
