@@ -14,6 +14,7 @@ from jarilab.data.example_files import ExampleFile, ExampleRow
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.head import Head, heads_of
+from jarilab.inspect.study.probes import ProbeInput
 
 WHAT = {"text": "lines of text", "pairs": "pairs of texts", "image": "images", "sound": "sounds"}
 
@@ -27,6 +28,8 @@ class Reader(Protocol):
     def about(self) -> dict[str, Any]: ...
 
     def start_token(self, row: ExampleRow) -> str | None: ...
+
+    def probe_input(self, row: ExampleRow) -> ProbeInput | None: ...
 
     def check(self, row: ExampleRow) -> None: ...
 

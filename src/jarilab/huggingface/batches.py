@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -18,6 +19,7 @@ from jarilab.huggingface.loading import Loaded, as_user_error
 from jarilab.huggingface.model_inputs import (
     check_ids,
     main_input,
+    max_length,
     parameters_of,
     patch_grid,
     patch_names,
@@ -26,12 +28,16 @@ from jarilab.huggingface.model_inputs import (
 )
 from jarilab.huggingface.outputs import token_names
 from jarilab.inspect.study.example import Batch
+from jarilab.inspect.study.probes import ProbeInput
 
 KINDS: dict[str, Kind] = {
     "pixel_values": "image",
     "input_features": "sound",
     "input_values": "sound",
 }
+WORD = re.compile(r"[▁Ġ]?[^\W\d_]{3,}")
+MIN_WORDS = 200
+"""With fewer words, probes are drawn from all tokens."""
 MAX_DIGEST_BYTES = 1 << 20
 """Bytes at both ends of a file of weights that its digest covers."""
 
@@ -60,6 +66,28 @@ class HuggingFaceBatches:
         without = tokenizer(row.text, add_special_tokens=False)["input_ids"]
         is_added = first != without[:1] and first[0] in tokenizer.all_special_ids
         return str(tokenizer.convert_ids_to_tokens(first[0])) if is_added else None
+
+    def probe_input(self, row: ExampleRow) -> ProbeInput | None:
+        """How random sequences are drawn, with the special tokens of this row around them; None without tokens."""
+        if self.kind != "text" or self._is_alone:
+            return None
+        tokenizer = self.loaded.tokenizer
+        special = {*tokenizer.all_special_ids}
+        ids = self._encode(ExampleRow(row.origin, row.text))["input_ids"]
+        inner = [place for place, each in enumerate(ids) if each not in special]
+        start, end = ids[: inner[0]], ids[inner[-1] + 1 :]
+        words = self._word_ids()
+        return ProbeInput(self.texts_of, words, start, end, max_length(self.loaded))
+
+    def _word_ids(self) -> list[int]:
+        """Tokens that are words of at least three letters; all tokens but special ones if these are few."""
+        tokenizer, size = self.loaded.tokenizer, self.model.get_input_embeddings().num_embeddings
+        vocabulary = {
+            number: text for text, number in tokenizer.get_vocab().items() if number < size
+        }
+        words = [number for number, text in vocabulary.items() if WORD.fullmatch(text)]
+        rest = vocabulary.keys() - {*tokenizer.all_special_ids}
+        return sorted(words if len(words) >= MIN_WORDS else rest)
 
     def check(self, row: ExampleRow) -> None:
         """Raises UserError, with the origin of the row, if the model cannot read it."""
@@ -110,11 +138,21 @@ class HuggingFaceBatches:
         return dict(encoded)
 
     def texts_of(self, ids: Sequence[Sequence[int]]) -> Batch:
-        """A batch of token ids, padded on the right."""
+        """A batch of token ids, padded on the right. Tokens are named by their ids, special ones by their names."""
+        tokenizer = self.loaded.tokenizer
+        special = dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
         encoded = [{"input_ids": list(each)} for each in ids]
-        return self._texts(encoded, [])
+        names = []
+        for each in ids:
+            names.append([str(special.get(number, number)) for number in each])
+        return self._texts(encoded, [], names)
 
-    def _texts(self, encoded: Sequence[dict[str, list[int]]], origins: list[str]) -> Batch:
+    def _texts(
+        self,
+        encoded: Sequence[dict[str, list[int]]],
+        origins: list[str],
+        tokens: list[list[str]] | None = None,
+    ) -> Batch:
         """Rows padded on the right, where padding changes no position."""
         tokenizer = self.loaded.tokenizer
         pad = tokenizer.pad_token_id
@@ -125,8 +163,9 @@ class HuggingFaceBatches:
             fill = (pad or 0) if name == "input_ids" else 0
             inputs[name] = _padded([each[name] for each in encoded], fill)
         inputs["attention_mask"] = valid.long()
-        names = token_names(tokenizer)
-        tokens = [names(each["input_ids"]) for each in encoded]
+        if tokens is None:
+            names = token_names(tokenizer)
+            tokens = [names(each["input_ids"]) for each in encoded]
         ids = inputs["input_ids"]
         return Batch(
             kwargs={name: value for name, value in inputs.items() if name in self._parameters},

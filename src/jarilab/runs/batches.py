@@ -10,6 +10,7 @@ from torch import nn
 from jarilab.core.errors import UserError
 from jarilab.data.example_files import ExampleRow, Kind
 from jarilab.inspect.study.example import Batch
+from jarilab.inspect.study.probes import ProbeInput
 from jarilab.runs.loaded import OpenRun
 
 MAX_TOKENS = 2048
@@ -37,6 +38,10 @@ class RunBatches:
         """The token that the task puts in front of an answer; None if it adds none."""
         target = self._batch(row).tokens[0].get("target", [""])[0]
         return target if target and not row.text.startswith(target) else None
+
+    def probe_input(self, row: ExampleRow) -> ProbeInput | None:
+        """None: a task's own tokens have too little in common to draw them at random."""
+        return None
 
     def check(self, row: ExampleRow) -> None:
         """Raises UserError, with the origin of the row, if the run cannot read it."""

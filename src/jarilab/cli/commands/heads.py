@@ -77,6 +77,8 @@ def run(options: argparse.Namespace) -> None:
     with working(f"checking {options.data}"):
         count = check_rows(reader, data)
     study = _study(options, reader, data, count)
+    with working("probing the heads with random sequences"):
+        study.name_roles(reader.model, reader.probe_input(next(iter(data))))
     files = study.write()
     for file in files:
         say(f"wrote {file}")

@@ -298,7 +298,7 @@ class Duplicate(Measure):
 
     def value(self, map: Map) -> Tensor:
         elsewhere_QK = map.ahead != 0
-        return mass(map, _equal(map) & elsewhere_QK) if map.same else undefined(map)
+        return mass(map, same_tokens(map) & elsewhere_QK) if map.same else undefined(map)
 
 
 @_measure("induction")
@@ -311,7 +311,7 @@ class Induction(Measure):
     needs_positions = True
 
     def value(self, map: Map) -> Tensor:
-        return mass(map, _after_equal(map)) if map.same else undefined(map)
+        return mass(map, after_earlier_copy(map)) if map.same else undefined(map)
 
 
 @_measure("sink")
@@ -345,7 +345,7 @@ class Self(Measure):
         return mass(map, map.ahead == 0) if map.same else undefined(map)
 
 
-def _equal(map: Map) -> Tensor:
+def same_tokens(map: Map) -> Tensor:
     """True where a key has the query's token."""
     names = {*map.queries, *map.keys}
     numbers = {name: number for number, name in enumerate(names)}
@@ -354,10 +354,10 @@ def _equal(map: Map) -> Tensor:
     return token_Q.unsqueeze(-1) == token_K
 
 
-def _after_equal(map: Map) -> Tensor:
+def after_earlier_copy(map: Map) -> Tensor:
     """True for keys just after an earlier occurrence of the query's token."""
     before_QK = map.ahead < 0
-    earlier_QK = _equal(map) & map.allowed & before_QK
+    earlier_QK = same_tokens(map) & map.allowed & before_QK
     next_K1 = map.k_order.unsqueeze(-1) + 1
     follows_KK = next_K1 == map.k_order
     return earlier_QK.float() @ follows_KK.float() > 0
@@ -379,7 +379,7 @@ class Explained(Measure):
         return self.of(map).value
 
     def of(self, map: Map) -> Scored:
-        return _explained(map, self.labels(map))
+        return explained(map, self.labels(map))
 
 
 @_measure("offset_share")
@@ -407,7 +407,7 @@ class KeyShare(Explained):
         return map.k_order.expand_as(map.ahead)
 
 
-def _explained(map: Map, label_QK: Tensor) -> Scored:
+def explained(map: Map, label_QK: Tensor) -> Scored:
     """R^2 of the scores, fitted with a constant for each label, after subtracting the mean of each query.
 
     A softmax does not depend on this mean. Chance is the value for random scores: fitted constants per free score.

@@ -12,6 +12,7 @@ from jarilab.inspect.measure.heads import measure
 from jarilab.inspect.measure.measures import Measure
 from jarilab.inspect.study.example import HeadMaps
 from jarilab.inspect.study.head import Head
+from jarilab.inspect.study.tables import plain
 
 RESAMPLES = 2000
 """Bootstrap samples of examples."""
@@ -108,11 +109,6 @@ class MeasureTable:
             row[f"{name}_chance"] = plain(mean[column, 1])
             row[f"{name}_count"] = int(count[column, 0])
         return row
-
-
-def plain(value: float) -> float | None:
-    """A number for JSON: None for NaN and infinity."""
-    return float(value) if np.isfinite(value) else None
 
 
 def bootstrap(

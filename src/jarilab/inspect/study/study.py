@@ -19,6 +19,9 @@ from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.study.example import Accumulator, Batch, example_maps
 from jarilab.inspect.study.head import Head, heads_of
 from jarilab.inspect.study.measure_table import MeasureTable
+from jarilab.inspect.study.probes import ProbeInput, ProbeRunner
+from jarilab.inspect.study.role_sums import RoleSums
+from jarilab.inspect.study.roles import Roles, number_of_tests
 from jarilab.inspect.study.tables import frame_of, write_tables
 
 FORMAT = "jarilab-study-1"
@@ -46,7 +49,9 @@ class Study:
     ):
         self.heads, self.folder, self.seed = list(heads), folder, seed
         measures = MEASURES if measures is None else measures
-        self.accumulators = list(accumulators)
+        self.role_sums = RoleSums(self.heads, margins=True)
+        self.roles: Roles | None = None
+        self.accumulators = [self.role_sums, *accumulators]
         self.tables: dict[str, list[dict[str, Any]]] = {}
         self.about = dict(about or {})
         record_of_study = {
@@ -54,11 +59,11 @@ class Study:
             "heads": [head.short for head in heads],
             "sites": list(dict.fromkeys(head.site for head in heads)),
             "measures": list(measures),
-            "statistics": [each.name for each in accumulators],
+            "statistics": [each.name for each in self.accumulators],
             "seed": seed,
             "about": self.about,
         }
-        self._saved = time.monotonic()
+        self._next_save = time.monotonic() + SECONDS_BETWEEN_SAVES
         if folder is not None:
             _prepare(folder, record_of_study)
         self._values = MeasureTable(heads, measures, folder and folder / NUMBERS)
@@ -106,13 +111,14 @@ class Study:
                 for each in self.accumulators:
                     each.add(example, maps)
             self._values.append(values)
-        if self.folder is not None and time.monotonic() - self._saved > SECONDS_BETWEEN_SAVES:
+        if self.folder is not None and time.monotonic() > self._next_save:
             self.save()
 
     def save(self) -> None:
         """Write the progress, from which an interrupted study continues."""
         if self.folder is None:
             return
+        start = time.monotonic()
         self._values.flush()
         arrays = {
             f"{each.name}/{key}": array
@@ -122,7 +128,9 @@ class Study:
         arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         arrays["examples"] = np.array([self.examples])
         write_bytes(self.folder / PROGRESS, safetensors.numpy.save(arrays))
-        self._saved = time.monotonic()
+        end = time.monotonic()
+        # Large states take at most a twentieth of the time.
+        self._next_save = end + max(SECONDS_BETWEEN_SAVES, 20 * (end - start))
 
     def _resume(self, folder: Path) -> None:
         """Continue from the progress of the folder."""
@@ -142,15 +150,21 @@ class Study:
 
     # Results ---------------------------------------------------------------------------------------------------------
 
+    def name_roles(self, model: nn.Module, probes: ProbeInput | None) -> None:
+        """Run the probes and name the role of each head. probes: None names roles by the data alone."""
+        results = None
+        if probes is not None:
+            tests = number_of_tests(len(self.heads))
+            results = ProbeRunner(model, self.heads, probes, self.seed).run(tests)
+        self.roles = Roles(self.heads, self.role_sums, results)
+        self.tables["roles"] = self.roles.rows()
+
     def rows(self) -> list[dict[str, Any]]:
-        """A row a head: each measure's mean, 95 % interval, chance and number of examples."""
+        """A row a head: mean, 95 % interval, chance and count of each measure, and the role if it was named."""
         rows = self._values.rows(self.seed)
-        for each in self.accumulators:
-            columns = getattr(each, "head_columns", None)
-            if columns is not None:
-                for row, extra in zip(rows, columns(), strict=True):
-                    row |= extra
-        return rows
+        if self.roles is None:
+            return rows
+        return [row | role for row, role in zip(rows, self.roles.head_rows(), strict=True)]
 
     def add_table(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Keep a table that was computed apart, such as `importance`."""

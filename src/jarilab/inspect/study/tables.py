@@ -6,6 +6,7 @@ import csv
 import importlib
 import io
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,11 @@ Records = list[dict[str, Any]]
 def columns_of(rows: Records) -> list[str]:
     """The columns of all records, in the order of their first use."""
     return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def plain(value: float) -> float | None:
+    """A number for JSON: None for NaN and infinity."""
+    return float(value) if math.isfinite(value) else None
 
 
 def optional(module: str) -> Any:

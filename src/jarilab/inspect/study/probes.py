@@ -1,0 +1,248 @@
+"""Random inputs on which roles that natural data cannot tell apart differ, and what heads do on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+import numpy as np
+import torch
+from torch import nn
+
+from jarilab.core.shapes import Float, Tensor
+from jarilab.inspect.measure.maps import Map
+from jarilab.inspect.measure.measures import explained
+from jarilab.inspect.record.capture import record
+from jarilab.inspect.study.example import Batch, Example, HeadMaps, example_maps
+from jarilab.inspect.study.head import Head
+from jarilab.inspect.study.role_sums import MIN_QUERIES, Estimate, RoleSums, estimate
+
+SEQUENCES = 32
+"""Sequences of each kind of probe."""
+MIN_LENGTH, MAX_LENGTH = 20, 40
+MIN_BLOCK = 5
+"""Shortest repeated block of the induction probe; the longest is a third of the sequence."""
+SETS, ORDERS, SET_SIZE = 10, 6, 12
+"""Sets of tokens of the content probe, orders of each, and tokens in it."""
+BATCH = 16
+
+Rows = list[list[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeInput:
+    """How probes are made for a model.
+
+    batch: makes a batch of rows of token ids. ids: of which sequences are drawn. start, end: ids around each sequence,
+    as the model's data have them. longest: the largest number of tokens of a row.
+    """
+
+    batch: Callable[[Rows], Batch]
+    ids: Sequence[int]
+    start: Sequence[int] = ()
+    end: Sequence[int] = ()
+    longest: int = MAX_LENGTH
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeResults:
+    """What heads do on probes. sums: of roles, by kind of probe. moved, content, offset: an estimate for each head.
+
+    moved: total variation between the maps of two inputs of equal length. content, offset: the share of the variance of
+    scores that a pair of tokens, and the offset, explain where the same tokens stand in several orders.
+    """
+
+    sums: dict[str, RoleSums]
+    moved: Estimate
+    content: Estimate
+    offset: Estimate
+
+
+@dataclass(eq=False)
+class ProbeRunner:
+    """Runs all probes of one model. seed: of the random sequences."""
+
+    model: nn.Module
+    heads: Sequence[Head]
+    input: ProbeInput
+    seed: int = 0
+    generator: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.generator = np.random.default_rng([self.seed, 71])
+
+    @torch.no_grad()
+    def run(self, tests: int) -> ProbeResults:
+        """The results, with intervals that are simultaneous over `tests`."""
+        sums = {
+            kind: RoleSums(self.heads, margins=True) for kind in ("random", "repeats", "induction")
+        }
+        variations = []
+        before: list[HeadMaps] = []
+        for number, maps in self._maps(self._random_rows()):
+            self._add(sums["random"], maps)
+            if number % 2:
+                variations.append(self._by_head(before, maps, _variation))
+            before = maps
+        for kind, rows in (("repeats", self._repeated_rows()), ("induction", self._block_rows())):
+            for _, maps in self._maps(rows):
+                self._add(sums[kind], maps)
+        contents = self._contents()
+        moved = _over_examples(np.array(variations).reshape(-1, len(self.heads)), tests)
+        content, offset = (_over_examples(contents[..., part], tests) for part in (0, 1))
+        return ProbeResults(sums, moved, content, offset)
+
+    def _maps(self, rows: Rows) -> Iterator[tuple[int, list[HeadMaps]]]:
+        """The maps of each row, numbered."""
+        for first in range(0, len(rows), BATCH):
+            batch = self.input.batch(rows[first : first + BATCH])
+            with record(self.model) as tape:
+                batch.forward(self.model)
+            for row, parts in example_maps(tape, batch):
+                yield first + row, list(chain.from_iterable(parts))
+
+    def _add(self, sums: RoleSums, maps: list[HeadMaps]) -> None:
+        sums.add(Example(0, "probe", {}), maps)
+
+    def _by_head(
+        self, one: list[HeadMaps], other: list[HeadMaps], compare: Callable[[Map, Map], Tensor]
+    ) -> np.ndarray:
+        """A comparison of two inputs, `(H,)`; NaN where their maps have other shapes."""
+        values = np.full(len(self.heads), np.nan)
+        for first, second in zip(one, other, strict=True):
+            if first.map.weights.shape == second.map.weights.shape:
+                values[first.rows] = compare(first.map, second.map).numpy()
+        return values
+
+    # Sequences -------------------------------------------------------------------------------------------------------
+
+    def _draw(self, count: int) -> list[int]:
+        """Different tokens in random order."""
+        return self.generator.choice(np.asarray(self.input.ids), count, replace=False).tolist()
+
+    def _length(self, shortest: int = MIN_LENGTH) -> int:
+        longest = min(MAX_LENGTH, self._room)
+        return int(self.generator.integers(min(shortest, longest), longest + 1))
+
+    @property
+    def _room(self) -> int:
+        """The largest number of tokens between start and end."""
+        return self.input.longest - len(self.input.start) - len(self.input.end)
+
+    def _framed(self, ids: list[int]) -> list[int]:
+        return [*self.input.start, *ids, *self.input.end]
+
+    def _random_rows(self) -> Rows:
+        """Sequences without repeated tokens; two of each length."""
+        rows = []
+        for _ in range(SEQUENCES // 2):
+            length = min(self._length(), len(self.input.ids))
+            rows += [self._framed(self._draw(length)) for _ in range(2)]
+        return rows
+
+    def _repeated_rows(self) -> Rows:
+        """Sequences in which each token comes two or three times, at random gaps."""
+        rows = []
+        for _ in range(SEQUENCES):
+            different = max(2, min(self._length() * 2 // 5, len(self.input.ids)))
+            tokens = self._draw(different)
+            copies = self.generator.integers(2, 4, different)
+            ids = np.repeat(tokens, copies)[: self._room]
+            rows.append(self._framed(self.generator.permutation(ids).tolist()))
+        return rows
+
+    def _block_rows(self) -> Rows:
+        """Random tokens, a block, a gap, and the block again; all lengths are drawn for each sequence.
+
+        None if there are too few tokens for parts that differ.
+        """
+        rows = []
+        most = min(len(self.input.ids), self._room)
+        for _ in range(SEQUENCES):
+            length = self._length(3 * MIN_BLOCK)
+            block = int(self.generator.integers(MIN_BLOCK, max(MIN_BLOCK, length // 3) + 1))
+            rest = min(length - 2 * block, most - block)
+            if rest < 1:
+                continue
+            prefix = int(self.generator.integers(0, rest + 1))
+            gap = int(self.generator.integers(0, rest - prefix + 1))
+            tokens = self._draw(prefix + block + gap)
+            again = tokens[prefix : prefix + block]
+            rows.append(self._framed([*tokens, *again]))
+        return rows
+
+    # Content ---------------------------------------------------------------------------------------------------------
+
+    def _contents(self) -> Float[np.ndarray, "S H 2"]:
+        """For each set of tokens and head, R^2 of scores by the pair of tokens, and by the offset."""
+        size = min(SET_SIZE, len(self.input.ids), self._room)
+        if size < 3:
+            return np.full((0, len(self.heads), 2), np.nan)
+        orders, rows = [], []
+        for _ in range(SETS):
+            tokens = np.array(self._draw(size))
+            orders.append([self.generator.permutation(size) for _ in range(ORDERS)])
+            rows += [self._framed(tokens[order].tolist()) for order in orders[-1]]
+        maps = (each for _, each in self._maps(rows))
+        return np.array([self._content(list(islice(maps, ORDERS)), each) for each in orders])
+
+    def _content(self, of_orders: list[list[HeadMaps]], orders: list[np.ndarray]) -> np.ndarray:
+        """The shares of one set of tokens, `(H, 2)`; NaN where queries and keys differ."""
+        values = np.full((len(self.heads), 2), np.nan)
+        start, size = len(self.input.start), len(orders[0])
+        for parts in zip(*of_orders, strict=True):
+            first = parts[0].map
+            if first.same and min(first.weights.shape[1:]) >= start + size:
+                inner = [_inner(each.map, start, size) for each in parts]
+                values[parts[0].rows] = _explained_shares(inner, orders)
+        return values
+
+
+def _variation(one: Map, other: Map) -> Float[Tensor, " H"]:
+    """Total variation between the maps of two inputs, mean over queries that have a choice."""
+    rows_Q = (one.count > 1) & (other.count > 1)
+    return (one.weights - other.weights).abs().sum(-1)[:, rows_Q].mean(-1) / 2
+
+
+def _inner(map: Map, start: int, size: int) -> tuple[Tensor, Tensor]:
+    """Scores and allowed links between the tokens of the set, without start and end."""
+    inside = slice(start, start + size)
+    return map.scores[:, inside, inside], map.allowed[inside, inside]
+
+
+def _explained_shares(
+    inner: Sequence[tuple[Tensor, Tensor]], orders: Sequence[np.ndarray]
+) -> Float[np.ndarray, "H 2"]:
+    """R^2 of the scores of all orders together, by the pair of tokens and by the offset."""
+    size = len(orders[0])
+    places = torch.arange(size)
+    scores = torch.cat([scores for scores, _ in inner], 1)
+    allowed = torch.cat([allowed for _, allowed in inner])
+    order_PL = torch.from_numpy(np.stack(orders))
+    pairs = (order_PL.unsqueeze(-1) * size + order_PL.unsqueeze(1)).flatten(0, 1)
+    offsets = (places - places.unsqueeze(-1)).repeat(len(orders), 1)
+    rows = len(allowed)
+    joined = Map(
+        weights=torch.zeros_like(scores),
+        scores=scores,
+        allowed=allowed,
+        queries=["?"] * rows,
+        keys=["?"] * size,
+        q_at=torch.zeros(rows, 1),
+        k_at=torch.zeros(size, 1),
+        q_order=torch.arange(rows),
+        k_order=places,
+        same=True,
+    )
+    return np.stack([explained(joined, labels).value.numpy() for labels in (pairs, offsets)], -1)
+
+
+def _over_examples(values: np.ndarray, tests: int) -> Estimate:
+    """Means of `(N, H)` over examples with simultaneous intervals; NaN entries are left out."""
+    defined = np.isfinite(values)
+    filled = np.where(defined, values, 0.0)
+    count = defined.sum(0)
+    # Each example has many queries.
+    queries = count * MIN_QUERIES
+    return estimate(count, filled.sum(0), (filled**2).sum(0), queries, tests)

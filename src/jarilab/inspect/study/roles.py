@@ -1,0 +1,242 @@
+"""Names of what heads do, from effect sizes.
+
+A role is named if (a) the lower end of a simultaneous interval of its normalized score is at least 0.5, (b) its margin
+over each rival, on queries where they disagree, has a lower end above 0, (c) at least 30 such queries from 10 examples
+were seen, and (d) it holds on probes and, where it is defined there, on the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jarilab.inspect.study.head import Head
+from jarilab.inspect.study.probes import ProbeResults
+from jarilab.inspect.study.role_sums import MIN_QUERIES, Estimate, RoleSums
+from jarilab.inspect.study.tables import plain
+from jarilab.inspect.study.targets import OFFSETS, ROLES, SUB_ROLES
+
+MIN_SCORE, STRONG_SCORE = 0.5, 0.9
+MIN_ENTROPY, MAX_PEAK = 0.95, 3.0
+"""Uniform: entropy over its maximum, and the largest weight over that of even weights."""
+MAX_VARIATION = 0.1
+"""Position alone: total variation between two inputs of equal length."""
+MIN_CONTENT, MAX_OFFSET_SHARE = 0.9, 0.05
+"""Content alone: variance of scores that a pair of tokens explains, and that the offset explains."""
+NO_PATTERN, NOT_TESTABLE = "no simple pattern", "not testable here"
+WIDE = ("uniform", "position alone", "content alone")
+"""Roles without targets, in the order in which they are named if no role with targets is."""
+PROBES = {**dict.fromkeys(ROLES[: len(OFFSETS)], "random"), "first token": "random"}
+PROBES |= {"same token": "repeats", "induction": "induction"}
+"""The kind of probe of each role; a delimiter has none, so it is tested on the data."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Estimates of one source of inputs. source: a kind of probe, or `data`."""
+
+    source: str
+    scores: Estimate
+    margins: Estimate
+    joint: np.ndarray
+    weight: np.ndarray
+    chance: np.ndarray
+
+    @staticmethod
+    def of(source: str, sums: RoleSums, tests: int) -> Sums:
+        scores, margins = sums.scores(tests), sums.margins(tests)
+        return Sums(source, scores, margins, sums.joint(), *sums.plain_scores())
+
+
+@dataclass(frozen=True, eq=False)
+class Margins:
+    """The margins of one role over all rivals, for all heads, each from the first source that tests it.
+
+    low is infinite where no source does. indistinct: rivals with targets at the same queries that never disagree.
+    """
+
+    mean: np.ndarray
+    low: np.ndarray
+    queries: np.ndarray
+    examples: np.ndarray
+    indistinct: np.ndarray
+
+    @staticmethod
+    def of(role: int, sources: Sequence[Sums]) -> Margins:
+        shape = sources[0].scores.mean.shape
+        mean, low = np.zeros(shape), np.full(shape, np.inf)
+        queries, examples = np.zeros((2, *shape))
+        tested, joint = np.zeros((2, *shape), bool)
+        for source in sources:
+            margins = source.margins
+            new = margins.tested[:, role] & ~tested
+            mean[new], low[new] = margins.mean[:, role][new], margins.low[:, role][new]
+            queries[new] = margins.queries[:, role][new]
+            examples[new] = margins.examples[:, role][new]
+            tested |= new
+            joint |= source.joint[:, role] >= MIN_QUERIES
+        skipped = [
+            number
+            for number, name in enumerate(ROLES)
+            if number == role or (ROLES[role], name) in SUB_ROLES
+        ]
+        low[:, skipped], joint[:, skipped] = np.inf, False
+        return Margins(mean, low, queries, examples, joint & ~tested)
+
+
+def number_of_tests(heads: int) -> int:
+    """Heads times roles, over which intervals are simultaneous."""
+    return heads * (len(ROLES) + len(WIDE))
+
+
+class Roles:
+    """The roles of all heads. probes: None if the model reads no tokens that could be drawn at random."""
+
+    def __init__(self, heads: Sequence[Head], data: RoleSums, probes: ProbeResults | None):
+        tests = number_of_tests(len(heads))
+        self.heads, self.probes = list(heads), probes
+        self.data = Sums.of("data", data, tests)
+        self.uniform = data.uniform(tests)
+        kinds = {} if probes is None else probes.sums
+        self.by_probe = {kind: Sums.of(kind, sums, tests) for kind, sums in kinds.items()}
+        self.margins = [self._margins_of(number, role) for number, role in enumerate(ROLES)]
+
+    def _margins_of(self, number: int, role: str) -> Margins:
+        """Margins on the role's own probe, else on another one, else on the data."""
+        first = self.by_probe.get(PROBES.get(role, ""))
+        sources = [*([first] if first else []), *self.by_probe.values(), self.data]
+        return Margins.of(number, sources)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each head and role that could be tested; of fixed offsets, the best of each head."""
+        rows = []
+        for number in range(len(self.heads)):
+            rows += self._rows_of(number)
+        return rows
+
+    def head_rows(self) -> list[dict[str, Any]]:
+        """For each head, the columns of its role."""
+        return [self._named(self._rows_of(number)) for number in range(len(self.heads))]
+
+    def _named(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """The columns of the role that is named."""
+        names = ("score", "low", "high", "chance", "data_score", "data_low", "rival", "margin")
+        names += ("margin_low", "queries", "examples")
+        rows = [{"margin_low": None, **row} for row in rows]
+        holding = [row for row in rows if row["holds"] == "yes"]
+        best = next((row for row in holding if row["role"] not in WIDE), None)
+        best = best or next((row for row in holding), None)
+        on_probes = [row["role"] for row in rows if row["holds"] == "on probes only"]
+        tested = any(row["holds"] != NOT_TESTABLE for row in rows)
+        role = best["role"] if best else NO_PATTERN if tested else NOT_TESTABLE
+        # Without a role, the numbers are those of the best candidate.
+        shown = best or max(rows, key=lambda row: _low(row), default={})
+        columns = {f"role_{name}": shown.get(name) for name in names}
+        candidate = shown.get("role")
+        is_strong = bool(best) and (shown.get("low") or 0) >= STRONG_SCORE
+        return {
+            "role": role,
+            "role_strength": "strong" if is_strong else None,
+            "role_candidate": candidate,
+            "role_on_probes_only": ", ".join(on_probes) or None,
+            **columns,
+        }
+
+    def _rows_of(self, head: int) -> list[dict[str, Any]]:
+        """The rows of one head, the highest scores first."""
+        sources = {role: self._source(role, head) for role in ROLES}
+        offsets = ROLES[: len(OFFSETS)]
+        tested = [role for role in offsets if sources[role] is not None]
+        best = max(tested, key=lambda role: self._score(head, role, sources), default=None)
+        roles = [*([best] if best else []), *ROLES[len(OFFSETS) :]]
+        rows = [self._row(head, role, sources[role]) for role in roles]
+        rows.sort(key=lambda row: -_low(row))
+        return [*rows, *self._wide_rows(head)]
+
+    def _score(self, head: int, role: str, sources: dict[str, Sums | None]) -> float:
+        source = sources[role]
+        return -np.inf if source is None else float(source.scores.mean[head, ROLES.index(role)])
+
+    def _source(self, role: str, head: int) -> Sums | None:
+        """The inputs on which a role is scored: its probe, else the data; None if it cannot be tested."""
+        column = ROLES.index(role)
+        for source in (self.by_probe.get(PROBES.get(role, "")), self.data):
+            if source is not None and source.scores.tested[head, column]:
+                return source
+        return None
+
+    def _row(self, head: int, role: str, source: Sums | None) -> dict[str, Any]:
+        column, row = ROLES.index(role), {**self.heads[head].columns, "role": role}
+        if source is None:
+            return {**row, "holds": NOT_TESTABLE, "low": None}
+        scores, data = source.scores, self.data.scores
+        margins = self.margins[column]
+        rival = int(margins.low[head].argmin())
+        margin_low = margins.low[head, rival]
+        indistinct = [ROLES[each] for each in margins.indistinct[head].nonzero()[0]]
+        passes = scores.low[head, column] >= MIN_SCORE and not indistinct
+        passes = passes and 0 < margin_low < np.inf
+        on_data = not data.tested[head, column] or data.low[head, column] >= MIN_SCORE
+        row |= {
+            "holds": ("yes" if on_data else "on probes only") if passes else "no",
+            "tested_on": source.source,
+            "weight": plain(source.weight[head, column]),
+            "chance": plain(source.chance[head, column]),
+            "score": plain(scores.mean[head, column]),
+            "low": plain(scores.low[head, column]),
+            "high": plain(scores.high[head, column]),
+            "queries": int(scores.queries[head, column]),
+            "examples": int(scores.examples[head, column]),
+            "indistinct_from": ", ".join(indistinct) or None,
+            "data_weight": plain(self.data.weight[head, column]),
+            "data_chance": plain(self.data.chance[head, column]),
+            "data_score": plain(data.mean[head, column]),
+            "data_low": plain(data.low[head, column]),
+            "data_queries": int(data.queries[head, column]),
+        }
+        if margin_low < np.inf:
+            row |= {"rival": ROLES[rival], "margin": float(margins.mean[head, rival])}
+            row |= {"margin_low": float(margin_low)}
+            row |= {"margin_queries": int(margins.queries[head, rival])}
+            row |= {"margin_examples": int(margins.examples[head, rival])}
+        return row
+
+    # Roles without targets -------------------------------------------------------------------------------------------
+
+    def _wide_rows(self, head: int) -> list[dict[str, Any]]:
+        entropy, peak = self.uniform
+        is_even = entropy.low[head] >= MIN_ENTROPY and peak.high[head] <= MAX_PEAK
+        rows = [self._wide_row(head, "uniform", entropy, "data", bool(is_even))]
+        if self.probes is None:
+            return rows
+        moved, content, offset = self.probes.moved, self.probes.content, self.probes.offset
+        is_fixed = bool(moved.high[head] <= MAX_VARIATION)
+        is_content = content.low[head] >= MIN_CONTENT and offset.high[head] <= MAX_OFFSET_SHARE
+        rows.append(self._wide_row(head, "position alone", moved, "random", is_fixed))
+        rows.append(self._wide_row(head, "content alone", content, "orders", bool(is_content)))
+        return rows
+
+    def _wide_row(
+        self, head: int, role: str, each: Estimate, source: str, holds: bool
+    ) -> dict[str, Any]:
+        row = {**self.heads[head].columns, "role": role, "tested_on": source}
+        if not each.tested[head]:
+            return {**row, "holds": NOT_TESTABLE, "low": None}
+        return {
+            **row,
+            "holds": "yes" if holds else "no",
+            "score": plain(each.mean[head]),
+            "low": plain(each.low[head]),
+            "high": plain(each.high[head]),
+            "queries": int(each.queries[head]),
+            "examples": int(each.examples[head]),
+        }
+
+
+def _low(row: dict[str, Any]) -> float:
+    """The lower end of a row's score; roles without targets and untested ones come last."""
+    low = row.get("low")
+    return -np.inf if low is None or row["role"] in WIDE else low
