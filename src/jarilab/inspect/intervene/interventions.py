@@ -174,12 +174,18 @@ OutputChange = Callable[[str, AttentionCall, Tensor], Tensor]
 
 @contextmanager
 def change_outputs(
-    model: nn.Module, change: OutputChange, sites: Collection[str] | None = None
+    model: nn.Module,
+    change: OutputChange,
+    sites: Collection[str] | None = None,
+    names: SiteNames | None = None,
 ) -> Iterator[None]:
-    """Replace the outputs of the attentions at `sites`, all by default, inside the block."""
+    """Replace the outputs of the attentions at `sites`, all by default, inside the block.
+
+    names: of an earlier forward of a model of another library, which the sites keep.
+    """
     attentions = attentions_of(model)
     if not attentions:
-        with AttentionMode(model, _foreign_handler(model, change, sites)):
+        with AttentionMode(model, _foreign_handler(names or SiteNames(model), change, sites)):
             yield
         return
     selected = attentions if sites is None else sites
@@ -198,9 +204,7 @@ def _change_hook(site: str, change: OutputChange) -> Any:
     return hook
 
 
-def _foreign_handler(model: nn.Module, change: OutputChange, sites: Collection[str] | None) -> Any:
-    names = SiteNames(model)
-
+def _foreign_handler(names: SiteNames, change: OutputChange, sites: Collection[str] | None) -> Any:
     def handler(frame: ModuleFrame, call: ForeignCall, output: Tensor) -> Tensor:
         site = names.name_of(frame, call)
         selected = sites is None or site in sites

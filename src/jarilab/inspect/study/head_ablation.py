@@ -21,6 +21,7 @@ from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.intervene.interventions import change_outputs
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.model_io import repeat_batch
+from jarilab.inspect.record.modules import SiteNames
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.head import Head
 from jarilab.positions.coordinates import Tokens
@@ -135,6 +136,8 @@ class HeadAblation:
         self.model = model
         self.parts = LinearParts.of(model, tape)
         self.can_freeze, self.can_replay = self.parts.can_freeze, True
+        # Sites are named by what they read, which outputs of earlier forwards do not tell.
+        self._names = SiteNames(model)
 
     @torch.no_grad()
     def run_clean(self, batch: Batch) -> CleanRun:
@@ -161,7 +164,7 @@ class HeadAblation:
         with ExitStack() as hooks:
             for path, module in self.parts.modules.items():
                 hooks.callback(module.register_forward_hook(keep_linear(path)).remove)
-            with change_outputs(self.model, keep_heads, self.parts.sites):
+            with change_outputs(self.model, keep_heads, self.parts.sites, self._names):
                 run.outputs = batch.forward(self.model)
         return run
 
@@ -188,7 +191,7 @@ class HeadAblation:
 
         with (
             self._replayed(clean, len(copies), sites, frozen=frozen),
-            change_outputs(self.model, ablate, sites),
+            change_outputs(self.model, ablate, sites, self._names),
         ):
             outputs = repeat_rows(clean.batch, len(copies)).forward(self.model)
         for site, count in calls.items():

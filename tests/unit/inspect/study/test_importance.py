@@ -1,0 +1,353 @@
+"""Importance of heads: models whose circuit is known, other ways to compute the same numbers, and bad input."""
+
+import copy
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from torch.nn import functional
+
+import jarilab
+from helpers import circuits
+from helpers.circuits import Circuit, examples, loss_of_previous, loss_of_three, previous, silent, sink
+from jarilab.core.errors import UserError
+from jarilab.inspect.study import importance as module
+from jarilab.inspect.study.example import Batch
+from jarilab.inspect.study.importance import HeadImportance, importance_rows
+from jarilab.inspect.study.losses import loss_of, next_token_loss, pooled_embedding
+
+LENGTHS = (9, 9, 6, 6)
+
+
+def study_of(*layers, loss=loss_of_previous) -> HeadImportance:
+    return HeadImportance(Circuit(*layers), [examples(16, seed) for seed in (0, 1)], loss)
+
+
+def effects(study, kind, columns=("total", "direct")) -> dict[str, tuple[float, ...]]:
+    rows = study.rows([kind], controls=0)
+    return {row["head"]: tuple(round(row[each], 2) for each in columns) for row in rows}
+
+
+# Known circuits -------------------------------------------------------------------------------------------------------
+
+
+def test_a_head_that_copies_is_needed_whole():
+    study = study_of([previous(), silent()])
+    assert effects(study, "zero") == {"L0H0": (2.48, 2.48), "L0H1": (0.0, 0.0)}
+    (mean, _), silent_mean = effects(study, "mean").values()
+    assert mean == pytest.approx(2.47, abs=0.03)
+    assert silent_mean == (0.0, 0.0)
+    (resampled, _), _ = effects(study, "resample").values()
+    assert resampled == pytest.approx(9.07, abs=0.4), "a wrong token costs more than none"
+
+
+def test_a_constant_is_needed_though_it_tells_nothing():
+    study = study_of([sink(3), silent()], loss=loss_of_three)
+    assert effects(study, "zero")["L0H0"] == (2.48, 2.48)
+    for kind in ("mean", "mean_by_position", "resample"):
+        assert effects(study, kind)["L0H0"] == (0.0, 0.0)
+
+
+def test_the_direct_effect_and_pairs_find_a_primary_head_and_its_backup():
+    backup = previous(rest_if_filled=2 * circuits.BETA)
+    study = study_of([previous(), silent()], [backup, silent()])
+    zero = effects(study, "zero")
+    assert zero["L0H0"] == (0.0, 2.48)
+    assert zero["L1H0"] == (0.0, 0.0)
+    assert effects(study, "mean")["L0H0"][0] == pytest.approx(2.46, abs=0.03)
+    rows = study.pair_rows(study.rows(["zero"], controls=0), top=4)
+    assert len(rows) == 6
+    assert (rows[0]["head"], rows[0]["other"]) == ("L0H0", "L1H0")
+    assert rows[0]["total"] == pytest.approx(2.484, abs=0.001)
+    assert rows[0]["excess"] == pytest.approx(2.484, abs=0.001)
+    assert rows[0]["p_holm"] < 0.01
+    assert rows[1]["excess"] == pytest.approx(0.0, abs=1e-4)
+
+
+def test_pairs_find_two_heads_of_which_one_is_enough():
+    study = study_of([previous(), previous(), silent()])
+    rows = study.rows(["zero"], controls=0)
+    assert all(abs(row["total"]) < 0.002 for row in rows)
+    first, *others = study.pair_rows(rows)
+    assert (first["head"], first["other"]) == ("L0H0", "L0H1")
+    assert first["excess"] == pytest.approx(2.48, abs=0.01)
+    assert all(abs(other["excess"]) < 0.001 for other in others)
+
+
+def test_a_head_that_makes_the_answer_worse_has_a_negative_effect():
+    study = study_of([previous(), previous(write=-0.6), silent()])
+    rows = {row["head"]: row for row in study.rows(["zero"], controls=0)}
+    assert rows["L0H1"]["total"] == pytest.approx(-0.185, abs=0.001)
+    assert rows["L0H1"]["positive_share"] == 0.0
+    assert rows["L0H0"]["total"] == pytest.approx(8.2, abs=0.01)
+    assert rows["L0H0"]["positive_share"] == 1.0
+    assert rows["L0H0"]["rank"] == 1
+
+
+def test_kinds_have_rankings_of_their_own_and_silent_heads_are_not_named():
+    rows = study_of([previous(), silent()]).rows(["zero", "resample"], controls=1)
+    assert [(row["kind"], row["rank"]) for row in rows] == [("zero", 1), ("zero", 2), ("resample", 1), ("resample", 2)]
+    assert [row["head"] for row in rows] == ["L0H0", "L0H1"] * 2
+    for row in rows:
+        assert (row["p_holm"] < 0.05) == (row["head"] == "L0H0")
+        assert (row["control"] is None) == (row["rank"] == 2)
+        assert row["total_low"] <= row["total"] <= row["total_high"]
+        assert row["unit"] == "nats a token"
+        assert row["examples"] == 32
+    assert abs(rows[0]["control"]) < 0.1, "a random direction hurts less"
+
+
+# Any model ------------------------------------------------------------------------------------------------------------
+
+
+def padded(ids: Tensor, lengths=LENGTHS) -> Tensor:
+    return torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]
+
+
+def hugging_face(name: str) -> tuple[torch.nn.Module, Batch]:
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 24, "max_position_embeddings": 32}
+    makers = {
+        "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig(**sizes, num_key_value_heads=2)),
+        "bert": (transformers.BertModel, transformers.BertConfig(**sizes)),
+        "gpt2": (
+            transformers.GPT2LMHeadModel,
+            transformers.GPT2Config(vocab_size=40, n_embd=16, n_layer=3, n_head=4, n_positions=32),
+        ),
+        "t5": (
+            transformers.T5ForConditionalGeneration,
+            transformers.T5Config(vocab_size=40, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4),
+        ),
+    }
+    maker, config = makers[name]
+    torch.manual_seed(1)
+    model = maker(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    ids = torch.randint(3, 40, (4, 9), generator=torch.Generator().manual_seed(2))
+    keep = padded(ids)
+    kwargs = {"input_ids": ids, "attention_mask": keep.long()}
+    sides = {"source": (ids, keep), "target": (ids, keep)}
+    if name == "t5":
+        kwargs |= {"decoder_input_ids": ids.flip(1)[:, :7]}
+        sides["target"] = (ids.flip(1)[:, :7], torch.ones(4, 7, dtype=torch.bool))
+    valid = {side: each for side, (_, each) in sides.items()}
+    tokens = {side: [str(each) for each in range(9)] for side in sides}
+    return model, Batch((), kwargs, [tokens] * 4, valid, ids={side: each for side, (each, _) in sides.items()})
+
+
+def jarilab_model() -> tuple[torch.nn.Module, Batch]:
+    torch.manual_seed(1)
+    model = jarilab.EncoderDecoder(
+        40, 40, d_model=16, n_heads=4, n_encoder_layers=2, n_decoder_layers=2, encoding="rotary", d_ff=24
+    ).eval()
+    ids = torch.randint(3, 40, (4, 9), generator=torch.Generator().manual_seed(2))
+    sides = {"source": ids, "target": ids.flip(1)}
+    args = tuple(
+        jarilab.Tokens(each, jarilab.Positions.sequence(9, frame=side), padded(each)) for side, each in sides.items()
+    )
+    valid = {side: padded(each) for side, each in sides.items()}
+    tokens = {side: [str(each) for each in range(9)] for side in valid}
+    return model, Batch(args, {}, [tokens] * 4, valid, ids=sides)
+
+
+def any_model(name: str) -> tuple[torch.nn.Module, Batch]:
+    return jarilab_model() if name == "jarilab" else hugging_face(name)
+
+
+def loss_for(name: str):
+    return pooled_embedding if name == "bert" else next_token_loss
+
+
+OUTPUTS = {
+    "llama": "model.layers.{layer}.self_attn.o_proj",
+    "bert": "encoder.layer.{layer}.attention.output.dense",
+    "gpt2": "transformer.h.{layer}.attn.c_proj",
+    "t5": "{stack}.block.{layer}.layer.{part}.o",
+    "jarilab": "{stack}.layers.{layer}.{part}",
+}
+
+
+def output_projection(name: str, model, site: str) -> torch.nn.Module:
+    stack, layer, *kind = site.split(".")
+    part = "1.EncDecAttention" if kind == ["cross"] else "0.SelfAttention"
+    if name == "jarilab":
+        part = {"encoder": "attention.out"}.get(stack, f"{''.join(kind)}_attention.out")
+    return model.get_submodule(OUTPUTS[name].format(stack=stack, layer=layer, part=part))
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_zero_ablation_is_a_head_without_output_projection(name):
+    model, batch = any_model(name)
+    loss = loss_for(name)
+    study = HeadImportance(model, [batch], loss)
+    assert len(study.heads) == {"t5": 24, "jarilab": 24}.get(name, 12)
+    groups = [(head,) for head in study.heads]
+    total, direct = study.changes("zero", groups)
+    assert np.isfinite(direct).all()
+    with torch.no_grad():
+        clean = loss(batch.forward(model), batch).double()
+        for column, head in enumerate(study.heads):
+            cut = copy.deepcopy(model)
+            weight = output_projection(name, cut, head.site).weight
+            width = (weight.shape[0] if name == "gpt2" else weight.shape[1]) // 4
+            rows = slice(head.index * width, (head.index + 1) * width)
+            weight[(rows, slice(None)) if name == "gpt2" else (slice(None), rows)] = 0.0
+            change = loss(batch.forward(cut), batch).double() - clean
+            change = change.square().sum(-1) if change.ndim > 1 else change
+            assert total[:, column] == pytest.approx(change.numpy(), abs=2e-6), head
+    assert np.abs(total).max() > 0.01
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean", "mean_by_position", "resample", "random"])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_copies_along_the_batch_equal_a_loop_without_outputs_of_earlier_forwards(name, kind, monkeypatch):
+    model, batch = any_model(name)
+    study = HeadImportance(model, [batch], loss_for(name))
+    assert study._ablation.can_replay
+    groups = [(head,) for head in study.heads[::3]] + [(study.heads[0], study.heads[-1])]
+    together, _ = study.changes(kind, groups, direct=False)
+    alone = []
+    study._ablation.can_replay = False
+    monkeypatch.setattr(module, "MAX_TOKENS", 1)
+    if kind == "random":  # the same directions, as they are drawn in the order of the groups
+        alone = [study.changes(kind, groups, direct=False)[0]]
+    else:
+        alone = [study.changes(kind, [group], direct=False)[0] for group in groups]
+    assert np.concatenate(alone, 1) == pytest.approx(together, abs=2e-6)
+    assert np.isfinite(together).all()
+
+
+def test_a_padded_row_has_the_effects_that_it_has_alone():
+    model, batch = hugging_face("llama")
+    study = HeadImportance(model, [batch], next_token_loss)
+    groups = [(head,) for head in study.heads]
+    total, direct = study.changes("zero", groups)
+    ids = batch.ids["target"][2:3, :6]
+    alone = Batch((ids,), tokens=batch.tokens[:1], ids={"target": ids})
+    expected = HeadImportance(model, [alone], next_token_loss).changes("zero", groups)
+    assert total[2] == pytest.approx(expected[0][0], abs=1e-5)
+    assert direct[2] == pytest.approx(expected[1][0], abs=1e-5)
+
+
+def test_the_direct_effect_changes_the_last_residual_stream_alone():
+    model, batch = hugging_face("llama")
+    study = HeadImportance(model, [batch], next_token_loss)
+    _, direct = study.changes("zero", [(head,) for head in study.heads])
+    last, writes = [], []
+    hooks = [model.model.norm.register_forward_pre_hook(lambda module, args: last.append(args[0]))]
+    for layer in model.model.layers:
+        hook = layer.self_attn.o_proj.register_forward_pre_hook(lambda module, args: writes.append((module, args[0])))
+        hooks.append(hook)
+    with torch.no_grad():
+        clean = next_token_loss(batch.forward(model), batch)
+        for hook in hooks:
+            hook.remove()
+        column = 0
+        for projection, z_BLF in writes:
+            for head in range(4):
+                rows = slice(head * 4, (head + 1) * 4)
+                written = z_BLF[..., rows] @ projection.weight[:, rows].T
+                logits = model.lm_head(model.model.norm(last[0] - written))
+                change = next_token_loss(logits, batch) - clean
+                assert direct[:, column] == pytest.approx(change.numpy(), abs=2e-6)
+                column += 1
+
+
+def test_means_leave_padding_out_and_positions_count_tokens():
+    model, batch = hugging_face("llama")
+    study = HeadImportance(model, [batch], next_token_loss)
+    clean = study._ablation.run_clean(batch)
+    means = study._mean_outputs()["decoder.1.self"]
+    z_BHQW = clean.heads["decoder.1.self"][0]
+    rows = [z_BHQW[row, :, :length] for row, length in enumerate(LENGTHS)]
+    expected = torch.cat([row.transpose(0, 1) for row in rows]).mean(0)
+    assert torch.allclose(means["mean"][0].float(), expected, atol=1e-6)
+    assert torch.allclose(means["mean_by_position"][8].float(), z_BHQW[:2, :, 8].mean(0), atol=1e-6)
+    left = torch.tensor([[False, True, True], [True, True, True]])
+    assert module._positions(left).tolist() == [[-1, 0, 1], [0, 1, 2]]
+
+
+def test_a_row_without_another_of_its_length_is_not_resampled():
+    model, batch = hugging_face("llama")
+    valid = padded(batch.ids["target"], (9, 9, 6, 5))
+    batch = Batch((), batch.kwargs, batch.tokens, {"target": valid}, ids=batch.ids)
+    rows = importance_rows(model, [batch], next_token_loss, kinds=["resample"], controls=0)
+    assert {row["examples"] for row in rows} == {2}
+    others = module._other_rows(padded(torch.zeros(6, 9), (9, 9, 6, 5, 6, 6)), [0])
+    assert others[3] == -1
+    assert others[:2].tolist() == [1, 0]
+    assert sorted(others[[2, 4, 5]].tolist()) == [2, 4, 5]
+    assert all(int(other) != row for row, other in enumerate(others))
+
+
+def test_the_control_has_the_norm_of_the_output():
+    z_BQW = torch.randn(3, 5, 8)
+    changed = module._random_direction([1, 2])(SimpleNamespace(), 0, z_BQW)
+    assert torch.allclose((changed - z_BQW).norm(dim=-1), z_BQW.norm(dim=-1), atol=1e-5)
+    again = module._random_direction([1, 2])(SimpleNamespace(), 0, z_BQW)
+    assert torch.equal(changed, again)
+
+
+# Losses and bad input -------------------------------------------------------------------------------------------------
+
+
+def chosen_loss(model, batch):
+    with torch.no_grad(), jarilab.record(model) as tape:
+        outputs = batch.forward(model)
+    return loss_of(model, tape, outputs, batch), outputs
+
+
+def test_the_next_token_loss_is_the_models_own():
+    model, batch = hugging_face("llama")
+    loss, outputs = chosen_loss(model, batch)
+    assert loss is next_token_loss
+    values = loss(outputs, batch)
+    for row, length in enumerate(LENGTHS):
+        ids = batch.ids["target"][row : row + 1, :length]
+        assert values[row].item() == pytest.approx(model(input_ids=ids, labels=ids).loss.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_labels_in_the_data_give_the_models_own_loss(name):
+    model, batch = hugging_face(name)
+    labels = batch.ids["target"].clone()
+    labels[:, 2] = -100
+    batch = Batch((), {**batch.kwargs, "labels": labels}, batch.tokens, batch.valid, ids=batch.ids)
+    loss, outputs = chosen_loss(model, batch)
+    assert loss(outputs, batch).mean().item() == pytest.approx(outputs.loss.item(), abs=1e-5)
+
+
+def test_a_model_without_a_loss_is_refused_by_name():
+    model, batch = hugging_face("bert")
+    with pytest.raises(UserError, match=r"BertModel, an encoder without a head.*loss=FUNCTION.*pooled_embedding"):
+        chosen_loss(model, batch)
+
+
+def test_embeddings_give_a_distance_that_is_never_tested_for_its_sign():
+    model, batch = hugging_face("bert")
+    rows = importance_rows(model, [batch], pooled_embedding, kinds=["zero"], controls=0)
+    assert all(row["unit"] == "squared distance" and row["total"] >= 0 for row in rows)
+    assert all("never negative" in row["p_holm"] for row in rows)
+    states = model(**batch.kwargs).last_hidden_state[3, :6].mean(0)
+    expected = functional.normalize(states, dim=0)
+    assert torch.allclose(pooled_embedding(model(**batch.kwargs), batch)[3], expected, atol=1e-6)
+
+
+def test_bad_input_raises():
+    batch = examples(4)
+    model = Circuit([previous()])
+    with pytest.raises(UserError, match="evaluation mode"):
+        HeadImportance(Circuit([previous()]).train(), [batch], loss_of_previous)
+    with pytest.raises(UserError, match="got none"):
+        HeadImportance(model, [], loss_of_previous)
+    with pytest.raises(UserError, match="a loss for each of 4 rows, got \\(\\)"):
+        HeadImportance(model, [batch], lambda outputs, batch: outputs.mean())
+    with pytest.raises(UserError, match="gradient"):
+        importance_rows(model, [batch], loss_of_previous, kinds=["gradient"])
+    other = HeadImportance(Circuit([previous(), silent()]), [batch], loss_of_previous).heads
+    with pytest.raises(UserError, match="L0H1"):
+        HeadImportance(model, [batch], loss_of_previous, other)
