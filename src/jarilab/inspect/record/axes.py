@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from jarilab.core.shapes import Tensor
@@ -169,7 +170,8 @@ def product_of(func: Callable[..., Any], args: Any, kwargs: Any, tracer: Tracer)
         arrange: Arrange | None = None
         if not is_first:
             before, values, arrange = before.mT, values.mT, _transposed
-        batch = torch.broadcast_shapes(before.shape[:-2], values.shape[:-2])
+        # Not that of PyTorch, whose first call imports SymPy.
+        batch = np.broadcast_shapes(before.shape[:-2], values.shape[:-2])
         if len(batch) != before.ndim - 2:
             return None
         before = before.expand(*batch, *before.shape[-2:])

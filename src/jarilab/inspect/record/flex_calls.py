@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch._dynamo.eval_frame import skip_code
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch._compile import _disable_dynamo
 from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
 
 from jarilab.core.shapes import Float, Tensor
@@ -36,11 +37,11 @@ class FlexCall:
         """The call with the arguments of `flex_attention`."""
         bound = inspect.signature(_FLEX.original).bind(*args, **kwargs)
         bound.apply_defaults()
-        given = bound.arguments
-        query, scale = given["query"], given["scale"]
+        values = bound.arguments
+        query, scale = values["query"], values["scale"]
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        key, value, block_mask = given["key"], given["value"], given["block_mask"]
-        return FlexCall(query, key, value, given["score_mod"], block_mask, scale)
+        key, value, block_mask = values["key"], values["value"], values["block_mask"]
+        return FlexCall(query, key, value, values["score_mod"], block_mask, scale)
 
     @torch.no_grad()
     def mask(self) -> tuple[Tensor | None, bool]:
@@ -122,14 +123,15 @@ def _call(*args: Any, _hooks: Any, **kwargs: Any) -> Any:
     return result
 
 
-skip_code(_call.__code__)
+# As `torch._dynamo.eval_frame.skip_code`, whose import loads the compiler: seconds in each process.
+set_code_exec_strategy(_call.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT))
 
 
 class _Hooks:
     """What the other code of a function calls. `torch.compile` does not trace these functions."""
 
-    pause = staticmethod(torch._dynamo.disable(_pause))
-    resume = staticmethod(torch._dynamo.disable(_resume))
+    pause = staticmethod(_disable_dynamo(_pause))
+    resume = staticmethod(_disable_dynamo(_resume))
 
     def __init__(self, function: Any, report: Callable[..., Any]):
         self._function, self._code, self._defaults = (
@@ -137,7 +139,7 @@ class _Hooks:
             function.__code__,
             function.__kwdefaults__,
         )
-        self.report = torch._dynamo.disable(report)
+        self.report = _disable_dynamo(report)
         self.original = types.FunctionType(
             self._code, function.__globals__, function.__name__, function.__defaults__
         )

@@ -51,7 +51,7 @@ def test_attention_of_pytorch_is_recorded_as_counted_by_hand(architectures, name
     assert architectures.measure_row("torch", name)["problems"] == {}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_architectures_of_transformers_are_recorded_as_counted_by_hand(architectures):
     import architecture_models
 

@@ -1,5 +1,8 @@
 """Recording FlexAttention."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -70,6 +73,14 @@ def test_edit_changes_the_output():
     assert output[:, 1].abs().max() == 0
     assert output[:, 2:].equal(plain[:, 2:])
     assert edited.sites == tape.sites
+
+
+def test_compiler_is_not_imported():
+    script = "import sys, torch, jarilab.api\nmodel = torch.nn.MultiheadAttention(4, 2)\n"
+    script += "with jarilab.record(model): model(*[torch.ones(3, 1, 4)] * 3)\n"
+    script += "print({'torch._dynamo', 'sympy'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+    assert done.stdout == "set()\n"
 
 
 def test_function_is_restored_after_an_error():

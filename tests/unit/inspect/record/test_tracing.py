@@ -278,7 +278,7 @@ def test_layers_without_attention_are_listed():
     assert tape_of(Mixes(), torch.randn(1, 5, 12)).not_attending == ["layers.0", "layers.2"]
 
 
-def test_compiled_layer_is_recorded():
+def test_compiled_layer_is_recorded(unchecked):
     """Hooks make the compiler call the functions of the layer one by one."""
     model = Latents().eval()
     model.layers[1] = torch.compile(model.layers[1], backend="eager")
