@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
@@ -39,76 +40,6 @@ Replacement = Callable[[Head, int, Tensor], Tensor]
 """Takes a head, the number of the call of its site, and its output `(B, Q, W)`; returns what replaces the output."""
 
 
-@dataclass(frozen=True, eq=False)
-class LinearParts:
-    """The modules of a model that multiply by a matrix, and activations, by path.
-
-    stacked: those in a stack of layers that attend. sites: the path of the module that attends, by site.
-    can_freeze: whether all matrices of these stacks are in such modules.
-    """
-
-    modules: dict[str, nn.Module]
-    stacked: frozenset[str]
-    sites: dict[str, str]
-    can_freeze: bool
-
-    @staticmethod
-    def of(model: nn.Module, tape: Tape) -> LinearParts:
-        """The parts of a model. tape: of any forward of it."""
-        sites = {name: tape.calls[name][0].placed.path for name in tape.sites}
-        attending = list(sites.values())
-        stacks = _stacks(model, attending)
-        modules: dict[str, nn.Module] = {}
-        is_mixed = False
-        for path, module in model.named_modules():
-            has_matrix = any(each.ndim > 1 for each in module.parameters(recurse=False))
-            # Embeddings are cheap, and those of positions have no axis of the batch.
-            is_part = has_matrix and not isinstance(module, nn.Embedding)
-            # A softmax inside an attention must run, or the recorder does not see the attention.
-            is_activation = type(module).__module__ in ACTIVATIONS
-            is_part = is_part or (is_activation and not _is_within_any(path, attending))
-            if not is_part or _is_within_any(path, modules):
-                continue
-            if any(site.startswith(f"{path}.") for site in attending):
-                is_mixed = is_mixed or _is_within_any(path, stacks)
-            else:
-                modules[path] = module
-        stacked = frozenset(path for path in modules if _is_within_any(path, stacks))
-        return LinearParts(modules, stacked, sites, bool(stacks) and not is_mixed)
-
-
-def _is_within(path: str, outer: str) -> bool:
-    """Whether a module is another one, or a part of it."""
-    return not outer or path == outer or path.startswith(f"{outer}.")
-
-
-def _is_within_any(path: str, outers: Collection[str]) -> bool:
-    return any(_is_within(path, outer) for outer in outers)
-
-
-def _stacks(model: nn.Module, sites: Collection[str]) -> list[str]:
-    """For each site, the innermost list of modules that all attend; without one, the outermost list around it."""
-    stacks: dict[str, None] = {}
-    for site in sites:
-        complete, around = "", ""
-        for path, module in model.named_modules():
-            if not isinstance(module, nn.ModuleList | nn.Sequential) or not _is_within(site, path):
-                continue
-            layers = [f"{path}.{name}".lstrip(".") for name, _ in module.named_children()]
-            # A list within a layer, as of T5, has parts that do not attend.
-            if all(_attends(layer, sites) for layer in layers):
-                complete = path
-            elif isinstance(module, nn.ModuleList):
-                around = around or path
-        if complete or around:
-            stacks[complete or around] = None
-    return list(stacks)
-
-
-def _attends(path: str, sites: Collection[str]) -> bool:
-    return any(_is_within(site, path) for site in sites)
-
-
 @dataclass(eq=False)
 class CleanRun:
     """A forward without ablation.
@@ -123,21 +54,32 @@ class CleanRun:
     linear: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
 
-    @property
-    def tokens(self) -> int:
-        """The number of queries of one site, padding included."""
-        return max(each[0].shape[0] * each[0].shape[2] for each in self.heads.values())
-
 
 class HeadAblation:
-    """Runs a model with ablated heads. `can_freeze`: whether the direct effect can be computed."""
+    """Runs a model with ablated heads. tape: of any forward of it.
+
+    can_freeze: whether the direct effect can be computed. can_replay: whether linear parts, which are the modules that
+    multiply by a matrix and the activations, can return their clean outputs.
+    """
 
     def __init__(self, model: nn.Module, tape: Tape):
-        self.model = model
-        self.parts = LinearParts.of(model, tape)
-        self.can_freeze, self.can_replay = self.parts.can_freeze, True
+        self.model, self.can_replay = model, True
+        self._sites = {name: tape.calls[name][0].placed.path for name in tape.sites}
         # Sites are named by what they read, which outputs of earlier forwards do not tell.
         self._names = SiteNames(model)
+        attending = list(self._sites.values())
+        stacks = _stacks(model, attending)
+        self._parts: dict[str, nn.Module] = {}
+        self.can_freeze = bool(stacks)
+        for path, module in model.named_modules():
+            if not _is_linear_part(path, module, attending) or _is_within_any(path, self._parts):
+                continue
+            if any(site.startswith(f"{path}.") for site in attending):
+                # A layer with a matrix of its own cannot be frozen.
+                self.can_freeze = self.can_freeze and not _is_within_any(path, stacks)
+            else:
+                self._parts[path] = module
+        self._stacked = {path for path in self._parts if _is_within_any(path, stacks)}
 
     @torch.no_grad()
     def run_clean(self, batch: Batch) -> CleanRun:
@@ -150,21 +92,23 @@ class HeadAblation:
                     f"{site}: expected the {len(batch)} rows of the batch, got {output.shape[0]}; heads of a model "
                     "that divides its input, as into windows, cannot be ablated in copies"
                 )
-            run.heads.setdefault(site, []).append(output.detach())
+            run.heads.setdefault(site, []).append(output.detach().clone())
             run.events.append(SITE + site)
             return output
 
         def keep_linear(path: str) -> Callable[..., None]:
             def hook(module: nn.Module, args: object, output: Any) -> None:
-                run.linear.setdefault(path, []).append((len(run.events), output))
+                # The model may write into the output afterwards.
+                kept = tree_map_only(Tensor, torch.clone, output)
+                run.linear.setdefault(path, []).append((len(run.events), kept))
                 run.events.append(path)
 
             return hook
 
         with ExitStack() as hooks:
-            for path, module in self.parts.modules.items():
+            for path, module in self._parts.items():
                 hooks.callback(module.register_forward_hook(keep_linear(path)).remove)
-            with change_outputs(self.model, keep_heads, self.parts.sites, self._names):
+            with change_outputs(self.model, keep_heads, self._sites, self._names):
                 run.outputs = batch.forward(self.model)
         return run
 
@@ -209,10 +153,10 @@ class HeadAblation:
         """Inside the block, linear parts that the ablated heads do not change return their clean outputs."""
         names = [SITE + site for site in sites]
         first = min((clean.events.index(name) for name in names), default=len(clean.events))
-        live = self._output_projections(clean, names) if frozen else frozenset(self.parts.modules)
-        kept = self.parts.stacked if frozen else frozenset()
+        live = self._output_projections(clean, names) if frozen else frozenset(self._parts)
+        kept = self._stacked if frozen else frozenset()
         with ExitStack() as undo:
-            for path, module in self.parts.modules.items():
+            for path, module in self._parts.items():
                 if path not in clean.linear or not (frozen or self.can_replay):
                     continue
                 until = len(clean.events) if path in kept - live else first
@@ -223,42 +167,94 @@ class HeadAblation:
 
     def _output_projections(self, clean: CleanRun, names: Collection[str]) -> frozenset[str]:
         """The linear parts through which the heads of these sites write: the first that runs after each."""
-        live = set()
+        live: set[str] = set()
         for number, event in enumerate(clean.events):
             if event not in names:
                 continue
-            attends = self.parts.sites[event.removeprefix(SITE)]
-            later = (path for path in clean.events[number + 1 :] if path in self.parts.stacked)
-            for path in later:
+            attends = self._sites[event.removeprefix(SITE)]
+            for path in clean.events[number + 1 :]:
+                if path not in self._stacked:
+                    continue
                 live.add(path)
-                module = self.parts.modules[path]
-                # A module with matrices that attends itself, and has no output projection of its own.
-                if isinstance(module, nn.MultiheadAttention) or not _is_within(attends, path):
+                # A module with matrices that attends itself may have no output projection of its own.
+                has_projection = isinstance(self._parts[path], nn.MultiheadAttention)
+                if has_projection or not _is_within(attends, path):
                     break
         return frozenset(live)
 
     def check(self, clean: CleanRun, measure: Callable[[Any, Batch], Tensor]) -> None:
-        """Find out whether linear parts can return their clean outputs: without ablation, nothing may change."""
+        """Find out what linear parts can return: without ablation, two copies give what the batch gave.
+
+        Raises UserError if they do not when everything runs.
+        """
         expected = measure(clean.outputs, clean.batch)
-        expected = torch.cat([expected, expected])
         last = next(event for event in reversed(clean.events) if event.startswith(SITE))
         copies: list[Ablated] = [(Head(last.removeprefix(SITE), 0, ""),)] * 2
+        is_precise = next(self.model.parameters()).dtype in (torch.float32, torch.float64)
 
         def is_same(*, frozen: bool) -> bool:
             try:
                 outputs = self.run(clean, copies, lambda head, call, z: z, frozen=frozen)
                 actual = measure(outputs, repeat_rows(clean.batch, 2))
-            # A model that orders its rows in another way cannot use repeated outputs.
             except (RuntimeError, ValueError, IndexError, TypeError, UserError):
                 return False
-            return torch.allclose(actual, expected, rtol=1e-3, atol=1e-4, equal_nan=True)
+            tolerance = 1e-4 if is_precise else 3e-2
+            return torch.allclose(
+                actual, torch.cat([expected] * 2), rtol=tolerance, atol=tolerance, equal_nan=True
+            )
 
+        # Repeated outputs do not fit where rows have another order, as the tokens of an expert.
         self.can_replay = is_same(frozen=False)
+        if not self.can_replay and not is_same(frozen=False):
+            raise UserError(
+                f"expected {type(self.model).__name__} to give each row of a batch the answer that it has alone, got "
+                "other answers for two copies of a batch; its heads cannot be ablated in copies"
+            )
         parents = {_parent(path) for path in clean.linear}
-        idle = [
-            path for path in self.parts.stacked - set(clean.linear) if _parent(path) not in parents
-        ]
+        idle = [path for path in self._stacked - set(clean.linear) if _parent(path) not in parents]
         self.can_freeze = self.can_freeze and self.can_replay and not idle and is_same(frozen=True)
+
+
+# Linear parts -------------------------------------------------------------------------------------------------------
+
+
+def _is_linear_part(path: str, module: nn.Module, attending: Collection[str]) -> bool:
+    """Whether a module multiplies by a matrix of its own, or is an activation outside attention."""
+    if isinstance(module, nn.Embedding):
+        return False  # cheap, and those of positions have no axis of the batch
+    if any(each.ndim > 1 for each in module.parameters(recurse=False)):
+        return True
+    # A softmax inside an attention must run, or the recorder does not see the attention.
+    return type(module).__module__ in ACTIVATIONS and not _is_within_any(path, attending)
+
+
+def _is_within(path: str, outer: str) -> bool:
+    """Whether a module is another one, or a part of it."""
+    return not outer or path == outer or path.startswith(f"{outer}.")
+
+
+def _is_within_any(path: str, outers: Collection[str]) -> bool:
+    return any(_is_within(path, outer) for outer in outers)
+
+
+def _stacks(model: nn.Module, sites: Collection[str]) -> list[str]:
+    """For each site, the innermost list of modules that all attend; without one, the outermost list around it."""
+    stacks: dict[str, None] = {}
+    for site in sites:
+        complete, around = "", ""
+        for path, module in model.named_modules():
+            if not isinstance(module, nn.ModuleList | nn.Sequential) or not _is_within(site, path):
+                continue
+            layers = [f"{path}.{name}".lstrip(".") for name, _ in module.named_children()]
+            # A list within a layer, as of T5, has parts that do not attend.
+            attending = {layer for layer in layers for each in sites if _is_within(each, layer)}
+            if len(attending) == len(layers):
+                complete = path
+            elif isinstance(module, nn.ModuleList):
+                around = around or path
+        if complete or around:
+            stacks[complete or around] = None
+    return list(stacks)
 
 
 def _parent(path: str) -> str:
@@ -288,7 +284,7 @@ def _replay(
             return forward(*args, **kwargs)
         # The recorder then takes the output for a function of the module's inputs.
         with torch._C.DisableTorchFunction():
-            return _map_tensors(output, repeat)
+            return tree_map_only(Tensor, repeat, output)
 
     return replay
 
@@ -306,45 +302,18 @@ def _restore_forward(module: nn.Module, forward: Any) -> None:
 def repeat_rows(batch: Batch, copies: int) -> Batch:
     """The batch `copies` times, one copy below the other."""
 
-    def repeat(tensor: Tensor) -> Tensor:
-        has_rows = tensor.ndim > 0 and tensor.shape[0] == len(batch)
-        return _repeat(tensor, copies) if has_rows else tensor
-
-    def repeat_all(value: Any) -> Any:
+    def repeat(value: Any) -> Any:
         if isinstance(value, Tokens | Images):
             return repeat_batch(value, copies)
-        return _map_tensors(value, repeat)
+        has_rows = value.ndim > 0 and value.shape[0] == len(batch)
+        return _repeat(value, copies) if has_rows else value
 
-    return replace(
-        batch,
-        args=tuple(repeat_all(each) for each in batch.args),
-        kwargs={name: repeat_all(each) for name, each in batch.kwargs.items()},
-        tokens=batch.tokens * copies,
-        valid={side: _repeat(each, copies) for side, each in batch.valid.items()},
-        origins=batch.origins * copies,
-        extras=batch.extras * copies,
-        words=batch.words * copies,
-        ids={side: _repeat(each, copies) for side, each in batch.ids.items()},
-    )
+    with_rows = {name: getattr(batch, name) for name in ("args", "kwargs", "valid", "ids")}
+    repeated = tree_map_only((Tensor, Tokens, Images), repeat, with_rows)
+    for name in ("tokens", "origins", "extras", "words"):
+        repeated[name] = getattr(batch, name) * copies
+    return replace(batch, **repeated)
 
 
 def _repeat(tensor: Tensor, copies: int) -> Tensor:
     return tensor.repeat(copies, *[1] * (tensor.ndim - 1))
-
-
-def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The value with every tensor in it replaced."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if type(value) in (tuple, list):
-        return type(value)(_map_tensors(each, function) for each in value)
-    if isinstance(value, dict):
-        return type(value)(**{key: _map_tensors(each, function) for key, each in value.items()})
-    return value
-
-
-def tensors_of(value: Any) -> list[Tensor]:
-    """All tensors in tuples, lists and dictionaries."""
-    tensors: list[Tensor] = []
-    _map_tensors(value, lambda each: tensors.append(each) or each)
-    return tensors

@@ -1,6 +1,8 @@
 """How much the answers of a model depend on each head: the change of its loss with the head ablated.
 
-    rows = importance_rows(model, batches, next_token_loss, kinds=("zero", "mean"))
+    importance = HeadImportance(model, batches, next_token_loss)
+    rows = importance.rows(("zero", "mean"))
+    pairs = importance.pair_rows(rows)
 
 zero: z becomes 0. mean: its mean over the tokens of all examples. mean_by_position: over the examples at each position.
 resample: the z of another example of the same length. The kinds answer different questions: each has its own ranking.
@@ -15,6 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Bool, Tensor
@@ -29,7 +32,6 @@ from jarilab.inspect.study.head_ablation import (
     HeadAblation,
     Replacement,
     repeat_rows,
-    tensors_of,
 )
 from jarilab.inspect.study.losses import Loss
 from jarilab.inspect.study.measure_table import bootstrap, plain
@@ -51,23 +53,6 @@ MAX_OUTPUTS = 2**24
 
 Changes = np.ndarray
 """`(N, G)`: the change of the loss of each example with each group of heads ablated."""
-
-
-def importance_rows(
-    model: nn.Module,
-    batches: Sequence[Batch],
-    loss: Loss,
-    heads: Sequence[Head] | None = None,
-    *,
-    kinds: Sequence[Kind] = ("zero", "mean", "resample"),
-    seed: int = 0,
-    draws: int | None = None,
-    controls: int = 8,
-    report: Callable[[int, int], None] | None = None,
-) -> list[dict[str, Any]]:
-    """A row for each kind and head; see `HeadImportance.rows`."""
-    study = HeadImportance(model, batches, loss, heads, seed=seed, draws=draws, report=report)
-    return study.rows(kinds, controls)
 
 
 class HeadImportance:
@@ -251,8 +236,10 @@ class HeadImportance:
 
     def _forwards(self, clean: CleanRun, groups: Sequence[Ablated]) -> Iterator[list[int]]:
         """The groups of each forward: those with the same first site, as many as fit."""
-        size = max((each.numel() for each in tensors_of(clean.outputs)), default=1)
-        at_once = max(1, min(MAX_TOKENS // clean.tokens, MAX_OUTPUTS // size))
+        tensors = [each for each in tree_leaves(clean.outputs) if isinstance(each, Tensor)]
+        size = max((each.numel() for each in tensors), default=1)
+        tokens = max(each[0].shape[0] * each[0].shape[2] for each in clean.heads.values())
+        at_once = max(1, min(MAX_TOKENS // tokens, MAX_OUTPUTS // size))
         by_site: dict[str, list[int]] = {}
         for column, heads in enumerate(groups):
             site = min(heads, key=lambda head: clean.events.index(SITE + head.site)).site

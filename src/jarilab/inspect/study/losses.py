@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,8 +32,7 @@ def loss_of(model: nn.Module, tape: Tape, outputs: Any, batch: Batch) -> Loss:
     decoders = [site for site in map(tape.site, tape.sites) if site.kind == "decoder"]
     is_causal = bool(decoders) and all(site.causal for site in decoders)
     if logits is not None and isinstance(labels, Tensor) and labels.shape == logits.shape[:-1]:
-        is_shifted = is_causal and not tape.sites_of("encoder")
-        return label_loss_shifted if is_shifted else label_loss
+        return partial(label_loss, shift=int(is_causal and not tape.sites_of("encoder")))
     ids = batch.ids.get("target")
     if logits is not None and is_causal and ids is not None and ids.shape == logits.shape[:-1]:
         return next_token_loss
@@ -60,14 +60,12 @@ def next_token_loss(outputs: Any, batch: Batch) -> Float[Tensor, " B"]:
     return _losses(outputs, ids_BL[:, 1:].masked_fill(~has_next_BL, -100))
 
 
-def label_loss(outputs: Any, batch: Batch) -> Float[Tensor, " B"]:
-    """The mean cross-entropy of the labels of each row, in nats. Labels below 0 do not count."""
-    return _losses(outputs, batch.kwargs["labels"])
+def label_loss(outputs: Any, batch: Batch, shift: int = 0) -> Float[Tensor, " B"]:
+    """The mean cross-entropy of the labels of each row, in nats. Labels below 0 do not count.
 
-
-def label_loss_shifted(outputs: Any, batch: Batch) -> Float[Tensor, " B"]:
-    """`label_loss` of a causal language model, whose labels are its tokens: each is predicted one token earlier."""
-    return _losses(outputs, batch.kwargs["labels"][:, 1:])
+    shift: 1 for a causal language model, whose labels are its tokens.
+    """
+    return _losses(outputs, batch.kwargs["labels"][:, shift:] if shift else batch.kwargs["labels"])
 
 
 def _losses(outputs: Any, labels: Int[Tensor, "B L"]) -> Float[Tensor, " B"]:

@@ -16,7 +16,7 @@ from helpers.circuits import Circuit, examples, loss_of_previous, loss_of_three,
 from jarilab.core.errors import UserError
 from jarilab.inspect.study import importance as module
 from jarilab.inspect.study.example import Batch
-from jarilab.inspect.study.importance import HeadImportance, importance_rows
+from jarilab.inspect.study.importance import HeadImportance
 from jarilab.inspect.study.losses import loss_of, next_token_loss, pooled_embedding
 
 LENGTHS = (9, 9, 6, 6)
@@ -275,7 +275,7 @@ def test_a_row_without_another_of_its_length_is_not_resampled():
     model, batch = hugging_face("llama")
     valid = padded(batch.ids["target"], (9, 9, 6, 5))
     batch = Batch((), batch.kwargs, batch.tokens, {"target": valid}, ids=batch.ids)
-    rows = importance_rows(model, [batch], next_token_loss, kinds=["resample"], controls=0)
+    rows = HeadImportance(model, [batch], next_token_loss).rows(["resample"], controls=0)
     assert {row["examples"] for row in rows} == {2}
     others = module._other_rows(padded(torch.zeros(6, 9), (9, 9, 6, 5, 6, 6)), [0])
     assert others[3] == -1
@@ -329,7 +329,7 @@ def test_a_model_without_a_loss_is_refused_by_name():
 
 def test_embeddings_give_a_distance_that_is_never_tested_for_its_sign():
     model, batch = hugging_face("bert")
-    rows = importance_rows(model, [batch], pooled_embedding, kinds=["zero"], controls=0)
+    rows = HeadImportance(model, [batch], pooled_embedding).rows(["zero"], controls=0)
     assert all(row["unit"] == "squared distance" and row["total"] >= 0 for row in rows)
     assert all("never negative" in row["p_holm"] for row in rows)
     states = model(**batch.kwargs).last_hidden_state[3, :6].mean(0)
@@ -347,7 +347,7 @@ def test_bad_input_raises():
     with pytest.raises(UserError, match="a loss for each of 4 rows, got \\(\\)"):
         HeadImportance(model, [batch], lambda outputs, batch: outputs.mean())
     with pytest.raises(UserError, match="gradient"):
-        importance_rows(model, [batch], loss_of_previous, kinds=["gradient"])
+        HeadImportance(model, [batch], loss_of_previous).rows(["gradient"])
     other = HeadImportance(Circuit([previous(), silent()]), [batch], loss_of_previous).heads
     with pytest.raises(UserError, match="L0H1"):
         HeadImportance(model, [batch], loss_of_previous, other)
