@@ -25,6 +25,8 @@ GUIDE: list[Entry] = [
     ("Follow one head", "헤드 하나 따라가기", "guide/walking.md"),
     ("Look inside", "들여다보기", "looking-inside.md"),
     ("Record any model", "어떤 모델이든 기록하기", "recording.md"),
+    ("Watch your own training", "내 학습 지켜보기", "guide/watching.md"),
+    ("Speech", "음성", "guide/speech.md"),
     ("In your PyTorch code", "PyTorch 코드에서", "guide/python.md"),
     ("Serve a run", "실행을 서버로", "guide/serving.md"),
     ("A model for another program", "다른 프로그램에 줄 모델", "guide/exporting.md"),

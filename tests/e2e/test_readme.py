@@ -18,7 +18,18 @@ ENGLISH, KOREAN = (ROOT / name for name in ("README.md", "README.ko.md"))
 GUIDES = [
     *(
         f"guide/{name}.md"
-        for name in ("training", "text", "images", "comparing", "walking", "python", "serving", "exporting")
+        for name in (
+            "training",
+            "text",
+            "images",
+            "comparing",
+            "walking",
+            "python",
+            "serving",
+            "exporting",
+            "watching",
+            "speech",
+        )
     ),
     *("encodings.md", "runs.md", "looking-inside.md", "recording.md", "explorer.md"),
 ]
