@@ -81,6 +81,7 @@ FRONT_DOOR = {
     "inspect/record/capture.py": {
         "draw_attention",
         "measure_heads",
+        "preview",
         "show",
     },  # methods of a tape that open the rooms above it
 }

@@ -16,6 +16,7 @@ from jarilab.encodings.base import Encoding as Encoding
 from jarilab.encodings.base import Site as Site
 from jarilab.encodings.formulas.oracle import Oracle as Oracle
 from jarilab.explorer import explore as explore
+from jarilab.explorer import preview as preview
 from jarilab.explorer import show as show
 from jarilab.huggingface.families import from_huggingface as from_huggingface
 from jarilab.huggingface.swapping import swap as swap

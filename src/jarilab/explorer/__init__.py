@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from jarilab.data.text.word_links import pharaoh
 from jarilab.explorer import page_folder
 from jarilab.explorer.noscript import noscript
 from jarilab.explorer.page_file import saved_page
+from jarilab.explorer.preview import figure_of, preview_payload
 from jarilab.explorer.run_subject import RunSubject
 from jarilab.explorer.session import Explorer
 from jarilab.explorer.subject import Subject
 from jarilab.explorer.tape_subject import TapeSubject
+from jarilab.inspect.figures.figure import FORMATS
 from jarilab.inspect.measure.words import WordsOf
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.kit.page import assemble, frame
@@ -24,18 +26,44 @@ from jarilab.pages.kit.page import assemble, frame
 STYLES = ("kit/theme.css", "kit/base.css", "kit/maps.css", "explore.css", "panels.css", "image.css")
 
 
+PAGES = ("", ".html", ".htm")
+"""Endings of files that hold a page."""
+
+
 @dataclass(frozen=True)
 class Page:
-    """A page in one file. A notebook displays it."""
+    """A page in one file. A notebook displays it.
+
+    payload: from which it was made. height: in a notebook at most, in pixels; beyond it, the page scrolls.
+    """
 
     html: str
+    payload: Mapping[str, Any] | None = field(default=None, repr=False)
+    height: int = 720
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file. Raises UserError if that fails."""
-        write_text(Path(path), self.html)
+        """Write the page; or, if the name ends in .svg, .pdf or .png, a figure of the head at which it opens.
+
+        Raises UserError for another ending, and if it cannot be written.
+        """
+        path = Path(path)
+        check_ending(path)
+        if self.payload is not None and path.suffix.lower() in FORMATS:
+            figure_of(self.payload).save(path)
+        else:
+            write_text(path, self.html)
 
     def _repr_html_(self) -> str:
-        return frame(self.html)
+        return frame(self.html, self.height)
+
+
+def check_ending(path: Path) -> None:
+    """Raises UserError for a name of a file that `Page.save` does not write."""
+    if path.suffix.lower() not in (*PAGES, *FORMATS):
+        raise UserError(
+            f"{path}: expected a name that ends in .html for a page, or in {', '.join(FORMATS)} for a figure, got "
+            f"{path.suffix!r}; name it such as page.html or attention.svg"
+        )
 
 
 def render(data: dict[str, Any]) -> str:
@@ -143,7 +171,8 @@ def page(
     still: bool = False,
 ) -> Page:
     """The page of one input as a file. Raises UserError for an input, site, head or step that does not exist."""
-    return Page(render(saved_page(explorer, line, site, head, step, still=still)))
+    payload = saved_page(explorer, line, site, head, step, still=still)
+    return Page(render(payload), payload)
 
 
 def save_folder(
@@ -186,7 +215,25 @@ def show(
     Raises UserError for a tape of several inputs and for names or words that do not fit.
     """
     explorer = Explorer([TapeSubject(tape, tokens, title, words)])
-    return Page(render(explorer.look("", live=False)))
+    payload = explorer.look("", live=False)
+    return Page(render(payload), payload)
+
+
+def preview(
+    tape: Tape,
+    tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    *,
+    words: WordsOf = None,
+) -> Page:
+    """One map of a tape, of about 300 pixels, with a control for the head; a notebook draws it for a tape.
+
+    tokens, words: as in `show`. Of a tape of several inputs, the first is drawn.
+    """
+    payload = preview_payload(tape, tokens, words)
+    html = assemble(
+        "jarilab.explorer", "preview.html", STYLES[:3], "preview.js", payload, "jari", live=False
+    )
+    return Page(html, height=600)
 
 
 __all__ = [
@@ -195,6 +242,7 @@ __all__ = [
     "explore",
     "open_explorer",
     "page",
+    "preview",
     "render",
     "save_folder",
     "show",

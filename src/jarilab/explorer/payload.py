@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from jarilab._version import __version__
-from jarilab.core.shapes import Float, Tensor
+from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.inspect.measure.heads import SALIENT_MEASURES, measure
 from jarilab.inspect.measure.maps import Map, Scored, allowed_of, named_site
 from jarilab.inspect.measure.measures import MEASURES
@@ -117,15 +117,9 @@ def _site(
         merged, allowed_QK = merged_in_chunks(tape, name, words[site.queries], words[site.keys])
         weights_HQK, factor = pooled(merged)
     else:
-        weights_HQK, factor = _pooled_in_chunks(tape, name)
+        weights_HQK, factor = pooled_in_chunks(tape, name)
         allowed_QK = allowed_of(tape, name)
-    if factor > 1:
-        allowed_1QK = allowed_QK.double().unsqueeze(0)
-        largest_1RC, _ = pooled(allowed_1QK)
-        allowed_QK = largest_1RC[0] > 0
-    hidden = None
-    if not bool(allowed_QK.all()):
-        hidden = block(~allowed_QK, "uint8")
+    hidden = hidden_of(allowed_QK, factor)
     return {
         "site": name,
         "kind": site.kind,
@@ -148,12 +142,20 @@ def _site(
     }
 
 
+def hidden_of(allowed_QK: Bool[Tensor, "Q K"], factor: int) -> dict[str, Any] | None:
+    """The block of cells that no query may attend to; None if there is none. factor: by which maps are pooled."""
+    if factor > 1:
+        pooled_1RC = functional.max_pool2d(allowed_QK.double()[None], factor, ceil_mode=True)
+        allowed_QK = pooled_1RC[0] > 0
+    return None if bool(allowed_QK.all()) else block(~allowed_QK, "uint8")
+
+
 def weights_of(tape: Tape, site: str) -> dict[str, Any]:
     """The maps of a site and their proof, without what edits leave as it is."""
     weights_HQK, _ = (
         pooled(tape.weights(site)[0].double().cpu())
         if measurable(tape, site)
-        else _pooled_in_chunks(tape, site)
+        else pooled_in_chunks(tape, site)
     )
     return {"site": site, **_drawn(weights_HQK), "trust": asdict(tape.trust(site))}
 
@@ -233,10 +235,12 @@ def _factor(sides: Sequence[int]) -> int:
     return math.ceil(max(sides) / MAX_CELLS)
 
 
-def _pooled_in_chunks(tape: Tape, site: str) -> tuple[Float[Tensor, "H R C"], int]:
+def pooled_in_chunks(
+    tape: Tape, site: str, cells: int = MAX_CELLS
+) -> tuple[Float[Tensor, "H R C"], int]:
     """As `pooled`, for a map that is never held in memory."""
     _, queries, keys = _size(tape, site)
-    factor = _factor((queries, keys))
+    factor = math.ceil(max(queries, keys) / cells)
     chunks = []
     for chunk_BHRK in tape.weights_in_chunks(site):
         across = functional.max_pool2d(chunk_BHRK, (1, factor), ceil_mode=True)

@@ -77,7 +77,7 @@ def test_pooling_in_chunks(length: int, causal: bool, monkeypatch: pytest.Monkey
     (site,) = tape.sites
     assert len(list(tape.weights_in_chunks(site))) > 5
     whole, factor = payload.pooled(tape.weights(site)[0].double())
-    pieces, factor_of_pieces = payload._pooled_in_chunks(tape, site)
+    pieces, factor_of_pieces = payload.pooled_in_chunks(tape, site)
     assert factor_of_pieces == factor > 1
     assert torch.equal(pieces, whole)
 

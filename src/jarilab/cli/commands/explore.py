@@ -35,8 +35,9 @@ def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument(
         "--save",
         metavar="FILE",
-        help="write the page to one file that needs no network, and exit; a name that ends in / makes a folder for a "
-        "static file server, with the models of runs as ONNX files of any size",
+        help="write the page to one file that needs no network, and exit; a name that ends in .svg, .pdf or .png makes "
+        "a figure for a paper of the head at which the page opens; one that ends in / makes a folder for a static file "
+        "server, with the models of runs as ONNX files of any size",
     )
     parser.add_argument(
         "--onnx-runtime",
@@ -114,7 +115,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     """Raises UserError for options that contradict each other, before anything is loaded."""
-    from jarilab import serving
+    from jarilab import explorer, serving
     from jarilab.cli.terminal import check_file
     from jarilab.explorer import page_folder
 
@@ -141,6 +142,7 @@ def _check(options: argparse.Namespace) -> None:
         page_folder.check(Path(options.save), _runtime_of(options))
     elif options.save:
         check_file(Path(options.save))
+        explorer.check_ending(Path(options.save))
     else:
         serving.check_installed()
 
@@ -187,8 +189,13 @@ def _runtime_of(options: argparse.Namespace) -> Path:
 
 
 def _save(options: argparse.Namespace, page: Page) -> None:
-    """Write the page to the file of `--save`."""
+    """Write the page or the figure to the file of `--save`."""
+    from jarilab import explorer
+
     page.save(options.save)
+    if Path(options.save).suffix.lower() not in explorer.PAGES:
+        print(f"{options.save}: a figure of {page.payload['site']}, head {page.payload['head']}")
+        return
     size = len(page.html.encode()) / 1e6
     print(f"{options.save}: {size:.1f} MB, opens in any browser without a network")
     if options.open:

@@ -223,6 +223,15 @@ class Tape:
 
         return jarilab.show(self, tokens, title, words=words)
 
+    def _repr_html_(self) -> str | None:
+        """One map of about 300 pixels with a control for the head, for notebooks: see `jarilab.preview`."""
+        import jarilab  # imported here because the explorer imports this module
+
+        try:
+            return jarilab.preview(self)._repr_html_() if self.calls else None
+        except UserError:
+            return None  # a notebook then prints the names of the sites
+
     def figure(
         self,
         site: str | None = None,

@@ -208,13 +208,15 @@ def slim(text: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def frame(document: str) -> str:
-    """A page in an iframe, such as in a notebook, as high as its content."""
+def frame(document: str, height: int | None = None) -> str:
+    """A page in an iframe, such as in a notebook, as high as its content. height: at most, in pixels."""
+    needed = "d.body.getBoundingClientRect().bottom + 40"
+    fitted = needed if height is None else f"Math.min({needed}, {height})"
     fit = (
         "const f = this, d = f.contentDocument; new ResizeObserver(() => "
-        "{ f.style.height = d.body.getBoundingClientRect().bottom + 40 + 'px'; }).observe(d.body)"
+        f"{{ f.style.height = {fitted} + 'px'; }}).observe(d.body)"
     )
-    style = "width:100%;height:46rem;border:0"
+    style = f"width:100%;height:{min(height or 736, 736)}px;border:0"
     return f'<iframe srcdoc="{html.escape(document)}" title="jari" style="{style}" onload="{fit}"></iframe>'
 
 

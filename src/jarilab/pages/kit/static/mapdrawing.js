@@ -29,10 +29,11 @@ function scaleBar({ low = 0, high = 1 }, x, y) {
     words(number(high), { x: x + 192, y: y + 23, "font-size": 11, "text-anchor": "end" })];
 }
 
-/** One map with the tokens at its sides: {node, width, height}. rowMeanings, columnMeanings: of digits, see numerals.js. */
-export function mapDrawing(title, map, rowTokens, columnTokens, rowMeanings = [], columnMeanings = []) {
+/** One map with the tokens at its sides: {node, width, height}. rowMeanings, columnMeanings: of digits, see numerals.js.
+ * side: pixels of the map, at most. */
+export function mapDrawing(title, map, rowTokens, columnTokens, rowMeanings = [], columnMeanings = [], side = 640) {
   const [rows, columns] = map.shape;
-  const cell = Math.max(2, Math.min(32, Math.floor(640 / Math.max(rows, columns))));
+  const cell = Math.max(2, Math.min(32, Math.floor(side / Math.max(rows, columns))));
   const longest = (texts) => Math.min(12, Math.max(...texts.map((text) => [...token(text)].length)));
   const tall = longest(columnTokens) > 2; // then column labels stand upright
   const every = Math.ceil(12 / cell);
