@@ -67,7 +67,7 @@ PLAIN = {
     # Encoders with decoders.
     "e2 d2 c2": "bart bigbird_pegasus blenderbot blenderbot-small led longt5 "
     "m2m_100 marian mbart "
-    "mt5 mvp nllb-moe pegasus pegasus_x plbart switch_transformers t5 t5gemma umt5",
+    "mt5 mvp nllb-moe pegasus plbart switch_transformers t5 t5gemma umt5",
     "n2": "fnet rwkv mamba falcon_mamba",
 }
 """Built by the table of sizes alone."""
@@ -117,6 +117,7 @@ SPECIAL = [
     # Text.
     Row("encoder-decoder", "e2 d2 c2", DECODER),
     Row("fsmt", "e2 d2 c2", inputs=_with(use_cache=False), remark="without a causal mask if it fills a cache"),
+    Row("pegasus_x", "e2 d2 c4", remark="learned global tokens attend to all tokens, and all to them"),
     Row("prophetnet", "e2 d4 c2", remark="each layer attends in a main and in an n-gram stream"),
     Row("pop2piano", "e2 d2 c2", cls="Pop2PianoForConditionalGeneration", inputs=_with(use_cache=False)),
     Row("canine", "e4", remark="the first layer attends within blocks"),

@@ -203,23 +203,29 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
         if made is None or not made.normalized:
             continue
         key = letters[made.key_axis]
-        batch = [each for each in letters if each in of_values and each in out]
-        queries = [each for each in letters if each not in of_values and each in out]
+        all_factors = trace.layout.factors()
+        shared = [each for each in letters if each in of_values and each in out]
+        rows = [each for each in letters if each not in of_values and each in out]
+        # Heads that share their values are no rows.
+        heads = [each for each in rows if all_factors[letters.index(each)][0][1] == HEADS]
+        heads = heads if len(heads) < len(rows) else []
+        queries = [each for each in rows if each not in heads]
+        batch = [each for each in letters if each in shared or each in heads]
         width = [each for each in of_values if each not in letters and each in out]
         is_weighted_sum = key in of_values and key not in out and bool(queries)
         if not is_weighted_sum or len(batch) + len(queries) + 1 != len(letters):
             continue
-        if len(batch) + len(width) + 1 != len(of_values):
+        if len(shared) + len(width) + 1 != len(of_values):
             continue
         before = weights if made.before_dropout is None else made.before_dropout
         ordered = _arranged(letters, batch, queries, [key])
-        all_factors = trace.layout.factors()
+        sizes = [weights.shape[letters.index(each)] for each in batch]
         axes = HeadAxes.of(
-            [weights.shape[letters.index(each)] for each in batch],
+            sizes,
             [all_factors[letters.index(each)] for each in batch],
         )
         is_plain = letters == "".join((*batch, *queries, key)) and len(queries) == 1
-        arrange_values = _arranged(of_values, batch, [key], width)
+        arrange_values = _expanded(_arranged(of_values, shared, [key], width), batch, heads, sizes)
         return Product(
             ordered(before),
             arrange_values(values),
@@ -232,6 +238,20 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
             (values, arrange_values),
         )
     return None
+
+
+def _expanded(
+    arrange: Arrange, batch: Sequence[str], heads: Sequence[str], sizes: Sequence[int]
+) -> Arrange:
+    """`arrange`, and the axes of heads that the tensor does not have."""
+
+    def expand(tensor: Tensor) -> Tensor:
+        tensor = arrange(tensor)
+        for axis, letter in enumerate(batch):
+            tensor = tensor.unsqueeze(axis) if letter in heads else tensor
+        return tensor.expand(*sizes, *tensor.shape[-2:])
+
+    return expand if heads else arrange
 
 
 def _arranged(

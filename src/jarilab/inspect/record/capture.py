@@ -44,7 +44,11 @@ from jarilab.inspect.record.sites import (
 )
 from jarilab.inspect.record.tracing import NOTHING, Sources
 from jarilab.inspect.record.trust import Trust, trust_of
-from jarilab.inspect.record.unrecordable import check_is_recordable, unreported_in
+from jarilab.inspect.record.unrecordable import (
+    check_is_recordable,
+    scripted_attentions,
+    unreported_in,
+)
 
 Words = Mapping[str, Sequence[int | None]] | Sequence[int | None] | bool | None
 """The words of tokens: see `jarilab.show`."""
@@ -368,13 +372,13 @@ def _record_foreign(model: nn.Module, tape: Tape, sites: Collection[str] | None)
 
     with AttentionMode(model, handler) as mode:
         yield
-    tape.missing |= mode.events.missing
+    tape.missing |= mode.events.missing | scripted_attentions(model)
     tape.partial |= {
-        names.name_at(path): reason
+        name: reason
         for path, reason in mode.events.partial.items()
-        if names.name_at(path)
+        for name in names.names_at(path)
     }
-    tape.not_attending += layers_without_attention(model, [*names.paths, *mode.events.missing])
+    tape.not_attending += layers_without_attention(model, [*names.paths, *tape.missing])
     if not called:
         raise _nothing_recorded(model, mode.events.missing)
     for places in (tape.missing, tape.partial):

@@ -19,7 +19,7 @@ from jarilab.attention.geometry import Geometry
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.base import Encoding, Site
-from jarilab.inspect.record.tracing import NOTHING, PARAMETER, UNKNOWN, Sources, Trace
+from jarilab.inspect.record.tracing import NOTHING, PARAMETER, SLICE, UNKNOWN, Sources, Trace
 from jarilab.positions.coordinates import Positions
 
 CHANNELS = "attends over channels"
@@ -57,11 +57,19 @@ class CallFacts:
     def of(q: Trace, k_sources: Sources | None, grown: bool, queries: int, keys: int) -> CallFacts:
         """The facts of a call. grown: whether the keys extend those of an earlier forward."""
         rows = q.sources
-        relation = _relation_of(rows, k_sources)
+        relation = _relation_of(_without_slices(rows), k_sources and _without_slices(k_sources))
+        slices, k_slices = (each - _without_slices(each) for each in (rows, k_sources or NOTHING))
+        if relation == "self" and not (slices <= k_slices or k_slices <= slices):
+            relation = "cross"  # of two parts of one tensor
         placement: Placement = "unknown"
-        if relation == "self" and queries < keys and (grown or (k_sources or NOTHING) - rows):
+        longer = _without_slices(k_sources or NOTHING) - rows
+        if relation == "self" and queries < keys and (grown or longer):
             placement = "last"
         return CallFacts(relation, placement, rows, k_sources, _note_of(q, relation, k_sources))
+
+
+def _without_slices(sources: Sources) -> Sources:
+    return frozenset(name for name in sources if not name.startswith(SLICE))
 
 
 def _relation_of(rows: Sources, columns: Sources | None) -> Relation:

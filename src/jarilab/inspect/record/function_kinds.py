@@ -39,6 +39,8 @@ VIEWS = {
     "detach",
 }
 """Functions after which a parameter is still one."""
+SELECTIONS = {"__getitem__", "index_select", "gather", "take_along_dim"}
+"""Functions that select elements of their first tensor."""
 KEEPS_WEIGHTS = {
     "to",
     "type",

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.record.foreign_call import ForeignCall
+from jarilab.inspect.record.foreign_call import ForeignCall, Relation
 from jarilab.inspect.record.sites import foreign_site_name, foreign_site_numbers
 from jarilab.inspect.record.tracing import Trace, Tracer, tensors_of
 from jarilab.inspect.record.value_paths import replace_tensors
@@ -144,17 +144,20 @@ class SiteNames:
 
     def __init__(self, model: nn.Module):
         self._model = model
-        self._names: dict[str, str] = {}
+        self._names: dict[str, dict[Relation, str]] = {}
         self._numbers: dict[type, tuple[int, bool] | None] = {}
 
     def name_of(self, frame: ModuleFrame, call: ForeignCall) -> str:
-        """The site of a call, named at the first call of its module."""
-        if frame.path not in self._names:
+        """The site of a call, named at the first call of its module that has its relation."""
+        names, relation = self._names.setdefault(frame.path, {}), call.facts.relation
+        if names and (relation == "unknown" or "unknown" in names):
+            relation = next(iter(names))
+        if relation not in names:
             kind = type(frame.module)
             if kind not in self._numbers:
                 self._numbers[kind] = foreign_site_numbers(self._model, frame.module)
-            self._names[frame.path] = self._new_name(frame.path, call, self._numbers[kind])
-        name = self._names[frame.path]
+            names[relation] = self._new_name(frame.path, call, self._numbers[kind])
+        name = names[relation]
         return f"{name}.attention{frame.part + 1}" if frame.part else name
 
     @property
@@ -162,9 +165,9 @@ class SiteNames:
         """The paths of the modules that attended."""
         return list(self._names)
 
-    def name_at(self, path: str) -> str:
-        """The site of the module at `path`; empty if none was recorded there."""
-        return self._names.get(path, "")
+    def names_at(self, path: str) -> list[str]:
+        """The sites of the module at `path`."""
+        return list(self._names.get(path, {}).values())
 
     def _new_name(self, path: str, call: ForeignCall, numbers: tuple[int, bool] | None) -> str:
         def is_decoder() -> bool:
@@ -172,9 +175,9 @@ class SiteNames:
 
         for count, context in (numbers, (9, True)) if numbers else ():
             name = foreign_site_name(path, is_decoder, call.is_cross, count, context=context)
-            if name not in self._names.values():
+            if all(name not in names.values() for names in self._names.values()):
                 return name
-        return path
+        return path if not self._names[path] else f"{path}.{call.facts.relation}"
 
 
 def layers_without_attention(model: nn.Module, attending: Sequence[str]) -> list[str]:

@@ -16,14 +16,14 @@ import torch
 from torch import nn
 
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.record.function_kinds import KEEPS_WEIGHTS, VIEWS, kind_of
+from jarilab.inspect.record.function_kinds import KEEPS_WEIGHTS, SELECTIONS, VIEWS, kind_of
 from jarilab.inspect.record.layout import Layout, einsum_letters, shape_of
 from jarilab.inspect.record.value_paths import MOVES, Path, path_after
 
 Sources = frozenset[str]
 """Names of the inputs and parameters that a tensor was computed from. Empty for constants."""
 
-INPUT, PARAMETER, UNKNOWN = "input ", "parameter ", "unknown "
+INPUT, PARAMETER, UNKNOWN, SLICE = "input ", "parameter ", "unknown ", "slice "
 NOTHING: Sources = frozenset()
 UNKNOWN_AXIS = -1
 """The axis of keys of weights whose rows are shifted against each other, as on the diagonals of a band."""
@@ -62,7 +62,7 @@ class Trace:
     is_parameter: whether it is a parameter or a view of one.
     weights: for attention scores and weights. path: for linear functions of values.
     base: in inference mode, the tensor of which this may be a view.
-    joint: whether sequences of different inputs were concatenated.
+    joint: whether sequences of different inputs were concatenated. number: of a joint tensor that was sliced.
     """
 
     sources: Sources
@@ -74,6 +74,7 @@ class Trace:
     path: Path | None = None
     base: weakref.ref[Tensor] | None = None
     joint: bool = False
+    number: int = 0
 
     @property
     def is_learned(self) -> bool:
@@ -89,7 +90,7 @@ class Tracer:
         self._names = {id(each): name for name, each in model.named_parameters()}
         self._buffers = {id(each) for each in model.buffers()}
         self._traces: dict[int, tuple[weakref.ref[Tensor], Trace]] = {}
-        self._unknown = 0
+        self._unknown = self._sliced = 0
 
     def start_forward(self, path: str, names: Iterable[str], values: Iterable[Any]) -> None:
         """Name the tensors that the outermost module is called with."""
@@ -185,6 +186,8 @@ class Tracer:
                     trace = replace(
                         trace, base=weakref.ref(traces[0][0] if viewed is None else viewed)
                     )
+            if traces and traces[0][1].joint and kind == "other":
+                trace = self._slice_of(*traces[0], output, trace)
             base = self._base_of(output) if kind == "write" else None
             path = path_after(
                 func,
@@ -200,6 +203,19 @@ class Tracer:
                 # `empty[..., :n].copy_(k)` writes into `empty`.
                 sources = trace.sources | self.of(base).sources
                 self.set(base, Trace(sources, _layout(base), self.forward, trace.grown))
+
+    def _slice_of(self, tensor: Tensor, joint: Trace, output: Tensor, trace: Trace) -> Trace:
+        """The trace of a view; one of some tokens of joint sequences is of another sequence than one of others."""
+        is_view = output.numel() < tensor.numel() and _share_storage(tensor, output)
+        if not is_view or not joint.layout.drops_rows(trace.layout):
+            return trace
+        if not joint.number:
+            self._sliced += 1
+            joint = replace(joint, number=self._sliced)
+            self.set(tensor, joint)
+        offset = output.storage_offset() - tensor.storage_offset()
+        name = f"{SLICE}{joint.number} {offset} {tuple(output.shape)} {output.stride()}"
+        return replace(trace, sources=trace.sources | {name})
 
     def _base_of(self, view: Tensor) -> Tensor | None:
         """The tensor that a view shows; None if `view` is none."""
@@ -223,6 +239,8 @@ class Tracer:
     ) -> Trace:
         joins = kind in ("join", "write")
         data = traces if joins else self._data_of(traces)
+        if func.__name__ in SELECTIONS and data[0][0] is traces[0][0]:
+            data = data[:1]  # as of beams: which rows are selected is no source
         sources = _union([trace.sources for _, trace in data], joins=joins)
         grown = any(trace.grown for _, trace in traces)
         if joins:

@@ -46,6 +46,22 @@ def unreported_in(model: nn.Module) -> list[str]:
     return [f"{name} (in {path or 'the model'})" for name, path in paths.items()]
 
 
+def scripted_attentions(model: nn.Module) -> dict[str, str]:
+    """Paths of scripted modules that compute attention, or a softmax, each with why it is not recorded."""
+    paths: dict[str, str] = {}
+    for path, module in model.named_modules():
+        if not isinstance(module, torch.jit.ScriptModule):
+            continue
+        graph = str(getattr(module, "inlined_graph", ""))
+        is_within = any(path.startswith(f"{above}.") for above in paths)
+        if not is_within and any(f"aten::{name}(" in graph for name in _SCRIPTED):
+            paths[path] = "it is a scripted module of torch.jit, whose functions are not reported"
+    return paths
+
+
+_SCRIPTED = ("softmax", "scaled_dot_product_attention", "_native_multi_head_attention")
+
+
 def _names_of(module: nn.Module) -> list[str]:
     if isinstance(module, torch.jit.ScriptModule):
         return ["a scripted module of torch.jit"]

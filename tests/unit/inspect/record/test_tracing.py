@@ -234,6 +234,21 @@ def test_weights_that_are_no_plain_softmax_are_recorded(weigh):
     assert tape.row(1).measures()[name]["entropy"].value.isfinite().all()
 
 
+def test_heads_that_share_keys_in_an_einsum_are_heads():
+    used = []
+
+    def attend(q, k, v):
+        k, v = k[..., :WIDTH], v[..., :WIDTH]
+        used.append(torch.einsum("bhid,bjd->bhij", split(q), k).softmax(-1))
+        return torch.einsum("bhij,bjd->bhid", used[0], v)
+
+    tape = tape_of(Projected(attend), torch.randn(2, 5, 12), quiet=False)
+    (site,) = tape.sites
+    assert torch.allclose(tape.weights(site), used[0], atol=1e-6)
+    assert tape.trust(site).holds
+    assert tape.site(site).note == ""
+
+
 # Completeness -------------------------------------------------------------------------------------------------------
 
 

@@ -89,3 +89,10 @@ def test_attention_implementation_is_named():
     model.config = types.SimpleNamespace(_attn_implementation="flash_attention_2")
     with pytest.raises(UserError, match="flash_attention_2"), jarilab.record(model):
         pass
+
+
+def test_a_scripted_attention_beside_recorded_ones_is_missing():
+    model = nn.Sequential(Attention(), torch.jit.script(Attention()), torch.jit.script(nn.GELU()))
+    with pytest.warns(UserWarning, match=r"tape\.missing.*1: .*torch\.jit"), jarilab.record(model) as tape:
+        model[2](model[1](model[0](X)[:, 0]))
+    assert list(tape.missing) == ["1"]
