@@ -48,6 +48,8 @@ class Sentence:
     path: Path
     line: int
 
+    directions: ClassVar[tuple[str, str]] = ("dependent to head", "head to dependent")
+    possible: ClassVar[tuple[Span, ...]] = ()
     cross: ClassVar[bool] = False
     """Whether queries and keys are words of two texts."""
 
