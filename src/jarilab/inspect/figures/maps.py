@@ -10,7 +10,7 @@ import numpy as np
 
 from jarilab.core.errors import UserError
 from jarilab.inspect.figures.figure import GAP, INK, POINT, Figure
-from jarilab.inspect.figures.scale import NAME, Scale
+from jarilab.inspect.figures.scale import MASKED, NAME, Scale
 from jarilab.inspect.figures.style import FigureStyle, label
 
 MAX_CELL = 0.9
@@ -32,23 +32,24 @@ def draw_map(
     high: int | float | None = None,
     name: str = NAME,
     titles: tuple[str, str] = ("query", "key"),
+    blank: str = MASKED,
     **options: Any,
 ) -> Figure:
     """One map: queries down, keys across, with a named colour scale. Masked keys are hatched.
 
     weights: `(Q, K)`. queries, keys: names of the tokens. allowed: `(Q, K)`, False where a key is masked. high: end of
     the colour scale; 1 by default, or the largest weight of a map of more than 24 tokens. name: of the numbers.
-    titles: of rows and columns. options: see `FigureStyle`.
+    titles: of rows and columns. blank: what is hatched. options: see `FigureStyle`.
     Raises UserError for shapes that do not fit and for unknown options.
     """
     weights_QK = masked(weights, allowed)
     rows, columns = token_labels(weights_QK, queries, keys)
-    scale = Scale.of([weights_QK], high, name)
-    figure = Figure(FigureStyle.of(options), [*rows, *columns, *titles, name])
+    scale = Scale.of([weights_QK], high, name, blank)
+    figure = Figure(FigureStyle.of(options), [*rows, *columns, *titles, name, blank])
     with figure.context():
         layout = _Layout.of(figure, rows, columns, scale)
         x, y, wide, tall = layout.area(figure)
-        if scale.masked:
+        if scale.blank:
             figure.hatch(x, y, wide, tall)
         figure.picture(scale.colours(weights_QK), x, y, wide, tall)
         layout.label(figure.axes(x, y, wide, tall), rows, columns)

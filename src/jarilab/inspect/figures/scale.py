@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -11,43 +10,63 @@ from jarilab.core.errors import UserError, import_optional
 from jarilab.inspect.figures.figure import BAR_HEIGHT, BAR_LENGTH, GAP, INK, Figure
 
 NAME, MASKED = "attention weight", "masked"
+OPAQUE = 217
+"""Opacity of the largest weight over an image, of 255."""
 FULL_SCALE = 24
 """Tokens up to which the scale ends at 1; for more, at the largest weight, as on the pages."""
 
 
+SIGNED = "08306b1f66ac5a9bcea9cce4f5f5f2f6c99aeb9449c75f0f7a3203"
+"""Colours of numbers from below to above 0, as in `pages/kit/static/draw.js`."""
+
+
 @dataclass(frozen=True)
 class Scale:
-    """Colours from 0 to `high`. name: printed beside the bar. masked: explain the hatch of masked keys.
+    """Colours from `low`, 0 or -high, to `high`.
 
-    seen_through: the lower a weight, the more of what lies behind is seen.
+    name: printed beside the bar. blank: what the hatch of NaN is; empty if there is none. seen_through: the lower a
+    weight, the more of what lies behind is seen.
     """
 
     high: float
     name: str = NAME
-    masked: bool = False
+    low: float = 0.0
+    blank: str = ""
     seen_through: bool = False
 
     @staticmethod
-    def of(maps: list[np.ndarray], high: int | float | None, name: str, **options: Any) -> Scale:
+    def of(
+        maps: list[np.ndarray],
+        high: int | float | None,
+        name: str,
+        blank: str = MASKED,
+        seen_through: bool = False,
+    ) -> Scale:
         """The scale of maps, NaN where masked. Raises UserError for a `high` that is not above 0."""
+        numbers = np.concatenate([map[np.isfinite(map)] for map in maps])
         if high is None:
-            largest = max((float(np.nanmax(map, initial=0.0)) for map in maps), default=1.0)
+            largest = float(np.abs(numbers).max(initial=0.0))
             is_small = max(max(map.shape) for map in maps) <= FULL_SCALE
             high = 1.0 if is_small and largest <= 1 else largest or 1.0
         if not 0 < high < float("inf"):
             raise UserError(
                 f"expected high, the end of the colour scale, above 0, got {high}; such as high=1"
             )
-        masked = any(bool(np.isnan(map).any()) for map in maps)
-        return Scale(float(high), name, masked, **options)
+        low = -float(high) if numbers.min(initial=0.0) < 0 else 0.0
+        has_blank = len(numbers) < sum(map.size for map in maps)
+        return Scale(float(high), name, low, blank if has_blank else "", seen_through)
 
     def colours(self, weights: np.ndarray) -> np.ndarray:
         """The colours `(rows, columns, 4)` of weights, from 0 to 255; transparent where NaN."""
         table = import_optional("matplotlib", "figures").colormaps["viridis"]
-        shares = np.clip(np.nan_to_num(weights) / self.high, 0, 1)
+        if self.low < 0:
+            stops = [f"#{SIGNED[start : start + 6]}" for start in range(0, len(SIGNED), 6)]
+            library = import_optional("matplotlib.colors", "figures")
+            table = library.LinearSegmentedColormap.from_list("signed", stops)
+        shares = np.clip((np.nan_to_num(weights) - self.low) / (self.high - self.low), 0, 1)
         colours = table(np.round(255 * shares).astype(int), bytes=True)
         if self.seen_through:
-            colours[..., 3] = np.round(217 * shares)
+            colours[..., 3] = np.round(OPAQUE * shares)
         colours[np.isnan(weights), 3] = 0
         return colours
 
@@ -62,7 +81,7 @@ class Scale:
         """
         width = figure.style.width
         name = figure.width_of([self.name]) + GAP
-        end = figure.width_of([MASKED]) + 3 * GAP + 0.3 if self.masked else 0.0
+        end = figure.width_of([self.blank]) + 3 * GAP + 0.3 if self.blank else 0.0
         bar = min(BAR_LENGTH, width - name - end - 2 * GAP)
         if bar < 1:
             raise UserError(
@@ -72,20 +91,20 @@ class Scale:
         x = (width - name - bar - end) / 2
         middle = y + BAR_HEIGHT / 2
         figure.text(x, middle, self.name, va="center_baseline")
-        ramp = self.colours(np.linspace(0, self.high, 256)[None])
+        ramp = self.colours(np.linspace(self.low, self.high, 256)[None])
         figure.picture(ramp, x + name, y, bar, BAR_HEIGHT)
         axes = figure.axes(x + name, y, bar, BAR_HEIGHT)
-        axes.set_xlim(0, self.high)
+        axes.set_xlim(self.low, self.high)
         ticks = import_optional("matplotlib.ticker", "figures").MaxNLocator(4 if bar > 2 else 2)
         numbers = [
             value
-            for value in ticks.tick_values(0, self.high)
-            if 0 <= value <= self.high * (1 + 1e-9)
+            for value in ticks.tick_values(self.low, self.high)
+            if self.low <= value * (1 - 1e-9) <= self.high
         ]
-        axes.set_xticks(numbers, [f"{value:.6g}" for value in numbers])
+        axes.set_xticks(numbers, [f"{value:.6g}".replace("-", "−") for value in numbers])
         axes.tick_params(length=2, width=0.5, pad=1.5, color=INK, labelcolor=INK)
-        if self.masked:
+        if self.blank:
             x += name + bar + 2 * GAP
             figure.hatch(x, middle - 0.15, 0.3, 0.3, dense=True)
             figure.axes(x, middle - 0.15, 0.3, 0.3)
-            figure.text(x + 0.3 + GAP / 2, middle, MASKED, va="center_baseline")
+            figure.text(x + 0.3 + GAP / 2, middle, self.blank, va="center_baseline")

@@ -14,6 +14,8 @@ from torch import nn
 
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import check_format, read_json, write_bytes, write_json
+from jarilab.inspect.figures.figure import Figure
+from jarilab.inspect.figures.study import draw_heads
 from jarilab.inspect.measure.measures import MEASURES, Measure
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.study.example import Accumulator, Batch, example_maps
@@ -184,6 +186,10 @@ class Study:
         if name not in tables:
             raise UserError(f"unknown table {name!r}; this study has {', '.join(tables)}")
         return frame_of(tables[name])
+
+    def figure(self, kind: str = "roles", **options: Any) -> Figure:
+        """A figure of all heads for a paper: see `jarilab.inspect.figures.study.draw_heads`."""
+        return draw_heads(self.rows(), kind, **options)
 
     def write(self, folder: str | Path | None = None) -> list[Path]:
         """Write every table as CSV, JSON and, if pyarrow is installed, Parquet; returns the files."""

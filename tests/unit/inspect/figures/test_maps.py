@@ -17,7 +17,7 @@ from jarilab.inspect.figures.figure import Figure
 from jarilab.inspect.figures.maps import draw_grid, draw_map
 from jarilab.inspect.figures.scale import Scale
 from jarilab.inspect.figures.style import FONTS, label
-from jarilab.pages.encodings.colours import PLAIN, gradient
+from jarilab.pages.encodings.colours import PLAIN, SIGNED, gradient
 
 HOSTILE = ["$x_1$", "a_b^2", r"\frac{1}{2}", "new\nline", "\x1b[31m", "</text><script>", " the", "", "\ud800", "‮RTL"]
 INSTALLED = {face.name for face in matplotlib.font_manager.fontManager.ttflist}
@@ -110,7 +110,7 @@ def test_masked_keys_are_hatched_and_not_the_colour_of_zero():
     scale = Scale.of([map_QK], None, "weight")
     alpha = scale.colours(map_QK)[..., 3]
     assert alpha.tolist() == [[255, 0], [255, 255]]
-    assert scale.masked
+    assert scale.blank == "masked"
     hatched = draw_map([[1, 0], [0, 1]], "ab", "ab", [[1, 0], [1, 1]]).to_bytes(".svg")
     assert b"<pattern" in hatched
     plain = draw_map([[1, 0], [0, 1]], "ab", "ab").to_bytes(".svg")
@@ -121,6 +121,13 @@ def test_masked_keys_are_hatched_and_not_the_colour_of_zero():
 def test_colours_are_those_of_the_pages():
     drawn = Scale(1.0).colours(np.linspace(0, 1, 256)[None])[0, :, :3].astype(int)
     assert np.abs(drawn - gradient(PLAIN, 256)).max() <= 8
+
+
+def test_numbers_below_0_have_the_signed_colours_of_the_pages():
+    scale = Scale.of([np.array([[-0.5, 2.0]])], None, "difference")
+    assert (scale.low, scale.high) == (-2, 2)
+    drawn = scale.colours(np.linspace(-2, 2, 256)[None])[0, :, :3].astype(int)
+    assert np.abs(drawn - gradient(SIGNED, 256)).max() <= 4
 
 
 def test_the_scale_ends_at_1_for_few_tokens_and_at_the_largest_weight_for_many():
