@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from jarilab.core.errors import UserError
-from jarilab.core.shapes import Float, Tensor
+from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.positions.coordinates import Positions, distance, undefined_pairs
 
 # Precision ------------------------------------------------------------------------------------------------------------
@@ -95,7 +95,13 @@ def bias_by_distance(
     reads_data = not has_bounds and torch.compiler.is_compiling()  # which a graph cannot
     by_range = not ahead.is_floating_point() and not reads_data
     values = _bias_of_range(ahead, q_pos, k_pos, bias) if by_range else _bias_of_pairs(ahead, bias)
-    excluded = undefined_pairs(q_pos, k_pos)
+    return zero_out(values, undefined_pairs(q_pos, k_pos))
+
+
+def zero_out(
+    values: Float[Tensor, "*B H Q K"], excluded: Bool[Tensor, "*B Q K"] | None
+) -> Float[Tensor, "*B H Q K"]:
+    """The values with 0 for the excluded pairs; None excludes none."""
     return values if excluded is None else values.masked_fill(excluded.unsqueeze(-3), 0.0)
 
 

@@ -21,6 +21,7 @@ from jarilab.encodings.numbers import (
     inverse_softplus,
     softplus,
     without_autocast,
+    zero_out,
 )
 from jarilab.positions.coordinates import Positions, distance, offsets, undefined_pairs
 
@@ -143,8 +144,7 @@ class Fire(Encoding):
         farthest = torch.maximum(index.to(threshold.dtype), threshold).unsqueeze(-1)
         bias_HR = self._bias_of(ahead.flatten(), farthest.expand(ahead.shape).flatten())
         bias = bias_HR.unflatten(1, ahead.shape).movedim(0, -3)
-        excluded = undefined_pairs(q_pos, k_pos)
-        return bias if excluded is None else bias.masked_fill(excluded.unsqueeze(-3), 0.0)
+        return zero_out(bias, undefined_pairs(q_pos, k_pos))
 
     def _bias_of(self, ahead_R: Tensor, farthest: Tensor) -> Float[Tensor, "H R"]:
         ratio_R = self._psi(ahead_R.abs()) / self._psi(farthest)
@@ -249,8 +249,7 @@ class ContinuousBias2d(Encoding):
         by_offset = not down.is_floating_point() and not torch.compiler.is_compiling()
         compute = self._bias_by_offset if by_offset else self._bias_of_pairs
         bias = compute(down, right)
-        excluded = undefined_pairs(q_pos, k_pos)
-        return bias if excluded is None else bias.masked_fill(excluded.unsqueeze(-3), 0.0)
+        return zero_out(bias, undefined_pairs(q_pos, k_pos))
 
     def _bias_by_offset(self, down: Tensor, right: Tensor) -> Float[Tensor, "*B H Q K"]:
         """The bias, from one evaluation of the network for each offset that a grid can have."""

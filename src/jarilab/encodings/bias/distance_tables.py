@@ -12,7 +12,7 @@ from torch import nn
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.encodings.base import Encoding, Site, registry
-from jarilab.encodings.numbers import best_float_dtype, check_integer, interpolate_plane
+from jarilab.encodings.numbers import best_float_dtype, check_integer, interpolate_plane, zero_out
 from jarilab.positions.coordinates import Positions, distance, offsets, undefined_pairs
 
 
@@ -76,8 +76,7 @@ class T5(Encoding):
         columns = (ahead.clamp(-end, end) + end).flatten()
         bias_H = row_HR.index_select(1, columns).view(heads, *ahead.shape)
         bias = bias_H.movedim(0, -3)
-        excluded = undefined_pairs(q_pos, k_pos)
-        return bias if excluded is None else bias.masked_fill(excluded.unsqueeze(-3), 0.0)
+        return zero_out(bias, undefined_pairs(q_pos, k_pos))
 
     def bucket(self, ahead: Int[Tensor, "*P"]) -> Int[Tensor, "*P"]:
         """The bucket of each distance key - query."""
@@ -141,8 +140,7 @@ class Table2d(Encoding):
         row = self._clamp_to_table("rows", down, self.rows) + self.rows
         column = self._clamp_to_table("columns", right, self.columns) + self.columns
         bias = interpolate_plane(self._bias_of, row, column).movedim(-1, -3)
-        excluded = undefined_pairs(q_pos, k_pos)
-        return bias if excluded is None else bias.masked_fill(excluded.unsqueeze(-3), 0.0)
+        return zero_out(bias, undefined_pairs(q_pos, k_pos))
 
     def _bias_of(self, row: Tensor, column: Tensor) -> Float[Tensor, "*P H"]:
         # The gradient of selecting whole columns is cheap, that of a lookup for each pair is not.

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.encodings.base import PROVIDED, Encoding, Site, registry
-from jarilab.encodings.numbers import at_least_float32
+from jarilab.encodings.numbers import at_least_float32, zero_out
 from jarilab.positions.coordinates import Positions, undefined_pairs
 
 
@@ -67,9 +67,7 @@ class CoPE(Encoding):
         difference_BHQK = difference_BHQP.gather(-1, row_BHQK)
         fraction_BHQK = position_BHQK.frac().to(q.dtype)
         terms_BHQK = torch.addcmul(low_BHQK, fraction_BHQK, difference_BHQK)
-        return (
-            terms_BHQK if relation is None else terms_BHQK.masked_fill(relation.unsqueeze(-3), 0.0)
-        )
+        return zero_out(terms_BHQK, relation)
 
 
 class _ReversedCumsum(torch.autograd.Function):

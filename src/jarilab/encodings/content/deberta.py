@@ -12,7 +12,7 @@ from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.content.shaw import Relation
 from jarilab.encodings.distance_forms import DistanceVectors, VectorTable
-from jarilab.encodings.numbers import check_integer
+from jarilab.encodings.numbers import check_integer, zero_out
 from jarilab.positions.coordinates import Positions, distance, undefined_pairs
 
 
@@ -67,9 +67,7 @@ class DeBERTa(Encoding):
         key_terms_BHKR = k @ self._vectors_of_heads(self.query, k.dtype)
         key_terms_BHKQ = key_terms_BHKR.gather(-1, rows.transpose(-1, -2))
         terms_BHQK = query_terms_BHQR.gather(-1, rows) + key_terms_BHKQ.transpose(-1, -2)
-        if relation.excluded is not None:
-            terms_BHQK = terms_BHQK.masked_fill(relation.excluded.unsqueeze(-3), 0.0)
-        return terms_BHQK
+        return zero_out(terms_BHQK, relation.excluded)
 
     def distance_vectors(self, first: int, last: int) -> DistanceVectors:
         """The table's vectors in order of j - i, the reverse of i - j."""

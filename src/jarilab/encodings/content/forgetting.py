@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.base import PROVIDED, Encoding, Site, registry
-from jarilab.encodings.numbers import at_least_float32
+from jarilab.encodings.numbers import at_least_float32, zero_out
 from jarilab.positions.coordinates import Positions, undefined_pairs
 
 
@@ -72,9 +72,7 @@ class Forgetting(Encoding):
             sum_BHQK = _sum_after_keys(log_BH1K.expand(*q.shape[:3], -1), allowed) / scale
         else:
             sum_BHQK = _sum_without_gaps(log_BH1K / scale, allowed, last_BQ.to(q.device))
-        if relation is not None:
-            sum_BHQK = sum_BHQK.masked_fill(relation.unsqueeze(-3), 0.0)
-        return sum_BHQK.to(q.dtype)
+        return zero_out(sum_BHQK, relation).to(q.dtype)
 
 
 def _sum_after_keys(log_BHQK: Tensor, allowed: Tensor | None) -> Float[Tensor, "B H Q K"]:

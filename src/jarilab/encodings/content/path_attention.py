@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.encodings.base import PROVIDED, Encoding, Site, registry
-from jarilab.encodings.numbers import at_least_float32, without_autocast
+from jarilab.encodings.numbers import at_least_float32, without_autocast, zero_out
 from jarilab.positions.coordinates import Positions, undefined_pairs
 
 # Keys that are processed at once. It changes no score, only the time.
@@ -72,9 +72,7 @@ class PathAttention(Encoding):
     ) -> Float[Tensor, "B H Q K"]:
         with without_autocast(q.device):
             terms_BHQK = _terms(at_least_float32(q), at_least_float32(k), allowed, state)
-        if relation is not None:
-            terms_BHQK = terms_BHQK.masked_fill(relation.unsqueeze(-3), 0.0)
-        return terms_BHQK.to(q.dtype)
+        return zero_out(terms_BHQK, relation).to(q.dtype)
 
 
 def _terms(

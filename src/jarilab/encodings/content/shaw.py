@@ -13,7 +13,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.distance_forms import DistanceVectors, VectorTable
-from jarilab.encodings.numbers import check_integer
+from jarilab.encodings.numbers import check_integer, zero_out
 from jarilab.encodings.skew import skew, skew_offset, unskew
 from jarilab.positions.coordinates import Positions, distance, offsets, undefined_pairs
 
@@ -259,7 +259,7 @@ def _query_terms(
             products_NQD = _expand_rows_to_distances(products_BHQR.flatten(0, 1), relation)
             return skew(products_NQD, rows.shape[-1]).unflatten(0, (batch, heads))
         terms_BHQK = products_BHQR.gather(-1, _expand_to_heads(rows, batch, heads))
-    return _without_excluded(terms_BHQK, relation)
+    return zero_out(terms_BHQK, relation.excluded)
 
 
 def _weighted_sum(
@@ -267,7 +267,7 @@ def _weighted_sum(
 ) -> Float[Tensor, "B H Q E"]:
     """For each query the vectors of its relations to the keys, summed with its weights."""
     batch, heads, queries, keys = weights.shape
-    weights_BHQK, rows = _without_excluded(weights, relation), relation.rows
+    weights_BHQK, rows = zero_out(weights, relation.excluded), relation.rows
     if _has_few_pairs(rows, table):
         value_QKE = nn.functional.embedding(rows, table).to(weights.dtype)
         weights_QNK = weights_BHQK.permute(2, 0, 1, 3).reshape(queries, batch * heads, keys)
@@ -339,9 +339,3 @@ def _has_few_pairs(rows: Tensor, table: Tensor) -> bool:
         return False
     # With fewer keys than rows, a product with the whole table would compute more numbers than are used.
     return rows.ndim == 2 and rows.shape[-1] <= len(table)
-
-
-def _without_excluded(x_BHQK: Tensor, relation: Relation) -> Tensor:
-    if relation.excluded is None:
-        return x_BHQK
-    return x_BHQK.masked_fill(relation.excluded.unsqueeze(-3), 0.0)

@@ -13,7 +13,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.distance_forms import DistanceVectors, VectorTable
-from jarilab.encodings.numbers import angles, frequencies
+from jarilab.encodings.numbers import angles, frequencies, zero_out
 from jarilab.positions.coordinates import Positions, undefined_pairs
 
 # Distances between those whose sine is computed. It changes no number by more than its last digit in float64.
@@ -90,10 +90,7 @@ class TransformerXL(Encoding):
         with_sine = cosine_BHQF * q_sine - sine_BHQF * q_cosine
         distance_BHQK = torch.cat((with_cosine, with_sine), -1) @ k_waves.transpose(-1, -2)
         content_BH1K = u_H1E @ k.transpose(-1, -2)
-        terms_BHQK = distance_BHQK + content_BH1K
-        if relation.excluded is not None:
-            terms_BHQK = terms_BHQK.masked_fill(relation.excluded.unsqueeze(-3), 0.0)
-        return terms_BHQK
+        return zero_out(distance_BHQK + content_BH1K, relation.excluded)
 
     def distance_vectors(self, first: int, last: int) -> DistanceVectors:
         """`W_R r` of each distance, which is faster than the waves of positions if queries and keys are many."""

@@ -12,7 +12,7 @@ from torch import nn
 
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.encodings.base import PROVIDED, Encoding, Site, registry
-from jarilab.encodings.numbers import angles, frequencies
+from jarilab.encodings.numbers import angles, frequencies, zero_out
 from jarilab.positions.coordinates import Positions, undefined_pairs
 
 
@@ -77,9 +77,7 @@ class Pope(Encoding):
         q_polar, k_polar = _to_cartesian(q, relation.q_waves), _to_cartesian(k, relation.k_waves)
         # The attention adds q.k, which these terms replace.
         terms_BHQK = q_polar @ k_polar.transpose(-1, -2) - product
-        if relation.excluded is not None:
-            terms_BHQK = terms_BHQK.masked_fill(relation.excluded.unsqueeze(-3), 0.0)
-        return terms_BHQK
+        return zero_out(terms_BHQK, relation.excluded)
 
 
 def _waves(angle: Tensor) -> Tensor:
