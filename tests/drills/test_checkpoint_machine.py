@@ -21,7 +21,7 @@ from drills.points import KilledError, Plan
 from helpers.runs import save_checkpoint
 from jarilab.core.errors import UserError
 from jarilab.runs import checkpoint
-from jarilab.runs.partial_files import remove_partial_files
+from jarilab.runs.folder import remove_partial_files
 
 RUN = "0123456789ab"
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")

@@ -15,7 +15,7 @@ from helpers.command import command
 from jarilab.data.text import FIRST
 from jarilab.models.decoding.answers import GREEDY, Decoding
 from jarilab.positions.coordinates import Tokens
-from jarilab.tasks.predictors.learner import write
+from jarilab.tasks.predictors.base import write
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.options import options_of, read_options
 from jarilab.core.registry import split_specs
 from jarilab.core.storage.files import seal_record
-from jarilab.data.images import annotations, coco, idx, listing
+from jarilab.data.images import annotations, idx, listing
 from jarilab.data.images.image_files import read_image
 from jarilab.data.images.image_tokenizer import ImageTokenizer
 from jarilab.data.images.notices import Notices
@@ -157,7 +157,7 @@ def idx_images(data: bytes) -> object:
 
 def coco_json(data: bytes) -> object:
     path = file(data, "coco/list.json")
-    return coco.read_coco(path, path.parent, Notices())
+    return annotations.read_coco(path, path.parent, Notices())
 
 
 def voc_xml(data: bytes) -> object:

@@ -20,8 +20,7 @@ from torch import nn
 
 from jarilab.core.errors import UserError
 from jarilab.export import image_processor, tokenizer
-from jarilab.export.equals import Equivalent
-from jarilab.export.equivalents import of_encoder_decoder, of_language_model, of_vision
+from jarilab.export.equivalents import Equivalent, of_encoder_decoder, of_language_model, of_vision
 from jarilab.export.output import check_close, check_empty, check_places, writing
 from jarilab.huggingface import loading
 from jarilab.models.base import Generates

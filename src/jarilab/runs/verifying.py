@@ -13,10 +13,17 @@ from typing import Any
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import seal_record, write_json, write_text
 from jarilab.runs import checkpoint, metrics_log, snapshots
-from jarilab.runs.folder import check_artifact, read_curve, read_experiment, read_run
+from jarilab.runs.folder import DAMAGED as ASIDE
+from jarilab.runs.folder import (
+    check_artifact,
+    partial_files,
+    read_curve,
+    read_experiment,
+    read_run,
+    remove_partial_files,
+    set_aside,
+)
 from jarilab.runs.lock import locked
-from jarilab.runs.partial_files import DAMAGED as ASIDE
-from jarilab.runs.partial_files import partial_files, remove_partial_files, set_aside
 from jarilab.runs.results import read_result
 from jarilab.runs.weights import read_tensors
 

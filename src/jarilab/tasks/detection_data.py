@@ -16,8 +16,15 @@ from jaxtyping import UInt8
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.data.captions.scenes import Plan, Scenes
-from jarilab.data.images.annotated import AnnotatedImage, Box, usable_boxes
-from jarilab.data.images.annotations import SETS, has_lists, is_held_out, read_annotations
+from jarilab.data.images.annotations import (
+    SETS,
+    AnnotatedImage,
+    Box,
+    has_lists,
+    is_held_out,
+    read_annotations,
+    usable_boxes,
+)
 from jarilab.data.images.augment import CropWindows
 from jarilab.data.images.image_files import MAX_DATASET_BYTES, decode
 from jarilab.data.images.notices import Notices, few_held_out

@@ -24,7 +24,7 @@ from jarilab.runs.loaded import OpenRun
 from jarilab.tasks import translation
 from jarilab.tasks.base import Batch
 from jarilab.tasks.predictors import sequences
-from jarilab.tasks.predictors.learner import ModelLearner
+from jarilab.tasks.predictors.base import ModelLearner
 from jarilab.tasks.translation import Translation
 
 WORDS = ["eins", "zwei", "drei", "vier", "Fünf", "sechs", "sieben", "Acht"]

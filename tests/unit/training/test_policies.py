@@ -17,7 +17,7 @@ from jarilab.runs.experiment import Experiment
 from jarilab.runs.loaded import load
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.policies.base import build
-from jarilab.tasks.predictors.learner import ModelLearner, write
+from jarilab.tasks.predictors.base import ModelLearner, write
 from jarilab.tasks.text import Text
 from jarilab.training.preflight import check_trainable
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from jarilab.pages.encodings.drawn_encoding import DrawnEncoding
 from jarilab.pages.encodings.encoding_parts import MOST_MAPS, array, evenly, heads, small_maps
-from jarilab.pages.encodings.rotating import pairs
-from jarilab.pages.encodings.rotation_pairs import turning
+from jarilab.pages.encodings.rotating import pairs, turning
 from jarilab.pages.encodings.scoring import added
 from jarilab.pages.encodings.svg import Drawing, Words
 from jarilab.positions.coordinates import Positions

@@ -22,6 +22,7 @@ from jarilab.tasks.predictors.base import (
     NO_LABEL,
     SHOWN,
     Intervention,
+    ModelLearner,
     Prediction,
     Predictor,
     Source,
@@ -31,8 +32,8 @@ from jarilab.tasks.predictors.base import (
     expected_of,
     read_each,
     registry,
+    write,
 )
-from jarilab.tasks.predictors.learner import ModelLearner, write
 from jarilab.tasks.predictors.links import Linking
 
 

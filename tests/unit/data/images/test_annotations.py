@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from jarilab.core.errors import UserError
-from jarilab.data.images.annotated import AnnotatedObject, usable_boxes
-from jarilab.data.images.annotations import has_lists, is_held_out, read_annotations
+from jarilab.data.images.annotations import AnnotatedObject, has_lists, is_held_out, read_annotations, usable_boxes
 from jarilab.data.images.notices import Notices
 
 HERE = (10, 20)  # height and width

@@ -13,8 +13,7 @@ from jarilab.models.decoder import LanguageModel
 from jarilab.nn.init import initialise
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.task_settings import look_up
-from jarilab.tasks.predictors.base import predictor_for
-from jarilab.tasks.predictors.learner import ModelLearner
+from jarilab.tasks.predictors.base import ModelLearner, predictor_for
 from jarilab.tasks.predictors.sequences import PromptedPredictor, SequenceOptions
 from jarilab.tasks.sequences import Copy
 
