@@ -99,8 +99,8 @@ def bias_by_distance(
 
 
 def zero_out(
-    values: Float[Tensor, "*B H Q K"], excluded: Bool[Tensor, "*B Q K"] | None
-) -> Float[Tensor, "*B H Q K"]:
+    values: Float[Tensor, "*X H Q K"], excluded: Bool[Tensor, "*Y Q K"] | None
+) -> Float[Tensor, "*Z H Q K"]:
     """The values with 0 for the excluded pairs; None excludes none."""
     return values if excluded is None else values.masked_fill(excluded.unsqueeze(-3), 0.0)
 
