@@ -97,7 +97,7 @@ def test_of_two_models_the_finding_names_its_own(pages: Pages) -> None:
 # Maps ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_query_goes_down_and_key_across(pages: Pages, scheme: str) -> None:
     page = pages.open(render(small_page()), color_scheme=scheme)
     assert page.locator(".queries bdi").all_text_contents() == ["a", "b"]

@@ -167,7 +167,7 @@ def test_a_box_is_pressed_for_its_query(pages: Pages, found: dict[str, Any], how
     assert after != before
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_a_narrow_page_stays_narrow_in_both_languages(pages: Pages, found: dict[str, Any], scheme: str) -> None:
     for language, heading in (("en", "The image"), ("ko", "이미지")):
         page = pages.open(render(found), at=f"#site=decoder.0.cross&lang={language}", width=420, color_scheme=scheme)

@@ -69,7 +69,7 @@ def test_places_are_told_in_words_and_in_korean(pages: Pages) -> None:
     assert page.locator("#live").text_content().startswith("쿼리 2 (십의 자리), 위치 0, 키 1 (일의 자리), 위치 1")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_a_saved_drawing_has_the_brackets_too(pages: Pages, tmp_path: Path, scheme: str) -> None:
     page = pages.open(sum_page(), at="#site=decoder.0.cross", color_scheme=scheme)
     with page.expect_download() as saved:

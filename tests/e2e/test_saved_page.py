@@ -279,7 +279,7 @@ def spelled(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run
 
 
-ALWAYS = {"bpe", "number-words"}
+ALWAYS = {"number-words"}
 """In every run of the tests; how each kind cuts and joins is in tests/unit/pages/kit/test_spelling.py."""
 
 
@@ -398,7 +398,7 @@ def test_an_answer_that_stays_is_not_told_as_another(pages: Pages, payload: dict
 @pytest.mark.parametrize(
     ("names", "asked"),
     [
-        (["rotary"], ["--input=12+7", "--align", "0-0 1-2", "--head", "0"]),
+        pytest.param(["rotary"], ["--input=12+7", "--align", "0-0 1-2", "--head", "0"], marks=pytest.mark.long),
         (["none", "rotary"], ["--input=-3+5", "--site", "decoder.0.cross", "--head", "1", "--step", "0", "--still"]),
     ],
 )

@@ -112,10 +112,33 @@ READING = (
     "packed documents equal separate ones",
     "samples do not mix",
 )
-"""Asked of every encoding in every run of the tests, so that no test of a model has to ask them of each."""
+"""Asked of every encoding, so that no test of a model has to ask them of each."""
+LIKE_ANOTHER = {
+    "alibi2d",
+    "continuous_bias2d",
+    "dynamic_bias",
+    "kerple",
+    "sandwich",
+    "table2d",
+    "scaled_sinusoidal",
+    "sinusoidal_mae",
+    "sinusoidal2d",
+    "llama3",
+    "prope",
+    "rotary3d",
+    "rotary_linear",
+    "rotary_ntk",
+    "yarn",
+    "pixtral",
+    "shaw:values=false",
+}
+"""Their hooks are those of another encoding with other numbers, which their formulas test: asked in the long tests."""
+READERS = sorted({*registry.names(), "shaw:values=false", "rotary+shaw"} - ALWAYS)
 
 
-@pytest.mark.parametrize("name", sorted({*registry.names(), "shaw:values=false", "rotary+shaw"} - ALWAYS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LIKE_ANOTHER else name for name in READERS]
+)
 def test_a_model_with_any_encoding_reads_text_in_any_form(name: str) -> None:
     for law in READING:
         outcome = outcome_of(law, name)

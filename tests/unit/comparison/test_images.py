@@ -81,7 +81,7 @@ def test_the_image_next_to_a_large_map_follows_the_cell(pages: Pages, payload: d
     assert mark["y"] - area["y"] < 4
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_a_narrow_report_stays_narrow_in_both_languages(pages: Pages, payload: dict[str, Any], scheme: str) -> None:
     for language, words in (("en", "expected"), ("ko", "정답")):
         page = pages.open(render(payload), "#why", at=f"#lang={language}", width=420, color_scheme=scheme)

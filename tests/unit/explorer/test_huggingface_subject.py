@@ -67,7 +67,9 @@ def without(model, path, head, width=8):
         ("masked", MASKED, "encoder.0", "bert.encoder.layer.0.attention.output.dense"),
         ("next", SENTENCE, "decoder.0.self", "model.layers.0.self_attn.o_proj"),
         ("written", SENTENCE, "encoder.0", "model.encoder.layers.0.self_attn.out_proj"),
-        ("class", SENTENCE, "encoder.0", "bert.encoder.layer.0.attention.output.dense"),
+        pytest.param(
+            "class", SENTENCE, "encoder.0", "bert.encoder.layer.0.attention.output.dense", marks=pytest.mark.long
+        ),
         ("seen", SENTENCE, "decoder.0.self", "transformer.h.0.self_attention.dense"),
     ],
 )

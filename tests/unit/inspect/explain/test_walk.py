@@ -287,7 +287,9 @@ def test_model_is_unchanged():
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 
-@pytest.mark.parametrize("run", [pytest.param("rotary2d", marks=pytest.mark.long), "class", "detection"])
+@pytest.mark.parametrize(
+    "run", ["class", *(pytest.param(name, marks=pytest.mark.long) for name in ("rotary2d", "detection"))]
+)
 def test_walk_of_an_image_run_equals_its_page(image_runs, run):
     view = open_explorer([image_runs / run]).look("#3", live=False)["views"][0]
     tokens = {side: of_side["tokens"] for side, of_side in view["sides"].items()}
@@ -301,7 +303,9 @@ def test_walk_of_an_image_run_equals_its_page(image_runs, run):
         assert list(weights.matrix.shape) == site["shape"]
 
 
-@pytest.mark.parametrize(("run", "caption"), [("painter", "a small red 3 top left"), ("folder", "light")])
+@pytest.mark.parametrize(
+    ("run", "caption"), [("painter", "a small red 3 top left"), pytest.param("folder", "light", marks=pytest.mark.long)]
+)
 def test_walk_of_a_painting_run_equals_its_page(painted_runs, run, caption):
     view = open_explorer([painted_runs / run]).look(caption, live=False)["views"][0]
     tokens = view["sides"]["target"]["tokens"]
