@@ -1,4 +1,4 @@
-"""jarilab: train attention models, choose how they know order, and see what they attend to.
+"""jarilab: train attention models, choose their positional encoding, and see what they attend to.
 
 Names are imported when they are used: `import jarilab` alone loads neither torch nor anything that needs it.
 """

@@ -1,3 +1,3 @@
-"""The version, for the package, its metadata and the record of every run."""
+"""The version of the package."""
 
 __version__ = "0.1.0"

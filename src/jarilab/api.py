@@ -33,7 +33,7 @@ from jarilab.training.loop import Report
 
 MAX_THREADS_PER_CORE = 8
 MAX_WALK_TOKENS = 2048
-"""Tokens of an input of `walk`, whose maps grow with the square."""
+"""The largest input of `walk`, in tokens; its maps grow with the square."""
 
 
 def write_examples(task: str, out: str | Path, settings: Mapping[str, Any] | None = None) -> int:
@@ -83,8 +83,7 @@ def train(
     """Train a model on `task` into the folder `out`, or continue; returns the final metrics.
 
     out: folder of the run (default: runs/TASK-ENCODING-SEED).
-    encoding: positional encoding, such as rotary, alibi or sinusoidal+t5; `jarilab encodings` lists all (default: that
-        of the model).
+    encoding: positional encoding, such as rotary or sinusoidal+t5; see `jarilab encodings` (default: the model's).
     model: kind of model, such as decoder or recurrent, or your own as FILE.py:CLASS (default: that of the task).
     seed: seed of initial values, data order and dropout.
     settings: `{"model.d_model": 128, "training.examples": 400000, ...}`.
@@ -96,12 +95,13 @@ def train(
     compile: compile the model with torch.compile.
     shard: under torchrun, divide the model over the processes (FSDP2) instead of copying it (DDP).
     tensorboard: write curves, attention maps and measures for TensorBoard, to the folder `tensorboard` of the run.
-    tensorboard_heads: heads for TensorBoard, such as decoder.1.cross:2,encoder.0:0 (default: the first heads of each
-        attention layer).
-    checkpoint_minutes: write checkpoints this often, in addition to those at evaluations (default: at evaluations
-        only).
+    tensorboard_heads: heads for TensorBoard, such as decoder.1.cross:2 (default: the first heads of each layer).
+    checkpoint_minutes: minutes between checkpoints, in addition to those at evaluations (default: no others).
     snapshots: number of steps, spread over the training, whose weights are kept for the explorer.
     report: callback after each step, with its metrics.
+
+    Raises UserError, before a step, for unknown names or options, data that cannot be read, and a folder with another
+    run. Raises UserError during training if memory runs out or the loss is not finite.
     """
     execution = Execution(
         device=parse_device(device),
@@ -140,7 +140,8 @@ def evaluate(
     trust_code: execute the Python files that the run names.
     options: how answers are generated, such as `beam_size=5`, for runs that generate.
 
-    The metrics include `notices`, which say what part of the data was left out.
+    The metrics include `notices`, which say what part of the data was left out. Raises UserError for a folder that is
+    not a run, unknown options, and held-out data that cannot be read or have changed since training.
     """
     use_threads(threads)
     opened = open_run(run, checkpoint=checkpoint, trust_code=trust_code, device=device)
@@ -217,8 +218,7 @@ def compare(
     Writes table.json and report.html to `out`. Trials run in parallel with one thread each. An interrupted study
     continues with its unfinished trials. A failed trial does not stop the others.
 
-    task: a task, or the folder of a study. `compare("runs/why", encodings=["+t5"], seeds=8)` adds an encoding and
-        seeds to a study and trains only these.
+    task: a task, or the folder of a study, to which `compare("runs/why", encodings=["+t5"], seeds=8)` adds trials.
     encodings: encodings to compare, such as none,sinusoidal,rotary.
     seeds: seeds of each encoding, the same for all (default: 1).
     model, settings, precision, snapshots: as for `train`.
@@ -229,6 +229,8 @@ def compare(
     cluster: slurm submits the trials as SLURM jobs, local starts them as background processes, script writes a script
         for sbatch and stops (default: trials end with this process).
     resources: of each trial on a cluster.
+
+    Raises UserError for unknown names or options, a study whose settings are passed again, and if no trial finishes.
     """
     launcher = Launcher(jobs, cores(), cluster, resources)
     if study.is_study(task):
@@ -290,6 +292,8 @@ def walk(
     head: number of the head, from 0.
     step: step of a recurrent decoder (default: the first).
     trust_code: execute the Python files that the run names.
+
+    Raises UserError for an input that cannot be read, and for an unknown site, head or step.
     """
     opened = open_run(run, trust_code=trust_code)
     predictor = opened.predictor

@@ -1,4 +1,4 @@
-"""The measures of every head of a map or of a tape, and by which heads are ranked."""
+"""Measures of every head of a map or a tape, and the salience that ranks heads."""
 
 from __future__ import annotations
 

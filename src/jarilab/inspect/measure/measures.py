@@ -29,10 +29,9 @@ registry = Registry("measure", "jarilab.inspect.measure")
 class Measure(ABC):
     """A number for each head, with its value by chance.
 
-    The first paragraph of a subclass's docstring is its definition for people. label: its name for people. range: its
+    The first paragraph of a subclass's docstring is the definition that pages show, `label` the name. range: its
     smallest and largest value, if bounded. needs_positions: whether it is undefined where the positions of queries
-    among the keys are not known. Keyword-only arguments of the constructor are its options, as in
-    `mine.py:Mine:within=2`.
+    among the keys are not known. Keyword-only arguments of the constructor are its options: `mine.py:Mine:within=2`.
     """
 
     label: ClassVar[str]
@@ -265,9 +264,9 @@ def _commonest(map: Map) -> tuple[Tensor, Tensor]:
 def _luckiest(map: Map) -> float:
     """The share of the commonest offset where every query picks an allowed key at random.
 
-    Not that of even weights: the commonest offset is chosen after the fact, so that of few queries it has a large share
-    by luck alone. A mean over draws from a fixed seed.
+    Mean over draws from a fixed seed.
     """
+    # Equal weights would give too small a chance: few queries share the commonest offset by luck alone.
     rows_Q = map.count > 1
     allowed_QK = map.allowed[rows_Q]
     count_Q1 = allowed_QK.sum(-1, keepdim=True)
@@ -316,7 +315,7 @@ class Induction(Measure):
 
 @_measure("sink")
 class Sink(Measure):
-    """The weight on the first key (Gu et al. 2024). Mean over the queries from there on."""
+    """The weight on the first key (Gu et al. 2024). Mean over this key's query and all later ones."""
 
     label, range = "sink", SHARE
     needs_positions = True

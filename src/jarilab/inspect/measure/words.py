@@ -37,7 +37,7 @@ class WordGroups:
 
     @staticmethod
     def of(names: Sequence[str], indices: WordIndices) -> WordGroups:
-        """Consecutive tokens with one index are a word. A token of None is a word by itself."""
+        """The words: consecutive tokens with one index. A token with None is a word by itself."""
         numbered = enumerate(indices)
         word_names, sizes = [], []
         # A key of its own for each special token.
