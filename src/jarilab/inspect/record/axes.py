@@ -207,7 +207,7 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
         shared = [each for each in letters if each in of_values and each in out]
         rows = [each for each in letters if each not in of_values and each in out]
         # Heads that share their values are no rows.
-        heads = [each for each in rows if all_factors[letters.index(each)][0][1] == HEADS]
+        heads = [each for each in rows if _is_of_heads(all_factors[letters.index(each)])]
         heads = heads if len(heads) < len(rows) else []
         queries = [each for each in rows if each not in heads]
         batch = [each for each in letters if each in shared or each in heads]
@@ -238,6 +238,10 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
             (values, arrange_values),
         )
     return None
+
+
+def _is_of_heads(parts: Sequence[Factor]) -> bool:
+    return bool(parts) and all(label == HEADS for _, label in parts)
 
 
 def _expanded(
