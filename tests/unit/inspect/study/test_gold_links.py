@@ -1,39 +1,19 @@
 """Gold links against a loop over words and links in plain Python."""
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
 
+from helpers.head_maps import HEADS, Links, head_maps
 from jarilab.core.errors import UserError
 from jarilab.inspect.measure.alignment import alignment_error_rate
-from jarilab.inspect.measure.maps import Map
-from jarilab.inspect.study.example import Example, HeadMaps
+from jarilab.inspect.study.example import Example
 from jarilab.inspect.study.gold_links import OFFSETS, GoldLinks
-from jarilab.inspect.study.head import Head
 
-HEADS = [Head(f"encoder.{layer}", index, f"L{layer}H{index}") for layer in range(2) for index in range(3)]
 # [CLS] the cat ##s [SEP], with a word of two tokens, and one that is cut off
 WORDS = [None, 0, 1, 1, 2, 3, 3, 4, None]
-
-
-@dataclass
-class Links:
-    links: tuple
-    possible: tuple = ()
-    cross: bool = False
-    origin: str = "gold.txt:7"
-
-
-def head_maps(weights: torch.Tensor, first: int = 0, sides=("source", "source"), allowed=None) -> HeadMaps:
-    _, q, k = weights.shape
-    allowed = torch.ones(q, k, dtype=torch.bool) if allowed is None else allowed
-    weights = weights.double() * allowed
-    at = [torch.arange(size) for size in (q, k)]
-    map = Map(weights, weights, allowed, list("q" * q), list("k" * k), *(each[:, None].double() for each in at), *at,
-              same=sides[0] == sides[1])  # fmt: skip
-    return HeadMaps(first, *sides, map)
 
 
 def example(index: int, gold: Links, **words) -> Example:
