@@ -10,6 +10,7 @@ from jarilab.attention.cache import KVCache as KVCache
 from jarilab.attention.definition import AttentionCall as AttentionCall
 from jarilab.attention.geometry import geometry_of as geometry_of
 from jarilab.attention.module import Attention as Attention
+from jarilab.attention.position_encoding import PositionEncoding as PositionEncoding
 from jarilab.core.errors import UserError as UserError
 from jarilab.core.registry import trust_code as trust_code
 from jarilab.encodings.base import Encoding as Encoding
