@@ -20,6 +20,7 @@ from jarilab.explorer import explore as explore
 from jarilab.explorer import preview as preview
 from jarilab.explorer import show as show
 from jarilab.huggingface.families import from_huggingface as from_huggingface
+from jarilab.huggingface.loading import load_swapped as load_swapped
 from jarilab.huggingface.swapping import swap as swap
 from jarilab.inspect.figures.attention import draw_attention as draw_attention
 from jarilab.inspect.measure.heads import measure_heads as measure_heads

@@ -31,7 +31,7 @@ def from_huggingface(folder: str | Path) -> nn.Module:
     `EncoderDecoder`; BERT a `TextEncoder`; ViT a `VisionTransformer`. Both models compute the same. Dropout is 0.
     Raises UserError if the folder holds no model, another model, or a setting that no layer of jarilab supports.
     """
-    loaded = load(folder)
+    loaded = load(folder, swapped=False)
     build = FAMILIES.get(loaded.kind)
     if build is None:
         raise UserError(

@@ -14,6 +14,7 @@ from torch import nn
 
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.storage.files import read_json
+from jarilab.huggingface.swapping import CONFIG_KEY, restore
 
 TARGET = "target"
 """The subfolder of a tokenizer of answers, if it differs from that of the input."""
@@ -78,10 +79,11 @@ class Loaded:
             return getattr(transformers, auto).from_pretrained(self.folder, **SAFE)
 
 
-def load(folder: str | Path) -> Loaded:
+def load(folder: str | Path, *, swapped: bool = True) -> Loaded:
     """The model of a folder.
 
-    Raises UserError if the folder holds no model, has pickled weights only, needs code of its own, or lacks weights.
+    swapped: whether it may be one that `jarilab.swap` has changed. Raises UserError if the folder holds no model, has
+    pickled weights only, needs code of its own, or lacks weights.
     """
     folder = Path(folder)
     config = _read_config(folder)
@@ -90,6 +92,13 @@ def load(folder: str | Path) -> Loaded:
     options: dict[str, Any] = {**SAFE, "use_safetensors": True, "output_loading_info": True}
     options["dtype"] = "float32"  # checks of recorded attention need its precision
     options["ignore_mismatched_sizes"] = True  # `_check_weights` reports them
+    if CONFIG_KEY in config:
+        if not swapped:
+            raise UserError(
+                f"{folder} holds a model that jarilab.swap has changed, expected one with its own positions; read it "
+                "by jarilab.load_swapped(FOLDER)"
+            )
+        options["attn_implementation"] = "sdpa"
     with as_user_error(f"{folder} could not be loaded as a {config.get('model_type')}"):
         try:
             model, loading_info = model_class.from_pretrained(folder, **options)
@@ -98,11 +107,27 @@ def load(folder: str | Path) -> Loaded:
                 raise
             options["attn_implementation"] = "eager"
             model, loading_info = model_class.from_pretrained(folder, **options)
-    _check_weights(folder, loading_info)
+    if CONFIG_KEY in config:
+        restore(model, config[CONFIG_KEY], folder)
+    _check_weights(folder, loading_info, set(model.state_dict()))
     return Loaded(folder, model.eval())
 
 
-def _check_weights(folder: Path, loading_info: dict[str, Any]) -> None:
+def load_swapped(folder: str | Path) -> nn.Module:
+    """The model that `save_pretrained` wrote after `jarilab.swap`, in evaluation mode.
+
+    Raises UserError as `load` does, and if the folder's model was not swapped.
+    """
+    loaded = load(folder)
+    if not hasattr(loaded.config, CONFIG_KEY):
+        raise UserError(
+            f"{folder} expected a model that jarilab.swap has changed, got one with its own positions; read it by "
+            f"transformers: {loaded.kind}.from_pretrained(FOLDER)"
+        )
+    return loaded.model
+
+
+def _check_weights(folder: Path, loading_info: dict[str, Any], names: set[str]) -> None:
     """Raises UserError if weights are missing, which transformers draws at random, or have wrong sizes."""
     mismatched = sorted(str(key[0]) for key in loading_info["mismatched_keys"])
     if mismatched:
@@ -111,7 +136,9 @@ def _check_weights(folder: Path, loading_info: dict[str, Any]) -> None:
             "back the config.json that they were saved with"
         )
     # No attention map depends on the pooler, and many folders have none.
-    missing = sorted(name for name in loading_info["missing_keys"] if "pooler" not in name)
+    # A swap has removed the parameters of positions.
+    missing_keys = loading_info["missing_keys"] & names
+    missing = sorted(name for name in missing_keys if "pooler" not in name)
     if missing:
         raise UserError(
             f"{folder} lacks weights that its config.json asks for: {', '.join(missing[:3])}; put back the files that "

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.module import AttentionKernel
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, import_optional
 from jarilab.encodings.base import Encoding, Site
-from jarilab.encodings.compose import LayerEncodings
-from jarilab.huggingface.loading import library
+from jarilab.encodings.compose import LayerEncodings, canonical
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
 IMPLEMENTATION = "jarilab"
 """The name of `_attend` among the attention implementations of transformers."""
+CONFIG_KEY = "jarilab_swap"
+"""The entry of config.json that holds the encoding of a swapped model."""
+PARAMETERS = "jari_encodings"
+"""The module that holds the encoding's parameters."""
 
 
 class ZeroPositions(nn.Module):
@@ -115,11 +120,11 @@ def swap(model: nn.Module, encoding: str) -> nn.Module:
     With `none` the model computes what it did with its positions at zero. Parameters of the encoding are registered as
     `jari_encodings`. Cross-attention does not change and has no positions. All attentions are recorded by jarilab,
     under the same names as before. Only distances are supported: positions count from the first key, wherever padding
-    is.
+    is. `save_pretrained` writes a folder that `jarilab.load_swapped` restores; transformers alone refuses it.
     Raises UserError if the model's positions cannot be removed, or the encoding works outside self-attention or reads
     the inputs of keys.
     """
-    transformers = library()
+    transformers: Any = import_optional("transformers", "huggingface")
     config: Any = getattr(model, "config", None)
     rule = SWAP_RULES.get(type(config).__name__)
     if rule is None:
@@ -142,12 +147,44 @@ def swap(model: nn.Module, encoding: str) -> nn.Module:
         _attach(attentions, LayerEncodings("none", site, len(attentions)), "decoder.{}.cross")
     rule.remove_positions(model)
     example = next(model.parameters())
-    model.add_module("jari_encodings", encodings.to(example.device, example.dtype))
+    model.add_module(PARAMETERS, encodings.to(example.device, example.dtype))
     transformers.AttentionInterface.register(IMPLEMENTATION, _attend)
     masks = transformers.masking_utils
     transformers.AttentionMaskInterface.register(IMPLEMENTATION, masks.sdpa_mask)
     model.set_attn_implementation(IMPLEMENTATION)  # type: ignore[operator]
+    setattr(config, CONFIG_KEY, canonical(encoding))
+    # config.json then asks for an implementation that transformers alone does not have. Without it, a folder would be
+    # read with the model's own positions, silently.
+    config.attn_implementation = IMPLEMENTATION
     return model
+
+
+def restore(model: nn.Module, spec: object, folder: Path) -> None:
+    """Swap a model that transformers has read from `folder`, and load the parameters of its encoding.
+
+    spec: the folder's entry for the encoding. Raises UserError if it is none, names a Python file that is not trusted,
+    or if parameters are missing.
+    """
+    if not isinstance(spec, str):
+        raise UserError(
+            f"{folder / 'config.json'}: expected {CONFIG_KEY} to name an encoding, got {spec!r:.80}; put back a copy"
+        )
+    swap(model, spec)
+    saved: dict[str, Tensor] = {}
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as tensors:
+            names = [name for name in tensors.keys() if name.startswith(f"{PARAMETERS}.")]  # noqa: SIM118
+            saved.update(
+                (name.removeprefix(f"{PARAMETERS}."), tensors.get_tensor(name)) for name in names
+            )
+    try:
+        model.get_submodule(PARAMETERS).load_state_dict(saved)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(
+            f"{folder} expected the parameters of {spec}, got others: {reason:.200}; put back the files that were "
+            "saved with its config.json"
+        ) from None
 
 
 def _attentions_by_stack(model: nn.Module, end: str | None) -> dict[str, list[nn.Module]]:
@@ -210,7 +247,12 @@ def _attend(
     **rest: Any,
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls. Queries and keys are `(B, H, L, E)`."""
-    encoding: Encoding = module.__dict__["jari_encoding"]
+    encoding: Encoding | None = module.__dict__.get("jari_encoding")
+    if encoding is None:
+        raise UserError(
+            f"expected a model that jarilab.swap has changed, got a {type(module).__name__} that transformers has read "
+            "from the folder of such a model; read it by jarilab.load_swapped(FOLDER)"
+        )
     heads, queries, keys = query.shape[1], query.shape[2], key.shape[2]
     groups = heads // key.shape[1]
     # transformers passes keys and values that several heads share once.

@@ -2,7 +2,10 @@
 
 import copy
 import importlib.util
+import json
 import logging
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -90,6 +93,59 @@ def test_a_swapped_model_trains_is_recorded_and_saved(family, spec):
     again = jarilab.swap(make_model(family)[0], spec)
     again.load_state_dict(model.state_dict())
     assert torch.allclose(run(again, inputs), after)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("spec", ["alibi", "shaw", "none"])
+def test_a_swapped_model_survives_saving(family, spec, tmp_path):
+    """A folder is restored with its encoding; transformers and from_huggingface refuse it."""
+    model, inputs = make_model(family)
+    model = jarilab.swap(model, spec).eval()
+    for parameter in model.jari_encodings.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(tmp_path / "one")
+    again = jarilab.load_swapped(tmp_path / "one")
+    with torch.no_grad():
+        assert torch.equal(run(again, inputs), run(model, inputs))
+    again.save_pretrained(tmp_path / "two")
+    with torch.no_grad():
+        assert torch.equal(run(jarilab.load_swapped(tmp_path / "two"), inputs), run(model, inputs))
+        with pytest.raises(UserError, match=r"jarilab\.swap has changed.*jarilab\.load_swapped"):
+            run(type(model).from_pretrained(tmp_path / "one"), inputs)
+    with pytest.raises(UserError, match=r"jarilab\.load_swapped"):
+        jarilab.from_huggingface(tmp_path / "one")
+
+
+def test_transformers_alone_refuses_a_swapped_folder(tmp_path):
+    jarilab.swap(make_model("Llama")[0], "alibi").save_pretrained(tmp_path)
+    code = "import sys, transformers; transformers.AutoModel.from_pretrained(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode
+    assert 'attn_implementation="jarilab"` is not supported' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (7, r"expected jarilab_swap to name an encoding, got 7"),
+        ("code.py:Encoding", r"code\.py.*jarilab\.trust_code"),
+        ("t5", r"expected the parameters of t5, got others: .*Missing"),
+    ],
+)
+def test_a_wrong_entry_in_a_swapped_folder_is_refused(entry, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code.py").write_text("raise SystemExit('executed')")
+    jarilab.swap(make_model("Llama")[0], "alibi").save_pretrained(tmp_path / "model")
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    (tmp_path / "model/config.json").write_text(json.dumps({**config, "jarilab_swap": entry}))
+    with pytest.raises(UserError, match=message):
+        jarilab.load_swapped("model")
+
+
+def test_a_folder_that_was_not_swapped_is_refused(tmp_path):
+    make_model("Llama")[0].save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"got one with its own positions; read it by"):
+        jarilab.load_swapped(tmp_path)
 
 
 SITES = ["encoder.0", "encoder.1", "decoder.0.self", "decoder.0.cross", "decoder.1.self", "decoder.1.cross"]
