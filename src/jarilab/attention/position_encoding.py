@@ -215,16 +215,16 @@ class PositionEncoding(nn.Module):
         )
         return geometry_of(self.encoding, q_pos, k_pos, mask, blockwise=blockwise)
 
-    def _key_states(self, x: Tensor | None, key: Tensor) -> tuple[Tensor, ...]:
+    def _key_states(self, x_BKD: Tensor | None, key: Tensor) -> tuple[Tensor, ...]:
         if not self.encoding.n_states:
             return ()
-        if x is None or x.shape[:2] != (key.shape[0], key.shape[2]):
-            shape = "nothing" if x is None else tuple(x.shape)
+        if x_BKD is None or x_BKD.shape[:2] != (key.shape[0], key.shape[2]):
+            shape = "nothing" if x_BKD is None else tuple(x_BKD.shape)
             raise UserError(
                 f"{self.spec} reads the attention's input: expected x of shape ({key.shape[0]}, {key.shape[2]}, "
                 f"{self.site.d_model}), got {shape}; pass x=, the input from which all keys were made"
             )
-        return self.encoding.key_states(x)
+        return self.encoding.key_states(x_BKD)
 
     def _grouped(
         self, query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
