@@ -14,7 +14,7 @@ EMPTY_NAMES = re.compile(r"\b(?:found|told|own|given|said|heard|kept)\b *=")
 # Left column of the table of names that the package no longer uses, as far as they are names of its own.
 FORMER_NAMES = """
     conformance Way material Door Heard hear unheard Opening Passage above_chance
-    homes spots HeadOfLink Room Fit Added added_by Opened Met lowered placed Attend Lines Saying
+    homes spots HeadOfLink Room Fit Added added_by Opened Met lowered Attend Lines Saying
     Says Explored remembering unscripted onlooker unasked together beat keep_kernels leftovers
     former Telling kept_facts place_by proven
 """

@@ -166,7 +166,7 @@ def test_no_token_is_hidden_where_attentions_count_their_keys_differently(browse
         page.locator("#tab-surgery").click()
         buttons = page.get_by_role("button").all_inner_texts()
         assert "✂ cut this link" in buttons
-        offered.append({"✂ hide this key from all", "Hide it from all"} & set(buttons))
+        offered.append({"✂ hide this key from all", "Hide it from all queries"} & set(buttons))
     assert [len(of_page) for of_page in offered] == [2, 0]
     for context in pages.contexts:
         context.close()
