@@ -27,6 +27,8 @@ GUIDE: list[Entry] = [
     ("Record any model", "어떤 모델이든 기록하기", "recording.md"),
     ("Watch your own training", "내 학습 지켜보기", "guide/watching.md"),
     ("Speech", "음성", "guide/speech.md"),
+    ("Vision-language models", "시각-언어 모델", "guide/vision-language.md"),
+    ("Diffusion", "확산 모델", "guide/diffusion.md"),
     ("In your PyTorch code", "PyTorch 코드에서", "guide/python.md"),
     ("Serve a run", "실행을 서버로", "guide/serving.md"),
     ("A model for another program", "다른 프로그램에 줄 모델", "guide/exporting.md"),
