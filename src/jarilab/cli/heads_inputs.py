@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from jarilab.core.errors import UserError
-from jarilab.data.example_files import ExampleFile, ExampleRow
+from jarilab.data.example_files import ExampleFile
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.head import Head, heads_of
-from jarilab.inspect.study.probes import ProbeInput
+
+if TYPE_CHECKING:
+    from jarilab.huggingface.batches import HuggingFaceBatches
+    from jarilab.runs.batches import RunBatches
+
+    Reader = HuggingFaceBatches | RunBatches
 
 WHAT = {"text": "lines of text", "pairs": "pairs of texts", "image": "images", "sound": "sounds"}
-
-
-class Reader(Protocol):
-    """Reads rows of a data set as batches of a model: see `HuggingFaceBatches` and `RunBatches`."""
-
-    model: nn.Module
-    kind: str
-
-    def about(self) -> dict[str, Any]: ...
-
-    def start_token(self, row: ExampleRow) -> str | None: ...
-
-    def probe_input(self, row: ExampleRow) -> ProbeInput | None: ...
-
-    def check(self, row: ExampleRow) -> None: ...
-
-    def batches(self, rows: Iterable[ExampleRow], size: int) -> Iterator[Batch]: ...
 
 
 def open_reader(folder: str, *, trust_code: bool) -> Reader:
