@@ -78,7 +78,13 @@ class Map:
         weights_BHQK, scores_BHQK = tape.weights(site), tape.scores(site)
         if len(weights_BHQK) != 1:
             raise UserError(
-                f"a map is of one input, got a batch of {len(weights_BHQK)}; record one input at a time"
+                f"a map is of one input, got a batch of {len(weights_BHQK)}; take one of them by tape.row(0), or all "
+                "by jarilab.study"
+            )
+        if not weights_BHQK.numel():
+            raise UserError(
+                f"expected queries and keys at {site}, got a map {tuple(weights_BHQK.shape)} without any; record an "
+                "input that has tokens"
             )
         attention = tape.site(site)
         geometries = [recorded.call.geometry for recorded in tape.calls[site]]

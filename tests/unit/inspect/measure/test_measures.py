@@ -471,8 +471,17 @@ def test_steps_of_a_recurrent_decoder_are_one_map(input_feeding):
 
 def test_batch_of_several_raises():
     tape = taped(LanguageModel(9, d_model=16, n_heads=2), torch.ones(2, 4, dtype=torch.int64))
-    with pytest.raises(UserError, match="a map is of one input, got a batch of 2; record one input at a time"):
+    with pytest.raises(UserError, match=r"a map is of one input, got a batch of 2; take one of them by tape\.row"):
         Map.of(tape, "decoder.0.self", "abcd", "abcd")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_input_without_tokens_raises():
+    attention = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True).eval()
+    with torch.no_grad(), record(attention) as tape:
+        attention(torch.randn(1, 0, 16))
+    with pytest.raises(UserError, match=r"expected queries and keys at .*; record an input that has tokens"):
+        tape.measures()
 
 
 # Custom measures --------------------------------------------------------------------------------------------
