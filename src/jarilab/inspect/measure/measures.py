@@ -353,10 +353,16 @@ def same_tokens(map: Map) -> Tensor:
     return token_Q.unsqueeze(-1) == token_K
 
 
-def after_earlier_copy(map: Map) -> Tensor:
-    """True for keys just after an earlier occurrence of the query's token."""
+def after_earlier_copy(map: Map, context: int = 1) -> Tensor:
+    """True for keys just after an earlier occurrence of the query's token, or of its last `context` tokens."""
     before_QK = map.ahead < 0
-    earlier_QK = same_tokens(map) & map.allowed & before_QK
+    equal_QK = same_tokens(map)
+    copy_QK = equal_QK
+    for shift in range(1, context):
+        shifted_QK = torch.zeros_like(equal_QK)
+        shifted_QK[shift:, shift:] = equal_QK[:-shift, :-shift]
+        copy_QK = copy_QK & shifted_QK
+    earlier_QK = copy_QK & map.allowed & before_QK
     next_K1 = map.k_order.unsqueeze(-1) + 1
     follows_KK = next_K1 == map.k_order
     return earlier_QK.float() @ follows_KK.float() > 0

@@ -18,6 +18,8 @@ RESAMPLES = 2000
 """Bootstrap samples of examples."""
 RESAMPLES_AT_ONCE = 100
 COLUMNS_AT_ONCE = 512
+EXAMPLES_IN_MEMORY = 64
+"""Examples that are collected before they are written to the file."""
 LEVEL = 0.95
 
 
@@ -32,8 +34,8 @@ class MeasureTable:
     ):
         self.heads, self.measures, self.path = list(heads), dict(measures), path
         self.examples = 0
+        # All examples, or those that are not in the file yet.
         self._memory: list[np.ndarray] = []
-        self._file = None if path is None else path.open("ab")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -55,27 +57,30 @@ class MeasureTable:
     def append(self, values: np.ndarray) -> None:
         """Add the values of one example."""
         self.examples += 1
-        if self._file is None:
-            self._memory.append(values)
-        else:
-            self._file.write(values.astype("<f4").tobytes())
+        self._memory.append(values)
+        if len(self._memory) >= EXAMPLES_IN_MEMORY:
+            self.flush()
 
     def flush(self) -> None:
-        """Write what is buffered to the file."""
-        if self._file is not None:
-            self._file.flush()
+        """Write the examples in memory to the file."""
+        if self.path is None or not self._memory:
+            return
+        with self.path.open("ab") as file:
+            file.write(np.stack(self._memory).astype("<f4").tobytes())
+        self._memory.clear()
 
     def truncate(self, examples: int) -> None:
         """Drop all examples but the first ones. Raises ValueError if there are fewer."""
-        self.flush()
-        if self._file is not None:
-            size = examples * int(np.prod(self.shape)) * 4
-            if self._file.tell() < size:
-                raise ValueError(f"{self.path} is shorter than {size} bytes")
-            self._file.truncate(size)
-        else:
-            del self._memory[examples:]
         self.examples = examples
+        if self.path is None:
+            del self._memory[examples:]
+            return
+        self._memory.clear()
+        size = examples * int(np.prod(self.shape)) * 4
+        with self.path.open("ab") as file:
+            if file.tell() < size:
+                raise ValueError(f"{self.path.name} is shorter than {size} bytes")
+            file.truncate(size)
 
     def values(self) -> np.ndarray:
         """All numbers, `(N, H, M, 2)`, mapped from the file."""
@@ -132,12 +137,12 @@ def bootstrap(
         for weights in _resampled(len(values), seed):
             total = len(values) if is_complete else weights @ defined.astype(np.float32)
             draws.append(weights @ deviation / total)
-        low, high = np.nanquantile(
-            np.concatenate(draws), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0
-        )
-    few = count < 2
-    low, high = mean + low, mean + high
-    return mean, np.where(few, np.nan, low), np.where(few, np.nan, high), count
+        ends, enough = [(1 - LEVEL) / 2, (1 + LEVEL) / 2], count > 1
+        low, high = np.full((2, len(mean)), np.nan)
+        if enough.any():
+            drawn = np.concatenate(draws)[:, enough]
+            low[enough], high[enough] = np.nanquantile(drawn, ends, axis=0)
+    return mean, mean + low, mean + high, count
 
 
 def _resampled(count: int, seed: int) -> Iterator[np.ndarray]:

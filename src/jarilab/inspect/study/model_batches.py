@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from jarilab.inspect.measure.measures import Measure
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.study.example import Accumulator, Batch
 from jarilab.inspect.study.head import heads_of
+from jarilab.inspect.study.probes import MAX_LENGTH, ProbeInput
 from jarilab.inspect.study.study import Study
 from jarilab.positions.coordinates import Tokens
 
@@ -30,6 +32,7 @@ def study(
     out: str | Path | None = None,
     measures: Mapping[str, Measure] | None = None,
     accumulators: Sequence[Accumulator] = (),
+    probes: bool | ProbeInput = True,
     seed: int = 0,
     report: Callable[[int], None] | None = None,
 ) -> Study:
@@ -40,15 +43,19 @@ def study(
     tokens: a function from ids to names, such as `tokenizer.convert_ids_to_tokens`; or, for each batch, the names of
         the tokens of each row without padding; None shows ids, or numbers.
     out: a folder to keep the study in, from which the same call continues. It then needs the same batches again.
-    measures: by name (default: all). accumulators: further statistics. seed: of intervals.
-    report: called with the number of examples after each batch.
+    measures: by name (default: all). accumulators: further statistics. probes: whether roles are also tested on random
+        sequences of the ids in `batches`, or how these are made; only possible if ids are the model's input.
+    seed: of intervals and probes. report: called with the number of examples after each batch.
     Raises UserError for no batches, for names that do not match, and for a folder of another study.
     """
     result: Study | None = None
-    skip = 0
+    skip, first = 0, None
+    ids_in_data: set[int] = set()
     for number, inputs in enumerate(batches):
         batch = batch_of(inputs, tokens, number)
+        ids_in_data |= {*batch.ids.get("source", torch.zeros(0)).unique().tolist()}
         if result is None:
+            first = inputs, batch
             result = _start(model, batch, out, measures, accumulators, seed)
             skip = result.examples
         if skip >= len(batch):
@@ -58,12 +65,44 @@ def study(
         skip = 0
         if report is not None:
             report(result.examples)
-    if result is None:
+    if result is None or first is None:
         raise UserError(
             "expected at least one batch, got none; pass an iterable of inputs of the model"
         )
     result.save()
+    if probes is True:
+        probes = _probe_input(*first, ids_in_data) or False
+    result.name_roles(model, probes or None)
     return result
+
+
+PADDED = {"input_ids", "attention_mask", "token_type_ids"}
+"""Inputs of a transformers model of one text."""
+
+
+def _probe_input(inputs: Any, batch: Batch, ids_in_data: set[int]) -> ProbeInput | None:
+    """How random sequences are made for a model of one text; None for other inputs."""
+    has_mask = isinstance(inputs, Mapping) and "input_ids" in inputs and inputs.keys() <= PADDED
+    if not has_mask and not (isinstance(inputs, Tensor) and _is_text(inputs)):
+        return None
+    ids_BL, valid_BL = batch.ids["source"], batch.valid["source"]
+    rows = [ids[valid].tolist() for ids, valid in zip(ids_BL, valid_BL, strict=True)]
+    start = rows[0][:1] if len(rows) > 2 and len({row[0] for row in rows}) == 1 else []
+    end = rows[0][-1:] if len(rows) > 2 and len({row[-1] for row in rows}) == 1 else []
+    padding = {*ids_BL[~valid_BL].tolist()}
+    free = sorted(ids_in_data - {*start, *end} - padding)
+
+    def probe(rows: Sequence[Sequence[int]]) -> Batch:
+        lengths = torch.tensor([len(row) for row in rows])
+        valid = torch.arange(int(lengths.max())) < lengths.unsqueeze(-1)
+        ids = torch.zeros(valid.shape, dtype=torch.long)
+        ids[valid] = torch.tensor(list(chain.from_iterable(rows)))
+        ids = ids.to(ids_BL.device)
+        kwargs = {"input_ids": ids, "attention_mask": valid.long().to(ids.device)}
+        return batch_of(kwargs if has_mask else ids)
+
+    longest = max(MAX_LENGTH, *map(len, rows))
+    return ProbeInput(probe, free, start, end, longest, pads=has_mask)
 
 
 @torch.no_grad()

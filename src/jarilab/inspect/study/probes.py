@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, islice
+from dataclasses import dataclass, field, fields
+from itertools import chain, groupby, islice
 
 import numpy as np
 import torch
 from torch import nn
 
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.measure.maps import Map
+from jarilab.inspect.measure.maps import Map, Scored
 from jarilab.inspect.measure.measures import explained
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.study.example import Batch, Example, HeadMaps, example_maps
@@ -23,7 +23,7 @@ SEQUENCES = 32
 MIN_LENGTH, MAX_LENGTH = 20, 40
 MIN_BLOCK = 5
 """Shortest repeated block of the induction probe; the longest is a third of the sequence."""
-SETS, ORDERS, SET_SIZE = 10, 6, 12
+SETS, ORDERS, SET_SIZE = 16, 4, 12
 """Sets of tokens of the content probe, orders of each, and tokens in it."""
 BATCH = 16
 
@@ -35,7 +35,8 @@ class ProbeInput:
     """How probes are made for a model.
 
     batch: makes a batch of rows of token ids. ids: of which sequences are drawn. start, end: ids around each sequence,
-    as the model's data have them. longest: the largest number of tokens of a row.
+    as the model's data have them. longest: the largest number of tokens of a row. pads: whether `batch` can make a
+    batch of rows of different lengths.
     """
 
     batch: Callable[[Rows], Batch]
@@ -43,13 +44,15 @@ class ProbeInput:
     start: Sequence[int] = ()
     end: Sequence[int] = ()
     longest: int = MAX_LENGTH
+    pads: bool = True
 
 
 @dataclass(frozen=True, eq=False)
 class ProbeResults:
     """What heads do on probes. sums: of roles, by kind of probe. moved, content, offset: an estimate for each head.
 
-    moved: total variation between the maps of two inputs of equal length. content, offset: the share of the variance of
+    moved: total variation between the maps of two inputs of equal length, the
+    larger one of tokens without and with repeats. content, offset: the share of the variance of
     scores that a pair of tokens, and the offset, explain where the same tokens stand in several orders.
     """
 
@@ -75,32 +78,45 @@ class ProbeRunner:
     @torch.no_grad()
     def run(self, tests: int) -> ProbeResults:
         """The results, with intervals that are simultaneous over `tests`."""
-        sums = {
-            kind: RoleSums(self.heads, margins=True) for kind in ("random", "repeats", "induction")
+        sums = {kind: RoleSums(self.heads) for kind in ("random", "repeats", "induction")}
+        variations = {
+            kind: self._pairs(sums[kind], rows)
+            for kind, rows in (("random", self._random_rows()), ("repeats", self._repeated_rows()))
         }
-        variations = []
-        before: list[HeadMaps] = []
-        for number, maps in self._maps(self._random_rows()):
-            self._add(sums["random"], maps)
-            if number % 2:
-                variations.append(self._by_head(before, maps, _variation))
-            before = maps
-        for kind, rows in (("repeats", self._repeated_rows()), ("induction", self._block_rows())):
-            for _, maps in self._maps(rows):
-                self._add(sums[kind], maps)
+        for _, maps in self._maps(self._block_rows()):
+            self._add(sums["induction"], maps)
         contents = self._contents()
-        moved = _over_examples(np.array(variations).reshape(-1, len(self.heads)), tests)
+        moved = _largest([_over_examples(each, tests) for each in variations.values()])
         content, offset = (_over_examples(contents[..., part], tests) for part in (0, 1))
         return ProbeResults(sums, moved, content, offset)
 
+    def _pairs(self, sums: RoleSums, rows: Rows) -> np.ndarray:
+        """Add rows of which each two have one length; returns the total variation of each pair, `(N, H)`."""
+        variations, before = [], []
+        for number, maps in self._maps(rows):
+            self._add(sums, maps)
+            if number % 2:
+                variations.append(self._by_head(before, maps, _variation))
+            before = maps
+        return np.array(variations).reshape(-1, len(self.heads))
+
     def _maps(self, rows: Rows) -> Iterator[tuple[int, list[HeadMaps]]]:
         """The maps of each row, numbered."""
-        for first in range(0, len(rows), BATCH):
-            batch = self.input.batch(rows[first : first + BATCH])
+        number = 0
+        for chunk in self._chunks(rows):
+            batch = self.input.batch(chunk)
             with record(self.model) as tape:
                 batch.forward(self.model)
-            for row, parts in example_maps(tape, batch):
-                yield first + row, list(chain.from_iterable(parts))
+            for _, parts in example_maps(tape, batch):
+                yield number, list(chain.from_iterable(parts))
+                number += 1
+
+    def _chunks(self, rows: Rows) -> Iterator[Rows]:
+        """Consecutive rows for a batch each, of one length if the model cannot be padded."""
+        groups = [rows] if self.input.pads else [list(group) for _, group in groupby(rows, len)]
+        for group in groups:
+            for first in range(0, len(group), BATCH):
+                yield group[first : first + BATCH]
 
     def _add(self, sums: RoleSums, maps: list[HeadMaps]) -> None:
         sums.add(Example(0, "probe", {}), maps)
@@ -142,14 +158,14 @@ class ProbeRunner:
         return rows
 
     def _repeated_rows(self) -> Rows:
-        """Sequences in which each token comes two or three times, at random gaps."""
+        """Sequences in which each token comes two or three times, at random gaps; two orders of each."""
         rows = []
-        for _ in range(SEQUENCES):
+        for _ in range(SEQUENCES // 2):
             different = max(2, min(self._length() * 2 // 5, len(self.input.ids)))
             tokens = self._draw(different)
             copies = self.generator.integers(2, 4, different)
             ids = np.repeat(tokens, copies)[: self._room]
-            rows.append(self._framed(self.generator.permutation(ids).tolist()))
+            rows += [self._framed(self.generator.permutation(ids).tolist()) for _ in range(2)]
         return rows
 
     def _block_rows(self) -> Rows:
@@ -214,7 +230,7 @@ def _inner(map: Map, start: int, size: int) -> tuple[Tensor, Tensor]:
 def _explained_shares(
     inner: Sequence[tuple[Tensor, Tensor]], orders: Sequence[np.ndarray]
 ) -> Float[np.ndarray, "H 2"]:
-    """R^2 of the scores of all orders together, by the pair of tokens and by the offset."""
+    """R^2 of the scores of all orders together, by the pair of tokens and by the offset, each above chance."""
     size = len(orders[0])
     places = torch.arange(size)
     scores = torch.cat([scores for scores, _ in inner], 1)
@@ -235,7 +251,23 @@ def _explained_shares(
         k_order=places,
         same=True,
     )
-    return np.stack([explained(joined, labels).value.numpy() for labels in (pairs, offsets)], -1)
+    return np.stack([_above_chance(explained(joined, labels)) for labels in (pairs, offsets)], -1)
+
+
+def _above_chance(scored: Scored) -> Float[np.ndarray, " H"]:
+    """R^2 adjusted for the number of constants that were fitted: 0 by chance."""
+    return ((scored.value - scored.chance) / (1 - scored.chance)).numpy()
+
+
+def _largest(estimates: Sequence[Estimate]) -> Estimate:
+    """For each head, the estimate with the largest mean."""
+    choice_H = np.nan_to_num([each.mean for each in estimates]).argmax(0)
+    heads_H = np.arange(len(choice_H))
+    arrays = []
+    for part in fields(Estimate):
+        values = np.stack([getattr(each, part.name) for each in estimates])
+        arrays.append(values[choice_H, heads_H])
+    return Estimate(*arrays)
 
 
 def _over_examples(values: np.ndarray, tests: int) -> Estimate:

@@ -55,13 +55,15 @@ def estimate(
 class RoleSums:
     """Weights on the targets of each role, by head. margins: also the differences between roles where they disagree.
 
-    A score is the mean over examples of the mean over an example's queries.
+    context: the tokens that an earlier copy must share with the query's for induction. A score is the mean over
+    examples of the mean over an example's queries.
     """
 
     name = "role_sums"
 
-    def __init__(self, heads: Sequence[Head], *, margins: bool):
+    def __init__(self, heads: Sequence[Head], *, margins: bool = True, context: int = 1):
         size, roles = len(heads), len(ROLES)
+        self.context = context
         self.heads = list(heads)
         self.sums: dict[str, np.ndarray] = {
             name: np.zeros((size, roles)) for name in ("n", "q", "s", "c", "ss", "cc", "sc")
@@ -74,7 +76,7 @@ class RoleSums:
 
     def add(self, example: Example, maps: Sequence[HeadMaps]) -> None:
         for each in maps:
-            targets = Targets.of(each.map)
+            targets = Targets.of(each.map, self.context)
             mass_RHQ = targets.masses(each.map.weights)
             self._add_scores(each.rows, targets, mass_RHQ)
             self._add_uniform(each.rows, each.map)

@@ -2,7 +2,8 @@
 
 A role is named if (a) the lower end of a simultaneous interval of its normalized score is at least 0.5, (b) its margin
 over each rival, on queries where they disagree, has a lower end above 0, (c) at least 30 such queries from 10 examples
-were seen, and (d) it holds on probes and, where it is defined there, on the data.
+were seen, and (d) the other inputs on which it can be tested do not contradict it: their interval reaches 0.5. Most
+roles are scored on probes, the first token and delimiters on the data.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ MIN_CONTENT, MAX_OFFSET_SHARE = 0.9, 0.05
 NO_PATTERN, NOT_TESTABLE = "no simple pattern", "not testable here"
 WIDE = ("uniform", "position alone", "content alone")
 """Roles without targets, in the order in which they are named if no role with targets is."""
-PROBES = {**dict.fromkeys(ROLES[: len(OFFSETS)], "random"), "first token": "random"}
+PROBES = {**dict.fromkeys(ROLES[: len(OFFSETS)], "random")}
 PROBES |= {"same token": "repeats", "induction": "induction"}
-"""The kind of probe of each role; a delimiter has none, so it is tested on the data."""
+"""The kind of probe on which each role is scored; other roles are scored on the data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,10 +106,14 @@ class Roles:
         self.margins = [self._margins_of(number, role) for number, role in enumerate(ROLES)]
 
     def _margins_of(self, number: int, role: str) -> Margins:
-        """Margins on the role's own probe, else on another one, else on the data."""
-        first = self.by_probe.get(PROBES.get(role, ""))
-        sources = [*([first] if first else []), *self.by_probe.values(), self.data]
-        return Margins.of(number, sources)
+        """Margins on the inputs on which the role is scored, else on other probes."""
+        return Margins.of(number, [self._inputs(role), *self.by_probe.values()])
+
+    def _inputs(self, role: str) -> Sums:
+        """The inputs on which a role is scored: its probe if that could be made, else the data."""
+        probe = self.by_probe.get(PROBES.get(role, ""))
+        is_made = probe is not None and probe.scores.tested[:, ROLES.index(role)].any()
+        return probe if probe is not None and is_made else self.data
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each head and role that could be tested; of fixed offsets, the best of each head."""
@@ -129,7 +134,7 @@ class Roles:
         holding = [row for row in rows if row["holds"] == "yes"]
         best = next((row for row in holding if row["role"] not in WIDE), None)
         best = best or next((row for row in holding), None)
-        on_probes = [row["role"] for row in rows if row["holds"] == "on probes only"]
+        partial = [f"{row['role']} {row['holds']}" for row in rows if "only" in row["holds"]]
         tested = any(row["holds"] != NOT_TESTABLE for row in rows)
         role = best["role"] if best else NO_PATTERN if tested else NOT_TESTABLE
         # Without a role, the numbers are those of the best candidate.
@@ -141,7 +146,7 @@ class Roles:
             "role": role,
             "role_strength": "strong" if is_strong else None,
             "role_candidate": candidate,
-            "role_on_probes_only": ", ".join(on_probes) or None,
+            "role_partial": ", ".join(partial) or None,
             **columns,
         }
 
@@ -161,12 +166,9 @@ class Roles:
         return -np.inf if source is None else float(source.scores.mean[head, ROLES.index(role)])
 
     def _source(self, role: str, head: int) -> Sums | None:
-        """The inputs on which a role is scored: its probe, else the data; None if it cannot be tested."""
-        column = ROLES.index(role)
-        for source in (self.by_probe.get(PROBES.get(role, "")), self.data):
-            if source is not None and source.scores.tested[head, column]:
-                return source
-        return None
+        """The inputs on which a role is scored; None if these are too few."""
+        source = self._inputs(role)
+        return source if source.scores.tested[head, ROLES.index(role)] else None
 
     def _row(self, head: int, role: str, source: Sums | None) -> dict[str, Any]:
         column, row = ROLES.index(role), {**self.heads[head].columns, "role": role}
@@ -179,9 +181,8 @@ class Roles:
         indistinct = [ROLES[each] for each in margins.indistinct[head].nonzero()[0]]
         passes = scores.low[head, column] >= MIN_SCORE and not indistinct
         passes = passes and 0 < margin_low < np.inf
-        on_data = not data.tested[head, column] or data.low[head, column] >= MIN_SCORE
         row |= {
-            "holds": ("yes" if on_data else "on probes only") if passes else "no",
+            "holds": self._verdict(head, column, source) if passes else "no",
             "tested_on": source.source,
             "weight": plain(source.weight[head, column]),
             "chance": plain(source.chance[head, column]),
@@ -203,6 +204,16 @@ class Roles:
             row |= {"margin_queries": int(margins.queries[head, rival])}
             row |= {"margin_examples": int(margins.examples[head, rival])}
         return row
+
+    def _verdict(self, head: int, column: int, source: Sums) -> str:
+        """Whether a role that passes on its own inputs also holds on the others."""
+        is_data = source is self.data
+        other = self.by_probe.get("random") if is_data else self.data
+        if other is None or not other.scores.tested[head, column]:
+            return "yes"
+        if other.scores.high[head, column] >= MIN_SCORE:
+            return "yes"
+        return "on data only" if is_data else "on probes only"
 
     # Roles without targets -------------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ from jarilab.inspect.study.tables import frame_of, write_tables
 FORMAT = "jarilab-study-1"
 RECORD, NUMBERS, PROGRESS = "study.json", "measures.f32", "progress.safetensors"
 SECONDS_BETWEEN_SAVES = 5.0
+DATA_CONTEXT = 3
+"""Tokens that come again in data before induction is expected: a single word such as `the` announces nothing."""
 
 
 class Study:
@@ -51,7 +53,7 @@ class Study:
     ):
         self.heads, self.folder, self.seed = list(heads), folder, seed
         measures = MEASURES if measures is None else measures
-        self.role_sums = RoleSums(self.heads, margins=True)
+        self.role_sums = RoleSums(self.heads, context=DATA_CONTEXT)
         self.roles: Roles | None = None
         self.accumulators = [self.role_sums, *accumulators]
         self.tables: dict[str, list[dict[str, Any]]] = {}

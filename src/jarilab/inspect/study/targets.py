@@ -44,8 +44,9 @@ class Targets:
     chance: Float[Tensor, "R Q"]
 
     @staticmethod
-    def of(map: Map) -> Targets:
-        keys_RQK = torch.cat([_offset_keys(map), _set_keys(map)]) & map.allowed
+    def of(map: Map, context: int = 1) -> Targets:
+        """context: the number of tokens that an earlier copy must share with the query's for induction."""
+        keys_RQK = torch.cat([_offset_keys(map), _set_keys(map, context)]) & map.allowed
         defined_RQ = keys_RQK.any(-1) & (map.count >= MIN_KEYS)
         return Targets(keys_RQK, defined_RQ, keys_RQK.sum(-1) / map.count.clamp_min(1).double())
 
@@ -70,12 +71,12 @@ def _offset_keys(map: Map) -> Bool[Tensor, "O Q K"]:
     return map.ahead == torch.tensor(OFFSETS).view(-1, 1, 1)
 
 
-def _set_keys(map: Map) -> Bool[Tensor, "S Q K"]:
+def _set_keys(map: Map, context: int) -> Bool[Tensor, "S Q K"]:
     none = torch.zeros_like(map.allowed)
     same, induction = none, none
     if map.same and map.placed:
         same = same_tokens(map) & (map.ahead != 0)
-        induction = after_earlier_copy(map)
+        induction = after_earlier_copy(map, context)
     delimiter_K = torch.tensor([is_delimiter(name) for name in map.keys], dtype=torch.bool)
     return torch.stack([same, induction, _first_keys(map), none | delimiter_K])
 

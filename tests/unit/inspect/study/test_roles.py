@@ -1,0 +1,171 @@
+"""Heads whose weights are written for a role get its name, and heads that only look like it do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import jarilab
+from helpers.planted_heads import (
+    LENGTH,
+    POSITION,
+    START,
+    TOKEN,
+    TOKENS,
+    PlantedHeads,
+    first_token,
+    induction,
+    noise,
+    offset,
+    random_between,
+    same_token,
+    uniform,
+)
+from jarilab.inspect.study.roles import NO_PATTERN, NOT_TESTABLE
+
+Heads = dict[str, Callable[[], Tensor]]
+PLANTED: Heads = {
+    "previous": lambda: offset(-1),
+    "next": lambda: offset(1),
+    "offset -7": lambda: offset(-7),
+    "offset +3": lambda: offset(3),
+    "offset 0": lambda: offset(0),
+    "same token": same_token,
+    "induction": induction,
+    "first token": first_token,
+    "uniform": uniform,
+    "position alone": random_between(POSITION),
+    "content alone": random_between(TOKEN),
+    NO_PATTERN: noise,
+}
+CAUSAL = [name for name in PLANTED if name not in ("next", "offset +3", "offset 0")]
+# Without a mask, the key after a token has it as the token before: the planted head attends there, too.
+BOTH_SIDES = [name for name in PLANTED if name != "induction"]
+
+
+def random_batches(count: int = 4, rows: int = 8, seed: int = 0) -> Iterator[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        length = int(torch.randint(20, 40, (), generator=generator))
+        ids = torch.randint(1, TOKENS, (rows, length), generator=generator)
+        ids[:, 0] = START
+        yield {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def roles(heads: Heads, batches: Any = None, *, causal: bool = True, **options: Any) -> list[dict[str, Any]]:
+    torch.manual_seed(3)
+    model = PlantedHeads(heads, causal=causal)
+    return jarilab.study(model, random_batches() if batches is None else batches, **options).rows()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_each_planted_head_has_its_role(causal: bool) -> None:
+    names = CAUSAL if causal else BOTH_SIDES
+    rows = roles({name: PLANTED[name] for name in names}, causal=causal)
+    assert [row["role"] for row in rows] == names
+
+
+def test_a_named_role_has_its_score_its_interval_and_a_margin() -> None:
+    (row,) = roles({"previous": PLANTED["previous"]})
+    assert row["role_strength"] == "strong"
+    assert 0.9 < row["role_low"] <= row["role_score"] <= row["role_high"]
+    assert row["role_margin_low"] > 0
+    assert row["role_queries"] >= 30
+    assert row["role_examples"] >= 10
+    assert row["role_data_score"] > 0.9
+
+
+def test_a_fixed_offset_is_not_induction_where_all_blocks_have_one_length() -> None:
+    """On blocks of 8, a head that looks 7 back has a perfect score for induction."""
+    generator = torch.Generator().manual_seed(1)
+    blocks = [torch.randperm(TOKENS - 1, generator=generator)[:8] + 1 for _ in range(40)]
+    ids = torch.stack([torch.cat((torch.tensor([START]), *[block] * 3)) for block in blocks])
+    fixed, true = roles({"fixed": lambda: offset(-7), "true": induction}, [ids[:20], ids[20:]])
+    assert fixed["induction"] > 0.99  # the measure on this data is fooled
+    assert fixed["role"] == "offset -7"
+    assert true["role"] == "induction"
+
+
+def test_without_probes_two_roles_that_coincide_on_the_data_are_not_named() -> None:
+    generator = torch.Generator().manual_seed(1)
+    blocks = [torch.randperm(TOKENS - 1, generator=generator)[:8] + 1 for _ in range(40)]
+    ids = torch.stack([torch.cat((torch.tensor([START]), *[block] * 3)) for block in blocks])
+    rows = roles({"fixed": lambda: offset(-7), "true": induction}, [ids], probes=False)
+    assert "induction" not in {row["role"] for row in rows}
+
+
+def test_noise_has_no_role_over_many_seeds() -> None:
+    for seed in range(5):
+        torch.manual_seed(seed)
+        model = PlantedHeads({str(head): noise for head in range(6)}, causal=bool(seed % 2))
+        rows = jarilab.study(model, random_batches(seed=seed)).rows()
+        assert {row["role"] for row in rows} == {NO_PATTERN}
+
+
+def test_a_significant_head_below_the_effect_size_has_no_role() -> None:
+    """A head with a third of its weight on the token before is far above chance on each query."""
+
+    def weak() -> Tensor:
+        scores = offset(-1)
+        return scores / scores.max() * 3.0
+
+    (row,) = roles({"weak": weak})
+    assert row["previous"] > 3 * row["previous_chance"]
+    assert row["previous_low"] > row["previous_chance"]
+    # Its weights do depend on positions alone.
+    assert row["role"] == "position alone"
+
+
+def test_a_role_on_probes_that_the_data_contradict_is_not_named() -> None:
+    """The head looks back only from tokens that the data do not have."""
+
+    def rare() -> Tensor:
+        scores = first_token()
+        scores[POSITION, POSITION] = 400 * torch.diag(torch.ones(LENGTH - 1), -1)
+        scores[1:9] = 0
+        scores[1:9, TOKENS + LENGTH + 1] = 800  # the first eight tokens rest on the start
+        return scores
+
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(1, 9, (40, 24), generator=generator)
+    ids[:, 0] = START
+    model = PlantedHeads({"rare": rare}, causal=True)
+    from jarilab.inspect.study.model_batches import batch_of
+    from jarilab.inspect.study.probes import ProbeInput
+
+    def padded(rows: list[list[int]]) -> Any:
+        length = max(map(len, rows))
+        ids = torch.tensor([[*row, *[1] * (length - len(row))] for row in rows])
+        mask = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows])
+        return batch_of({"input_ids": ids, "attention_mask": mask})
+
+    probes = ProbeInput(padded, range(9, TOKENS), [START])
+    (row,) = jarilab.study(model, [ids], probes=probes).rows()
+    assert row["role"] != "previous"
+    assert "previous on probes only" in row["role_partial"]
+
+
+def test_few_examples_are_not_testable() -> None:
+    ids = torch.tensor([[START, 1, 2, 3]])
+    (row,) = roles({"previous": PLANTED["previous"]}, [ids], probes=False)
+    assert row["role"] == NOT_TESTABLE
+
+
+def test_probes_do_not_depend_on_padding_and_the_same_seed_gives_the_same_roles() -> None:
+    first, second = (roles({"previous": PLANTED["previous"], "noise": noise}, seed=4) for _ in range(2))
+    assert first == second
+
+
+def test_padded_rows_do_not_change_a_role() -> None:
+    def padded() -> Iterator[dict[str, Tensor]]:
+        for batch in random_batches():
+            ids, mask = batch["input_ids"], batch["attention_mask"].clone()
+            mask[1::2, 15:] = 0
+            yield {"input_ids": ids, "attention_mask": mask}
+
+    rows = roles({"previous": PLANTED["previous"], "next": PLANTED["next"]}, padded(), causal=False)
+    assert [row["role"] for row in rows] == ["previous", "next"]

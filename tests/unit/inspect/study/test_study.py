@@ -1,0 +1,251 @@
+"""A study measures each example as if it were alone, in constant memory, and continues after an interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import jarilab
+from helpers.planted_heads import PlantedHeads, induction, noise, offset
+from jarilab.core.errors import UserError
+from jarilab.inspect.measure.measures import MEASURES
+from jarilab.inspect.study import example as examples
+from jarilab.inspect.study.measure_table import bootstrap
+
+HEADS = {"previous": lambda: offset(-1), "noise": noise, "induction": induction}
+
+
+def model() -> PlantedHeads:
+    torch.manual_seed(0)
+    return PlantedHeads(HEADS, causal=True)
+
+
+def batches(count: int = 3) -> list[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for _ in range(count):
+        ids = torch.randint(1, 40, (3, 12), generator=generator)
+        mask = torch.ones_like(ids)
+        mask[1, 7:], mask[2, 10:] = 0, 0
+        made.append({"input_ids": ids, "attention_mask": mask})
+    return made
+
+
+def alone(made: list[dict[str, Tensor]]) -> list[Tensor]:
+    rows = []
+    for batch in made:
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
+            rows.append(ids[mask.bool()].unsqueeze(0))
+    return rows
+
+
+def test_a_padded_row_equals_the_row_alone() -> None:
+    padded = jarilab.study(model(), batches(), probes=False).values()
+    single = jarilab.study(model(), alone(batches()), probes=False).values()
+    np.testing.assert_allclose(padded, single, atol=1e-5, equal_nan=True)
+
+
+def test_measures_equal_those_of_a_tape() -> None:
+    rows = alone(batches())
+    values = jarilab.study(model(), rows, tokens=lambda ids: list(map(str, ids)), probes=False).values()
+    for number, ids in enumerate(rows):
+        with jarilab.record(planted := model()) as tape:
+            planted(ids)
+        (scored,) = tape.measures(list(map(str, ids[0].tolist()))).values()
+        for column, name in enumerate(MEASURES):
+            expected = np.stack((scored[name].value, scored[name].chance), -1)
+            np.testing.assert_allclose(values[number, :, column], expected, atol=1e-5, equal_nan=True)
+
+
+def test_a_row_has_the_mean_over_examples_its_interval_chance_and_count() -> None:
+    study = jarilab.study(model(), batches(), probes=False)
+    values, row = study.values(), study.rows()[1]
+    column = list(MEASURES).index("confidence")
+    each = values[:, 1, column, 0]
+    assert row["confidence"] == pytest.approx(each.mean(), abs=1e-6)
+    assert row["confidence_chance"] == pytest.approx(values[:, 1, column, 1].mean(), abs=1e-6)
+    assert row["confidence_low"] < each.mean() < row["confidence_high"]
+    assert row["confidence_count"] == len(each) == study.examples == 9
+    assert (row["head"], row["site"], row["index"]) == ("L0H1", "attend", 1)
+
+
+def test_the_interval_is_that_of_scipys_bootstrap() -> None:
+    from scipy.stats import bootstrap as of_scipy
+
+    values = np.random.default_rng(0).gamma(2.0, size=(60, 1)).astype(np.float32)
+    mean, low, high, count = bootstrap(values)
+    expected = of_scipy((values[:, 0],), np.mean, method="percentile", rng=1).confidence_interval
+    assert mean[0] == pytest.approx(values.mean(), abs=1e-6)
+    assert count[0] == 60
+    np.testing.assert_allclose((low[0], high[0]), expected, atol=0.03)
+
+
+def test_undefined_values_are_left_out_of_mean_interval_and_count() -> None:
+    values = np.array([[1.0, np.nan], [3.0, np.nan], [np.nan, 5.0]], np.float32)
+    mean, low, high, count = bootstrap(values)
+    assert mean.tolist() == [2.0, 5.0]
+    assert count.tolist() == [2, 1]
+    assert low[0] < 2 < high[0]
+    assert np.isnan(low[1])
+    assert np.isnan(high[1])
+
+
+def test_long_examples_in_parts_equal_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = jarilab.study(model(), batches(), probes=False)
+    monkeypatch.setattr(examples, "MAX_CELLS", 200)
+    monkeypatch.setattr(examples, "MAX_BLOCK_CELLS", 300)
+    parts = jarilab.study(model(), batches(), probes=False)
+    np.testing.assert_allclose(whole.values(), parts.values(), atol=1e-6, equal_nan=True)
+    assert whole.rows() == parts.rows()
+
+
+def test_a_study_continues_in_its_folder_and_refuses_another_one(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    expected = jarilab.study(model(), batches(4)).rows()
+    jarilab.study(model(), batches(2), out=folder, probes=False)
+    reports: list[int] = []
+    continued = jarilab.study(model(), batches(4), out=folder, report=reports.append)
+    assert reports == [9, 12]
+    assert continued.rows() == expected
+    with pytest.raises(UserError, match=r"another study .*seed: 0 there, 1 here"):
+        jarilab.study(model(), batches(4), out=folder, seed=1)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="no study and not empty"):
+        jarilab.study(model(), batches(4), out=tmp_path / "other")
+
+
+def test_a_damaged_progress_is_refused(tmp_path: Path) -> None:
+    jarilab.study(model(), batches(2), out=tmp_path / "a", probes=False)
+    (tmp_path / "a" / "progress.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(UserError, match=r"progress\.safetensors is damaged"):
+        jarilab.study(model(), batches(2), out=tmp_path / "a")
+    jarilab.study(model(), batches(2), out=tmp_path / "b", probes=False)
+    (tmp_path / "b" / "measures.f32").write_bytes(b"")
+    with pytest.raises(UserError, match="shorter"):
+        jarilab.study(model(), batches(2), out=tmp_path / "b")
+
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, {tests!r})
+import jarilab
+from jarilab.inspect.study import study
+from unit.inspect.study.test_study import batches, model
+study.SECONDS_BETWEEN_SAVES = 0.0
+
+def slow(count):
+    print(count, flush=True)
+    time.sleep(0.05)
+
+jarilab.study(model(), batches(40), out={folder!r}, probes=False, report=slow)
+"""
+
+
+def test_a_killed_study_continues_with_the_same_numbers(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    code = SCRIPT.format(tests=str(Path(__file__).parents[3]), folder=str(folder))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) >= 12:
+                break
+        os.kill(process.pid, signal.SIGKILL)
+    reports: list[int] = []
+    continued = jarilab.study(model(), batches(40), out=folder, probes=False, report=reports.append)
+    assert reports[0] > 3
+    assert continued.examples == 120
+    expected = jarilab.study(model(), batches(40), probes=False)
+    np.testing.assert_array_equal(continued.values(), expected.values())
+    assert continued.rows() == expected.rows()
+
+
+def test_tables_are_files(tmp_path: Path) -> None:
+    study = jarilab.study(model(), batches())
+    files = {path.name for path in study.write(tmp_path)}
+    assert {"heads.csv", "heads.json", "roles.csv", "roles.json"} <= files
+    rows = json.loads((tmp_path / "heads.json").read_text())
+    assert rows == study.rows()
+    lines = (tmp_path / "heads.csv").read_text().splitlines()
+    assert lines[0].split(",") == list(rows[0])
+    assert len(lines) == 1 + len(rows)
+
+
+@pytest.mark.skipif(find_spec("pandas") is None, reason="pip install pandas, to try tables as frames")
+def test_a_table_is_a_frame_of_pandas() -> None:
+    frame = jarilab.study(model(), batches(), probes=False).table()
+    assert list(frame["head"]) == ["L0H0", "L0H1", "L0H2"]
+    assert "entropy_low" in frame.columns
+
+
+@pytest.mark.skipif(find_spec("pandas") is not None, reason="pandas is installed, so a table is a frame")
+def test_a_table_is_records_without_pandas() -> None:
+    study = jarilab.study(model(), batches(), probes=False)
+    assert study.table() == study.rows()
+    with pytest.raises(UserError, match=r"unknown table 'nothing'.*heads"):
+        study.table("nothing")
+
+
+@pytest.mark.skipif(find_spec("pyarrow") is None, reason="pip install pyarrow, to try Parquet")
+def test_a_table_is_a_parquet_file(tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    study = jarilab.study(model(), batches(), probes=False)
+    study.write(tmp_path)
+    assert parquet.read_table(tmp_path / "heads.parquet").to_pylist() == study.rows()
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="pip install transformers")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_maps_equal_those_of_transformers_eager(side: str) -> None:
+    """Weights of BERT and GPT-2, and sums over them, as transformers gives them without jari."""
+    from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
+
+    small: dict[str, Any] = {"vocab_size": 40}
+    bert = BertConfig(**small, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40)
+    gpt = GPT2Config(**small, n_embd=24, n_layer=2, n_head=4, n_positions=16)
+    inputs = batches(1)[0]
+    if side == "left":
+        inputs = {name: value.flip(1) for name, value in inputs.items()}
+    for config, make in ((bert, BertModel), (gpt, GPT2Model)):
+        torch.manual_seed(1)
+        net = make(config).eval()
+        values = jarilab.study(net, [inputs], probes=False).values()
+        net.set_attn_implementation("eager")
+        with torch.no_grad():
+            layers = net(**inputs, output_attentions=True).attentions
+        valid = inputs["attention_mask"].bool()
+        for row in range(3):
+            places = valid[row].nonzero()[:, 0]
+            weights = torch.stack([layer[row][:, places][:, :, places] for layer in layers]).flatten(0, 1).double()
+            confidence = weights.amax(-1).mean(-1)
+            previous = weights.diagonal(-1, 1, 2).mean(-1)
+            for name, expected in (("confidence", confidence), ("previous", previous)):
+                got = values[row, :, list(MEASURES).index(name), 0]
+                np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def test_batches_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UserError, match="at least one batch, got none"):
+        jarilab.study(model(), [])
+    with pytest.raises(UserError, match=r"batch 1: expected names .* 3 rows, got 1"):
+        jarilab.study(model(), batches(1), [[["a"]]])
+
+
+def test_memory_does_not_grow_with_the_number_of_examples() -> None:
+    """The state of the roles has one size, and a table in a folder is not held in memory."""
+    few, many = (jarilab.study(model(), batches(count), probes=False) for count in (1, 5))
+    sizes = [sum(array.nbytes for array in study.role_sums.state().values()) for study in (few, many)]
+    assert sizes[0] == sizes[1]
