@@ -27,6 +27,7 @@ GUIDES = [
             "python",
             "serving",
             "exporting",
+            "figures",
             "watching",
             "speech",
             "vision-language",

@@ -34,11 +34,12 @@ PAGES = ("", ".html", ".htm")
 class Page:
     """A page in one file. A notebook displays it.
 
-    payload: from which it was made. height: in a notebook at most, in pixels; beyond it, the page scrolls.
+    payload: from which it was made, if a figure can be drawn of it. height: in a notebook at most, in pixels; beyond
+    it, the page scrolls.
     """
 
     html: str
-    payload: Mapping[str, Any] | None = field(default=None, repr=False)
+    payload: Mapping[str, Any] = field(default_factory=dict, repr=False)
     height: int = 720
 
     def save(self, path: str | Path) -> None:
@@ -48,10 +49,15 @@ class Page:
         """
         path = Path(path)
         check_ending(path)
-        if self.payload is not None and path.suffix.lower() in FORMATS:
+        if path.suffix.lower() in PAGES:
+            write_text(path, self.html)
+        elif self.payload:
             figure_of(self.payload).save(path)
         else:
-            write_text(path, self.html)
+            raise UserError(
+                f"{path}: expected a name that ends in .html for this small page, got {path.suffix!r}; for a figure, "
+                "use tape.figure(site, head)"
+            )
 
     def _repr_html_(self) -> str:
         return frame(self.html, self.height)

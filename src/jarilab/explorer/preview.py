@@ -26,9 +26,11 @@ def figure_of(page: Mapping[str, Any], **options: Any) -> Figure:
     (site,) = (shown for shown in view["sites"] if shown["site"] == page["site"])
     weights_QK = unpacked(site["weights"])[page["head"]]
     allowed = None if site["hidden"] is None else unpacked(site["hidden"]) == 0
-    sides = [view["sides"][site[axis]]["tokens"][:: site["pooled"]] for axis in ("queries", "keys")]
+    queries, keys = (
+        view["sides"][site[axis]]["tokens"][:: site["pooled"]] for axis in ("queries", "keys")
+    )
     title = f"{page['site']}, head {page['head']}"
-    return draw_map(weights_QK, *sides, allowed, **{"title": title, **options})
+    return draw_map(weights_QK, queries, keys, allowed, **{"title": title, **options})
 
 
 def preview_payload(

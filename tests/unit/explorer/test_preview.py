@@ -22,7 +22,9 @@ def tape_of(batch: int = 1, length: int = 5) -> jarilab.Tape:
 
 
 def payload_of(html: str) -> dict:
-    return json.loads(re.search(r'<script type="application/json" id="payload">(.*?)</script>', html, re.DOTALL)[1])
+    match = re.search(r'<script type="application/json" id="payload">(.*?)</script>', html, re.DOTALL)
+    assert match
+    return json.loads(match[1])
 
 
 def test_a_page_is_saved_as_a_figure_of_the_head_at_which_it_opens(tmp_path):
@@ -43,6 +45,8 @@ def test_a_page_is_saved_under_names_of_pages_only(tmp_path):
     page.save(tmp_path / "page.html")
     with pytest.raises(UserError, match=r"ends in \.html for a page, or in \.svg, .*got '\.gif'; name it such as"):
         page.save(tmp_path / "x.gif")
+    with pytest.raises(UserError, match=r"\.html for this small page, got '\.svg'; .*tape\.figure"):
+        jarilab.preview(tape_of()).save(tmp_path / "x.svg")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 

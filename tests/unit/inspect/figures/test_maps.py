@@ -16,7 +16,7 @@ from jarilab.core.errors import UserError
 from jarilab.inspect.figures.figure import Figure
 from jarilab.inspect.figures.maps import draw_grid, draw_map
 from jarilab.inspect.figures.scale import Scale
-from jarilab.inspect.figures.style import FONTS, label
+from jarilab.inspect.figures.style import FONTS, FigureStyle, label
 from jarilab.pages.encodings.colours import PLAIN, SIGNED, gradient
 
 HOSTILE = ["$x_1$", "a_b^2", r"\frac{1}{2}", "new\nline", "\x1b[31m", "</text><script>", " the", "", "\ud800", "‮RTL"]
@@ -58,8 +58,8 @@ def test_sizes_are_exact(width, height):
     assert figure.size[0] == pytest.approx(width)
     height = figure.size[1] if height is None else height
     svg = ElementTree.fromstring(figure.to_bytes(".svg"))
-    points = [float(svg.get(side).removesuffix("pt")) for side in ("width", "height")]
-    box = re.search(rb"/MediaBox \[ 0 0 (\S+) (\S+) \]", figure.to_bytes(".pdf")).groups()
+    points = [float(svg.attrib[side].removesuffix("pt")) for side in ("width", "height")]
+    (box,) = re.findall(rb"/MediaBox \[ 0 0 (\S+) (\S+) \]", figure.to_bytes(".pdf"))
     for measured in (points, map(float, box)):
         assert [side / 72 * 2.54 for side in measured] == pytest.approx([width, height], abs=1e-3)
     png = figure.to_bytes(".png", dpi=200)
@@ -102,7 +102,7 @@ def test_korean_tokens_are_text():
 
 def test_letters_without_a_font_are_named():
     with pytest.raises(UserError, match=r"no installed font has the letters \U000f0000.*install.*font="):
-        Figure(jarilab.inspect.figures.style.FigureStyle(), ["\U000f0000"])
+        Figure(FigureStyle(), ["\U000f0000"])
 
 
 def test_masked_keys_are_hatched_and_not_the_colour_of_zero():
