@@ -166,7 +166,12 @@ def test_the_glossary_is_reached_by_keyboard(site: ServedPages) -> None:
 
 @pytest.mark.parametrize(
     ("page", "scheme"),
-    [("index.html", "light"), ("ko/index.html", "dark"), ("lessons/sqrt.html", "dark"), ("figures.html", "light")],
+    [
+        ("index.html", "light"),
+        ("ko/index.html", "dark"),
+        pytest.param("lessons/sqrt.html", "dark", marks=pytest.mark.long),
+        ("figures.html", "light"),
+    ],
 )
 def test_the_rules_of_accessibility_hold(site: ServedPages, page: str, scheme: str) -> None:
     shown = opened(site, page, color_scheme=scheme)

@@ -76,10 +76,8 @@ def check(kind: str, targets: list[Target], folder: Path, monkeypatch: pytest.Mo
         assert all((folder / part["file"]).is_file() for part in made["parts"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", [*(pytest.param(kind, marks=pytest.mark.long) for kind in ("encoder_decoder", "decoder")), "vit"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "vit"])
 def test_files_equal_the_model(
     kind: str, targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +138,7 @@ def test_description_of_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_names_of_dynamic_axes(tmp_path: Path) -> None:
+    """`saved` compares the answers of the files with those of the model."""
     onnx: Any = pytest.importorskip("onnx", reason="NO onnx: graphs of ONNX were NOT checked")
     pytest.importorskip("onnxruntime", reason="NO onnxruntime: graphs of ONNX were NOT checked")
     saved(MODELS["decoder"](), tmp_path, Onnx())
