@@ -193,6 +193,7 @@ def test_a_file_is_saved_and_opens(pages: Pages, runs: Path, tmp_path: Path) -> 
     assert re.fullmatch(rf"{re.escape(str(file))}: 0\.\d MB, opens in any browser without a network\n", said.stdout)
     page = pages.open(file.read_text())
     assert page.locator("#head-title").text_content() == "decoder.0.cross, head 0"
+    assert re.match(r"L0H0 · \S*decoder\.layers\.0\.cross_attention", page.locator("#head-origin").text_content())
     until(page, lambda: page.locator("#panel-walk canvas").count() > 0)
 
 

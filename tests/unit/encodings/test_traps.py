@@ -734,3 +734,20 @@ def test_image_trap_15_maps_are_taken_after_the_softmax():
     assert torch.allclose(weights.sum(-1), torch.ones(1, 4, 7))
     assert tape.trust("encoder.0").holds
     assert "decoder.0.self.attention2" in tape.sites  # of the predicted tokens, beside the main stream
+
+
+def test_image_trap_16_each_head_has_its_own_map():
+    """transformers 5.23 returns the mean over heads as each of WavLM's attentions."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+    sound = {"conv_dim": (8,), "conv_stride": (5,), "conv_kernel": (10,), "num_feat_extract_layers": 1}
+    positions = {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
+    model = transformers.WavLMModel(transformers.WavLMConfig(**sizes, **sound, **positions)).eval()
+    with torch.no_grad(), jarilab.record(model) as tape:
+        output = model(torch.randn(1, 400), output_attentions=True)
+    (returned,), weights = output.attentions, tape.weights("encoder.0")
+    assert torch.equal(returned, returned[:, :1].expand_as(returned))
+    assert torch.allclose(weights.mean(1), returned[:, 0], atol=1e-6)
+    assert (weights - weights.mean(1, keepdim=True)).abs().max() > 1e-4
+    assert tape.trust("encoder.0").holds

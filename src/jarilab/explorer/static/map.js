@@ -13,7 +13,7 @@ import { drawnSite, isGone, isInForce, linkEdit, toggleEdit, tokenEdit } from ".
 import { linesNode } from "./lines.js";
 import { meaningsOf } from "./meaning.js";
 import { proofNode } from "./proof.js";
-import { headWeights, isOfTokens, kindsOf, originNode, siteHidden, siteTokens, wordsOf } from "./sites.js";
+import { headWeights, isOfTokens, kindsOf, originOf, siteHidden, siteTokens, wordsOf } from "./sites.js";
 import { tableNode } from "./table.js";
 import { t } from "./words.js";
 
@@ -72,7 +72,8 @@ export function drawMaps(root, app) {
   shownPanes = panesOf(app);
   const lines = app.state.display === "lines";
   byId("head-title").replaceChildren(t("headName", app.state.site, app.state.head));
-  byId("head-about").replaceChildren(t(wordsOf(app.view(), `about_${app.site().kind}`)), " ", t(`about_${drawnOf(app)}`), originNode(app.site(), app.state.head));
+  byId("head-about").replaceChildren(t(wordsOf(app.view(), `about_${app.site().kind}`)), " ", t(`about_${drawnOf(app)}`));
+  byId("head-origin").textContent = originOf(app.site(), app.state.head);
   drawLegend(app);
   const columns = shownPanes.find((pane) => pane.kind === "map")?.site.shape[1] ?? 0;
   styled(root, { "--least": columns <= 12 ? "15rem" : columns <= 40 ? "20rem" : "30rem" });

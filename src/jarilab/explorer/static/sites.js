@@ -1,6 +1,5 @@
 // The sites of a view: what is at hand of each head.
 import { block } from "kit/blocks.js";
-import { el } from "kit/elements.js";
 import { unique } from "kit/numbers.js";
 import { t } from "./words.js";
 
@@ -32,7 +31,7 @@ const SAID_SO = ["next", "masked", "class"];
 /** Sites of a view by kind, in the order of the model. */
 export const kindsOf = (view) => unique(view.sites.map((site) => site.kind)).map((kind) => [kind, view.sites.filter((site) => site.kind === kind)]);
 /** What people call a head, the path of its module, and what is special about its attention. */
-export function originNode(site, head) {
+export function originOf(site, head) {
   const facts = [`${site.short}H${head}`, site.path, site.note && t(`note_${site.note}`), site.placed ? "" : t("unplaced"), site.partial && t("partial")];
-  return el("small", { class: "origin" }, " ", facts.filter(Boolean).join(" · "));
+  return facts.filter(Boolean).join(" · ");
 }
