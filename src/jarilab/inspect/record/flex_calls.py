@@ -37,11 +37,9 @@ class FlexCall:
         """The call with the arguments of `flex_attention`."""
         bound = inspect.signature(_FLEX.original).bind(*args, **kwargs)
         bound.apply_defaults()
-        values = bound.arguments
-        query, scale = values["query"], values["scale"]
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
-        key, value, block_mask = values["key"], values["value"], values["block_mask"]
-        return FlexCall(query, key, value, values["score_mod"], block_mask, scale)
+        names = ("scale", "query", "key", "value", "score_mod", "block_mask")
+        scale, query, *others = (bound.arguments[name] for name in names)
+        return FlexCall(query, *others, query.shape[-1] ** -0.5 if scale is None else scale)
 
     @torch.no_grad()
     def mask(self) -> tuple[Tensor | None, bool]:
@@ -134,11 +132,8 @@ class _Hooks:
     resume = staticmethod(_disable_dynamo(_resume))
 
     def __init__(self, function: Any, report: Callable[..., Any]):
-        self._function, self._code, self._defaults = (
-            function,
-            function.__code__,
-            function.__kwdefaults__,
-        )
+        self._function = function
+        self._code, self._defaults = function.__code__, function.__kwdefaults__
         self.report = _disable_dynamo(report)
         self.original = types.FunctionType(
             self._code, function.__globals__, function.__name__, function.__defaults__

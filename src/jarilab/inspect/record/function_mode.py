@@ -62,10 +62,8 @@ class AttentionMode(TorchFunctionMode):
         self._has_ended = False
         self.events = AttentionEvents()
         self._chunks: list[ChunkProduct] = []  # whose output is not complete yet
-        self._joined: tuple[ModuleFrame | None, int] = (
-            None,
-            0,
-        )  # the last, and its part of its module
+        # The last frame, and its part of its module.
+        self._joined: tuple[ModuleFrame | None, int] = (None, 0)
         self._heads_of_module: int | None = None  # inside multi_head_attention_forward
         # A compiled layer calls its functions one by one while a mode is active. The mode itself is not compiled.
         # `torch.compiler.disable` imports the compiler, which takes a second, so only if it is there already.
