@@ -155,6 +155,7 @@ def draw_grid(
     *,
     high: int | float | None = None,
     name: str = NAME,
+    blank: str = MASKED,
     **options: Any,
 ) -> Figure:
     """Maps of many heads with one colour scale: a row a layer, a column a head.
@@ -169,9 +170,9 @@ def draw_grid(
             f"expected a name and at least one head for each layer, got {len(names)} names and {counts} heads; "
             "leave out layers without heads"
         )
-    scale = Scale.of([map for row in maps for map in row], high, name)
+    scale = Scale.of([map for row in maps for map in row], high, name, blank)
     names, columns = [label(layer) for layer in names], max(map(len, maps))
-    figure = Figure(FigureStyle.of(options), [*names, *GRID_WORDS, name])
+    figure = Figure(FigureStyle.of(options), [*names, *GRID_WORDS, name, blank])
     with figure.context():
         below = 3 * GAP + figure.line() + scale.height(figure)
         x, y, step = label_grid(figure, names, columns, below)

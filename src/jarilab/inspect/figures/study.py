@@ -1,4 +1,4 @@
-"""Figures of a study: the roles of all heads, or one of their measures."""
+"""Figures of a study: the roles of all heads, one of their measures, or mean maps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 from jarilab.core.errors import UserError, unknown
 from jarilab.inspect.figures.figure import Figure
 from jarilab.inspect.figures.heads import draw_roles
-from jarilab.inspect.figures.maps import draw_map
+from jarilab.inspect.figures.maps import draw_grid, draw_map
+from jarilab.inspect.study.head import Head
 
 
 def draw_heads(rows: Sequence[Mapping[str, Any]], kind: str = "roles", **options: Any) -> Figure:
@@ -25,7 +26,7 @@ def draw_heads(rows: Sequence[Mapping[str, Any]], kind: str = "roles", **options
     if kind != "roles" and not any(isinstance(row.get(kind), int | float) for row in rows):
         raise unknown("column of the heads", kind, ["roles", *columns])
     layers = [list(group) for _, group in groupby(rows, key=lambda row: row["site"])]
-    names = [layer[0]["head"].rpartition("H")[0].rstrip(".") for layer in layers]
+    names = [_layer(layer[0]["head"]) for layer in layers]
     if kind == "roles":
         if "role" not in rows[0]:
             raise UserError(
@@ -42,6 +43,67 @@ def draw_heads(rows: Sequence[Mapping[str, Any]], kind: str = "roles", **options
     heads = list(map(str, range(width)))
     settings = {"name": kind, "titles": ("layer", "head"), "blank": "not defined", **options}
     return draw_map(values, names, heads, **settings)
+
+
+def draw_mean_maps(
+    heads: Sequence[Head],
+    weights: np.ndarray,
+    first: int,
+    site: str | None = None,
+    head: int | None = None,
+    **options: Any,
+) -> Figure:
+    """The mean map of one head, or a grid of those of a site or of all heads.
+
+    weights: `(H, P, P)`, NaN without examples, as `MeanMaps.maps` gives it. first: the first position of its rows and
+    columns. Raises UserError for an unknown site or head, and without examples.
+    """
+    sites = list(dict.fromkeys(each.site for each in heads))
+    if site is not None and site not in sites:
+        raise unknown("site", site, sites)
+    maps, names = {}, {}
+    for name in sites if site is None else [site]:
+        rows = [row for row, each in enumerate(heads) if each.site == name]
+        maps[name], names[name] = _without_masked(weights[rows]), _layer(heads[rows[0]].short)
+    known = ~np.isnan(np.concatenate(list(maps.values()))).all(0)
+    if not known.any():
+        raise UserError("a mean map needs examples, got none of this site; study some inputs first")
+    rows, columns = (
+        slice(places[0], places[-1] + 1) for places in map(_places, (known.any(1), known.any(0)))
+    )
+    settings = {"name": "mean weight", "blank": "masked or no data", **options}
+    if head is None:
+        return draw_grid(
+            [list(each[:, rows, columns]) for each in maps.values()],
+            list(names.values()),
+            **settings,
+        )
+    if site is None or not 0 <= head < len(maps[site]):
+        raise UserError(
+            f"expected a site and one of its heads, got site={site!r} and head={head}; such as "
+            f"site={sites[0]!r}, head=0"
+        )
+    positions = [
+        str(position).replace("-", "−") for position in range(first, first + weights.shape[1])
+    ]
+    return draw_map(
+        maps[site][head, rows, columns], positions[rows], positions[columns], **settings
+    )
+
+
+def _without_masked(weights_HPP: np.ndarray) -> np.ndarray:
+    """NaN where all heads of a site have exactly 0: a softmax gives such a weight to masked keys alone."""
+    is_masked_PP = (weights_HPP == 0).all(0)
+    return np.where(is_masked_PP, np.nan, weights_HPP)
+
+
+def _places(used: np.ndarray) -> np.ndarray:
+    return used.nonzero()[0]
+
+
+def _layer(short: str) -> str:
+    """The layer of a head's short name: `dec.L3H1` -> `dec.L3`."""
+    return short.rpartition("H")[0].rstrip(".")
 
 
 def _roles(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -15,11 +15,12 @@ from torch import nn
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import check_format, read_json, write_bytes, write_json
 from jarilab.inspect.figures.figure import Figure
-from jarilab.inspect.figures.study import draw_heads
+from jarilab.inspect.figures.study import draw_heads, draw_mean_maps
 from jarilab.inspect.measure.measures import MEASURES, Measure
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.study.example import Accumulator, Batch, example_maps
 from jarilab.inspect.study.head import Head, heads_of
+from jarilab.inspect.study.mean_maps import MeanMaps
 from jarilab.inspect.study.measure_table import MeasureTable
 from jarilab.inspect.study.probes import ProbeInput, ProbeRunner
 from jarilab.inspect.study.role_sums import RoleSums
@@ -189,9 +190,34 @@ class Study:
             raise UserError(f"unknown table {name!r}; this study has {', '.join(tables)}")
         return frame_of(tables[name])
 
-    def figure(self, kind: str = "roles", **options: Any) -> Figure:
-        """A figure of all heads for a paper: see `jarilab.inspect.figures.study.draw_heads`."""
-        return draw_heads(self.rows(), kind, **options)
+    def figure(
+        self,
+        kind: str = "roles",
+        site: str | None = None,
+        head: int | None = None,
+        *,
+        alignment: str = "left",
+        **options: Any,
+    ) -> Figure:
+        """A figure for a paper.
+
+        kind: `roles`, a dot for each head; a measure, such as `previous`; or `mean_maps`, of one head, a site or all
+        heads, aligned `left` or `right`. options: see `jarilab.draw_attention`.
+        Raises UserError for an unknown kind, site or head, and for what was not studied.
+        """
+        if kind != MeanMaps.name:
+            return draw_heads(self.rows(), kind, **options)
+        means = next((each for each in self.accumulators if isinstance(each, MeanMaps)), None)
+        if means is None or alignment not in ("left", "right"):
+            got = "no mean maps" if means is None else alignment
+            raise UserError(
+                f"expected a study with mean maps, aligned left or right, got {got}; study with "
+                "accumulators=[MeanMaps(heads)]"
+            )
+        first = 0 if alignment == "left" else -means.size
+        return draw_mean_maps(
+            self.heads, means.maps(alignment).weights, first, site, head, **options
+        )
 
     def write(self, folder: str | Path | None = None) -> list[Path]:
         """Write every table as CSV, JSON and, if pyarrow is installed, Parquet; returns the files."""

@@ -13,6 +13,7 @@ from jarilab.inspect.figures.study import draw_heads
 from jarilab.inspect.measure.measures import MEASURES
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.head import heads_of
+from jarilab.inspect.study.mean_maps import MeanMaps
 from jarilab.inspect.study.study import Study
 
 
@@ -59,13 +60,51 @@ def test_what_was_not_measured_is_refused(kind, message):
         draw_heads([row_of(0, 0, sink=0.5, sink_low=0.1)], kind)
 
 
-def test_a_study_draws_its_heads():
+def made_study(inputs: torch.Tensor) -> Study:
     torch.manual_seed(0)
     model = jarilab.LanguageModel(11, d_model=16, n_heads=2, n_layers=2, encoding="rotary").eval()
-    inputs = torch.randint(11, (3, 6))
     with torch.no_grad(), jarilab.record(model) as tape:
         model(inputs)
-    study = Study(heads_of(tape), measures={"sink": MEASURES["sink"]})
+    heads = heads_of(tape)
+    study = Study(heads, measures={"sink": MEASURES["sink"]}, accumulators=[MeanMaps(heads, 8)])
     names = [{"target": [str(token) for token in row]} for row in inputs.tolist()]
     study.add(tape, Batch((inputs,), tokens=names))
+    return study
+
+
+def test_a_study_draws_its_heads():
+    study = made_study(torch.randint(11, (3, 6)))
     assert {"L0", "L1", "sink"} <= texts_of(study.figure("sink").to_bytes(".svg"))
+
+
+@pytest.mark.parametrize(("alignment", "positions"), [("left", range(6)), ("right", range(-6, 0))])
+def test_a_study_draws_the_mean_map_of_a_head(alignment, positions):
+    torch.manual_seed(0)
+    study = made_study(torch.randint(11, (3, 6)))
+    (means,) = (each for each in study.accumulators if isinstance(each, MeanMaps))
+    map_PP = means.maps(alignment).weights[3]
+    used = slice(0, 6) if alignment == "left" else slice(2, 8)
+    names = [str(position).replace("-", "−") for position in positions]
+    expected = draw_map(map_PP[used, used], names, names, np.tri(6), name="mean weight", blank="masked or no data")
+    figure = study.figure("mean_maps", "decoder.1.self", 1, alignment=alignment)
+    assert figure.to_bytes(".svg") == expected.to_bytes(".svg")
+    assert study.figure("mean_maps").to_bytes(".svg").count(b"<image") == 4 + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("mean_maps", "decoder.7.self"), "unknown site 'decoder.7.self'"),
+        (("mean_maps", "decoder.0.self", 2), "one of its heads, got site='decoder.0.self' and head=2; such as"),
+    ],
+)
+def test_heads_without_a_mean_map_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        made_study(torch.randint(11, (1, 3))).figure(*arguments)
+
+
+def test_a_study_without_mean_maps_says_how_to_get_them():
+    study = made_study(torch.randint(11, (1, 3)))
+    study.accumulators.pop()
+    with pytest.raises(UserError, match=r"got no mean maps; study with .*MeanMaps"):
+        study.figure("mean_maps")
