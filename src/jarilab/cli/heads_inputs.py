@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +12,12 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.data.example_files import ExampleFile
 from jarilab.inspect.record.capture import record
-from jarilab.inspect.study.example import Batch
+from jarilab.inspect.study.example import Accumulator, Batch
+from jarilab.inspect.study.gold_links import GoldLinks
 from jarilab.inspect.study.head import Head, heads_of
+from jarilab.inspect.study.importance import HeadImportance
+from jarilab.inspect.study.losses import loss_of, pooled_embedding
+from jarilab.inspect.study.mean_maps import MeanMaps
 
 if TYPE_CHECKING:
     from jarilab.huggingface.batches import HuggingFaceBatches
@@ -61,6 +67,38 @@ def check_rows(reader: Reader, data: ExampleFile) -> int:
 def first_batch(reader: Reader, data: ExampleFile) -> Batch:
     """The first example as a batch."""
     return next(reader.batches([next(iter(data))], 1))
+
+
+def statistics_of(
+    heads: Sequence[Head], data: ExampleFile, *, mean_maps: bool
+) -> list[Accumulator]:
+    """The further statistics of a study: gold links if the data have some, and mean maps."""
+    statistics: list[Accumulator] = []
+    if data.has_gold:
+        statistics.append(GoldLinks(heads))
+    if mean_maps:
+        statistics.append(MeanMaps(heads))
+    return statistics
+
+
+def importance_of(
+    reader: Reader,
+    data: ExampleFile,
+    examples: int,
+    batch_size: int,
+    *,
+    by_embedding: bool,
+    report: Callable[[int, int], None],
+) -> HeadImportance:
+    """Ablations over the first examples. Raises UserError for a model without a loss, unless by embedding."""
+    rows = islice(data, examples)
+    batches = list(reader.batches(rows, batch_size))
+    loss = pooled_embedding
+    if not by_embedding:
+        with torch.no_grad(), record(reader.model) as tape:
+            outputs = batches[0].forward(reader.model)
+        loss = loss_of(reader.model, tape, outputs, batches[0])
+    return HeadImportance(reader.model, batches, loss, report=report)
 
 
 def about(reader: Reader, data: ExampleFile, count: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 
 from jarilab.core.errors import UserError
 from jarilab.data.example_files import ExampleRow, Kind
+from jarilab.data.text.conllu import word_indices
+from jarilab.data.text.word_links import word_spans
 from jarilab.huggingface.loading import Loaded, as_user_error
 from jarilab.huggingface.model_inputs import (
     check_ids,
@@ -42,6 +45,18 @@ MAX_DIGEST_BYTES = 1 << 20
 """Bytes at both ends of a file of weights that its digest covers."""
 
 
+@dataclass(frozen=True)
+class EncodedText:
+    """A text as a tokenizer gives it. words: the word of each token, or none if they are not needed."""
+
+    inputs: dict[str, list[int]]
+    words: list[int | None]
+
+    @property
+    def ids(self) -> list[int]:
+        return self.inputs["input_ids"]
+
+
 class HuggingFaceBatches:
     """Reads rows as batches of a model. kind: of the rows that it reads."""
 
@@ -62,7 +77,7 @@ class HuggingFaceBatches:
         if self.kind != "text":
             return None
         tokenizer = self.loaded.tokenizer
-        first = self._encode(row)["input_ids"][:1]
+        first = self._encode(row).ids[:1]
         without = tokenizer(row.text, add_special_tokens=False)["input_ids"]
         is_added = first != without[:1] and first[0] in tokenizer.all_special_ids
         return str(tokenizer.convert_ids_to_tokens(first[0])) if is_added else None
@@ -73,7 +88,7 @@ class HuggingFaceBatches:
             return None
         tokenizer = self.loaded.tokenizer
         special = {*tokenizer.all_special_ids}
-        ids = self._encode(ExampleRow(row.origin, row.text))["input_ids"]
+        ids = self._encode(ExampleRow(row.origin, row.text)).ids
         inner = [place for place, each in enumerate(ids) if each not in special]
         start, end = ids[: inner[0]], ids[inner[-1] + 1 :]
         words = self._word_ids()
@@ -114,14 +129,38 @@ class HuggingFaceBatches:
         return self.kind == "sound"
 
     def _batch(self, rows: Sequence[ExampleRow]) -> Batch:
-        origins = [row.origin for row in rows]
+        origins, golds = [row.origin for row in rows], [row.gold for row in rows]
         with _at(rows[0]):
             if self.kind == "image":
                 return self._images(rows, origins)
+            if self._has_decoder and rows[0].second is not None:
+                return self._translation(rows[0])
             if self._has_decoder or self.kind == "sound":
                 reading = read(self.loaded, rows[0].text)
-                return Batch((), reading.inputs, [reading.names], {}, origins)
-            return self._texts([self._encode(row) for row in rows], origins)
+                return Batch((), reading.inputs, [reading.names], {}, origins, golds)
+            batch = self._texts([self._encode(row) for row in rows])
+            return replace(batch, origins=origins, extras=golds)
+
+    def _translation(self, row: ExampleRow) -> Batch:
+        """A source with the target that the decoder is forced to write."""
+        assert row.second is not None
+        source = self._encode(ExampleRow(row.origin, row.text))
+        target = self._encode(ExampleRow(row.origin, row.second), is_target=True)
+        start = self.loaded.config.decoder_start_token_id
+        target_ids = [start, *target.ids[:-1]]
+        names = {
+            "source": token_names(self.loaded.tokenizer)(source.ids),
+            "target": token_names(self.loaded.target_tokenizer)(target_ids),
+        }
+        ids = {"source": torch.tensor([source.ids]), "target": torch.tensor([target_ids])}
+        inputs = {
+            "input_ids": ids["source"],
+            "decoder_input_ids": ids["target"],
+            "labels": torch.tensor([target.ids]),
+        }
+        words = {"source": source.words, "target": [None, *target.words[:-1]]}
+        kwargs = {name: value for name, value in inputs.items() if name in self._parameters}
+        return Batch((), kwargs, [names], {}, [row.origin], [row.gold], [words], ids)
 
     def _images(self, rows: Sequence[ExampleRow], origins: list[str]) -> Batch:
         pixels = torch.cat([read_pixels(self.loaded, row.text) for row in rows])
@@ -129,51 +168,75 @@ class HuggingFaceBatches:
         names = {} if grid is None else {"source": patch_names(grid)}
         return Batch((), {"pixel_values": pixels}, [names] * len(rows), {}, origins)
 
-    def _encode(self, row: ExampleRow) -> dict[str, list[int]]:
-        """The ids of a row and what the model reads beside them."""
-        texts = [row.text] if row.second is None else [row.text, row.second]
-        with as_user_error(f"the tokenizer of {self.loaded.name} cannot read this text"):
-            encoded = self.loaded.tokenizer(*texts)
-        check_ids(self.loaded, torch.tensor([encoded["input_ids"]]))
-        return dict(encoded)
+    def _encode(self, row: ExampleRow, *, is_target: bool = False) -> EncodedText:
+        """The ids of a row, what the model reads beside them, and the words of the tokens if links need them."""
+        loaded = self.loaded
+        tokenizer = loaded.target_tokenizer if is_target else loaded.tokenizer
+        with as_user_error(f"the tokenizer of {loaded.name} cannot read this text"):
+            if row.second is not None or (row.gold is None and not self._has_decoder):
+                encoded, words = tokenizer(*row.texts), []
+            else:
+                encoded, words = _with_words(tokenizer, row, is_target=is_target)
+        check_ids(loaded, torch.tensor([encoded["input_ids"]]))
+        return EncodedText({name: list(encoded[name]) for name in encoded}, words)
 
     def texts_of(self, ids: Sequence[Sequence[int]]) -> Batch:
         """A batch of token ids, padded on the right. Tokens are named by their ids, special ones by their names."""
         tokenizer = self.loaded.tokenizer
         special = dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
-        encoded = [{"input_ids": list(each)} for each in ids]
+        encoded = [EncodedText({"input_ids": list(each)}, []) for each in ids]
         names = []
         for each in ids:
             names.append([str(special.get(number, number)) for number in each])
-        return self._texts(encoded, [], names)
+        return self._texts(encoded, names)
 
     def _texts(
-        self,
-        encoded: Sequence[dict[str, list[int]]],
-        origins: list[str],
-        tokens: list[list[str]] | None = None,
+        self, encoded: Sequence[EncodedText], tokens: list[list[str]] | None = None
     ) -> Batch:
         """Rows padded on the right, where padding changes no position."""
         tokenizer = self.loaded.tokenizer
-        pad = tokenizer.pad_token_id
-        lengths = torch.tensor([len(each["input_ids"]) for each in encoded])
+        lengths = torch.tensor([len(each.ids) for each in encoded])
         valid = torch.arange(int(lengths.max())) < lengths.unsqueeze(-1)
-        inputs: dict[str, Tensor] = {"attention_mask": valid.long()}
-        for name in encoded[0]:
-            fill = (pad or 0) if name == "input_ids" else 0
-            inputs[name] = _padded([each[name] for each in encoded], fill)
+        inputs: dict[str, Tensor] = {}
+        for name in encoded[0].inputs:
+            fill = (tokenizer.pad_token_id or 0) if name == "input_ids" else 0
+            inputs[name] = _padded([each.inputs[name] for each in encoded], fill)
         inputs["attention_mask"] = valid.long()
         if tokens is None:
             names = token_names(tokenizer)
-            tokens = [names(each["input_ids"]) for each in encoded]
+            tokens = [names(each.ids) for each in encoded]
         ids = inputs["input_ids"]
         return Batch(
             kwargs={name: value for name, value in inputs.items() if name in self._parameters},
             tokens=[{"source": each, "target": each} for each in tokens],
             valid={"source": valid, "target": valid},
-            origins=origins,
+            words=[
+                {"source": each.words, "target": each.words} if each.words else {}
+                for each in encoded
+            ],
             ids={"source": ids, "target": ids},
         )
+
+
+def _with_words(
+    tokenizer: Any, row: ExampleRow, *, is_target: bool
+) -> tuple[Any, list[int | None]]:
+    """A text with the word of each token: of the sentence of a CoNLL-U file, or words between white space."""
+    text = {"text_target": row.text} if is_target else {"text": row.text}
+    forms = getattr(row.gold, "forms", None)
+    if forms is not None:
+        try:
+            encoded = tokenizer(list(forms), is_split_into_words=True)
+            return encoded, encoded.word_ids()
+        except (
+            AssertionError,
+            ValueError,
+        ):  # a tokenizer of bytes, which needs the spaces of the text
+            pass
+    encoded = tokenizer(**text, return_offsets_mapping=True)
+    offsets = encoded.pop("offset_mapping")
+    spans = word_spans(row.text) if forms is None else row.gold.spans
+    return encoded, word_indices(offsets, spans)
 
 
 def _padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:

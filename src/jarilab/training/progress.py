@@ -158,13 +158,15 @@ class TrainingProgress:
 
 
 class Counted:
-    """Shows how many examples are done, their rate and the time left, on standard error.
+    """Shows how many of `total` are done, their rate and the time left, on standard error.
 
-    done: examples of an earlier run, which the rate leaves out.
+    done: those of an earlier run, which the rate leaves out. unit: what is counted.
     """
 
-    def __init__(self, name: str, total: int, done: int = 0) -> None:
-        self._name, self._total, self._first = name, total, done
+    def __init__(self, name: str, total: int, done: int = 0, unit: str = "examples") -> None:
+        self._unit = unit
+        self.total = total
+        self._name, self._first = name, done
         self._console = Console(stderr=True)
         self._start = self._printed = time.monotonic()
 
@@ -179,12 +181,12 @@ class Counted:
         """Show that `done` examples are done, at most every few seconds."""
         now = time.monotonic()
         every = 0.25 if self._console.is_terminal else PLAIN_EVERY
-        if now - self._printed < every and (done < self._total or self._printed == self._start):
+        if now - self._printed < every and (done < self.total or self._printed == self._start):
             return
         self._printed = now
         rate = (done - self._first) / max(now - self._start, 1e-9)
-        left = f"{(self._total - done) / rate:,.0f} s left" if rate else ""
-        text = f"{self._name}: {done:,} of {self._total:,} examples  {rate:,.1f} examples/s  {left}"
+        left = f"{(self.total - done) / rate:,.0f} s left" if rate else ""
+        text = f"{self._name}: {done:,} of {self.total:,} {self._unit}  {rate:,.1f} {self._unit}/s  {left}"
         if self._console.is_terminal:
             print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
         else:

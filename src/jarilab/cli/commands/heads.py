@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jarilab.inspect.study.study import Study
 
 DEFAULT_BATCH = 16
+DEFAULT_IMPORTANCE_EXAMPLES = 64
 
 
 def arguments(parser: Parser, words: Words) -> None:
@@ -50,8 +51,44 @@ def arguments(parser: Parser, words: Words) -> None:
         metavar="SPEC",
         help="a measure of your own to add, such as mine.py:Mine; may be repeated",
     )
+    parser.add_argument(
+        "--gold",
+        metavar="FILE",
+        help="links between the words of the examples, in Pharaoh format or as a .tsv of example, query and key; a "
+        "CoNLL-U file of --data has its own",
+    )
+    parser.add_argument(
+        "--mean-maps",
+        action="store_true",
+        help="also write the mean map of each head, aligned from the left, from the right and by offset",
+    )
+    _add_importance(parser)
     parser.add_argument("--json", action="store_true", help="print the rows as one JSON object")
     add_shared(parser, "threads", "trust_code")
+
+
+def _add_importance(parser: Parser) -> None:
+    """Add the options of ablations."""
+    group = parser.add_argument_group("importance of heads")
+    group.add_argument(
+        "--importance",
+        metavar="KINDS",
+        help="also ablate each head: zero, mean, mean by position or resample; several with commas, such as zero,mean",
+    )
+    group.add_argument(
+        "--importance-examples",
+        type=_positive,
+        default=DEFAULT_IMPORTANCE_EXAMPLES,
+        metavar="N",
+        help=f"ablate on the first N examples (default: {DEFAULT_IMPORTANCE_EXAMPLES})",
+    )
+    group.add_argument(
+        "--importance-by",
+        choices=("loss", "embedding"),
+        default="loss",
+        help="what an ablation changes: the loss in nats a token, or the pooled embedding of an encoder without a loss "
+        "(default: loss)",
+    )
 
 
 def _positive(text: str) -> int:
@@ -71,7 +108,7 @@ def run(options: argparse.Namespace) -> None:
 
     api.use_threads(options.verb.pop("threads", None))
     _add_measures(options.measure)
-    data = ExampleFile.of(options.data, options.limit)
+    data = ExampleFile.of(options.data, options.limit, options.gold)
     with working(f"opening {options.model}"):
         reader = open_reader(options.model, trust_code=options.verb.get("trust_code", False))
     with working(f"checking {options.data}"):
@@ -79,6 +116,8 @@ def run(options: argparse.Namespace) -> None:
     study = _study(options, reader, data, count)
     with working("probing the heads with random sequences"):
         study.name_roles(reader.model, reader.probe_input(next(iter(data))))
+    if options.importance is not None:
+        _ablate(options, study, reader, data)
     files = study.write()
     for file in files:
         say(f"wrote {file}")
@@ -100,7 +139,7 @@ def _study(options: argparse.Namespace, reader: Reader, data: ExampleFile, count
     """Run the study, or what is left of it."""
     from itertools import islice
 
-    from jarilab.cli.heads_inputs import about, heads_of_reader
+    from jarilab.cli.heads_inputs import about, heads_of_reader, statistics_of
     from jarilab.cli.terminal import say
     from jarilab.inspect.study.study import Study
     from jarilab.training.progress import Counted
@@ -108,7 +147,9 @@ def _study(options: argparse.Namespace, reader: Reader, data: ExampleFile, count
     facts = about(reader, data, count)
     for line in _facts_text(facts):
         say(line)
-    study = Study(heads_of_reader(reader, data), _folder(options), about=facts)
+    heads = heads_of_reader(reader, data)
+    statistics = statistics_of(heads, data, mean_maps=options.mean_maps)
+    study = Study(heads, _folder(options), accumulators=statistics, about=facts)
     if study.examples:
         say(f"continuing after {study.examples} of {count} examples")
     left = islice(data, study.examples, None)
@@ -130,22 +171,84 @@ def _facts_text(facts: dict[str, Any]) -> list[str]:
     return [*lines, added]
 
 
-COLUMNS = ("entropy", "confidence", "previous", "duplicate", "induction", "sink")
+def _ablate(options: argparse.Namespace, study: Study, reader: Reader, data: ExampleFile) -> None:
+    """Add the tables of ablations to the study."""
+    from jarilab.cli.heads_inputs import importance_of
+    from jarilab.training.progress import Counted
+
+    kinds = [kind.strip() for kind in options.importance.split(",")]
+    with Counted("ablations", 1, unit="batches") as progress:
+
+        def report(done: int, total: int) -> None:
+            progress.total = total
+            progress.update(done)
+
+        importance = importance_of(
+            reader,
+            data,
+            options.importance_examples,
+            options.batch,
+            by_embedding=options.importance_by == "embedding",
+            report=report,
+        )
+        study.add_table("importance", importance.rows(kinds))
+
+
+MAX_ROWS = 40
+"""Heads that the terminal shows."""
 
 
 def _text(study: Study, rows: list[dict[str, Any]]) -> str:
-    """A table for the terminal: a head a line, with some of the measures."""
+    """A table for the terminal: the heads with a role, then others with the highest scores."""
     from jarilab.cli.terminal import table
 
-    names = [name for name in COLUMNS if name in rows[0]]
-    lines = [["head", *names]]
-    for row in rows:
-        lines.append([row["head"], *(_cell(row, name) for name in names)])
-    return table(lines)
+    header = ["head", "role", "score [95 %]", "on data", "margin over rival [low]", "queries"]
+    order = sorted(rows, key=lambda row: (row["role_low"] is None, -(row["role_low"] or 0)))
+    lines = [header, *map(_line, order[:MAX_ROWS])]
+    rest = len(rows) - MAX_ROWS
+    more = [f"{rest} more heads are in heads.csv"] if rest > 0 else []
+    tables = [table(lines), *more, *(_links_text(study, table))]
+    return "\n".join(tables)
 
 
-def _cell(row: dict[str, Any], name: str) -> str:
-    value, low, high = (row[key] for key in (name, f"{name}_low", f"{name}_high"))
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if low is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+def _line(row: dict[str, Any]) -> list[str]:
+    """The cells of a head."""
+    role = row["role"]
+    if row["role_partial"]:
+        role += f" ({row['role_partial']})"
+    elif row["role_candidate"] and row["role_candidate"] != role:
+        role += f" (closest: {row['role_candidate']})"
+    score = _number(row["role_score"])
+    if row["role_low"] is not None:
+        score += f" [{row['role_low']:.2f}, {row['role_high']:.2f}]"
+    margin = "-"
+    if row["role_rival"] is not None:
+        margin = f"{row['role_margin']:.2f} over {row['role_rival']} [{row['role_margin_low']:.2f}]"
+    queries = "-" if row["role_queries"] is None else f"{row['role_queries']:,}"
+    return [row["head"], role, score, _number(row["role_data_score"]), margin, queries]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _links_text(study: Study, table: Any) -> list[str]:
+    """The gold links, if the data have some."""
+    links = [row for name, rows in study.all_rows().items() if name == "gold_links" for row in rows]
+    if not links:
+        return []
+    header = ["relation", "direction", "head", "found [95 %]", "best offset", "words"]
+    lines = [header]
+    for row in links[:MAX_ROWS]:
+        share = f"{row['accuracy']:.1%} [{row['accuracy_low']:.1%}, {row['accuracy_high']:.1%}]"
+        baseline = f"{row['baseline']:.1%} ({row['baseline_offset']:+d})"
+        cells = (
+            row["relation"],
+            row["direction"],
+            row["head"],
+            share,
+            baseline,
+            f"{row['count']:,}",
+        )
+        lines.append(list(cells))
+    return ["", table(lines)]

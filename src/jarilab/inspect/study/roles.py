@@ -8,7 +8,7 @@ roles are scored on probes, the first token and delimiters on the data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from jarilab.inspect.study.head import Head
 from jarilab.inspect.study.probes import ProbeResults
-from jarilab.inspect.study.role_sums import MIN_QUERIES, Estimate, RoleSums
+from jarilab.inspect.study.role_sums import MIN_EXAMPLES, MIN_QUERIES, Estimate, RoleSums
 from jarilab.inspect.study.tables import plain
 from jarilab.inspect.study.targets import OFFSETS, ROLES, SUB_ROLES
 
@@ -94,11 +94,21 @@ def number_of_tests(heads: int) -> int:
 
 
 class Roles:
-    """The roles of all heads. probes: None if the model reads no tokens that could be drawn at random."""
+    """The roles of all heads.
 
-    def __init__(self, heads: Sequence[Head], data: RoleSums, probes: ProbeResults | None):
+    probes: None if the model reads no tokens that could be drawn at random. links: rows of gold links, from which
+    syntactic relations are named.
+    """
+
+    def __init__(
+        self,
+        heads: Sequence[Head],
+        data: RoleSums,
+        probes: ProbeResults | None,
+        links: Sequence[Mapping[str, Any]] = (),
+    ):
         tests = number_of_tests(len(heads))
-        self.heads, self.probes = list(heads), probes
+        self.heads, self.probes, self.links = list(heads), probes, links
         self.data = Sums.of("data", data, tests)
         self.uniform = data.uniform(tests)
         kinds = {} if probes is None else probes.sums
@@ -158,6 +168,7 @@ class Roles:
         best = max(tested, key=lambda role: self._score(head, role, sources), default=None)
         roles = [*([best] if best else []), *ROLES[len(OFFSETS) :]]
         rows = [self._row(head, role, sources[role]) for role in roles]
+        rows += [self._link_row(row) for row in self.links if row["head"] == self.heads[head].short]
         rows.sort(key=lambda row: -_low(row))
         return [*rows, *self._wide_rows(head)]
 
@@ -204,6 +215,32 @@ class Roles:
             row |= {"margin_queries": int(margins.queries[head, rival])}
             row |= {"margin_examples": int(margins.examples[head, rival])}
         return row
+
+    def _link_row(self, link: Mapping[str, Any]) -> dict[str, Any]:
+        """A gold relation as a role of the head that was chosen for it; its rival is the best fixed offset."""
+        chance = link["chance"]
+        ends = ("accuracy", "lowest", "accuracy_high")
+        score, low, high = ((link[end] - chance) / (1 - chance) for end in ends)
+        passes = low >= MIN_SCORE and link["margin_lowest"] > 0
+        passes = passes and link["count"] >= MIN_QUERIES and link["examples"] >= MIN_EXAMPLES
+        return {
+            **{name: link[name] for name in ("head", "site", "index")},
+            "role": f"relation {link['relation']} ({link['direction']})",
+            "holds": "yes" if passes else "no",
+            "tested_on": "data",
+            "weight": link["accuracy"],
+            "chance": chance,
+            "score": score,
+            "low": low,
+            "high": high,
+            "queries": link["count"],
+            "examples": link["examples"],
+            "rival": f"offset {link['baseline_offset']:+d}",
+            "margin": link["margin"],
+            "margin_low": link["margin_lowest"],
+            "margin_queries": link["count"],
+            "margin_examples": link["examples"],
+        }
 
     def _verdict(self, head: int, column: int, source: Sums) -> str:
         """Whether a role that passes on its own inputs also holds on the others."""
