@@ -32,7 +32,8 @@ def loss_of(model: nn.Module, tape: Tape, outputs: Any, batch: Batch) -> Loss:
     decoders = [site for site in map(tape.site, tape.sites) if site.kind == "decoder"]
     is_causal = bool(decoders) and all(site.causal for site in decoders)
     if logits is not None and isinstance(labels, Tensor) and labels.shape == logits.shape[:-1]:
-        return partial(label_loss, shift=int(is_causal and not tape.sites_of("encoder")))
+        is_of_tokens = is_causal and labels.ndim == 2 and not tape.sites_of("encoder")
+        return partial(label_loss, shift=int(is_of_tokens))
     ids = batch.ids.get("target")
     if logits is not None and is_causal and ids is not None and ids.shape == logits.shape[:-1]:
         return next_token_loss

@@ -85,6 +85,10 @@ def test_a_head_that_makes_the_answer_worse_has_a_negative_effect():
     assert rows["L0H0"]["total"] == pytest.approx(8.2, abs=0.01)
     assert rows["L0H0"]["positive_share"] == 1.0
     assert rows["L0H0"]["rank"] == 1
+    pair, *_ = study.pair_rows(list(rows.values()))
+    singles = rows["L0H0"]["total"] + rows["L0H1"]["total"]
+    assert pair["excess"] == pytest.approx(pair["total"] - singles, abs=1e-6)
+    assert pair["excess"] == pytest.approx(2.30 - 8.01, abs=0.01)
 
 
 def test_kinds_have_rankings_of_their_own_and_silent_heads_are_not_named():

@@ -31,6 +31,7 @@ def test_p_is_the_share_of_signs_with_as_large_a_sum():
     expected = (np.abs(signs @ changes) >= np.abs(changes.sum(0)) - 1e-12).mean(0)
     assert sign_flip_p(changes, 20_000) == pytest.approx(expected, abs=0.01)
     assert sign_flip_p(np.zeros((6, 1)), 100).tolist() == [1.0]
+    assert sign_flip_p(np.ones((40, 1)), 19).tolist() == [0.05], "never 0"
 
 
 def test_holm_by_hand():
