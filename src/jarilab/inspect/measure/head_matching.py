@@ -9,6 +9,9 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Tensor
 
+MAX_CELLS = 2**20
+"""Weights that are compared at a time."""
+
 
 @torch.no_grad()
 def divergence(p: Float[Tensor, "H Q K"], q: Float[Tensor, "G Q K"]) -> Float[Tensor, "H G"]:
@@ -23,16 +26,27 @@ def divergence(p: Float[Tensor, "H Q K"], q: Float[Tensor, "G Q K"]) -> Float[Te
             "give both models the same input"
         )
     rows_Q = _has_key(p) & _has_key(q)
-    p = p[:, rows_Q].double()
-    q = q[:, rows_Q].double()
-    entropy_GQ = _entropy(q)
-    divergences = []
-    for p_QK in p:  # one head at a time, to bound the memory
-        middle_GQ = _entropy((p_QK + q) / 2)
-        mean_GQ = (_entropy(p_QK) + entropy_GQ) / 2
-        divergence_GQ = (middle_GQ - mean_GQ).clamp_min(0)
-        divergences.append(divergence_GQ.mean(-1))
-    return torch.stack(divergences)
+    return divergence_of_rows(p[:, rows_Q], q[:, rows_Q]).mean(-1)
+
+
+@torch.no_grad()
+def divergence_of_rows(
+    p: Float[Tensor, "H Q K"], q: Float[Tensor, "G Q K"]
+) -> Float[Tensor, "H G Q"]:
+    """Jensen-Shannon divergence between the rows of each head of two maps, in nats."""
+    p, q = p.double(), q.double()
+    # A few heads at a time, to bound the memory.
+    heads = max(1, MAX_CELLS // max(1, q.numel()))
+    parts = [row_divergence(part_HQK.unsqueeze(1), q) for part_HQK in p.split(heads)]
+    return torch.cat(parts)
+
+
+def row_divergence(
+    p: Float[Tensor, "*#H Q K"], q: Float[Tensor, "*#H Q K"]
+) -> Float[Tensor, "*H Q"]:
+    """Jensen-Shannon divergence between the rows of two maps, in nats."""
+    mean = (_entropy(p) + _entropy(q)) / 2
+    return (_entropy((p + q) / 2) - mean).clamp_min(0)
 
 
 def _has_key(weights: Float[Tensor, "H Q K"]) -> Bool[Tensor, " Q"]:

@@ -1,0 +1,147 @@
+"""Two models on the same inputs: matched heads, their distance, and the noise of two halves."""
+
+import math
+
+import pytest
+import torch
+
+from helpers.head_maps import HEADS, head_maps
+from jarilab.core.errors import UserError
+from jarilab.inspect.measure.head_matching import divergence
+from jarilab.inspect.study.against import Against
+from jarilab.inspect.study.example import Example
+
+
+def inputs(count: int = 12):
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(count):
+        length = int(torch.randint(2, 7, (), generator=generator))
+        yield torch.randn(6, length, length, generator=generator).mul(2).softmax(-1)
+
+
+def compared(maps, other_maps) -> Against:
+    against = Against(HEADS, HEADS)
+    for index, (one, other) in enumerate(zip(maps, other_maps, strict=True)):
+        example = Example(index, f"text.txt:{index + 1}", {})
+        against.add(example, [head_maps(one)], [head_maps(other)])
+    return against
+
+
+def test_identical_models_have_distance_0_and_keep_their_places():
+    for row, head in zip(compared(inputs(), inputs()).rows(), HEADS, strict=True):
+        assert (row["head"], row["match"]) == (head.short, head.short)
+        assert row["distance"] == row["distance_low"] == row["distance_high"] == row["same_index"] == 0
+        assert row["moved"] == -row["noise"] < 0
+        assert not row["has_moved"]
+        assert row["examples"] == 12
+
+
+def test_equal_heads_keep_their_places():
+    maps = [weights[:1].expand(6, -1, -1) for weights in inputs()]
+    assert [row["match"] for row in compared(maps, maps).rows()] == [head.short for head in HEADS]
+
+
+def test_distance_is_the_mean_over_rows():
+    rows = list(inputs())
+    others = [torch.rand(6, *one.shape[1:]).softmax(-1) for one in rows]
+    against = compared(rows, others)
+    counts = [len(one[0]) for one in rows]
+    total = sum(divergence(a[:3], b[:3]) * n for a, b, n in zip(rows, others, counts, strict=True))
+    distance = total / sum(counts)
+    for h, row in enumerate(against.rows()[:3]):
+        g = next(index for index, head in enumerate(HEADS) if head.short == row["match"])
+        assert row["distance"] == pytest.approx(distance[h, g].item())
+        assert row["same_index"] == pytest.approx(distance[h, h].item())
+        assert row["distance_low"] < row["distance"] < row["distance_high"]
+
+
+def test_permuted_and_changed_heads_are_named():
+    """Heads 0 and 1 change places, head 3 changes less than by noise, head 5 attends elsewhere."""
+    maps = [weights * 0.1 + 0.9 * torch.eye(weights.shape[1]).roll(1, 1) for weights in inputs(40)]
+    others = [weights[[1, 0, 2, 3, 4, 5]].clone() for weights in maps]
+    for weights in others:
+        weights[3] = weights[3] * 0.999 + 0.001 / weights.shape[1]
+        weights[5] = torch.eye(weights.shape[1])
+    rows = compared(maps, others).rows()
+    assert [row["match"] for row in rows] == ["L0H1", "L0H0", "L0H2", "L1H0", "L1H1", "L1H2"]
+    assert [row["has_moved"] for row in rows] == [False] * 5 + [True]
+    assert 0 < rows[3]["distance"] < rows[3]["noise"]
+    assert rows[5]["moved"] == pytest.approx(rows[5]["distance"] - rows[5]["noise"])
+    assert rows[5]["moved_lowest"] < rows[5]["moved"]
+    assert rows[5]["distance"] > 0.4
+    assert rows[0]["same_index"] > 0
+
+
+def test_noise_is_the_distance_of_two_halves():
+    """The first model attends to the first key on one half of the examples, to the second on the other."""
+    maps = []
+    for index in range(8):
+        weights = torch.zeros(6, 3, 3)
+        weights[:, :, index % 2] = 1
+        weights[1:, :, index % 2], weights[1:, :, 2] = 0, 1
+        maps.append(weights)
+    steady = [weights[1:2].expand(6, -1, -1) for weights in maps]
+    noises = [row["noise"] for row in compared(maps, steady).rows()]
+    assert noises == pytest.approx([math.log(2), 0, 0, 0, 0, 0])
+    assert max(row["noise"] for row in compared(steady, maps).rows()) == pytest.approx(math.log(2))
+
+
+def test_intervals_cover_over_examples():
+    generator = torch.Generator().manual_seed(1)
+    covered = 0
+    for _ in range(30):
+        maps = [torch.eye(4).expand(6, -1, -1)] * 40
+        moved = torch.eye(4).roll(1, 1).expand(6, -1, -1)
+        others = [moved if torch.rand((), generator=generator) < 0.3 else maps[0] for _ in range(40)]
+        row = compared(maps, others).rows()[0]
+        covered += row["distance_low"] <= 0.3 * math.log(2) <= row["distance_high"]
+    assert covered >= 25
+
+
+def test_parts_of_maps_and_a_state():
+    maps, others = list(inputs()), [weights.roll(1, 0) for weights in inputs()]
+    through, first, second = compared(maps, others), compared(maps[:5], others[:5]), Against(HEADS, HEADS)
+    second.load({name: array.copy() for name, array in first.state().items()})
+    for index in range(5, 12):
+        example = Example(index, "", {})
+        one, other = maps[index], others[index]
+        second.add(example, [head_maps(one[:2])], [])
+        second.add(example, [head_maps(one[2:4], 2), head_maps(one[4:], 4)], [head_maps(other[:5])])
+        second.add(example, [], [head_maps(other[5:], 5)])
+    assert second.rows() == through.rows()
+    finished = Against(HEADS, HEADS)
+    finished.load(through.state())
+    assert finished.rows() == through.rows()
+    sizes = [sum(array.nbytes for array in each.state().values()) for each in (first, through)]
+    assert sizes[0] == sizes[1]
+
+
+def test_fewer_heads_in_the_other_model():
+    maps = list(inputs())
+    against = Against(HEADS, [HEADS[0], *HEADS[3:]])
+    for index, weights in enumerate(maps):
+        other = weights[[2, 3, 4, 5]]
+        against.add(Example(index, "", {}), [head_maps(weights)], [head_maps(other)])
+    rows = against.rows()
+    assert [row["match"] for row in rows] == [None, None, "L0H0", "L1H0", "L1H1", "L1H2"]
+    assert rows[1]["same_index"] is None
+    assert rows[2]["distance"] == 0
+
+
+def test_queries_without_keys_are_left_out():
+    allowed = torch.tensor([[False, False], [True, True]])
+    one, other = torch.tensor([[1.0, 0], [1, 0]]).expand(6, 2, 2), torch.tensor([[1.0, 0], [0, 1]]).expand(6, 2, 2)
+    against = Against(HEADS, HEADS)
+    against.add(Example(0, "", {}), [head_maps(one, allowed=allowed)], [head_maps(other)])
+    assert [row["distance"] for row in against.rows()] == pytest.approx([math.log(2)] * 6)
+
+
+def test_faults():
+    with pytest.raises(UserError, match="same number of attention layers, got 2 and 1; compare checkpoints"):
+        Against(HEADS, HEADS[:3])
+    message = r"text.txt:3: expected maps of the same size .* got \(3, 3\) and \(4, 4\) .*same tokenizer"
+    with pytest.raises(UserError, match=message):
+        Against(HEADS, HEADS).add(
+            Example(2, "text.txt:3", {}), [head_maps(torch.rand(6, 3, 3))], [head_maps(torch.rand(6, 4, 4))]
+        )
+    assert Against(HEADS, HEADS).rows() == []
