@@ -191,3 +191,64 @@ class TestDiffusion:
         )
         # All weights of a cross-attention are on words.
         assert torch.allclose(maps["UNet"].sum(0), torch.ones(()), atol=1e-5)
+
+
+class TestSwin:
+    pytestmark = TRANSFORMERS
+
+    def test_rollout_is_what_a_linear_network_of_windows_computes(self, tmp_path):
+        pytest.importorskip("matplotlib", reason="NO matplotlib: an example was NOT run")
+        from transformers.models.swin.modeling_swin import window_partition, window_reverse
+
+        module = example("swin_windows")
+        maps, whole = module.main(str(tmp_path / "swin.png"))
+        assert [grid for grid, _ in maps] == [(11, 15), (11, 15), (6, 8), (6, 8)]
+        model = module.small_model()
+        pixels = torch.rand(1, 3, *module.IMAGE, generator=torch.Generator().manual_seed(1))
+        with torch.no_grad(), jarilab.record(model) as tape:
+            model(pixel_values=pixels)
+        # Every patch is a channel, which each layer mixes.
+        mixed = torch.eye(11 * 15).view(11, 15, -1)
+        for number, site in enumerate(tape.sites):
+            if number == 2:
+                mixed = torch.nn.functional.avg_pool2d(mixed.permute(2, 0, 1), 2, ceil_mode=True).permute(1, 2, 0)
+            rows, columns, _ = mixed.shape
+            shift = 2 * (number % 2)
+            padded = torch.nn.functional.pad(mixed, (0, 0, 0, -columns % 4, 0, -rows % 4)).roll(
+                (-shift, -shift), (0, 1)
+            )
+            windows = window_partition(padded[None], 4).flatten(1, 2)
+            moved = (tape.weights(site).mean(1) @ windows).unflatten(1, (4, 4))
+            back = window_reverse(moved, 4, *padded.shape[:2])[0].roll((shift, shift), (0, 1))[:rows, :columns]
+            mixed = (mixed + back) / 2
+        assert torch.allclose(whole, mixed.flatten(0, 1), atol=1e-6)
+
+
+class TestDeformable:
+    pytestmark = TRANSFORMERS
+
+    def test_cells_have_the_weights_by_which_the_module_moves_values(self, tmp_path):
+        pytest.importorskip("matplotlib", reason="NO matplotlib: an example was NOT run")
+        module = example("deformable_points")
+        samplings = module.main(str(tmp_path / "points.png"))
+        model = module.small_model()
+        paths = {path for path, each in model.named_modules() if type(each).__name__ == "MultiScaleDeformableAttention"}
+        assert len(paths) == 3
+        assert set(samplings) == paths
+        for path, sampling in samplings.items():
+            shapes, cells = sampling.shapes, sum(rows * columns for rows, columns in sampling.shapes)
+            # The value of each cell is a direction of its own, so that the output has the weight of each cell.
+            values = torch.eye(cells)[None, :, None].expand(-1, -1, 4, -1)
+            output = model.get_submodule(path)(
+                values, torch.tensor(shapes), shapes, None, sampling.locations, sampling.weights, 64
+            )
+            expected = output.unflatten(2, (4, cells)).transpose(1, 2)
+            dense = torch.cat([map.flatten(-2) for map in module.weights_on_cells(sampling)], -1)
+            assert torch.allclose(dense, expected, atol=1e-6)
+            assert torch.allclose(sampling.weights.sum((-1, -2)), torch.ones(()), atol=1e-5)
+
+    def test_the_recorder_names_what_it_cannot_record(self):
+        model = example("deformable_points").small_model()
+        with torch.no_grad(), jarilab.record(model) as tape:
+            model(pixel_values=torch.rand(1, 3, 64, 96))
+        assert "encoder.layers.0.self_attn" in tape.missing

@@ -32,6 +32,7 @@ GUIDES = [
             "speech",
             "vision-language",
             "diffusion",
+            "windows",
         )
     ),
     *("encodings.md", "runs.md", "looking-inside.md", "recording.md", "explorer.md"),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from torch import nn
 
+from jarilab.inspect.fields.windows import Grid, patches_of_windows, windows_of
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.recorded_call import RecordedCall
 
@@ -20,8 +19,6 @@ MAX_HALVINGS = 8
 PADDING = "padding"
 WINDOW = " window "
 """Separates the name of an attention from the number of its window."""
-
-Grid = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,30 +84,13 @@ def _spread(count: int) -> list[int]:
 
 def _patches(recorded: RecordedCall, window: int, patches: Grid | None) -> list[str] | None:
     """The patches of a window, by the width and shift of its layer's windows; None if they are unknown."""
-    rows, keys = len(recorded.call.q), recorded.call.k.shape[2]
-    layer = _windowed(recorded.placed.above)
-    if layer is None or patches is None or layer[0] ** 2 != keys:
+    layer = windows_of(recorded.placed.above)
+    if layer is None or patches is None:
         return None
-    side, moved = layer
     for halved in range(MAX_HALVINGS):
         height, width = (math.ceil(each / 2**halved) for each in patches)
-        down, across = math.ceil(height / side), math.ceil(width / side)
-        if down * across != rows:
-            continue
-        top, left = side * (window // across), side * (window % across)
-        places = [
-            ((top + row + moved) % (down * side), (left + column + moved) % (across * side))
-            for row in range(side)
-            for column in range(side)
-        ]
-        return [f"{r},{c}" if r < height and c < width else PADDING for r, c in places]
-    return None
-
-
-def _windowed(above: tuple[nn.Module, ...]) -> tuple[int, int] | None:
-    """Width and shift of the windows of the layer around an attention, by the attributes of Swin's layers."""
-    for module in reversed(above):
-        layer: Any = module
-        if hasattr(layer, "window_size") and hasattr(layer, "shift_size"):
-            return int(layer.window_size), int(layer.shift_size)
+        of_windows = patches_of_windows((height, width), *layer)
+        if of_windows.shape == (len(recorded.call.q), recorded.call.k.shape[2]):
+            places = of_windows[window].tolist()
+            return [PADDING if at < 0 else f"{at // width},{at % width}" for at in places]
     return None
