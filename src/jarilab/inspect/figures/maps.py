@@ -47,12 +47,12 @@ def draw_map(
     scale = Scale.of([weights_QK], high, name, blank)
     figure = Figure(FigureStyle.of(options), [*rows, *columns, *titles, name, blank])
     with figure.context():
-        layout = _Layout.of(figure, rows, columns, scale)
+        layout = _Layout.of(figure, rows, columns, titles[0], scale)
         x, y, wide, tall = layout.area(figure)
         if scale.blank:
             figure.hatch(x, y, wide, tall)
         figure.picture(scale.colours(weights_QK), x, y, wide, tall)
-        layout.label(figure.axes(x, y, wide, tall), rows, columns)
+        layout.label(figure.axes(x, y, wide, tall), figure, rows, columns)
         figure.text(x - layout.left, y + tall / 2, titles[0], rotation=90, va="center")
         figure.text(x + wide / 2, y + tall + layout.below - figure.line(), titles[1], ha="center")
         scale.draw_bar(figure, y + tall + layout.below + GAP)
@@ -94,59 +94,63 @@ def masked(weights: Any, allowed: Any = None) -> np.ndarray:
 class _Layout:
     """Sizes of a map and of what surrounds it, in centimetres.
 
-    size: of the labels' font, in points. every: of how many labels one is printed. flat: key labels are horizontal.
+    cells: height and width. size: of the labels' font, in points. flat: key labels are horizontal.
     """
 
-    cell: float
+    cells: tuple[float, float]
     shape: tuple[int, int]
     left: float
     below: float
     bar: float
     size: int | float
-    every: int
     flat: bool
 
     @staticmethod
-    def of(figure: Figure, rows: Sequence[str], columns: Sequence[str], scale: Scale) -> _Layout:
-        """The largest cells with which all fits. Raises UserError if there is no room for any."""
+    def of(
+        figure: Figure, rows: Sequence[str], columns: Sequence[str], title: str, scale: Scale
+    ) -> _Layout:
+        """The largest square cells with which all fits. Raises UserError if there is no room for any.
+
+        title: of the rows. A map of few rows has cells that are higher, so that the title fits beside it.
+        """
         style, line, bar = figure.style, figure.line(), GAP + scale.height(figure)
-        cell, size, every = MAX_CELL, style.font_size, 1
-        left = below = 0.0
-        flat = False
+        least = figure.width_of([title]) / len(rows)
+        cell = MAX_CELL
         # The size of a cell depends on that of the labels, which depends on the cell.
         for _ in range(4):
-            size, every = figure.label_size(cell)
+            size, _ = figure.label_size(cell)
             left = line + 2 * PAD + figure.width_of(rows, size)
             widest = figure.width_of(columns, size)
             flat = widest < 0.9 * cell
             below = line + 2 * PAD + (figure.line(size) if flat else widest)
             wide, tall = style.width - left - GAP, figure.space - GAP / 2 - below - bar
             cell = min(MAX_CELL, wide / len(columns), tall / len(rows))
-            if cell < MIN_CELL:
+            if cell < MIN_CELL or least * len(rows) > tall:
                 raise UserError(
                     f"a map of {len(rows)} queries and {len(columns)} keys has no room in {style.width:g} x "
                     f"{figure.space:.3g} centimetres; give a larger width and height, or shorter names"
                 )
-        return _Layout(cell, (len(rows), len(columns)), left, below, bar, size, every, flat)
+        shape = len(rows), len(columns)
+        return _Layout((max(cell, least), cell), shape, left, below, bar, size, flat)
 
     def area(self, figure: Figure) -> tuple[float, float, float, float]:
         """Begin the figure; left, top, width and height of the map, centred with its labels."""
-        tall, wide = (self.cell * count for count in self.shape)
+        tall, wide = (cell * count for cell, count in zip(self.cells, self.shape, strict=True))
         y = GAP / 2 + figure.begin(GAP / 2 + tall + self.below + self.bar)
         return (figure.style.width - self.left - wide) / 2 + self.left, y, wide, tall
 
-    def label(self, axes: Any, rows: Sequence[str], columns: Sequence[str]) -> None:
+    def label(self, axes: Any, figure: Figure, rows: Sequence[str], columns: Sequence[str]) -> None:
         """Print the tokens. Where only some are printed, ticks show which."""
-        rotation = {} if self.flat else {"rotation": 90}
-        across, down = range(0, len(columns), self.every), range(0, len(rows), self.every)
         axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-        axes.set_xticks(across, [columns[key] for key in across], **rotation)
-        axes.set_yticks(down, [rows[query] for query in down])
-        tick = 1.5 if self.every > 1 else 0
-        pad = PAD / POINT - tick
-        axes.tick_params(
-            length=tick, pad=pad, width=0.5, labelsize=self.size, color=INK, labelcolor=INK
-        )
+        every, every_column = (figure.label_size(cell)[1] for cell in self.cells)
+        axes.set_yticks(range(0, len(rows), every), rows[::every])
+        axes.set_xticks(range(0, len(columns), every_column), columns[::every_column])
+        for axis, step in (("y", every), ("x", every_column)):
+            tick = 1.5 if step > 1 else 0
+            look = {"length": tick, "pad": PAD / POINT - tick, "width": 0.5, "color": INK}
+            axes.tick_params(axis, labelsize=self.size, labelcolor=INK, **look)
+        if not self.flat:
+            axes.tick_params("x", labelrotation=90)
 
 
 def draw_grid(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -95,16 +96,21 @@ class Scale:
         figure.picture(ramp, x + name, y, bar, BAR_HEIGHT)
         axes = figure.axes(x + name, y, bar, BAR_HEIGHT)
         axes.set_xlim(self.low, self.high)
-        ticks = import_optional("matplotlib.ticker", "figures").MaxNLocator(4 if bar > 2 else 2)
-        numbers = [
-            value
-            for value in ticks.tick_values(self.low, self.high)
-            if self.low <= value * (1 - 1e-9) <= self.high
-        ]
-        axes.set_xticks(numbers, [f"{value:.6g}".replace("-", "−") for value in numbers])
+        self._number(figure, axes, bar)
         axes.tick_params(length=2, width=0.5, pad=1.5, color=INK, labelcolor=INK)
         if self.blank:
             x += name + bar + 2 * GAP
             figure.hatch(x, middle - 0.15, 0.3, 0.3, dense=True)
             figure.axes(x, middle - 0.15, 0.3, 0.3)
             figure.text(x + 0.3 + GAP / 2, middle, self.blank, va="center_baseline")
+
+    def _number(self, figure: Figure, axes: Any, bar: float) -> None:
+        """Print as many round numbers along the bar as have room."""
+        ticks = import_optional("matplotlib.ticker", "figures")
+        for count in (4, 2, 1):
+            values = ticks.MaxNLocator(count).tick_values(self.low, self.high)
+            inside = [value for value in values if self.low <= value * (1 - 1e-9) <= self.high]
+            texts = [f"{value:.6g}".replace("-", "−") for value in inside]
+            if (figure.width_of(texts) + GAP / 4) * (len(texts) - 1) < bar:
+                break
+        axes.set_xticks(inside, texts)

@@ -195,3 +195,19 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.font_manager", None)
     with pytest.raises(UserError, match=r"matplotlib; pip install 'jarilab\[figures\]'"):
         draw_map([[1]], "a", "a")
+
+
+def test_a_map_of_one_query_is_high_enough_for_its_title():
+    narrow = draw_map(weights_of(1, 60), ["q"], [str(key) for key in range(60)])
+    svg = ElementTree.fromstring(narrow.to_bytes(".svg"))
+    (title,) = (node for node in svg.iter() if node.text == "query")
+    (bottom,) = re.findall(r"translate\([\d.]+ ([\d.]+)\) rotate\(-90\)", title.attrib["transform"])
+    assert float(bottom) > narrow.width_of(["query"]) / 2.54 * 72, "the rotated title begins within the figure"
+
+
+def test_settings_of_matplotlib_change_nothing():
+    expected = draw_map(weights_of(2, 2), "ab", "ab").to_bytes(".svg")
+    settings = {"svg.fonttype": "path", "font.size": 30, "text.usetex": True, "axes.linewidth": 9}
+    with matplotlib.rc_context(settings):
+        assert draw_map(weights_of(2, 2), "ab", "ab").to_bytes(".svg") == expected
+        assert matplotlib.rcParams["text.usetex"]
