@@ -38,8 +38,9 @@ class FlexCall:
         bound = inspect.signature(_FLEX.original).bind(*args, **kwargs)
         bound.apply_defaults()
         names = ("scale", "query", "key", "value", "score_mod", "block_mask")
-        scale, query, *others = (bound.arguments[name] for name in names)
-        return FlexCall(query, *others, query.shape[-1] ** -0.5 if scale is None else scale)
+        scale, query, key, value, modify, mask = (bound.arguments[name] for name in names)
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        return FlexCall(query, key, value, modify, mask, scale)
 
     @torch.no_grad()
     def mask(self) -> tuple[Tensor | None, bool]:
