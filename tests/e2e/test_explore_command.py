@@ -183,6 +183,14 @@ def test_scrub_to_the_untrained_model(opened: tuple[Any, ServedPages], expected:
 # The command ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_figure_is_saved(runs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "map.svg"
+    opens = ("--site", "decoder.0.cross", "--head", 0)
+    done = command("explore", runs / "rotary", "--input", "12+7", *opens, "--save", file)
+    assert done.stdout == f"{file}: a figure of decoder.0.cross, head 0\n"
+    assert ">decoder.0.cross, head 0</text>" in file.read_text()
+
+
 @pytest.mark.browser
 def test_a_file_is_saved_and_opens(pages: Pages, runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "why.html"
@@ -226,6 +234,7 @@ def test_mistakes_end_with_2_and_one_line(runs: Path, tmp_path: Path) -> None:
             ((tmp_path / "nowhere", "--input", "1+2"), "nowhere"),
             ((runs / "rotary", "--input", "1+2", "--site", "encoder.9", "--port", 0), "encoder.9"),
             ((runs / "rotary", "--input", "1+2", "--save", tmp_path / "no" / "where" / "x.html"), "x.html"),
+            ((runs / "rotary", "--input", "1+2", "--save", tmp_path / "x.gif"), "got '.gif'; name it such as"),
             (
                 (runs / "rotary", "--input", "1+2", "--save", "/dev/null"),
                 "not a regular file; write such as",

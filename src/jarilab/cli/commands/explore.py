@@ -105,8 +105,10 @@ def run(options: argparse.Namespace) -> None:
             folder = explorer.save_folder(session, options.save, line, **initial, runtime=runtime)
         _print_folder(folder)
     elif options.save:
+        is_figure = Path(options.save).suffix.lower() not in explorer.PAGES
+        still = still or is_figure or bool(models)
         with working(f"looking at {line}"):
-            page = explorer.page(session, line, **initial, still=still or bool(models))
+            page = explorer.page(session, line, **initial, still=still)
         _save(options, page)
     else:
         step = initial.pop("step")

@@ -12,7 +12,7 @@ import numpy as np
 
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.storage.files import write_bytes
-from jarilab.inspect.figures.style import MIN_FONT_SIZE, FigureStyle, Fonts
+from jarilab.inspect.figures.style import MIN_FONT_SIZE, FigureStyle, Fonts, printable
 
 INCH = 2.54
 POINT = INCH / 72
@@ -22,6 +22,7 @@ MAX_HEIGHT = 23.0
 """Centimetres of a printed page that a figure without a given height may fill."""
 RESOLUTION = 600
 """Pixels an inch of a map, at least approximately."""
+MIN_DPI, MAX_DPI = 10, 2400
 BAR_LENGTH, BAR_HEIGHT, GAP = 3.0, 0.22, 0.2
 FORMATS = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
 """Endings of files, and what keeps the date out of their metadata."""
@@ -36,8 +37,8 @@ class Figure:
     """
 
     def __init__(self, style: FigureStyle, texts: Iterable[str]):
-        self.style = style
-        self._fonts = Fonts.of(style.font, [*texts, style.title])
+        self.style, self._title = style, printable(" ".join(style.title.split()) or " ").strip("␣")
+        self._fonts = Fonts.of(style.font, [*texts, self._title])
         self._library = import_optional("matplotlib.figure", "figures")
         with self.context():
             self._figure = self._library.Figure((style.width / INCH, 1), dpi=288)
@@ -66,6 +67,10 @@ class Figure:
             raise UserError(
                 f"expected a file name that ends in {', '.join(FORMATS)}, got the ending {suffix!r}; "
                 "name the file such as attention.svg"
+            )
+        if not MIN_DPI <= dpi <= MAX_DPI:
+            raise UserError(
+                f"expected dpi from {MIN_DPI} to {MAX_DPI} pixels an inch, got {dpi}; journals ask for 300 or 600"
             )
         outlines: list[Any] = []
         if suffix.lower() == ".pdf":
@@ -122,15 +127,15 @@ class Figure:
 
     @property
     def _title_height(self) -> float:
-        return self.line() + GAP if self.style.title else 0.0
+        return self.line() + GAP if self._title else 0.0
 
     def begin(self, content: float) -> float:
         """Set the height and print the title; returns where content of that height begins, in centimetres."""
         height = self.style.height or content + self._title_height
         self._figure.set_size_inches(self.style.width / INCH, height / INCH)
         top = self._title_height + (height - self._title_height - content) / 2
-        if self.style.title:
-            self.text(self.style.width / 2, GAP / 2, self.style.title, ha="center")
+        if self._title:
+            self.text(self.style.width / 2, GAP / 2, self._title, ha="center")
         return top
 
     def axes(self, x: float, y: float, width: float, height: float) -> Any:

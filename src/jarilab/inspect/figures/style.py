@@ -89,11 +89,15 @@ class FigureStyle:
         return style.context(["default", settings])
 
 
+def printable(text: str) -> str:
+    """A text with signs for invisible letters."""
+    # DejaVu Sans has no control pictures.
+    return "".join(f"‹{ord(c) - 0x2400:X}›" if "␀" <= c <= "␟" else c for c in visible(text))
+
+
 def label(token: str) -> str:
     """A token name as it can be drawn: invisible letters as signs, long names cut."""
-    letters = visible(token)
-    # DejaVu Sans has no control pictures.
-    letters = "".join(f"‹{ord(c) - 0x2400:X}›" if "␀" <= c <= "␟" else c for c in letters)
+    letters = printable(token)
     return letters if len(letters) <= MAX_LETTERS else letters[: MAX_LETTERS - 1] + "…"
 
 

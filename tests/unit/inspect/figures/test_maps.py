@@ -166,6 +166,8 @@ def test_a_figure_is_saved_by_the_ending_of_its_name(tmp_path):
     figure = draw_grid([[weights_of(3, 3)], [weights_of(2, 4), weights_of(3, 3)]], ["L0", "L1"])
     for name, start in {"a.svg": b"<?xml", "b.PDF": b"%PDF", "c.png": b"\x89PNG"}.items():
         assert figure.save(tmp_path / name).read_bytes().startswith(start)
+    with pytest.raises(UserError, match=r"dpi from 10 to 2400 .*got 0; journals"):
+        figure.save(tmp_path / "x.png", dpi=0)
     with pytest.raises(UserError, match=r"ends in \.svg, \.pdf, \.png, got the ending '\.jpg'; name"):
         figure.save(tmp_path / "x.jpg")
     assert {path.name for path in tmp_path.iterdir()} == {"a.svg", "b.PDF", "c.png"}
@@ -203,6 +205,11 @@ def test_a_map_of_one_query_is_high_enough_for_its_title():
     (title,) = (node for node in svg.iter() if node.text == "query")
     (bottom,) = re.findall(r"translate\([\d.]+ ([\d.]+)\) rotate\(-90\)", title.attrib["transform"])
     assert float(bottom) > narrow.width_of(["query"]) / 2.54 * 72, "the rotated title begins within the figure"
+
+
+def test_a_title_is_one_line_of_text():
+    texts = texts_of(draw_map([[1]], "a", "a", title=" $x$\n\x1b[1m ").to_bytes(".svg"))
+    assert "$x$ ‹1B›[1m" in texts
 
 
 def test_settings_of_matplotlib_change_nothing():
