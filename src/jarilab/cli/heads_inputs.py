@@ -90,7 +90,10 @@ def importance_of(
     by_embedding: bool,
     report: Callable[[int, int], None],
 ) -> HeadImportance:
-    """Ablations over the first examples. Raises UserError for a model without a loss, unless by embedding."""
+    """Ablations over the first examples.
+
+    Raises UserError for a model without a loss, or with `by_embedding` for one without embeddings.
+    """
     rows = islice(data, examples)
     batches = list(reader.batches(rows, batch_size))
     loss = pooled_embedding
@@ -125,6 +128,7 @@ def _sides(tokens: dict[str, list[str]]) -> dict[str, list[str]]:
 @torch.no_grad()
 def heads_of_reader(reader: Reader, data: ExampleFile) -> list[Head]:
     """The heads of the model, from a forward over the first example."""
+    batch = first_batch(reader, data)  # may run the model, too
     with record(reader.model) as tape:
-        first_batch(reader, data).forward(reader.model)
+        batch.forward(reader.model)
     return heads_of(tape)

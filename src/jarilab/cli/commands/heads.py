@@ -10,6 +10,8 @@ from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.run_arguments import add_shared
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jarilab.cli.heads_inputs import Reader
     from jarilab.data.example_files import ExampleFile
     from jarilab.inspect.study.study import Study
@@ -113,11 +115,12 @@ def run(options: argparse.Namespace) -> None:
         reader = open_reader(options.model, trust_code=options.verb.get("trust_code", False))
     with working(f"checking {options.data}"):
         count = check_rows(reader, data)
+    importance = None if options.importance is None else _importance(options, reader, data)
     study = _study(options, reader, data, count)
     with working("probing the heads with random sequences"):
         study.name_roles(reader.model, reader.probe_input(next(iter(data))))
-    if options.importance is not None:
-        _ablate(options, study, reader, data)
+    if importance is not None:
+        study.add_table("importance", importance())
     files = study.write()
     for file in files:
         say(f"wrote {file}")
@@ -171,27 +174,41 @@ def _facts_text(facts: dict[str, Any]) -> list[str]:
     return [*lines, added]
 
 
-def _ablate(options: argparse.Namespace, study: Study, reader: Reader, data: ExampleFile) -> None:
-    """Add the tables of ablations to the study."""
+def _importance(
+    options: argparse.Namespace, reader: Reader, data: ExampleFile
+) -> Callable[[], list[dict[str, Any]]]:
+    """The ablations of `--importance`, checked but not yet run. Raises UserError for an unknown kind."""
     from jarilab.cli.heads_inputs import importance_of
+    from jarilab.core.errors import unknown
+    from jarilab.inspect.study.importance import KINDS
     from jarilab.training.progress import Counted
 
-    kinds = [kind.strip() for kind in options.importance.split(",")]
-    with Counted("ablations", 1, unit="batches") as progress:
+    by_name: dict[str, Any] = {kind.replace("_", " "): kind for kind in KINDS}
+    names = [name.strip().replace("_", " ") for name in options.importance.split(",")]
+    for name in names:
+        if name not in by_name:
+            raise unknown("kind of ablation", name, by_name)
+    progress = Counted("ablations", 1, unit="batches")
 
-        def report(done: int, total: int) -> None:
-            progress.total = total
-            progress.update(done)
+    def report(done: int, total: int) -> None:
+        progress.total = total
+        progress.update(done)
 
-        importance = importance_of(
-            reader,
-            data,
-            options.importance_examples,
-            options.batch,
-            by_embedding=options.importance_by == "embedding",
-            report=report,
-        )
-        study.add_table("importance", importance.rows(kinds))
+    by_embedding = options.importance_by == "embedding"
+    importance = importance_of(
+        reader,
+        data,
+        options.importance_examples,
+        options.batch,
+        by_embedding=by_embedding,
+        report=report,
+    )
+
+    def rows() -> list[dict[str, Any]]:
+        with progress:
+            return importance.rows([by_name[name] for name in names])
+
+    return rows
 
 
 MAX_ROWS = 40

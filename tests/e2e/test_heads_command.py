@@ -1,0 +1,218 @@
+"""`jarilab heads MODEL --data FILE`, as a person types it: over texts, gold links, images, sounds and runs."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.io import wavfile
+
+from helpers import folders
+from helpers.command import command
+from helpers.runs import tiny, train
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
+]
+LINES = [" ".join(folders.WORDS[start : start + 3 + start % 4] * 2) for start in range(8)]
+CONLLU = """\
+# text = The animal was tired
+1\tThe\tthe\tDET\t_\t_\t2\tdet\t_\t_
+2\tanimal\tanimal\tNOUN\t_\t_\t4\tnsubj\t_\t_
+3\twas\tbe\tAUX\t_\t_\t4\tcop\t_\t_
+4\ttired\ttired\tADJ\t_\t_\t0\troot\t_\t_
+
+# text = the street was wide
+1\tthe\tthe\tDET\t_\t_\t2\tdet\t_\t_
+2\tstreet\tstreet\tNOUN\t_\t_\t4\tnsubj\t_\t_
+3\twas\tbe\tAUX\t_\t_\t4\tcop\t_\t_
+4\twide\twide\tADJ\t_\t_\t0\troot\t_\t_
+
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    folders.bert(root / "bert")
+    folders.saved(root / "embeds", "Bert", "Model")
+    folders.vit(root / "vit")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines.txt").write_text("\n".join(LINES) + "\n")
+    return tmp_path
+
+
+def rows_of(folder: str | Path, name: str = "heads") -> list[dict]:
+    return json.loads((Path(folder) / f"{name}.json").read_text())
+
+
+def test_every_head_over_lines_of_text(models: Path) -> None:
+    said = command("heads", models / "bert", "--data", "lines.txt", "--batch", 3)
+    assert said.returncode == 0, said.stderr
+    assert "jarilab: source tokens of lines.txt:1: [CLS] The animal didn't" in said.stderr
+    assert "the start token [CLS] is added" in said.stderr
+    assert said.stdout.splitlines()[0].split()[:2] == ["head", "role"]
+    rows = rows_of("heads-bert-lines")
+    assert [row["head"] for row in rows] == [f"L{layer}H{head}" for layer in range(2) for head in range(4)]
+    assert all(row["entropy_count"] == 8 for row in rows)
+    record = json.loads(Path("heads-bert-lines/study.json").read_text())["about"]
+    assert record["start_token"] == "[CLS]"
+    assert record["tokens"]["source"][:2] == ["[CLS]", "The"]
+
+
+def test_the_batch_changes_nothing_and_the_same_command_continues(models: Path) -> None:
+    first = command("heads", models / "bert", "--data", "lines.txt", "--batch", 3, "--out", "a")
+    command("heads", models / "bert", "--data", "lines.txt", "--batch", 1, "--out", "b")
+    for one, other in zip(rows_of("a"), rows_of("b"), strict=True):
+        assert one["entropy"] == pytest.approx(other["entropy"], abs=1e-5)
+        assert one["sink_low"] == pytest.approx(other["sink_low"], abs=1e-5)
+    again = command("heads", models / "bert", "--data", "lines.txt", "--batch", 3, "--out", "a")
+    assert "continuing after 8 of 8 examples" in again.stderr
+    assert again.stdout == first.stdout
+
+
+def test_limit_json_and_mean_maps(models: Path) -> None:
+    words = ("--limit", 2, "--json", "--mean-maps", "--out", "a")
+    said = command("heads", models / "bert", "--data", "lines.txt", *words)
+    printed = json.loads(said.stdout)
+    assert (printed["examples"], printed["heads"]) == (2, rows_of("a"))
+    assert rows_of("a", "mean_maps")
+
+
+def test_pairs_of_texts(models: Path, here: Path) -> None:
+    (here / "pairs.tsv").write_text("The animal\tit was tired\nthe street\twas wide\n")
+    said = command("heads", models / "bert", "--data", "pairs.tsv", "--out", "a")
+    assert said.returncode == 0, said.stderr
+    assert rows_of("a")[0]["entropy_count"] == 2
+
+
+@pytest.mark.parametrize("name", ["gold.conllu", "gold.conllu.gz"])
+def test_gold_links_of_a_treebank(models: Path, here: Path, name: str) -> None:
+    packed = gzip.compress(CONLLU.encode()) if name.endswith("gz") else CONLLU.encode()
+    (here / name).write_bytes(packed)
+    said = command("heads", models / "bert", "--data", name, "--out", "a")
+    assert said.returncode == 0, said.stderr
+    links = rows_of("a", "gold_links")
+    (subject,) = [row for row in links if (row["relation"], row["direction"]) == ("nsubj", "dependent to head")]
+    assert (subject["count"], subject["baseline"], subject["baseline_offset"]) == (1, 1.0, 2)
+    assert "dependent to head" in said.stdout
+
+
+def test_links_of_a_file(models: Path, here: Path) -> None:
+    (here / "two.txt").write_text("The animal was tired\nthe street was wide\n")
+    (here / "links.tsv").write_text("1\t0\t1\tdet\n2\t0\t1\tdet\n")
+    said = command("heads", models / "bert", "--data", "two.txt", "--gold", "links.tsv", "--out", "a")
+    assert said.returncode == 0, said.stderr
+    assert {row["relation"] for row in rows_of("a", "gold_links")} == {"det"}
+    (here / "links.tsv").write_text("1\t0\t9\tdet\n")
+    said = command("heads", models / "bert", "--data", "two.txt", "--gold", "links.tsv", "--out", "b")
+    assert said.returncode == 2
+    assert "links.tsv:1: expected words counted from 0" in said.stderr
+    assert not (here / "b").exists()
+
+
+def test_a_folder_of_images(models: Path, here: Path) -> None:
+    (here / "images").mkdir()
+    for number in range(3):
+        pixels = np.random.default_rng(number).integers(0, 256, (40, 40, 3), np.uint8)
+        Image.fromarray(pixels).save(here / "images" / f"{number}.png")
+    said = command("heads", models / "vit", "--data", "images", "--out", "a")
+    assert said.returncode == 0, said.stderr
+    assert rows_of("a")[0]["entropy_count"] == 3
+    (here / "images" / "1.png").write_bytes(b"\x89PNG no image")
+    said = command("heads", models / "vit", "--data", "images", "--out", "b")
+    assert said.returncode == 2
+    assert "1.png" in said.stderr
+    assert not (here / "b").exists()
+
+
+def test_a_run_of_jari(here: Path) -> None:
+    train(here / "run", tiny("sinusoidal"))
+    (here / "sums.txt").write_text("1+1\n12+3\n2+21\n")
+    said = command("heads", "run", "--data", "sums.txt", "--out", "a")
+    assert said.returncode == 0, said.stderr
+    rows = rows_of("a")
+    assert {row["site"] for row in rows} >= {"encoder.0"}
+    assert rows[0]["entropy_count"] == 3
+    (here / "sums.txt").write_text("1+1\nhello\n")
+    said = command("heads", "run", "--data", "sums.txt", "--out", "b")
+    assert said.returncode == 2
+    assert "sums.txt:2: " in said.stderr
+
+
+def test_importance_of_an_encoder_by_its_embedding(models: Path) -> None:
+    words = ("--data", "lines.txt", "--importance-examples", 4, "--out", "a")
+    said = command("heads", models / "embeds", *words, "--importance", "zero", "--importance-by", "embedding")
+    assert said.returncode == 0, said.stderr
+    assert {row["kind"] for row in rows_of("a", "importance")} == {"zero"}
+    words = (*words[:-1], "b")
+    said = command("heads", models / "embeds", *words, "--importance", "zero")
+    assert said.returncode == 2
+    assert "expected a model with a loss" in said.stderr
+    said = command("heads", models / "embeds", *words, "--importance", "much")
+    assert not Path("b").exists()
+    assert "unknown kind of ablation 'much'" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\n\nb\n", "data.txt:2: expected a text, got an empty line"),
+        ("", "data.txt: expected at least one example, got none"),
+        ("The animal\tit\nthe\n", "data.txt:2: expected two texts with a tab between them"),
+        ("The " * 80 + "\n", "data.txt:1: bert reads 64 tokens at most, and the line has 82"),
+    ],
+)
+def test_data_that_cannot_be_read_leaves_nothing(models: Path, here: Path, text: str, message: str) -> None:
+    (here / "data.txt").write_text(text)
+    said = command("heads", models / "bert", "--data", "data.txt", "--out", "a")
+    assert said.returncode == 2
+    assert message in said.stderr
+    assert not (here / "a").exists()
+
+
+def test_data_of_another_kind_and_missing_files(models: Path, here: Path) -> None:
+    for model, data, message in (
+        ("vit", "lines.txt", "lines.txt: the model reads images, got lines of text"),
+        ("bert", "sounds", "sounds: the model reads lines of text, got sounds"),
+        ("bert", "nothing.txt", "nothing.txt: expected a text file or a folder of images or sounds"),
+        ("bert", "empty", "expected a folder of images or one of sounds (.wav), got files ending in nothing"),
+        ("none", "lines.txt", "expected the folder of a run (run.json) or of a Hugging Face model"),
+    ):
+        (here / "sounds").mkdir(exist_ok=True)
+        (here / "empty").mkdir(exist_ok=True)
+        wavfile.write(here / "sounds" / "a.wav", 8000, np.zeros(80, np.int16))
+        said = command("heads", models / model, "--data", data, "--out", "a")
+        assert said.returncode == 2
+        assert message in said.stderr
+        assert not (here / "a").exists()
+
+
+def test_a_model_without_a_tokenizer(models: Path, here: Path) -> None:
+    shutil.copytree(models / "bert", here / "bare")
+    for path in (here / "bare").glob("tokenizer*"):
+        path.unlink()
+    said = command("heads", "bare", "--data", "lines.txt", "--out", "a")
+    assert said.returncode == 2
+    assert "has no tokenizer" in said.stderr
+    assert not (here / "a").exists()
+
+
+def test_a_folder_of_other_data_is_not_overwritten(models: Path, here: Path) -> None:
+    command("heads", models / "bert", "--data", "lines.txt", "--out", "a")
+    (here / "others.txt").write_text("the street\n")
+    said = command("heads", models / "bert", "--data", "others.txt", "--out", "a")
+    assert said.returncode == 2
+    assert "data: lines.txt there, others.txt here" in said.stderr
