@@ -49,13 +49,14 @@ def draw_attention(
         kind = "image" if image is not None else "grid" if head is None else "map"
     if kind not in KINDS:
         raise unknown("kind of figure", kind, KINDS)
-    if kind == "grid":
+    if kind == "grid" and head is None:
         sites = tape.sites if site is None else [site]
         return _grid(list(named_maps(tape, tokens, words, sites)), options)
-    if site is None or head is None or (kind == "image" and image is None):
+    if kind == "grid" or site is None or head is None or (kind == "image" and image is None):
+        needs = {"image": "site, head and image", "grid": "no head"}.get(kind, "site and head")
         raise UserError(
-            f"a figure of the kind {kind} needs {'site, head and image' if kind == 'image' else 'site and head'}, got "
-            f"site={site!r} and head={head!r}; give them, such as tape.figure({tape.sites[0]!r}, 0)"
+            f"a figure of the kind {kind} needs {needs}, got site={site!r} and head={head!r}; give such as "
+            f"tape.figure({tape.sites[0]!r}, 0)"
         )
     tape.head(site, head)  # checks both
     ((_, map),) = named_maps(tape, tokens, words, [site])

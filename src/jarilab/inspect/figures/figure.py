@@ -18,6 +18,7 @@ INCH = 2.54
 POINT = INCH / 72
 LINE = 1.25
 """Height of a line, in font sizes."""
+MIN_CELL = 0.005
 MAX_HEIGHT = 23.0
 """Centimetres of a printed page that a figure without a given height may fill."""
 RESOLUTION = 600
@@ -128,6 +129,14 @@ class Figure:
     @property
     def _title_height(self) -> float:
         return self.line() + GAP if self._title else 0.0
+
+    def check_room(self, cell: float, content: str) -> None:
+        """Raises UserError if the cells of a content, in centimetres, are too small to draw."""
+        if cell < MIN_CELL:
+            raise UserError(
+                f"{content} has no room in {self.style.width:g} x {self.space:.3g} centimetres; give a larger width "
+                "and height, a smaller font_size or shorter names, or draw less"
+            )
 
     def begin(self, content: float) -> float:
         """Set the height and print the title; returns where content of that height begins, in centimetres."""

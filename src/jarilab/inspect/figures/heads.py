@@ -40,7 +40,7 @@ def draw_lines(
 ) -> Figure:
     """One head as lines from each query, on the left, to its keys: the larger the weight, the darker and wider.
 
-    Arguments as in `draw_map`.
+    Weights below LIGHTEST have no line. Arguments as in `draw_map`.
     """
     weights_QK = masked(weights, allowed)
     left, right = token_labels(weights_QK, queries, keys)
@@ -48,12 +48,12 @@ def draw_lines(
     line, count = figure.line(), max(weights_QK.shape)
     with figure.context():
         step = min(1.15 * line, (figure.space - 4 * line - 2 * GAP) / count)
+        figure.check_room(step, f"a drawing of {count} tokens")
         size, every = figure.label_size(step)
+        start = GAP + figure.width_of(left, size)
+        ends = start, figure.style.width - GAP - figure.width_of(right, size)
+        figure.check_room((ends[1] - start) / 100, "a drawing of lines between names")
         y = figure.begin(step * count + 3 * line + GAP) + 1.5 * line
-        ends = (
-            GAP + figure.width_of(left, size),
-            figure.style.width - GAP - figure.width_of(right, size),
-        )
         for x, align, title, names in zip(
             ends, ("right", "left"), ("query", "key"), (left, right), strict=True
         ):
@@ -109,14 +109,11 @@ def draw_roles(
     size_name: what sizes are.
     Raises UserError if the counts differ.
     """
-    if (
-        not roles
-        or [len(row) for row in sizes or roles] != [len(row) for row in roles]
-        or len(names) != len(roles)
-    ):
+    counts, of_sizes = list(map(len, roles)), list(map(len, sizes or roles))
+    if not counts or counts != of_sizes or len(names) != len(roles):
         raise UserError(
-            f"expected a name and equally many roles and sizes for each layer, got {len(names)} names, "
-            f"{[len(row) for row in roles]} roles and {[len(row) for row in sizes or []]} sizes; give one each a head"
+            f"expected a name and equally many roles and sizes for each layer, got {len(names)} names, {counts} roles "
+            f"and {of_sizes} sizes; give one each a head"
         )
     names = [label(name) for name in names]
     spots = _spots({role for row in roles for role in row})

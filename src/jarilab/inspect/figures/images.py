@@ -50,11 +50,7 @@ def draw_over_image(
         wide = (figure.style.width - GAP * (columns + 1)) / columns
         wide = min(wide, ((figure.space - below) / rows - line - GAP) / tall)
         step = line + GAP + wide * tall
-        if wide < 0.2:
-            raise UserError(
-                f"{len(titles)} images have no room in {figure.style.width:g} x {figure.space:.3g} centimetres; give a "
-                "larger width and height, or fewer queries"
-            )
+        figure.check_room(wide / 40, f"a figure of {len(titles)} images")
         top = figure.begin(step * rows + below)
         left = (figure.style.width - columns * (wide + GAP) + GAP) / 2
         for number, title in enumerate(titles):

@@ -15,7 +15,6 @@ from jarilab.inspect.figures.style import FigureStyle, label
 
 MAX_CELL = 0.9
 """Centimetres of a cell of a small map."""
-MIN_CELL = 0.005
 SPACE = 0.08
 """The share of a cell of a grid that is between its maps."""
 GRID_WORDS = ("head", "layer", "in each map: queries down, keys across")
@@ -125,11 +124,8 @@ class _Layout:
             below = line + 2 * PAD + (figure.line(size) if flat else widest)
             wide, tall = style.width - left - GAP, figure.space - GAP / 2 - below - bar
             cell = min(MAX_CELL, wide / len(columns), tall / len(rows))
-            if cell < MIN_CELL or least * len(rows) > tall:
-                raise UserError(
-                    f"a map of {len(rows)} queries and {len(columns)} keys has no room in {style.width:g} x "
-                    f"{figure.space:.3g} centimetres; give a larger width and height, or shorter names"
-                )
+            room = cell if least * len(rows) <= tall else 0.0
+            figure.check_room(room, f"a map of {len(rows)} queries and {len(columns)} keys")
         shape = len(rows), len(columns)
         return _Layout((max(cell, least), cell), shape, left, below, bar, size, flat)
 
@@ -200,11 +196,7 @@ def label_grid(
     left, above = line + 2 * PAD + figure.width_of(names), 2 * line + GAP
     space = figure.space - above - below
     step = min((width - left - GAP) / columns, space / len(names), largest)
-    if step < MIN_CELL:
-        raise UserError(
-            f"a grid of {len(names)} layers and {columns} heads has no room in {width:g} x {figure.space:.3g} "
-            "centimetres; give a larger width and height, or fewer layers"
-        )
+    figure.check_room(step, f"a grid of {len(names)} layers and {columns} heads")
     y = figure.begin(above + step * len(names) + below) + above
     x = (width - left - step * columns) / 2 + left
     figure.text(x + step * columns / 2, y - 2 * line - PAD, GRID_WORDS[0], ha="center")

@@ -113,8 +113,7 @@ class Fonts:
         """Fonts that have all letters. Raises UserError for an unknown font, and if no installed font has a letter."""
         manager = import_optional("matplotlib.font_manager", "figures").fontManager
         if Path(font).is_file():
-            manager.addfont(font)
-            font = manager.ttflist[-1].name
+            font = _added(font, manager)
         faces = [face for face in manager.ttflist if face.style == "normal"]
         first = sorted((face for face in faces if face.name == font), key=_weight)
         if not first:
@@ -128,13 +127,25 @@ class Fonts:
             if letters or face is first[0]:
                 families.append(face.name)
                 missing -= letters
-                outlined |= letters if letters and _is_cff(face) else set()
+                is_outlined = letters and _is_postscript(face.fname, getattr(face, "index", 0))
+                outlined |= letters if is_outlined else set()
             if not missing:
                 return Fonts(families, frozenset(outlined))
         raise UserError(
             f"no installed font has the letters {''.join(sorted(missing))[:20]}; install a font that does, such as "
             "NanumGothic or Noto Sans CJK for Korean, or name its file: font='NanumGothic.ttf'"
         )
+
+
+def _added(file: str, manager: Any) -> str:
+    """The family of a font file, which matplotlib knows from now on."""
+    try:
+        manager.addfont(file)
+    except (RuntimeError, OSError) as error:
+        raise UserError(
+            f"expected a font file, got {file}, which cannot be read ({error}); give a .ttf or .otf file"
+        ) from None
+    return manager.ttflist[-1].name
 
 
 def _weight(face: Any) -> int:
@@ -160,13 +171,9 @@ def _letters(face: Any, letters: set[str]) -> set[str]:
     return {letter for letter in letters if font.get_char_index(ord(letter))}
 
 
-def _is_cff(face: Any) -> bool:
-    """Whether a font has PostScript outlines, which matplotlib embeds in PDF files as if they were TrueType."""
-    return _has_no_glyf(face.fname, getattr(face, "index", 0))
-
-
 @functools.cache
-def _has_no_glyf(path: str, index: int) -> bool:
+def _is_postscript(path: str, index: int) -> bool:
+    """Whether a font has PostScript outlines, which matplotlib embeds in PDF files as if they were TrueType."""
     library = import_optional("fontTools.ttLib", "figures")  # which matplotlib depends on
     with library.TTFont(path, fontNumber=index, lazy=True) as font:
         return "glyf" not in font

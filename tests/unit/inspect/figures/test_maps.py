@@ -178,8 +178,15 @@ def test_a_figure_is_saved_by_the_ending_of_its_name(tmp_path):
     [
         (("decoder.9", 0), {}, "unknown site 'decoder.9'.*decoder.1.self"),
         (("decoder.0.self", 7), {}, "heads 0 to 1, got 7"),
-        ((None, 1), {}, "site and head, got site=None and head=1; give them"),
+        ((None, 1), {}, "site and head, got site=None and head=1; give such as"),
         (("decoder.0.self", 0, "pie"), {}, "unknown kind of figure 'pie'"),
+        (("decoder.0.self", 0, "grid"), {}, "kind grid needs no head"),
+        (
+            ("decoder.0.self", 0, "lines"),
+            {"height": 2, "font_size": 40},
+            "a drawing of 6 tokens has no room in 8.5 x 2 ",
+        ),
+        (("decoder.0.self", 0), {"font": __file__}, "expected a font file, got .*test_maps.py, which cannot be read"),
         (("decoder.0.self", 0), {"widht": 9}, "unknown option of figures 'widht'; did you mean 'width'"),
         (("decoder.0.self", 0), {"width": 0.1}, "width from 3 to 100 centimetres, got 0.1;"),
         (("decoder.0.self", 0), {"font": "Nonesuch"}, "got 'Nonesuch'; leave font out"),
