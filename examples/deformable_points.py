@@ -81,15 +81,23 @@ def weights_on_cells(sampling: Sampling) -> list[Tensor]:
 
 def small_model() -> DeformableDetrModel:
     torch.manual_seed(0)
-    backbone = ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], layer_type="basic",
-        out_features=["stage2", "stage3", "stage4"],
-    )  # fmt: skip
-    config = DeformableDetrConfig(
-        backbone_config=backbone, use_timm_backbone=False, backbone=None, use_pretrained_backbone=False, num_queries=5,
-        d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
-        encoder_ffn_dim=32, decoder_ffn_dim=32, num_feature_levels=3, disable_custom_kernels=True,
-    )  # fmt: skip
+    backbone: dict[str, Any] = {
+        "embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "layer_type": "basic",
+        "out_features": ["stage2", "stage3", "stage4"],
+    }  # fmt: skip
+    parts = {"layers": 2, "attention_heads": 4, "ffn_dim": 32}
+    sizes: dict[str, Any] = {
+        f"{part}_{name}": count for part in ("encoder", "decoder") for name, count in parts.items()
+    }
+    own = {"use_timm_backbone": False, "backbone": None, "use_pretrained_backbone": False}
+    sizes |= {
+        "num_queries": 5,
+        "d_model": 32,
+        "num_feature_levels": 3,
+        "disable_custom_kernels": True,
+        **own,
+    }
+    config = DeformableDetrConfig(backbone_config=ResNetConfig(**backbone), **sizes)
     return DeformableDetrModel(config).eval()
 
 
@@ -119,7 +127,7 @@ def main(figure: str = "deformable_points.png") -> dict[str, Sampling]:
     with record_sampling(model) as samplings:
         model(pixel_values=pixels)
     for path, sampling in samplings.items():
-        inside = sum(map.sum((-1, -2)) for map in weights_on_cells(sampling))
+        inside = torch.stack([map.sum((-1, -2)) for map in weights_on_cells(sampling)]).sum(0)
         print(
             f"{path}: {sampling.weights[0, 0].numel()} points a query, {inside.mean():.2f} of their weight inside"
         )

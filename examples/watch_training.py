@@ -33,12 +33,13 @@ class Before(nn.Module):
         return self.scores(self.encoder(self.embedding(digits) + self.places(places)))
 
 
-def main(folder: str = "runs/watched", steps: int = 300) -> None:
+def main(folder: str = "runs/watched", *, steps: int = 300) -> None:
     torch.set_num_threads(1)  # so small a model only waits for its second thread
     torch.manual_seed(1)
     model = Before()
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     watched = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6], [2, 7, 1, 8, 2, 8, 1, 8]])
+    loss = torch.zeros(())
     with jarilab.Watch(model, watched, every=50, folder=folder) as watch:
         for _ in range(steps):
             digits = torch.randint(DIGITS, (64, LENGTH))

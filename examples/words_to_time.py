@@ -7,9 +7,11 @@ use `from_pretrained`, real sound, and the heads of `model.generation_config.ali
 first here.
 """
 
+from typing import Any
+
 import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration
-from transformers.generation import GenerationMixin
+from transformers.generation.utils import GenerationMixin
 
 import jarilab
 from jarilab.inspect.fields.speech import TimedWord, alignment_scores, words_to_time
@@ -18,29 +20,38 @@ PROMPT = [3, 5]
 """The tokens before the text, such as the language."""
 
 
-def small_model() -> WhisperForConditionalGeneration:
+def small_model() -> Any:
     torch.manual_seed(0)
-    sizes = {
+    sizes: dict[str, Any] = {
         "d_model": 32,
         "encoder_layers": 1,
         "decoder_layers": 2,
         "num_mel_bins": 8,
         "vocab_size": 60,
     }
-    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_source_positions": 50}
-    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3}
+    heads: dict[str, Any] = {
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "max_source_positions": 50,
+    }
+    ids: dict[str, Any] = {
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 3,
+    }
     model = WhisperForConditionalGeneration(WhisperConfig(**sizes, **heads, **ids)).eval()
     for parameter in model.parameters():
         parameter.data *= 4  # else all maps of random weights are nearly even
     return model
 
 
-def recorded(
-    model: WhisperForConditionalGeneration, sound: torch.Tensor
-) -> tuple[list[list[int]], jarilab.Tape]:
+def recorded(model: Any, sound: torch.Tensor) -> tuple[list[list[int]], jarilab.Tape]:
     """The IDs of each hypothesis, and a tape whose row k is hypothesis k. sound: spectrograms `(B, bins, frames)`."""
+    # Whisper's own `generate` cuts long sound into parts; this one makes one generation.
+    generate: Any = vars(GenerationMixin)["generate"]
     with jarilab.record(model) as tape:
-        answer = GenerationMixin.generate(
+        answer = generate(
             model,
             input_features=sound,
             decoder_input_ids=torch.tensor([PROMPT] * len(sound)),

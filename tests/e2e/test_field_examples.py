@@ -233,7 +233,7 @@ class TestDeformable:
         samplings = module.main(str(tmp_path / "points.png"))
         model = module.small_model()
         paths = {path for path, each in model.named_modules() if type(each).__name__ == "MultiScaleDeformableAttention"}
-        assert len(paths) == 3
+        assert len(paths) == 4
         assert set(samplings) == paths
         for path, sampling in samplings.items():
             shapes, cells = sampling.shapes, sum(rows * columns for rows, columns in sampling.shapes)

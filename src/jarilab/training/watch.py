@@ -78,7 +78,7 @@ class Watch:
         self.batch, self.every, self.tokens = batch, every, tokens
         self.steps, self._notices = start, set[str]()
         self.heads = self._select_heads(heads)
-        inputs = list(self._inputs())
+        inputs = self._inputs()
         self._writer: EventWriter | None = None
         ranks = torch.distributed
         if not (ranks.is_available() and ranks.is_initialized() and ranks.get_rank()):
@@ -94,7 +94,7 @@ class Watch:
     def write(self) -> None:
         """Write maps and measures now. What cannot be computed becomes a warning, and the training goes on."""
         try:
-            self._write(list(self._inputs()))
+            self._write(self._inputs())
         except (UserError, RuntimeError) as error:
             self._notice_once(f"no maps at step {self.steps}: {error}")
 
@@ -153,12 +153,11 @@ class Watch:
     def _select_heads(self, texts: Sequence[str] | None) -> list[HeadName]:
         """The named heads, or the first ones that have a map; checked by a recorded forward."""
         tapes = self._tapes(None)
+        names, tape = tapes[0]
         if self.tokens is not None and len(self.tokens) != len(tapes):
             raise UserError(
-                f"expected names for the tokens of {len(tapes)} inputs, got {len(self.tokens)} lists; pass one for each"
+                f"expected tokens of {len(tapes)} inputs, got {len(self.tokens)} lists; pass one for each"
             )
-        ids, tape = tapes[0]
-        names = self._names(tape, ids, 0)
         selected: list[HeadName] = []
         for head in first_heads(tape) if texts is None else map(HeadName.read, texts):
             try:
@@ -179,26 +178,15 @@ class Watch:
             raise UserError("expected a head with a map, got none; name heads=[...] to see why")
         return selected
 
-    def _inputs(self) -> Iterator[Maps]:
-        for number, (ids, tape) in enumerate(self._tapes({head.site for head in self.heads})):
-            names = self._names(tape, ids, number)
-            yield names, {head: map_of(tape, head, names) for head in self.heads}
+    def _inputs(self) -> list[Maps]:
+        inputs: list[Maps] = []
+        for names, tape in self._tapes({head.site for head in self.heads}):
+            inputs.append((names, {head: map_of(tape, head, names) for head in self.heads}))
+        return inputs
 
-    def _names(self, tape: Tape, ids: Mapping[str, Any], number: int) -> dict[str, list[str]]:
-        """The names of the tokens of an input, by sequence."""
-        if self.tokens is not None:
-            return names_of_sides(tape, self.tokens[number])
-        names = names_of_sides(tape)
-        for side, ids_BL in ids.items():
-            # A forward of one input has the row 0.
-            tokens = ids_BL[min(number, len(ids_BL) - 1)].tolist()
-            if len(names.get(side, ())) == len(tokens):
-                names[side] = [str(token) for token in tokens]
-        return names
-
-    def _tapes(self, sites: set[str] | None) -> list[tuple[dict[str, Any], Tape]]:
-        """A tape of each input of the batch, and the token IDs by sequence of the forward that it comes from."""
-        tapes: list[tuple[dict[str, Any], Tape]] = []
+    def _tapes(self, sites: set[str] | None) -> list[tuple[dict[str, list[str]], Tape]]:
+        """For each input of the batch the names of its tokens, by sequence, and its tape."""
+        tapes: list[tuple[dict[str, list[str]], Tape]] = []
         with warnings.catch_warnings(), torch.no_grad(), _evaluating(self.model) as device:
             if sites is not None:
                 # What cannot be recorded was reported by the first forward.
@@ -206,12 +194,14 @@ class Watch:
             for arguments, keywords in self._calls(device):
                 with record(self.model, sites) as tape:
                     self.model(*arguments, **keywords)
-                source = keywords.get("input_ids", arguments[0] if arguments else None)
-                target = keywords.get("decoder_input_ids") if tape.sites_of("cross") else source
-                sides = {"source": source, "target": target}
-                ids = {side: each for side, each in sides.items() if _are_ids(each)}
-                count = len(tape.recorded(tape.sites[0], 0).output)
-                tapes += [(ids, tape.row(number)) for number in range(count)]
+                ids = keywords.get("input_ids", arguments[0] if arguments else None)
+                target = keywords.get("decoder_input_ids") if tape.sites_of("cross") else ids
+                for number in range(len(tape.recorded(tape.sites[0], 0).output)):
+                    row = tape.row(number)
+                    names = names_of_sides(row, dict(enumerate(self.tokens or ())).get(len(tapes)))
+                    if self.tokens is None:
+                        _name_by_ids(names, number, {"source": ids, "target": target})
+                    tapes.append((names, row))
         return tapes
 
     def _calls(self, device: torch.device) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -252,8 +242,13 @@ def _on(value: Any, device: torch.device) -> Any:
     return value.to(device) if isinstance(value, Tensor) else value
 
 
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dim() == 2 and not value.is_floating_point()
+def _name_by_ids(names: dict[str, list[str]], number: int, ids: Mapping[str, Any]) -> None:
+    """Name tokens by the IDs of an input, in sequences of as many tokens."""
+    for side, ids_BL in ids.items():
+        if isinstance(ids_BL, Tensor) and ids_BL.dim() == 2 and not ids_BL.is_floating_point():
+            tokens = [str(token) for token in ids_BL[number].tolist()]
+            if len(names.get(side, ())) == len(tokens):
+                names[side] = tokens
 
 
 def _without_padding(keywords: Mapping[str, Any], mask: Tensor, row: int) -> dict[str, Any]:
