@@ -123,6 +123,23 @@ def test_links_of_a_file(models: Path, here: Path) -> None:
     assert not (here / "b").exists()
 
 
+def test_against_another_model(models: Path, here: Path) -> None:
+    printed = command("heads", models / "bert", "--data", "lines.txt", "--against", models / "bert", "--out", "same")
+    assert printed.returncode == 0, printed.stderr
+    rows = rows_of("same", "against")
+    assert [row["match"] for row in rows] == [row["head"] for row in rows] == [row["head"] for row in rows_of("same")]
+    assert {row["distance"] for row in rows} == {0}
+    assert "in MODEL2" in printed.stdout
+    folders.bert(here / "other", seed=1)
+    printed = command("heads", models / "bert", "--data", "lines.txt", "--against", here / "other", "--out", "apart")
+    assert printed.returncode == 0, printed.stderr
+    assert all(row["distance"] > 0 for row in rows_of("apart", "against"))
+    printed = command("heads", models / "bert", "--data", "lines.txt", "--against", here / "nothing", "--out", "none")
+    assert printed.returncode == 2
+    assert "nothing: expected the folder of a run" in printed.stderr
+    assert not (here / "none").exists()
+
+
 def test_a_folder_of_images(models: Path, here: Path) -> None:
     (here / "images").mkdir()
     for number in range(3):

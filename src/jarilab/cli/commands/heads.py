@@ -53,6 +53,14 @@ def arguments(parser: Parser, words: Words) -> None:
         metavar="SPEC",
         help="a measure of your own to add, such as mine.py:Mine; may be repeated",
     )
+    _add_further(parser)
+    _add_importance(parser)
+    parser.add_argument("--json", action="store_true", help="print the rows as one JSON object")
+    add_shared(parser, "threads", "trust_code")
+
+
+def _add_further(parser: Parser) -> None:
+    """Add the options of further tables."""
     parser.add_argument(
         "--gold",
         metavar="FILE",
@@ -64,9 +72,11 @@ def arguments(parser: Parser, words: Words) -> None:
         action="store_true",
         help="also write the mean map of each head, aligned from the left, from the right and by offset",
     )
-    _add_importance(parser)
-    parser.add_argument("--json", action="store_true", help="print the rows as one JSON object")
-    add_shared(parser, "threads", "trust_code")
+    parser.add_argument(
+        "--against",
+        metavar="MODEL2",
+        help="also match each head with one of this model, of the same tokenizer, and say which moved",
+    )
 
 
 def _add_importance(parser: Parser) -> None:
@@ -115,12 +125,15 @@ def run(options: argparse.Namespace) -> None:
         reader = open_reader(options.model, trust_code=options.verb.get("trust_code", False))
     with working(f"checking {options.data}"):
         count = check_rows(reader, data)
+    other = _other(options, data)
     importance = None if options.importance is None else _importance(options, reader, data)
     study = _study(options, reader, data, count)
     with working("probing the heads with random sequences"):
         study.name_roles(reader.model, reader.probe_input(next(iter(data))))
     if importance is not None:
         study.add_table("importance", importance())
+    if other is not None:
+        _compare(options, study, (reader, other), data, count)
     files = study.write()
     for file in files:
         say(f"wrote {file}")
@@ -161,6 +174,38 @@ def _study(options: argparse.Namespace, reader: Reader, data: ExampleFile, count
             study.add_batch(reader.model, batch)
             progress.update(study.examples)
     return study
+
+
+def _other(options: argparse.Namespace, data: ExampleFile) -> Reader | None:
+    """The reader of the model to compare with. Raises UserError, before the study, if it cannot read the data."""
+    from jarilab.cli.heads_inputs import check_rows, open_reader
+    from jarilab.training.progress import working
+
+    if options.against is None:
+        return None
+    with working(f"opening {options.against}"):
+        other = open_reader(options.against, trust_code=options.verb.get("trust_code", False))
+    with working(f"checking {options.data}"):
+        check_rows(other, data)
+    return other
+
+
+def _compare(
+    options: argparse.Namespace,
+    study: Study,
+    readers: tuple[Reader, Reader],
+    data: ExampleFile,
+    count: int,
+) -> None:
+    """Add the table of heads that differ between two models to the study."""
+    from jarilab.inspect.study.against import compare_heads
+    from jarilab.training.progress import Counted
+
+    one, other = readers
+    batches = zip(one.batches(data, options.batch), other.batches(data, options.batch), strict=True)
+    with Counted(f"comparison with {options.against}", count) as progress:
+        against = compare_heads((one.model, other.model), batches, progress.update)
+    study.add_table(against.name, against.rows())
 
 
 def _facts_text(facts: dict[str, Any]) -> list[str]:
@@ -224,7 +269,7 @@ def _text(study: Study, rows: list[dict[str, Any]]) -> str:
     lines = [header, *map(_line, order[:MAX_ROWS])]
     rest = len(rows) - MAX_ROWS
     more = [f"{rest} more heads are in heads.csv"] if rest > 0 else []
-    tables = [table(lines), *more, *(_links_text(study, table))]
+    tables = [table(lines), *more, *_links_text(study, table), *_against_text(study, table)]
     return "\n".join(tables)
 
 
@@ -268,4 +313,18 @@ def _links_text(study: Study, table: Any) -> list[str]:
             f"{row['count']:,}",
         )
         lines.append(list(cells))
+    return ["", table(lines)]
+
+
+def _against_text(study: Study, table: Any) -> list[str]:
+    """The heads that differ most from those of the other model, if there is one."""
+    rows = [row for row in study.tables.get("against", []) if row["match"] is not None]
+    if not rows:
+        return []
+    lines = [["head", "in MODEL2", "distance [95 %]", "noise", "moved"]]
+    for row in sorted(rows, key=lambda row: -row["moved"])[:MAX_ROWS]:
+        interval = f"{row['distance']:.3f} [{row['distance_low']:.3f}, {row['distance_high']:.3f}]"
+        verdict = "yes" if row["has_moved"] else "no"
+        moved = f"{verdict} ({row['moved']:+.3f})"
+        lines.append([row["head"], row["match"], interval, f"{row['noise']:.3f}", moved])
     return ["", table(lines)]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.inspect.measure.head_matching import divergence_of_rows, match_heads, row_divergence
-from jarilab.inspect.study.example import Example, HeadMaps
-from jarilab.inspect.study.head import Head
+from jarilab.inspect.record.capture import record
+from jarilab.inspect.study.example import Batch, Example, HeadMaps, example_maps
+from jarilab.inspect.study.head import Head, heads_of
 
 MAX_POSITIONS = 64
 """Queries and keys of the mean maps that noise is computed from."""
@@ -145,6 +148,49 @@ class Against:
                 }
             rows.append(row)
         return rows
+
+
+@torch.no_grad()
+def compare_heads(
+    models: tuple[nn.Module, nn.Module],
+    batches: Iterable[tuple[Batch, Batch]],
+    report: Callable[[int], None] | None = None,
+) -> Against:
+    """Compare the heads of two models. batches: each as both models read it. report: called with examples so far.
+
+    Raises UserError for no batches, for other tokens or maps of other sizes, and for other numbers of layers.
+    """
+    against, count = None, 0
+    for pair in batches:
+        tapes = []
+        for model, batch in zip(models, pair, strict=True):
+            with record(model) as tape:
+                batch.forward(model)
+            tapes.append(tape)
+        if against is None:
+            against = Against(*map(heads_of, tapes))
+        for (row, parts), (_, other_parts) in zip(*map(example_maps, tapes, pair), strict=True):
+            example, other = (batch.example(row, count) for batch in pair)
+            _check_tokens(example, other)
+            count += 1
+            # In turns, so that few maps wait for those of the other model.
+            for maps, other_maps in zip_longest(parts, other_parts, fillvalue=[]):
+                against.add(example, maps, other_maps)
+        if report is not None:
+            report(count)
+    if against is None:
+        raise UserError("expected at least one batch to compare models on, got none; add examples")
+    return against
+
+
+def _check_tokens(example: Example, other: Example) -> None:
+    for side, tokens in example.tokens.items():
+        others = other.tokens.get(side, [])
+        if tokens != others:
+            raise UserError(
+                f"{example.origin}: expected the same tokens from both models, got {' '.join(tokens[:8])!r} and "
+                f"{' '.join(others[:8])!r}; compare models with one tokenizer"
+            )
 
 
 class _Model:

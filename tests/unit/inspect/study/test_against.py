@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from helpers.head_maps import HEADS, head_maps
+from helpers.planted_heads import PlantedHeads, first_token, offset, uniform
 from jarilab.core.errors import UserError
 from jarilab.inspect.measure.head_matching import divergence
-from jarilab.inspect.study.against import Against
-from jarilab.inspect.study.example import Example
+from jarilab.inspect.study.against import Against, compare_heads
+from jarilab.inspect.study.example import Batch, Example
+from jarilab.inspect.study.model_batches import batch_of
 
 
 def inputs(count: int = 12):
@@ -145,3 +147,39 @@ def test_faults():
             Example(2, "text.txt:3", {}), [head_maps(torch.rand(6, 3, 3))], [head_maps(torch.rand(6, 4, 4))]
         )
     assert Against(HEADS, HEADS).rows() == []
+
+
+def planted(*roles) -> PlantedHeads:
+    return PlantedHeads({f"{index}": role for index, role in enumerate(roles)}, causal=True)
+
+
+def padded_batches() -> list[Batch]:
+    ids = torch.randint(1, 40, (3, 12), generator=torch.Generator().manual_seed(0))
+    ids[:, 0] = 0  # the start token
+    mask = torch.ones_like(ids)
+    mask[1, 7:], mask[2, 10:] = 0, 0
+    return [batch_of({"input_ids": ids, "attention_mask": mask}, number=number) for number in range(3)]
+
+
+def test_models_are_compared_over_batches():
+    roles = [lambda: offset(-1), uniform, first_token]
+    models = planted(*roles), planted(roles[2], roles[0], lambda: offset(-2))
+    counts = []
+    batches = [(batch, batch) for batch in padded_batches()]
+    rows = compare_heads(models, batches, counts.append).rows()
+    assert [row["match"] for row in rows] == ["L0H1", "L0H2", "L0H0"]
+    assert [row["distance"] for row in rows] == pytest.approx([0, rows[1]["distance"], 0], abs=1e-9)
+    assert [row["has_moved"] for row in rows] == [False, True, False]
+    assert counts == [3, 6, 9]
+
+
+def test_other_tokens_and_no_batches():
+    model = planted(uniform)
+    batch = padded_batches()[0]
+    other = batch_of(batch.kwargs, lambda ids: [f"<{number}>" for number in ids])
+    with pytest.raises(
+        UserError, match=r"expected the same tokens from both models, got '.*' and '<.*; compare models"
+    ):
+        compare_heads((model, model), [(batch, other)])
+    with pytest.raises(UserError, match="expected at least one batch"):
+        compare_heads((model, model), [])
