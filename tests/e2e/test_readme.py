@@ -27,6 +27,7 @@ GUIDES = [
             "python",
             "serving",
             "exporting",
+            "heads",
             "figures",
             "watching",
             "speech",

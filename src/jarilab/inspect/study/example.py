@@ -89,13 +89,16 @@ class HeadMaps:
         return slice(self.first, self.first + len(self.map.weights))
 
 
-class Statistic(Protocol):
+class Accumulator(Protocol):
     """A statistic over the examples of a study, whose memory does not grow with their number.
 
     name: of its state and of its table.
     """
 
     name: str
+
+    def add(self, example: Example, maps: Sequence[HeadMaps]) -> None:
+        """Add maps of an example. A long example comes in several calls, each with other heads."""
 
     def state(self) -> dict[str, np.ndarray]:
         """All that is needed to continue."""
@@ -107,22 +110,6 @@ class Statistic(Protocol):
     def rows(self) -> list[dict[str, Any]]:
         """The results so far, as plain data."""
         ...
-
-
-class Accumulator(Statistic, Protocol):
-    """A statistic of one model."""
-
-    def add(self, example: Example, maps: Sequence[HeadMaps]) -> None:
-        """Add maps of an example. A long example comes in several calls, each with other heads."""
-
-
-class PairAccumulator(Statistic, Protocol):
-    """A statistic of two models on the same inputs."""
-
-    def add(
-        self, example: Example, maps: Sequence[HeadMaps], other_maps: Sequence[HeadMaps]
-    ) -> None:
-        """Add maps of both models for an example, in one call or in several."""
 
 
 # Maps of a batch ------------------------------------------------------------------------------------------------------

@@ -22,8 +22,6 @@ from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.study.example import (
     Accumulator,
     Batch,
-    PairAccumulator,
-    Statistic,
     example_maps,
 )
 from jarilab.inspect.study.gold_links import GoldLinks
@@ -46,7 +44,7 @@ class Study:
     """What every head of a model does over a data set.
 
     heads: in the order of all tables. folder: where it is kept; None keeps it in memory. measures: by name.
-    accumulators: further statistics. against: a second model that reads the same batches, and its comparison. about:
+    accumulators: further statistics. about:
     what was studied, plain data; a folder with another record is refused.
     Raises UserError for a folder of another study.
     """
@@ -58,7 +56,6 @@ class Study:
         *,
         measures: Mapping[str, Measure] | None = None,
         accumulators: Sequence[Accumulator] = (),
-        against: tuple[nn.Module, PairAccumulator] | None = None,
         seed: int = 0,
         about: Mapping[str, Any] | None = None,
     ):
@@ -66,11 +63,7 @@ class Study:
         measures = MEASURES if measures is None else measures
         self.role_sums = RoleSums(self.heads, context=DATA_CONTEXT)
         self.roles: Roles | None = None
-        self.accumulators: list[Statistic] = [self.role_sums, *accumulators]
-        self._added: list[Accumulator] = [self.role_sums, *accumulators]
-        self._against = against
-        if against is not None:
-            self.accumulators.append(against[1])
+        self.accumulators: list[Accumulator] = [self.role_sums, *accumulators]
         self.tables: dict[str, list[dict[str, Any]]] = {}
         self.about = dict(about or {})
         record_of_study = {
@@ -105,16 +98,12 @@ class Study:
         """Run the model on a batch and add its examples but the first `skip`; returns the outputs."""
         with record(model) as tape:
             outputs = batch.forward(model)
-        other = None
-        if self._against is not None:
-            with record(self._against[0]) as other:
-                batch.forward(self._against[0])
-        self.add(tape, batch, skip, other)
+        self.add(tape, batch, skip)
         return outputs
 
     @torch.no_grad()
-    def add(self, tape: Tape, batch: Batch, skip: int = 0, other: Tape | None = None) -> None:
-        """Add the examples of a recorded batch but the first `skip`. other: the tape of the second model.
+    def add(self, tape: Tape, batch: Batch, skip: int = 0) -> None:
+        """Add the examples of a recorded batch but the first `skip`.
 
         Raises UserError if it has other heads than the study.
         """
@@ -124,22 +113,15 @@ class Study:
                 f"{batch.origins[:1] or 'a batch'}: expected the {len(self.heads)} heads of the study, got "
                 f"{len(got)}; study inputs of one kind at a time"
             )
-        others = None if other is None else example_maps(other, batch)
         for row, parts in example_maps(tape, batch):
-            other_parts = () if others is None else next(others)[1]
             if row < skip:
                 continue
             example = batch.example(row, self.examples)
             values = self._values.blank()
             for maps in parts:
                 self._values.measure(maps, values)
-                for each in self._added:
+                for each in self.accumulators:
                     each.add(example, maps)
-                if self._against is not None:
-                    self._against[1].add(example, maps, ())
-            for maps in other_parts:
-                if self._against is not None:
-                    self._against[1].add(example, (), maps)
             self._values.append(values)
         if self.folder is not None and time.monotonic() > self._next_save:
             self.save()
@@ -186,7 +168,7 @@ class Study:
         if probes is not None:
             tests = number_of_tests(len(self.heads))
             results = ProbeRunner(model, self.heads, probes, self.seed).run(tests)
-        links = [each.rows() for each in self._added if isinstance(each, GoldLinks)]
+        links = [each.rows() for each in self.accumulators if isinstance(each, GoldLinks)]
         self.roles = Roles(self.heads, self.role_sums, results, list(chain.from_iterable(links)))
         self.tables["roles"] = self.roles.rows()
 
