@@ -94,9 +94,14 @@ class HuggingFaceBatches:
         words = self._word_ids()
         return ProbeInput(self.texts_of, words, start, end, max_length(self.loaded))
 
+    @property
+    def _vocabulary_size(self) -> int:
+        model: Any = self.model
+        return len(model.get_input_embeddings().weight)
+
     def _word_ids(self) -> list[int]:
         """Tokens that are words of at least three letters; all tokens but special ones if these are few."""
-        tokenizer, size = self.loaded.tokenizer, self.model.get_input_embeddings().num_embeddings
+        tokenizer, size = self.loaded.tokenizer, self._vocabulary_size
         vocabulary = {
             number: text for text, number in tokenizer.get_vocab().items() if number < size
         }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jarilab.data.example_files import ExampleFile
     from jarilab.inspect.study.study import Study
 
-DEFAULT_BATCH = 16
+DEFAULT_BATCH = 8
 DEFAULT_IMPORTANCE_EXAMPLES = 64
 
 

@@ -18,9 +18,9 @@ from jarilab.inspect.record.recorded_call import RecordedCall
 from jarilab.inspect.record.sites import AttentionSite
 from jarilab.positions.coordinates import Positions, undefined_pairs
 
-MAX_CELLS = 2**20
+MAX_CELLS = 2**19
 """Weights of one example that are measured at a time; all heads of a short example together."""
-MAX_BLOCK_CELLS = 2**23
+MAX_BLOCK_CELLS = 2**21
 """Weights of a batch that are computed at a time."""
 
 WordIndices = list[int | None]

@@ -34,6 +34,7 @@ class MeasureTable:
     ):
         self.heads, self.measures, self.path = list(heads), dict(measures), path
         self.examples = 0
+        self._rows: tuple[int, int, list[dict[str, Any]]] | None = None
         # All examples, or those that are not in the file yet.
         self._memory: list[np.ndarray] = []
 
@@ -92,6 +93,13 @@ class MeasureTable:
 
     def rows(self, seed: int = 0) -> list[dict[str, Any]]:
         """A row a head: mean, interval, chance and number of examples of each measure."""
+        if self._rows is not None and self._rows[:2] == (self.examples, seed):
+            return [dict(row) for row in self._rows[2]]
+        rows = self._summarize(seed)
+        self._rows = self.examples, seed, rows
+        return [dict(row) for row in rows]
+
+    def _summarize(self, seed: int) -> list[dict[str, Any]]:
         examples = self.examples
         columns = int(np.prod(self.shape))
         flat = self.values().reshape(examples, columns)

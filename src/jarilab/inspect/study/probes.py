@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain, groupby, islice
@@ -25,7 +26,7 @@ MIN_BLOCK = 5
 """Shortest repeated block of the induction probe; the longest is a third of the sequence."""
 SETS, ORDERS, SET_SIZE = 16, 4, 12
 """Sets of tokens of the content probe, orders of each, and tokens in it."""
-BATCH = 16
+BATCH = 8
 
 Rows = list[list[int]]
 
@@ -110,6 +111,8 @@ class ProbeRunner:
             for _, parts in example_maps(tape, batch):
                 yield number, list(chain.from_iterable(parts))
                 number += 1
+            del tape  # it refers to itself
+            gc.collect(1)
 
     def _chunks(self, rows: Rows) -> Iterator[Rows]:
         """Consecutive rows for a batch each, of one length if the model cannot be padded."""

@@ -69,8 +69,8 @@ class Margins:
     def of(role: int, sources: Sequence[Sums]) -> Margins:
         shape = sources[0].scores.mean.shape
         mean, low = np.zeros(shape), np.full(shape, np.inf)
-        queries, examples = np.zeros((2, *shape))
-        tested, joint = np.zeros((2, *shape), bool)
+        queries, examples = np.zeros(shape), np.zeros(shape)
+        tested, joint = np.zeros(shape, bool), np.zeros(shape, bool)
         for source in sources:
             margins = source.margins
             new = margins.tested[:, role] & ~tested

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -99,6 +100,9 @@ class Study:
         with record(model) as tape:
             outputs = batch.forward(model)
         self.add(tape, batch, skip)
+        # A tape refers to itself. Without this, memory grows until Python collects old objects by itself.
+        del tape
+        gc.collect(1)
         return outputs
 
     @torch.no_grad()
