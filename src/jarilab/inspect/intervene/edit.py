@@ -16,6 +16,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.inspect.record.calls import allowed_links
 from jarilab.inspect.record.capture import Tape, record
+from jarilab.inspect.record.edited_output import refuse_gradient
 
 QueryKey = tuple[int, int]
 """The indices of a query and of a key; -1 for none."""
@@ -159,7 +160,7 @@ class ScoreTable:
             site=site,
             scores=scores,
             allowed=allowed,
-            changed=torch.zeros_like(allowed[..., 0]),
+            changed=allowed.new_zeros(allowed.shape[:-1]),
             queries=geometry.q_pos.order,
             keys=geometry.k_pos.order,
             causal=geometry.encoding.site.causal,
@@ -185,8 +186,8 @@ class ScoreTable:
         heads = self.scores.shape[1]
         if head is None:
             return slice(None)
-        if not 0 <= head < heads:
-            raise UserError(f"{self.site} has the heads 0 to {heads - 1}, got {head}")
+        if not isinstance(head, int) or not 0 <= head < heads:
+            raise UserError(f"{self.site} has the heads 0 to {heads - 1}, got {head!r}")
         return slice(head, head + 1)
 
     def weights(self) -> Float[Tensor, "B H Q K"]:
@@ -201,7 +202,7 @@ class ScoreTable:
         """The output: computed from the weights in changed rows, `before` in all others."""
         if not bool(self.changed.any()):
             return before
-        after = definition.weighted(call, self.weights())
+        after = refuse_gradient(definition.weighted(call, self.weights()), before)
         after = after.masked_fill(~self._has_key(), 0.0).to(before.dtype)
         return torch.where(self.changed.unsqueeze(-1), after, before)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch.overrides import handle_torch_function, has_torch_function
 
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
@@ -48,6 +51,45 @@ def edit_of(output: Tensor) -> WeightEdit | None:
     if _last.output is None or not share_memory(output, _last.output):
         return None
     return _last.edit
+
+
+def copy_edit(output: Tensor, changed: Tensor) -> None:
+    """Say that the edit that made `output`, if any, also made `changed`."""
+    edit = edit_of(output)
+    if edit is not None:
+        remember_edit(changed, edit)
+
+
+def replace_output(changed: Tensor, output: Tensor) -> None:
+    """Tell the function modes around this one that `changed` stands in the place of `output`."""
+    if has_torch_function((changed, output)):
+        handle_torch_function(replace_output, (changed, output), changed, output)
+
+
+class _NoGradient(torch.autograd.Function):
+    """Rows that an edit computed from detached tensors; raises UserError where they need a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, changed: Tensor, output: Tensor) -> Tensor:
+        return changed.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
+        if any(bool(each.any()) for each in gradients):
+            raise UserError(
+                "expected an edit that hides whole queries or heads, whose gradient is 0, got one that changes weights "
+                "of another library's attention, whose gradient is not computed; edit under torch.no_grad(), or "
+                "differentiate a model of jari"
+            )
+        return None, None
+
+
+def refuse_gradient(changed: Tensor, output: Tensor) -> Tensor:
+    """`changed` itself; where `output` has a gradient and `changed` has none, one that refuses its gradient."""
+    if torch.is_grad_enabled() and output.requires_grad and not changed.requires_grad:
+        with torch._C.DisableTorchFunction():
+            return cast(Tensor, _NoGradient.apply(changed, output))
+    return changed
 
 
 def no_edit(place: str) -> UserError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Any
 
 _CONSTANT = re.compile(
     r"new_.*|.*_like|eq|ne|lt|le|gt|ge|__(eq|ne|lt|le|gt|ge)__|is(nan|inf|finite|in)|logical_.*|arg(max|min|sort)|"
@@ -14,7 +15,16 @@ _JOIN = re.compile(
     r"cat|concat|concatenate|stack|[hvd]stack|(index_copy|scatter|masked_scatter|index_put|slice_scatter)"
 )
 _WRITE = re.compile(r"__setitem__|(index_copy|scatter|masked_scatter|index_put|index_fill)_|copy_")
-PRODUCTS = ("matmul", "bmm", "mm", "baddbmm", "einsum", "__matmul__", "__rmatmul__")
+PRODUCTS = (
+    "matmul",
+    "linalg_matmul",
+    "bmm",
+    "mm",
+    "baddbmm",
+    "einsum",
+    "__matmul__",
+    "__rmatmul__",
+)
 VIEWS = {
     "t",
     "transpose",
@@ -57,8 +67,23 @@ KEEPS_WEIGHTS = {
 }
 """Functions after which weights are still the softmax of their scores."""
 _NONLINEAR = re.compile(
-    r"softmax|sigmoid|exp2?|relu\d?|softplus|square|pow|__pow__|clamp(_min)?|threshold|elu"
+    r"(special_)?softmax|softmin|sigmoid|exp2?|relu\d?|softplus|square|pow|__pow__|clamp(_min)?|threshold|elu"
 )
+
+
+def positional(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments of a function, with its first tensors by position: `matmul(other=v, input=w)` -> `matmul(w, v)`."""
+    if name == "where" or not kwargs:
+        return args, kwargs
+    for index, names in enumerate(_FIRST_NAMES):
+        key = next((each for each in names if each in kwargs), None)
+        if len(args) == index and key is not None:
+            args = (*args, kwargs[key])
+            kwargs = {name: value for name, value in kwargs.items() if name != key}
+    return args, kwargs
+
+
+_FIRST_NAMES = (("input", "tensors"), ("other", "mat2"))
 
 
 @cache

@@ -26,11 +26,16 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.axes import HeadAxes, Product, product_of
 from jarilab.inspect.record.chunks import ChunkProduct, JoinError, join, reads_part
-from jarilab.inspect.record.edited_output import edit_of, no_edit, remember_edit
+from jarilab.inspect.record.edited_output import (
+    copy_edit,
+    no_edit,
+    refuse_gradient,
+    replace_output,
+)
 from jarilab.inspect.record.events import AttentionEvents
 from jarilab.inspect.record.flex_calls import FlexCall, listen, stop_listening
 from jarilab.inspect.record.foreign_call import CHANNELS, CallFacts, ForeignCall, versions_of
-from jarilab.inspect.record.function_kinds import PRODUCTS, is_nonlinear
+from jarilab.inspect.record.function_kinds import PRODUCTS, is_nonlinear, positional
 from jarilab.inspect.record.layout import FEATURES, shape_of
 from jarilab.inspect.record.modules import ModuleFrame, ModuleStack, complete_output
 from jarilab.inspect.record.multi_head import multi_head_attention_forward
@@ -41,7 +46,7 @@ from jarilab.inspect.record.value_paths import Path, continues, replace_tensors
 CallHandler = Callable[[ModuleFrame, ForeignCall, Tensor], Tensor]
 """Takes the running module, a call and its output `(B, H, Q, W)`; returns the output that the model continues with."""
 
-SOFTMAX = {functional.softmax, torch.softmax, Tensor.softmax}
+SOFTMAX = {functional.softmax, torch.softmax, Tensor.softmax, torch.special.softmax}
 DROPOUT = {functional.dropout, torch.dropout}
 
 
@@ -55,7 +60,7 @@ class AttentionMode(TorchFunctionMode):
 
     def __init__(self, model: nn.Module, handler: CallHandler, *, is_of_thread: bool = False):
         super().__init__()
-        self._model, self._handler = model, handler if is_of_thread else _one_at_a_time(handler)
+        self._model, self._handler = model, handler if is_of_thread else _apart(handler)
         self._tracer = Tracer(model)
         self._stack = ModuleStack(model, self._tracer, self if is_of_thread else None)
         self._modes: dict[int, AttentionMode] = {threading.get_ident(): self}
@@ -109,9 +114,14 @@ class AttentionMode(TorchFunctionMode):
             return self._on_fused_attention(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
             return self._on_multi_head_attention(*args, **kwargs)
+        if func is replace_output:
+            self._tracer.set(args[0], self._tracer.of(args[1]))
+            return func(*args)
         if self._chunks:
             args, kwargs = self._complete_read(func, args, kwargs)
         result = func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        args, kwargs = positional(name, args, kwargs)
         self._tracer.follow(func, args, kwargs, result)
         if not self._stack or not isinstance(result, Tensor):
             return result
@@ -119,7 +129,6 @@ class AttentionMode(TorchFunctionMode):
             if func in SOFTMAX and result.dim() > 3:
                 self._new_event("it computes its softmax on nested tensors")
             return result
-        name = getattr(func, "__name__", "")
         if name in PRODUCTS:
             return self._on_product(func, args, kwargs, result)
         if func in SOFTMAX:
@@ -147,14 +156,13 @@ class AttentionMode(TorchFunctionMode):
                 if self._handler(frame, plain, plain_BHQW) is not plain_BHQW:
                     raise no_edit("under torch.vmap or a gradient of torch.func")
             return output
-        handled_BHQW = self._handler(frame, call, output_BHQW.detach())
+        handled_BHQW = self._handler(frame, call, output_BHQW)
         if handled_BHQW is output_BHQW or handled_BHQW.data_ptr() == output_BHQW.data_ptr():
             return output
         changed = axes.restored(handled_BHQW, output)
-        edit = edit_of(handled_BHQW)
-        if edit is not None:
-            remember_edit(changed, edit)
+        copy_edit(handled_BHQW, changed)
         self._tracer.set(changed, self._tracer.of(output))
+        replace_output(changed, output)
         return changed
 
     def _new_event(self, reason: str) -> int:
@@ -310,7 +318,8 @@ class AttentionMode(TorchFunctionMode):
         made = replace(
             made,
             normalized=True,
-            scores=scores.detach() if is_of_keys else None,
+            # `torch.softmax(x, -1, out=x)` writes over its scores.
+            scores=scores.detach() if is_of_keys and kwargs.get("out") is None else None,
             versions=versions_of(weights, scores),
         )
         self._tracer.set(weights, replace(trace, weights=made))
@@ -452,17 +461,14 @@ class AttentionMode(TorchFunctionMode):
             return self._report_apart(chunks, edited, str(error))
         for chunk in chunks:
             self.events.mark_recorded(chunk.event)
-        edit = edit_of(edited)
-        if edit is not None:
-            remember_edit(joined.output, edit)
+        copy_edit(edited, joined.output)
         handled = self._handler(frame, joined.call, joined.output)
         if handled is joined.output or handled.data_ptr() == joined.output.data_ptr():
             return edited
-        changed = joined.restored(handled, edited)
-        edit = edit_of(handled)
-        if edit is not None:
-            remember_edit(changed, edit)
+        changed = refuse_gradient(joined.restored(handled, edited), edited)
+        copy_edit(handled, changed)
         self._tracer.set(changed, replace(trace, path=None))
+        replace_output(changed, edited)
         return changed
 
     def _report_apart(self, chunks: list[ChunkProduct], output: Tensor, reason: str) -> Tensor:
@@ -480,12 +486,12 @@ class AttentionMode(TorchFunctionMode):
         return output
 
 
-def _one_at_a_time(handler: CallHandler) -> CallHandler:
-    """The handler, called by one thread at a time."""
+def _apart(handler: CallHandler) -> CallHandler:
+    """The handler, called by one thread at a time. Modes around this one do not see its functions."""
     lock = threading.RLock()
 
     def locked(frame: ModuleFrame, call: ForeignCall, output: Tensor) -> Tensor:
-        with lock:
+        with lock, torch._C.DisableTorchFunction():
             return handler(frame, call, output)
 
     return locked

@@ -205,7 +205,8 @@ def _order_of(name: str, args: Any, kwargs: Any, ndim: int) -> list[int] | None:
         dims = (dims,) if isinstance(dims, int) else tuple(dims)
         return [dim % ndim for dim in dims] if len(dims) == ndim else None
     if name == "movedim" or name == "moveaxis":
-        source, target = args[1], args[2]
+        source = kwargs.get("source", args[1] if len(args) > 1 else None)
+        target = kwargs.get("destination", args[2] if len(args) > 2 else args[-1])
         if isinstance(source, int) and isinstance(target, int):
             moved = order.pop(source % ndim)
             order.insert(target % ndim, moved)

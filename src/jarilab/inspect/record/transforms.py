@@ -96,6 +96,6 @@ def as_computed(tensor: Tensor) -> Tensor:
     """Detached, and in the dtype that autocast computes in."""
     check_has_values(tensor)
     device = tensor.device.type
-    if torch.is_autocast_enabled(device):
+    if torch.is_autocast_enabled(device) and tensor.dtype is not torch.float64:
         return tensor.detach().to(torch.get_autocast_dtype(device))
     return tensor.detach()

@@ -83,7 +83,7 @@ SCALES = frozenset(
     ("mul", "mul_", "__mul__", "__rmul__", "__imul__", "div", "div_", "__truediv__", "__itruediv__")
 )
 FILLS = frozenset(("masked_fill", "masked_fill_", "where"))
-PRODUCTS = frozenset(("matmul", "__matmul__", "bmm"))
+PRODUCTS = frozenset(("matmul", "linalg_matmul", "__matmul__", "bmm"))
 LINEAR = MOVES | CASTS | ZEROS | ADDS | SCALES | FILLS | PRODUCTS
 
 
