@@ -40,8 +40,6 @@ def preview_payload(
 ) -> dict[str, Any]:
     """The maps of the first input of a tape, pooled where they are large."""
     batch = max(len(calls[0].output) for calls in tape.calls.values())
-    if batch > 1:
-        tape = tape.row(0)
     names = names_of_sides(tape, tokens)
     groups = word_groups(names, words) if words else None
     heads = sum(calls[0].call.q.shape[1] for calls in tape.calls.values())

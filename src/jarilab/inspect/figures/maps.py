@@ -114,7 +114,7 @@ class _Layout:
         """
         style, line, bar = figure.style, figure.line(), GAP + scale.height(figure)
         least = figure.width_of([title]) / len(rows)
-        cell = MAX_CELL
+        cell, size, left, below, flat = MAX_CELL, style.font_size, 0.0, 0.0, False
         # The size of a cell depends on that of the labels, which depends on the cell.
         for _ in range(4):
             size, _ = figure.label_size(cell)

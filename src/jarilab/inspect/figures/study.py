@@ -65,12 +65,11 @@ def draw_mean_maps(
     for name in sites if site is None else [site]:
         rows = [row for row, each in enumerate(heads) if each.site == name]
         maps[name], names[name] = _without_masked(weights[rows]), _layer(heads[rows[0]].short)
-    known = ~np.isnan(np.concatenate(list(maps.values()))).all(0)
-    if not known.any():
+    is_blank_HPP = np.isnan(np.concatenate(list(maps.values())))
+    queries, keys = np.nonzero(~is_blank_HPP.all(0))
+    if not len(queries):
         raise UserError("a mean map needs examples, got none of this site; study some inputs first")
-    rows, columns = (
-        slice(places[0], places[-1] + 1) for places in map(_places, (known.any(1), known.any(0)))
-    )
+    rows, columns = slice(queries.min(), queries.max() + 1), slice(keys.min(), keys.max() + 1)
     settings = {"name": "mean weight", "blank": "masked or no data", **options}
     if head is None:
         return draw_grid(
@@ -95,10 +94,6 @@ def _without_masked(weights_HPP: np.ndarray) -> np.ndarray:
     """NaN where all heads of a site have exactly 0: a softmax gives such a weight to masked keys alone."""
     is_masked_PP = (weights_HPP == 0).all(0)
     return np.where(is_masked_PP, np.nan, weights_HPP)
-
-
-def _places(used: np.ndarray) -> np.ndarray:
-    return used.nonzero()[0]
 
 
 def _layer(short: str) -> str:

@@ -106,7 +106,9 @@ def test_images_of_other_shapes_are_refused(pixels, weights, message):
 
 def test_figures_of_a_tape_of_images():
     torch.manual_seed(0)
-    model = jarilab.VisionTransformer((3, 8, 12), 5, patch_size=4, d_model=16, n_heads=2, n_layers=1).eval()
+    model = jarilab.VisionTransformer(
+        (3, 8, 12), 5, patch_size=4, d_model=16, n_heads=2, n_layers=1, pool="class"
+    ).eval()
     with torch.no_grad(), jarilab.record(model) as tape:
         model(torch.zeros(1, 3, 8, 12))
     pixels = torch.zeros(8, 12, 3)

@@ -4,6 +4,7 @@ import re
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib.font_manager
@@ -221,7 +222,7 @@ def test_a_title_is_one_line_of_text():
 
 def test_settings_of_matplotlib_change_nothing():
     expected = draw_map(weights_of(2, 2), "ab", "ab").to_bytes(".svg")
-    settings = {"svg.fonttype": "path", "font.size": 30, "text.usetex": True, "axes.linewidth": 9}
+    settings: Any = {"svg.fonttype": "path", "font.size": 30, "text.usetex": True, "axes.linewidth": 9}
     with matplotlib.rc_context(settings):
         assert draw_map(weights_of(2, 2), "ab", "ab").to_bytes(".svg") == expected
         assert matplotlib.rcParams["text.usetex"]
