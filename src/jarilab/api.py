@@ -25,7 +25,13 @@ from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import Checkpoint, OpenRun, load
 from jarilab.runs.training_options import Precision
-from jarilab.tasks.predictors.base import AT_ONCE, Prediction, chunks, predictor_for
+from jarilab.tasks.predictors.base import (
+    AT_ONCE,
+    Prediction,
+    chunks,
+    predictor_for,
+    untrained_positions,
+)
 from jarilab.training import loop
 from jarilab.training.determinism import deterministic
 from jarilab.training.execution import Execution
@@ -125,6 +131,8 @@ def evaluate(
     run: str | Path | OpenRun,
     *,
     data: Sequence[str] = (),
+    length: int | None = None,
+    stride: int | None = None,
     checkpoint: Checkpoint = "last",
     threads: Annotated[int, Ge(1)] | None = None,
     device: str = "auto",
@@ -134,6 +142,11 @@ def evaluate(
     """Metrics of a run on its held-out data, measured on freely generated answers, with the ceiling.
 
     data: files to measure on (default: the held-out data of the task).
+    length: measure held-out data of this length (default: as in training): tokens of a window of text, digits of the
+        operands of arithmetic, numbers of a line of copy, reverse or sort, source tokens of a translation (from more
+        than half of it), pixels of the longer side of an image.
+    stride: for text, tokens between the beginnings of windows; only the tokens that no window before it read count,
+        and each has at least length - stride tokens of context (default: length, so windows do not overlap).
     checkpoint: the last checkpoint, or the best one by the metric of the task.
     threads: CPU threads of PyTorch; the last bits of results depend on it (default: all cores).
     device: cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one.
@@ -145,13 +158,20 @@ def evaluate(
     """
     use_threads(threads)
     opened = open_run(run, checkpoint=checkpoint, trust_code=trust_code, device=device)
-    task, predictor = opened.task, opened.predictor
+    task = opened.task
     if data:
         task = copy(task)  # an open run keeps its held-out data
         task.hold_out(data)
-        predictor = predictor_for(opened.model, task)
     else:
         _check_held_out(opened)
+    notices: list[str] = []
+    other = {}
+    if length is not None or stride is not None:
+        length = task.trained_length or 0 if length is None else length
+        task = task.at_length(length, stride)
+        notices = untrained_positions(opened.model, opened.task, task)
+        other = {"length": length, "trained_length": opened.task.trained_length, "stride": stride}
+    predictor = opened.predictor if task is opened.task else predictor_for(opened.model, task)
     scoring = _options("evaluate", predictor.scoring, options)
     metrics = predictor.evaluate(options=scoring)
     experiment = opened.experiment
@@ -161,9 +181,10 @@ def evaluate(
         "seed": experiment.seed,
         "step": opened.step,
         "metric": task.metric.name,
+        **other,
         **metrics,
-        "ceiling": task.ceiling(),
-        "notices": task.held_out_notices(),
+        "ceiling": None if other else task.ceiling(),
+        "notices": [*task.held_out_notices(), *notices],
     }
 
 

@@ -22,7 +22,7 @@ def metrics_text(metrics: Mapping[str, Any], folder: str) -> str:
     encoding = metrics["encoding"]
     examples = int(metrics["examples"])
     counted = "example" if examples == 1 else "examples"
-    lines = [f"{folder}: {encoding}, {examples:,} held-out {counted}"]
+    lines = [f"{folder}: {encoding}, {examples:,} held-out {counted}{_of_length(metrics)}"]
     for title, value in rows:
         lines.append(f"  {title.ljust(width)} {value}")
     if "signature" in metrics:
@@ -30,6 +30,17 @@ def metrics_text(metrics: Mapping[str, Any], folder: str) -> str:
     lines += _best(metrics, width)
     lines += _cost(metrics)
     return "\n".join(lines)
+
+
+def _of_length(metrics: Mapping[str, Any]) -> str:
+    """The length that was measured and the trained one, if the length was passed."""
+    if "length" not in metrics:
+        return ""
+    trained, stride = metrics["trained_length"], metrics["stride"]
+    at_trained = "" if trained is None else f", trained at {trained:,}"
+    return f" of length {metrics['length']:,}{at_trained}" + (
+        "" if stride is None else f", stride {stride:,}"
+    )
 
 
 def _rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -38,6 +38,7 @@ from jarilab.tasks.expressions import (
     answer_to,
     carries,
     digits,
+    expression_tokens,
     expressions,
     hashes,
     operands,
@@ -53,6 +54,7 @@ LARGEST_DATA = 20_000_000
 LARGEST_NUMBER = 10**15 - 1
 HELD_OUT = 50  # one expression in fifty
 AT_ONCE = 65536  # lines written out together
+DRAWN = 1000  # expressions of each operator with more digits than in training
 SAMPLES = ("21+211", "12+1", "101-11", "911-119")
 
 
@@ -71,6 +73,8 @@ class Arithmetic(TokenTask):
     model_arguments = ("source_vocab_size", "target_vocab_size")
     joined_arguments = ("vocab_size",)
     asks_policy = True
+    length_unit = "digits of each operand"
+    _drawn: tuple[np.ndarray, np.ndarray] | None = None
 
     def __init__(
         self,
@@ -115,6 +119,48 @@ class Arithmetic(TokenTask):
         target = target_tokens(*which, self.answer_digits, answers)
         self._source, self._target = torch.from_numpy(source), torch.from_numpy(target)
         self._operator = torch.from_numpy(operator)
+
+    @property
+    def trained_length(self) -> int:
+        return self.digits
+
+    def _set_length(self, length: int, stride: int | None) -> None:
+        low, high = 10 ** (length - 1), 10**length - 1
+        if high > LARGEST_NUMBER:
+            limit = len(str(LARGEST_NUMBER))
+            raise UserError(
+                f"length: expected operands of {limit} digits at most, got {length}; give a smaller length"
+            )
+        if length > self.digits:
+            self._draw(length, low, high)
+            return
+        pairs = self._operands(self._held_out)
+        fits = np.logical_and(*((low <= side) & (side <= high) for side in pairs))
+        if not fits.any():
+            raise UserError(
+                f"length: expected held-out expressions with operands of {length} digits, got none between "
+                f"{self.minimum:,} and {self.maximum:,}; give another length"
+            )
+        self._held_out = self._held_out[torch.from_numpy(fits)]
+
+    def _draw(self, length: int, low: int, high: int) -> None:
+        """Replace all expressions by random ones with operands from `low` to `high`, of `length` digits."""
+        chance = np.random.default_rng(length)
+        operator = np.repeat([ord(operator) for operator in self.operators], DRAWN)
+        left, right = chance.integers(low, high + 1, (2, len(operator)))
+        self._drawn = left, right
+        source, target = expression_tokens(left, right, operator, length, self.answers)
+        self._source, self._target = torch.from_numpy(source), torch.from_numpy(target)
+        self._operator, self._held_out = torch.from_numpy(operator), torch.arange(len(operator))
+        self.digits = length
+        self.answer_digits = length + ("+" in self.operators)
+
+    def _operands(self, numbers: Int[Tensor, " N"]) -> tuple[np.ndarray, np.ndarray]:
+        """Return i and j of the expressions at these indices."""
+        if self._drawn is not None:
+            left, right = self._drawn
+            return left[numbers.numpy()], right[numbers.numpy()]
+        return operands(numbers.numpy(), self.minimum, self.maximum, len(self.operators))
 
     # For the model and the training loop -------------------------------------------------------------------------
 
@@ -205,7 +251,7 @@ class Arithmetic(TokenTask):
         """Return the properties of expressions for `parts`."""
         target_NQ = self._target[numbers]
         is_digit_NQ = (target_NQ >= ZERO) & (target_NQ < PLUS)
-        left, right = operands(numbers.numpy(), self.minimum, self.maximum, len(self.operators))
+        left, right = self._operands(numbers)
         carried = carries(left, right, self._operator[numbers].numpy())
         return {
             "digits of the answer": is_digit_NQ.sum(1),

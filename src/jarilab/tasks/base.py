@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, final, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, final, runtime_checkable
 
 import torch
 
@@ -120,6 +121,10 @@ class Task(ABC):
     """Whether a position policy decides the positions: `TokenTask.tokens` makes all tokens."""
     policy: PositionPolicy = Sequential()
     """The position policy."""
+    length_unit: ClassVar[str] = ""
+    """What `at_length` counts, such as `tokens of a window`; empty if the task cannot measure other lengths."""
+    has_stride: ClassVar[bool] = False
+    """Whether `at_length` accepts a stride."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -163,6 +168,44 @@ class Task(ABC):
     def hold_out(self, paths: Sequence[str]) -> None:
         """Measure on these files instead of the task's held-out data. Raises UserError."""
         raise UserError("this task makes its own held-out data; omit --data")
+
+    @property
+    def trained_length(self) -> int | None:
+        """The longest length in training, in the unit of `length_unit`; None if unknown."""
+        return None
+
+    @final
+    def at_length(self, length: int, stride: int | None = None) -> Self:
+        """Return a copy that measures held-out data of this length, in the unit of `length_unit`.
+
+        stride: distance between windows of a text. Raises UserError for a length or stride that the task cannot
+        measure.
+        """
+        name = type(self).__name__
+        if not self.length_unit:
+            raise UserError(
+                f"expected a task whose inputs have a length, got {name}; omit the length, or use a task such as text, "
+                "copy, arithmetic, translation or images"
+            )
+        if stride is not None and not self.has_stride:
+            raise UserError(
+                f"stride: expected a task that reads windows of a text, got {name}; omit the stride"
+            )
+        if length < 2:
+            raise UserError(
+                f"length: expected 2 or more {self.length_unit}, got {length}; give a longer one"
+            )
+        if stride is not None and not 1 <= stride <= length:
+            raise UserError(
+                f"stride: expected 1 to {length}, the length of a window, got {stride}; give one of these"
+            )
+        task = copy(self)
+        task._set_length(length, stride)
+        return task
+
+    def _set_length(self, length: int, stride: int | None) -> None:
+        """Replace the held-out data of this copy by data of this length. Raises UserError."""
+        raise NotImplementedError
 
     @property
     def held_out_of(self) -> tuple[str, ...]:

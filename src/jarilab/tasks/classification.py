@@ -186,6 +186,8 @@ class ClassificationTask(ImageTask):
     model_arguments = ("shape", "classes")
     metric = METRICS["accuracy"]
     kept, fields = "pictures.json", OF_IMAGES
+    length_unit = "pixels of the longer side"
+    _at_once = AT_ONCE
 
     def __init__(self, augmentation: Augmentation, fit: Fit = "stretch"):
         self._augmentation = augmentation
@@ -220,6 +222,19 @@ class ClassificationTask(ImageTask):
         if self._held_out is None:
             self._held_out = self._read_held_out()
         return self._held_out
+
+    @property
+    def trained_length(self) -> int:
+        return max(self.shape[1:])
+
+    def _set_length(self, length: int, stride: int | None) -> None:
+        channels, *size = self.shape
+        scale = length / max(size)
+        self._at_once = max(1, min(AT_ONCE, round(AT_ONCE / scale**2)))
+        scaled = [max(1, round(scale * side)) for side in size]
+        self._facts = {**self._facts, "shape": [channels, *scaled]}
+        # Files are read again, since they may have details that the trained size lacks.
+        self._held_out = self._read_held_out()
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -260,7 +275,7 @@ class ClassificationTask(ImageTask):
         held_out = self.held_out
         indices = evenly(len(held_out), examples)
         right, loss = 0, 0.0
-        for some in indices.split(AT_ONCE):
+        for some in indices.split(self._at_once):
             labels = held_out.labels[some]
             images = Images(self._normalised(held_out.images(some)))
             scores = learner.scores(Batch((images,), labels))

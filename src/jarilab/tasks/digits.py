@@ -10,6 +10,7 @@ from annotated_types import Ge, Le
 
 from jarilab.core.errors import import_optional
 from jarilab.data.images.labelled import Labelled
+from jarilab.data.images.resize import Size, resize
 from jarilab.tasks.base import registry
 from jarilab.tasks.classification import Augmentation, ClassificationTask
 
@@ -47,7 +48,7 @@ class Digits(ClassificationTask):
         return _scans(held_out=False)
 
     def _read_held_out(self) -> Labelled:
-        return _scans(held_out=True)
+        return _scans(held_out=True, size=self.shape[1:])
 
     def describe(self) -> str:
         return f"{self.training_size:,} handwritten digits of 8 x 8 pixels"
@@ -62,10 +63,11 @@ class Digits(ClassificationTask):
         return f"{self.describe()}, sha256 {self._training.fingerprint()}"
 
 
-def _scans(*, held_out: bool) -> Labelled:
+def _scans(*, held_out: bool, size: Size = (8, 8)) -> Labelled:
     scans = import_optional("sklearn.datasets", "vision").load_digits()
     grey = torch.from_numpy(scans.images)  # 0 ... 16
     pixels = (grey * (255 / 16)).round().to(torch.uint8).unsqueeze(1)
+    pixels = resize(pixels, size)
     number = torch.arange(len(grey))
     scans = Labelled(
         pixels,

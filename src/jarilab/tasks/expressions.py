@@ -65,6 +65,20 @@ def target_tokens(
     return target.reshape(-1, longest)
 
 
+def expression_tokens(
+    left: Array, right: Array, operator: Array, width: int, answers: Answers
+) -> tuple[Array, Array]:
+    """Return source and target tokens of expressions whose operands have `width` digits each."""
+    adds = operator == ord("+")
+    sign = np.where(adds, PLUS, MINUS).astype(np.uint8)[:, None]
+    source = np.concatenate(
+        (_written(left, width, True)[0], sign, _written(right, width, True)[0]), 1
+    )
+    values = np.where(adds, left + right, left - right)
+    target = _answers(values, width + bool(adds.any()), answers)
+    return source, target[:, : int((target != PADDING).sum(1).max())]
+
+
 def _answers(values: Array, width: int, answers: Answers) -> Array:
     """Return tokens of values, `(N, width + 2)`, with sign and end, padded."""
     digits, lengths = _written(np.abs(values), width, answers == "padded")

@@ -61,7 +61,8 @@ class ImageClassification(ClassificationTask):
             raise UserError(
                 f"--data expects one folder, idx file or CSV, got {len(paths)}; give one"
             )
-        self._held_out = self._read(paths[0], held_out=True)
+        self.valid = paths[0]
+        self._held_out = self._read(self.valid, held_out=True)
 
     @property
     def held_out_of(self) -> tuple[str, ...]:
@@ -81,7 +82,9 @@ class ImageClassification(ClassificationTask):
             if self._whole is not None:
                 held_out.notices += held_out.shared(self._whole)
             return held_out
-        whole = self._whole or self._read(self.train)
+        whole = self._whole
+        if whole is None or whole.shape != self.shape:
+            whole = self._read(self.train)
         return whole.split(self.share)[1]
 
     def _read(self, path: str, *, held_out: bool = False) -> Labelled:

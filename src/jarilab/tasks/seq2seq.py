@@ -90,6 +90,7 @@ class PairsTask(TokenTask):
     model_arguments = ("source_vocab_size", "target_vocab_size")
     joined_arguments = ("vocab_size",)
     asks_policy = True
+    length_unit = "tokens of the source at most, and more than half as many"
     words: str | None = "none"
     """sacreBLEU's tokenizer for words, `none` for words between spaces, None for no BLEU."""
 
@@ -120,6 +121,19 @@ class PairsTask(TokenTask):
         if self._held_out is None:
             self._held_out = self._read_held_out()
         return self._held_out
+
+    def _set_length(self, length: int, stride: int | None) -> None:
+        source, target = self.tokenizers
+        pairs = [(pair, len(source.encode(pair[0]))) for pair in self.held_out]
+        self._held_out = [pair for pair, tokens in pairs if length / 2 < tokens <= length]
+        if not self._held_out:
+            longest = max((tokens for _, tokens in pairs), default=0)
+            raise UserError(
+                f"length: expected held-out pairs with {length // 2 + 1:,} to {length:,} tokens of the source, got "
+                f"none; the longest has {longest:,}: give another length, or longer pairs with --data"
+            )
+        longest = max(len(target.encode(text)) for _, text in self._held_out)
+        self._longest = max(self._longest, length, longest)
 
     # For the model and the training loop ---------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ class NumberSequences(PairsTask):
     longer lengths. data_seed: of the random lines. metric: what runs are judged by.
     """
 
+    length_unit = "numbers of a line"
+
     def __init__(
         self,
         *,
@@ -62,6 +64,15 @@ class NumberSequences(PairsTask):
         if model == "recurrent":
             training |= {"lr": 2e-3}
         return {f"training.{name}": value for name, value in training.items()}
+
+    @property
+    def trained_length(self) -> int:
+        return self.trained.stop - 1
+
+    def _set_length(self, length: int, stride: int | None) -> None:
+        self.tested, self._held_out = _range("length", str(length)), None
+        self._longest = max(self._longest, length)
+        self.__dict__.pop("_shared", None)  # cached for other held-out lines
 
     @abstractmethod
     def answers(self, lines: np.ndarray, lengths: np.ndarray) -> np.ndarray:

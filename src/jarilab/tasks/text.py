@@ -44,6 +44,10 @@ class Text(TokenTask):
     usual_model = "decoder"
     model_arguments = ("vocab_size",)
     asks_policy = True
+    length_unit = "tokens of a window"
+    has_stride = True
+    _stride: int | None = None
+    _at_once = AT_ONCE
 
     def __init__(
         self,
@@ -118,6 +122,21 @@ class Text(TokenTask):
         self._held_out = self._stream(paths[0])
 
     @property
+    def trained_length(self) -> int:
+        return self.context_length
+
+    def _set_length(self, length: int, stride: int | None) -> None:
+        stream = self._measured()
+        if len(stream) < length:
+            raise UserError(
+                f"length: expected a held-out text of {length:,} tokens or more, for one window, got {len(stream):,} "
+                "tokens; give a smaller length, or a longer text with --data"
+            )
+        # As many tokens in a batch as at the trained length: its scores are what memory must hold.
+        self._at_once = max(1, AT_ONCE * self.context_length // length)
+        self.context_length, self._stride = length, stride
+
+    @property
     def held_out_of(self) -> tuple[str, ...]:
         return () if self.valid else (self.train,)
 
@@ -173,12 +192,18 @@ class Text(TokenTask):
         return tuple(token for token, name in enumerate(names) if name in DIGITS)
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """Return loss in nats per token, perplexity, and bits per character, over non-overlapping windows."""
+        """Return loss in nats per token, perplexity, and bits per character.
+
+        Windows do not overlap. With a stride they do, and each token counts in the first window that reads it.
+        """
         stream, loss, count, ids = self._measured(), 0.0, 0, []
-        starts = torch.arange(0, len(stream), self.context_length)
+        step = self._stride or self.context_length
+        # A window is needed until the one before it reaches the end.
+        starts = torch.arange(0, max(1, len(stream) - self.context_length + step), step)
         starts = starts[evenly(len(starts), examples)]
-        for some in starts.split(AT_ONCE):
+        for some in starts.split(self._at_once):
             batch = self._batch(stream, some)
+            batch.labels[some > 0, : self.context_length - step] = PADDING
             tokens = int((batch.labels != PADDING).sum())
             loss += tokens * float(self.loss(learner.scores(batch), batch))
             count += tokens

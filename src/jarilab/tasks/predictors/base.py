@@ -267,6 +267,24 @@ def predictor_for(model: Any, task: Task) -> Predictor:
     return predictor_class(task)(model, task)
 
 
+def untrained_positions(model: Any, task: Task, longer: Task) -> list[str]:
+    """Return notices if a longer task makes an encoding read table rows that training never reached.
+
+    longer: from `task.at_length`. Raises UserError if the position policy has too few positions for it.
+    """
+    notices = []
+    # A model of another file need not have this method.
+    for side, limit in getattr(model, "max_positions", dict)().items():
+        tokens, trained = longer.tokens_read(side), task.policy.reach(task.tokens_read(side))
+        task.policy.reach(tokens)
+        if limit is not None and trained < tokens <= limit:
+            notices.append(
+                f"the encoding reads positions {trained:,} to {tokens - 1:,} of the {side} from its table of {limit:,} "
+                "rows; training never reached these rows, so they are as initialized"
+            )
+    return notices
+
+
 SHOWN = 80
 """Maximal characters shown of an unreadable source."""
 
