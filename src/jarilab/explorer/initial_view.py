@@ -7,6 +7,7 @@ from typing import Any
 
 from jarilab.core.errors import UserError, unknown
 from jarilab.inspect.measure.heads import SALIENT_MEASURES
+from jarilab.inspect.record.calls import check_has_sites
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.kit.data_blocks import unpacked
 
@@ -93,6 +94,7 @@ def _cell(shown: Mapping[str, Any], head: int, before: int) -> tuple[int, int]:
 
 def check_head(tape: Tape, site: str | None, head: int | None) -> None:
     """Raises UserError for a site or head to open at that does not exist."""
+    check_has_sites(tape.sites)
     if site is not None and site not in tape.sites:
         raise unknown("site", site, tape.sites)
     sites = tape.sites if site is None else [site]

@@ -10,7 +10,8 @@ from jarilab.explorer.payload import hidden_of, pooled_in_chunks
 from jarilab.inspect.figures.figure import Figure
 from jarilab.inspect.figures.maps import draw_map
 from jarilab.inspect.measure.maps import allowed_of, named_site, names_of_sides
-from jarilab.inspect.measure.words import WordsOf, merged_in_chunks, word_groups
+from jarilab.inspect.measure.words import WordsOf, merged_groups, merged_in_chunks
+from jarilab.inspect.record.calls import check_has_sites
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.kit.data_blocks import block, unpacked
 
@@ -39,9 +40,10 @@ def preview_payload(
     words: WordsOf,
 ) -> dict[str, Any]:
     """The maps of the first input of a tape, pooled where they are large."""
+    check_has_sites(tape.sites)
     batch = max(len(calls[0].output) for calls in tape.calls.values())
     names = names_of_sides(tape, tokens)
-    groups = word_groups(names, words) if words else None
+    groups = merged_groups(names, words)
     heads = sum(calls[0].call.q.shape[1] for calls in tape.calls.values())
     cells = min(MAX_SIDE, math.isqrt(MAX_WEIGHTS // heads))
     sites = []

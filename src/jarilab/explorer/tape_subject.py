@@ -8,7 +8,7 @@ from typing import Any
 from jarilab.explorer import payload
 from jarilab.explorer.subject import Subject
 from jarilab.inspect.measure.maps import is_numbered, names_of_sides
-from jarilab.inspect.measure.words import WordsOf, word_groups
+from jarilab.inspect.measure.words import WordsOf, merged_groups
 from jarilab.inspect.record.capture import Tape
 
 Tokens = Mapping[str, Sequence[str]] | Sequence[str] | None
@@ -34,7 +34,7 @@ def view_of_tape(tape: Tape, tokens: Tokens, title: str, words: WordsOf = None) 
     Raises UserError for names or words that do not fit.
     """
     names = names_of_sides(tape, tokens)
-    groups = word_groups(names, words) if words else None
+    groups = merged_groups(names, words)
     sites = payload.sites_of(tape, names, words=groups)
     purpose = _numbered(names)
     if groups is not None:

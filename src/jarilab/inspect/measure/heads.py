@@ -11,7 +11,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.measure.maps import Map, Recording, Scored, named_site, names_of_sides
 from jarilab.inspect.measure.measures import MEASURES, Measure, measure_of, undefined
-from jarilab.inspect.measure.words import WordsOf, merge_words, word_groups
+from jarilab.inspect.measure.words import WordsOf, merge_words, merged_groups
 from jarilab.inspect.record.sites import AttentionSite
 
 
@@ -60,7 +60,7 @@ def named_maps(
 ) -> Iterator[tuple[AttentionSite, Map]]:
     """Each of `sites` with its map between named tokens or words. The rest as in `measure_heads`."""
     names = names_of_sides(tape, tokens)
-    groups = word_groups(names, words) if words else None
+    groups = merged_groups(names, words)
     for name in tape.sites if sites is None else sites:
         site = named_site(tape, name, names)
         check_heads(site)

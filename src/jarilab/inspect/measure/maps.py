@@ -13,7 +13,7 @@ import torch
 from jarilab.attention.geometry import Geometry
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.inspect.record.calls import allowed_links
+from jarilab.inspect.record.calls import allowed_links, check_has_sites
 from jarilab.inspect.record.recorded_call import RecordedCall
 from jarilab.inspect.record.sites import AttentionSite
 from jarilab.positions.coordinates import Positions, undefined_pairs
@@ -76,7 +76,7 @@ class Map:
         Raises UserError as `Tape.weights` does, for a batch of several inputs, and for names that do not match.
         """
         weights_BHQK, scores_BHQK = tape.weights(site), tape.scores(site)
-        if len(weights_BHQK) != 1:
+        if len(weights_BHQK) > 1:
             raise UserError(
                 f"a map is of one input, got a batch of {len(weights_BHQK)}; take one of them by tape.row(0), or all "
                 "by jarilab.study"
@@ -156,6 +156,7 @@ def names_of_sides(
     without names are numbered. A site with another number of tokens than its sequence, as after pooling, gets a
     sequence of its own, `source (3 places)`, which is numbered.
     """
+    check_has_sites(tape.sites)
     names_by_site = tokens if isinstance(tokens, Mapping) else {}
     names: dict[str, list[str]] = {}
     lengths_by_side: dict[str, list[int]] = {}

@@ -80,7 +80,7 @@ def word_groups(names: Mapping[str, Sequence[str]], words: WordsOf) -> dict[str,
             )
     elif isinstance(words, Mapping):
         indices = dict(words)
-    elif words:
+    elif words is not None and words is not False:
         indices = {side: words for side in names if not is_numbered(side)}
     for side, of_side in indices.items():
         _check_indices(side, of_side, names)
@@ -88,9 +88,20 @@ def word_groups(names: Mapping[str, Sequence[str]], words: WordsOf) -> dict[str,
     return {side: WordGroups.of(names[side], each) for side, each in {**alone, **indices}.items()}
 
 
+def merged_groups(
+    names: Mapping[str, Sequence[str]], words: WordsOf
+) -> dict[str, WordGroups] | None:
+    """`word_groups`; None if no words are asked for, so that nothing is merged."""
+    return None if words is None or words is False else word_groups(names, words)
+
+
 def _check_indices(side: str, indices: WordIndices, names: Mapping[str, Sequence[str]]) -> None:
     if side not in names:
         raise UserError(f"expected words of {', '.join(names)}, got some of {side}; omit these")
+    if not isinstance(indices, Sequence):
+        raise UserError(
+            f"expected a list of word indices of {side}, got {type(indices).__name__}; {HOW_TO_GET_WORDS}"
+        )
     if len(indices) != len(names[side]):
         raise UserError(
             f"expected the index of a word for each of the {len(names[side])} tokens of {side}, got {len(indices)}; "

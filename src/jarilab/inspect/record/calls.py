@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import cast
 
@@ -123,6 +123,15 @@ def check_has_values(q: Tensor) -> None:
         raise UserError(
             "expected tensors with values, got some on the meta device, whose attention has no map; load the weights "
             "before recording, as with from_pretrained"
+        )
+
+
+def check_has_sites(sites: Collection[str]) -> None:
+    """Raises UserError for the sites of an empty tape."""
+    if not sites:
+        raise UserError(
+            "expected a tape with maps, got an empty one; run the model inside the block of jarilab.record, and pass "
+            "at least one site if you pass sites"
         )
 
 

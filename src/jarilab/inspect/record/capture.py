@@ -27,7 +27,7 @@ from jarilab.attention.module import Attention
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.record.activations import Activations
-from jarilab.inspect.record.calls import blocks, check_has_values
+from jarilab.inspect.record.calls import blocks, check_has_sites, check_has_values
 from jarilab.inspect.record.foreign_call import ForeignCall
 from jarilab.inspect.record.function_mode import AttentionMode
 from jarilab.inspect.record.generation_steps import merge_steps
@@ -280,6 +280,7 @@ class Tape:
 
         Raises UserError for an index outside the batch, and if sites have batches of different sizes.
         """
+        check_has_sites(self.calls)
         sizes = {len(call.output): site for site, calls in self.calls.items() for call in calls}
         if len(sizes) > 1:
             listed = ", ".join(f"{size} at {site}" for size, site in sizes.items())
@@ -287,9 +288,9 @@ class Tape:
                 f"expected the same number of inputs at all sites, got {listed}; merge the steps of a generation "
                 "first: tape.merged_steps().row(index)"
             )
-        batch = next(iter(sizes), 0)
-        if not 0 <= index < batch:
-            raise UserError(f"expected an input from 0 to {batch - 1}, got {index}")
+        (batch,) = sizes
+        if not isinstance(index, int) or not 0 <= index < batch:
+            raise UserError(f"expected the number of one of {batch} inputs, from 0, got {index!r}")
         calls: dict[str, list[RecordedCall]] = {}
         for site, calls_of_site in self.calls.items():
             for recorded in calls_of_site:

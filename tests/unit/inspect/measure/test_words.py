@@ -142,3 +142,5 @@ def test_words_that_do_not_fit_raise():
         tape.measures(TOKENS, words=["look", *WORDS[1:]])
     with pytest.raises(UserError, match=r"reads the marks.*got none in.*word_ids\(\)"):
         tape.measures(words=True)
+    with pytest.raises(UserError, match=r"each of the 7 tokens of target, got 0"):
+        tape.measures(TOKENS, words=[])

@@ -115,7 +115,7 @@ def test_index_outside_the_batch_raises():
     with record(model) as tape:
         model(torch.randint(9, (2, 6)))
     for index in (2, -1):
-        with pytest.raises(UserError, match=rf"an input from 0 to 1, got {index}"):
+        with pytest.raises(UserError, match=rf"one of 2 inputs, from 0, got {index}"):
             tape.row(index)
     with record(model) as twice:
         model(torch.randint(9, (2, 6)))

@@ -55,3 +55,27 @@ def test_nan_weights_are_refused(model):
     with pytest.raises(UserError, match="NaN"):
         tape.trust(tape.sites[0])
     assert_unchanged(model)
+
+
+@pytest.mark.parametrize("sites", [[], None])
+@pytest.mark.parametrize("use", [jarilab.show, jarilab.preview, jarilab.measure_heads])
+def test_empty_tape_is_refused(model, sites, use):
+    with jarilab.record(model, sites) as tape:
+        if sites is None:
+            with pytest.raises(UserError, match="empty"):
+                use(tape)
+        model(torch.randn(1, 3, 8))
+    if sites == []:
+        with pytest.raises(UserError, match="at least one site"):
+            use(tape)
+        with pytest.raises(UserError, match="empty"):
+            tape.row(0)
+
+
+def test_batch_without_inputs_names_no_row(model):
+    with jarilab.record(model) as tape:
+        model(torch.randn(0, 3, 8))
+    with pytest.raises(UserError, match="has tokens"):
+        tape.measures()
+    with pytest.raises(UserError, match="one of 0 inputs"):
+        tape.row(0)
