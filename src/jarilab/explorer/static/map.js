@@ -215,7 +215,6 @@ function cutOf(app, pane, { query, key }) {
   return isGone(index, site, app.state.head, key) && !isInForce(index, edit) ? null : edit;
 }
 const isEditable = (app, { kind, index, site }) => kind === "map" && drawnOf(app) === "weights" && site.pooled <= 1 && app.computing(index).yes;
-
 /** Take the token of a column away from everybody, or give it back. */
 function cutColumn(app, pane, cell) {
   const edit = cutTokenOf(app, pane, cell);
