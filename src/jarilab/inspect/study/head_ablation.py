@@ -82,8 +82,8 @@ class HeadAblation:
         self._stacked = {path for path in self._parts if _is_within_any(path, stacks)}
 
     @torch.no_grad()
-    def run_clean(self, batch: Batch) -> CleanRun:
-        """Run a batch and keep the outputs of its heads and linear parts."""
+    def run_clean(self, batch: Batch, *, heads_only: bool = False) -> CleanRun:
+        """Run a batch and keep the outputs of its heads and linear parts, or of its heads only."""
         run = CleanRun(batch)
 
         def keep_heads(site: str, call: AttentionCall, output: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class HeadAblation:
             return hook
 
         with ExitStack() as hooks:
-            for path, module in self._parts.items():
+            for path, module in () if heads_only else self._parts.items():
                 hooks.callback(module.register_forward_hook(keep_linear(path)).remove)
             with change_outputs(self.model, keep_heads, self._sites, self._names):
                 run.outputs = batch.forward(self.model)

@@ -45,8 +45,8 @@ CONTROL = "random"
 DISTANCE = "squared distance"
 """The unit of changes of an embedding."""
 RESAMPLES = 2
-"""Draws of other examples and of random directions, of which the mean is taken."""
-MAX_TOKENS = 2**11
+"""Draws of other examples, of which the mean is taken."""
+MAX_TOKENS = 1536
 """Tokens in one forward of copies."""
 MAX_OUTPUTS = 2**24
 """Numbers in the outputs of one forward of copies."""
@@ -206,11 +206,12 @@ class HeadImportance:
             base = self._values(clean.outputs, batch)
             replacements = self._replacements(kind, clean, number)
             for frozen in effects:
-                draws = [
-                    self._changes_of_batch(clean, base, groups, replacement, frozen=frozen)
-                    for replacement in replacements
-                ]
-                tables[frozen].append(np.mean(draws, 0))
+                draws = (
+                    self._changes_of_batch(clean, base, groups, each, frozen=frozen)
+                    for each in replacements
+                )
+                tables[frozen].append(np.mean(list(draws), 0))
+            del clean, replacements  # before the next batch needs as much memory
             self._report(number + 1, len(self._batches))
         total, *rest = [np.concatenate(tables[frozen]) for frozen in effects]
         return total, rest[0] if rest else np.full_like(total, np.nan)
@@ -263,8 +264,7 @@ class HeadImportance:
         sums: dict[str, Tensor] = {}
         counts: dict[str, Tensor] = {}
         for batch in self._batches:
-            clean = self._ablation.run_clean(batch)
-            for site, calls in clean.heads.items():
+            for site, calls in self._ablation.run_clean(batch, heads_only=True).heads.items():
                 for z_BHQW in calls:
                     valid_BQ = self._valid(site, z_BHQW, batch)
                     places_N = _positions(valid_BQ)[valid_BQ]
@@ -289,9 +289,9 @@ class HeadImportance:
             return [lambda head, call, z: torch.zeros_like(z)]
         if kind.startswith("mean"):
             return [self._mean_of(kind, clean)]
-        seeds = [[self._seed, number, draw] for draw in range(RESAMPLES)]
         if kind == CONTROL:
-            return [_random_direction(seed) for seed in seeds]
+            return [_random_direction([self._seed, number])]
+        seeds = ([self._seed, number, draw] for draw in range(RESAMPLES))
         return [self._of_other_row(clean, seed) for seed in seeds]
 
     def _mean_of(self, kind: str, clean: CleanRun) -> Replacement:

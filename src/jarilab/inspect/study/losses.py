@@ -69,7 +69,7 @@ def label_loss(outputs: Any, batch: Batch, shift: int = 0) -> Float[Tensor, " B"
     return _losses(outputs, batch.kwargs["labels"][:, shift:] if shift else batch.kwargs["labels"])
 
 
-def _losses(outputs: Any, labels: Int[Tensor, "B L"]) -> Float[Tensor, " B"]:
+def _losses(outputs: Any, labels: Int[Tensor, "B L"] | Int[Tensor, " B"]) -> Float[Tensor, " B"]:
     logits = logits_of(outputs)
     assert logits is not None
     if labels.ndim == 1:

@@ -325,6 +325,26 @@ def test_labels_in_the_data_give_the_models_own_loss(name):
     assert loss(outputs, batch).mean().item() == pytest.approx(outputs.loss.item(), abs=1e-5)
 
 
+def test_labels_of_classes_are_not_shifted():
+    config = transformers.GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2, n_positions=32, num_labels=3)
+    config.pad_token_id = 0
+    model = transformers.GPT2ForSequenceClassification(config).eval()
+    _, batch = hugging_face("gpt2")
+    batch = Batch((), {**batch.kwargs, "labels": torch.tensor([0, 2, 1, 1])}, batch.tokens, batch.valid)
+    loss, outputs = chosen_loss(model, batch)
+    assert loss(outputs, batch).mean().item() == pytest.approx(outputs.loss.item(), abs=1e-5)
+
+
+def test_rows_that_influence_each_other_are_refused():
+    class Mixed(Circuit):
+        def forward(self, ids: Tensor) -> Tensor:
+            logits = super().forward(ids)
+            return logits + logits.mean(0) * len(ids)
+
+    with pytest.raises(UserError, match=r"Mixed.*each row of a batch"):
+        HeadImportance(Mixed([previous()]), [examples(4)], loss_of_previous)
+
+
 def test_a_model_without_a_loss_is_refused_by_name():
     model, batch = hugging_face("bert")
     with pytest.raises(UserError, match=r"BertModel, an encoder without a head.*loss=FUNCTION.*pooled_embedding"):
