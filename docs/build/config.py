@@ -32,6 +32,7 @@ GUIDE: list[Entry] = [
     ("Vision-language models", "시각-언어 모델", "guide/vision-language.md"),
     ("Diffusion", "확산 모델", "guide/diffusion.md"),
     ("Windows and points over the image", "창과 점을 이미지 위에", "guide/windows.md"),
+    ("An encoding in your own attention", "내 어텐션에 인코딩 넣기", "guide/own-attention.md"),
     ("In your PyTorch code", "PyTorch 코드에서", "guide/python.md"),
     ("Serve a run", "실행을 서버로", "guide/serving.md"),
     ("A model for another program", "다른 프로그램에 줄 모델", "guide/exporting.md"),

@@ -29,6 +29,7 @@ GUIDES = [
             "exporting",
             "heads",
             "figures",
+            "own-attention",
             "watching",
             "speech",
             "vision-language",
