@@ -22,10 +22,23 @@ def measure(map: Map, measures: Mapping[str, Measure] = MEASURES) -> dict[str, S
 
 
 def _scored(measure: Measure, map: Map) -> Scored:
-    """Value and chance, undefined if the measure needs positions that are not known."""
+    """Value and chance, undefined if the measure needs positions that are not known.
+
+    Those of the package are also undefined for heads whose weights are no shares.
+    """
     if measure.needs_positions and not map.placed:
         return Scored(undefined(map), undefined(map))
-    return measure.of(map)
+    scored = measure.of(map)
+    if measure not in MEASURES.values():
+        return scored
+    # As of sigmoid(s), or of exp(s) if the model divides by the sum after the product with values.
+    is_share_H = (map.weights.sum(-1) <= MAX_ROW_SUM).all(-1)
+    value, chance = (each.where(is_share_H, torch.nan) for each in (scored.value, scored.chance))
+    return replace(scored, value=value, chance=chance)
+
+
+MAX_ROW_SUM = 1.01
+"""The largest sum of weights that count as shares. Rounding to bfloat16 adds less than 1 %."""
 
 
 def measure_heads(

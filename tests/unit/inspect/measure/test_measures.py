@@ -576,3 +576,12 @@ def test_salience_of_an_even_head_is_zero_and_of_a_previous_token_head_large():
     even_salience, previous_salience = salience(map).tolist()
     assert even_salience == pytest.approx(0, abs=1e-12)
     assert previous_salience == pytest.approx(1 - 1 / length), "all weight on the previous token; chance is a fifth"
+
+
+def test_weights_that_are_no_shares_have_no_measures():
+    even = torch.full((4, 4), 0.25)
+    measured = measure(map_of(torch.stack([even, 3 * even, 0.5 * even])))
+    for name, scored in measured.items():
+        assert scored.value[1].isnan(), name
+        assert scored.chance[1].isnan(), name
+    assert measured["sink"].value[[0, 2]].tolist() == [0.25, 0.125]
