@@ -72,7 +72,8 @@ class NumberSequences(PairsTask):
     def _set_length(self, length: int, stride: int | None) -> None:
         self.tested, self._held_out = _range("length", str(length)), None
         self._longest = max(self._longest, length)
-        self.__dict__.pop("_shared", None)  # cached for other held-out lines
+        if "_shared" in self.__dict__:
+            del self._shared  # cached for other held-out lines
 
     @abstractmethod
     def answers(self, lines: np.ndarray, lengths: np.ndarray) -> np.ndarray:
