@@ -84,6 +84,7 @@ def train(
     tensorboard_heads: str | None = None,
     checkpoint_minutes: Annotated[float, Gt(0), Le(1_000_000)] | None = None,
     snapshots: Annotated[int, Ge(0), Le(100_000)] = 0,
+    eval_lengths: Sequence[int] = (),
     report: Report | None = None,
 ) -> dict[str, Any]:
     """Train a model on `task` into the folder `out`, or continue; returns the final metrics.
@@ -104,6 +105,8 @@ def train(
     tensorboard_heads: heads for TensorBoard, such as decoder.1.cross:2 (default: the first heads of each layer).
     checkpoint_minutes: minutes between checkpoints, in addition to those at evaluations (default: no others).
     snapshots: number of steps, spread over the training, whose weights are kept for the explorer.
+    eval_lengths: other lengths of held-out data to measure in the end, such as 256,512; a finished run is measured at
+        those that its result lacks. See `evaluate` for what a length counts.
     report: callback after each step, with its metrics.
 
     Raises UserError, before a step, for unknown names or options, data that cannot be read, and a folder with another
@@ -118,6 +121,7 @@ def train(
         tensorboard=tensorboard,
         tensorboard_heads=tensorboard_heads,
         checkpoint_minutes=checkpoint_minutes,
+        eval_lengths=tuple(sorted(set(eval_lengths))),
     )
     experiment = Experiment.of(
         task, encoding, settings, seed, precision, model, device=execution.device
@@ -229,6 +233,7 @@ def compare(
     jobs: Annotated[int, Ge(1), Le(100_000)] | None = None,
     snapshots: Annotated[int, Ge(0), Le(100_000)] = 0,
     rates: Sequence[float] = (),
+    eval_lengths: Sequence[int] = (),
     train: bool = True,
     trust_code: bool = False,
     cluster: ClusterKind | None = None,
@@ -244,6 +249,7 @@ def compare(
     seeds: seeds of each encoding, the same for all (default: 1).
     model, settings, precision, snapshots: as for `train`.
     jobs: trials that run at the same time (default: one for each core, or each GPU).
+    eval_lengths: as for `train`; each length has a column in the table, and its own verdicts.
     rates: learning rates to try at seed 0, which is not compared; each encoding is compared at its best one.
     train: False returns the table of the trials that are finished.
     trust_code: execute the Python files that the study names.
@@ -257,21 +263,29 @@ def compare(
     if study.is_study(task):
         if out is not None or settings or model is not None or rates:
             raise UserError(
-                f"{task} is a study, whose settings are fixed; pass only encodings and seeds"
+                f"{task} is a study, whose settings are fixed; pass only encodings, seeds and eval_lengths"
             )
         folder = Path(task)
         saved = study.Study.read(folder)
         saved.trust(folder, trust_code)
         if not train:
             return run_study.report_study(saved, folder)
-        return run_study.run(saved.extend(encodings, seeds), folder, launcher)
+        return run_study.run(saved.extend(encodings, seeds, eval_lengths), folder, launcher)
     if out is None or not encodings:
         raise UserError(
             f"compare expects encodings and a folder for {task}; pass encodings and out"
         )
     seeds = 1 if seeds is None else seeds
     requested = study.Study.of(
-        str(task), encodings, seeds, settings or {}, precision, model, snapshots, rates
+        str(task),
+        encodings,
+        seeds,
+        settings or {},
+        precision,
+        model,
+        snapshots,
+        rates,
+        eval_lengths,
     )
     return run_study.run(requested, checked_folder(out), launcher)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jarilab.comparison.table_export import at_lengths
 from jarilab.tasks.metrics import METRICS, Metric
 
 MIN_TITLE_WIDTH = 20
@@ -111,13 +112,16 @@ def table_text(table: Mapping[str, Any], out: Path) -> str:
     width = max(len("encoding"), _longest(names))
     title = "encoding".ljust(width)
     titles = [group.rjust(_group_width(group)) for group in groups]
+    titles += [f"at {at['length']:,}".rjust(11) for at in (table["lengths"] or {"at": ()})["at"]]
     head = _columns(title, metric.title, "95 % interval", "best", titles)
     lines = [table["describe"], "", f"{head}   parameters  s/step  memory"]
     for row in encodings:
-        lines.append(_encoding(row, metric, groups, width))
+        lines.append(_encoding(row, metric, groups, width, _at_lengths(table, row, metric)))
     if table["ceiling"]:
-        lines.append(_ceiling(table["ceiling"], metric, groups, width))
+        blank = [" " * 11] * (len(titles) - len(groups))
+        lines.append(_ceiling(table["ceiling"], metric, groups, width, blank))
     lines.append("")
+    lines += _of_lengths(table["lengths"])
     lines += _differences(table["differences"], metric)
     if table.get("tuning"):
         chosen = [f"{row['encoding']} {row['lr']:g}" for row in encodings]
@@ -137,8 +141,40 @@ def _columns(name: str, figure: str, interval: str, best: str, groups: Sequence[
     return columns + "".join(groups)
 
 
-def _encoding(row: Mapping[str, Any], metric: Metric, groups: Sequence[str], width: int) -> str:
-    """One encoding: the mean of its trials, interval, groups and cost."""
+def _at_lengths(table: Mapping[str, Any], row: Mapping[str, Any], metric: Metric) -> list[str]:
+    """The mean of an encoding at each other length; a star marks the best of a length."""
+    cells = []
+    for at, cell in at_lengths(table, row["encoding"]):
+        mark = "*" if at["best"] == row["encoding"] else " "
+        cells.append(f"{metric.text(cell['mean'])}{mark}".rjust(11))
+    return cells
+
+
+def _of_lengths(lengths: Mapping[str, Any] | None) -> Iterator[str]:
+    """What a length counts, the verdict at each, and what encodings read that they never trained on."""
+    if lengths is None:
+        return
+    trained = lengths["trained"]
+    at_trained = "" if trained is None else f"; trained at {trained:,}"
+    yield f"lengths: {lengths['unit']}{at_trained}; * is the best mean; pairs are corrected for each length alone"
+    for at in lengths["at"]:
+        verdict = f"{at['best']} is best, ranked above all others"
+        if at["pairs"]["seeds"] < 2:  # without a common seed there are no pairs at all
+            verdict = f"{at['best']} is best, of one seed each, so not ranked"
+        elif at["unranked"]:
+            verdict = f"{at['best']} is best, not ranked above {', '.join(at['unranked'])}"
+        if len(at["encodings"]) > 1:
+            yield f"at {at['length']:,}: {verdict}"
+        for row in at["encodings"]:
+            yield from (
+                f"at {at['length']:,}, {row['encoding']}: {notice}" for notice in row["notices"]
+            )
+
+
+def _encoding(
+    row: Mapping[str, Any], metric: Metric, groups: Sequence[str], width: int, at: Sequence[str]
+) -> str:
+    """One encoding: the mean of its trials, interval, groups, means at other lengths, and cost."""
     name = row["encoding"].ljust(width)
     mean = metric.text(row["mean"])
     interval = ""
@@ -146,7 +182,7 @@ def _encoding(row: Mapping[str, Any], metric: Metric, groups: Sequence[str], wid
         low = metric.text(row["low"])
         high = metric.text(row["high"])
         interval = f"{low} - {high}"
-    of_groups = _of_groups(row["groups"], metric, groups)
+    of_groups = [*_of_groups(row["groups"], metric, groups), *at]
     columns = _columns(name, mean, interval, metric.text(row["best_mean"]), of_groups)
     cost = f"{row['parameters']:10,}  {row['seconds_per_step']:.4f}"
     if row["peak_memory"] is not None:  # unknown on Windows
@@ -155,12 +191,16 @@ def _encoding(row: Mapping[str, Any], metric: Metric, groups: Sequence[str], wid
 
 
 def _ceiling(
-    ceiling: Mapping[str, float], metric: Metric, groups: Sequence[str], width: int
+    ceiling: Mapping[str, float],
+    metric: Metric,
+    groups: Sequence[str],
+    width: int,
+    at: Sequence[str],
 ) -> str:
     """The upper bound of models without positions."""
     name = "ceiling".ljust(width)
     limit = metric.text(ceiling["all"])
-    of_groups = _of_groups(ceiling, metric, groups)
+    of_groups = [*_of_groups(ceiling, metric, groups), *at]
     columns = _columns(name, limit, "", "", of_groups)
     return f"{columns}   of any model without positions, on average"
 

@@ -124,6 +124,24 @@ def parse_specs(label: str, text: str) -> list[str]:
     return specs
 
 
+def add_eval_lengths(parser: Parser, option: Option) -> None:
+    """Add `--eval-lengths`, a comma-separated list. option: that of `jarilab.train`."""
+    parser.add_argument("--eval-lengths", metavar="LENGTH,LENGTH,...", help=option.meaning)
+
+
+def eval_lengths_from(options: argparse.Namespace) -> dict[str, list[int]]:
+    """The lengths on a command line as a keyword; nothing without them. Raises UserError for other text."""
+    text = options.eval_lengths
+    if text is None:
+        return {}
+    try:
+        return {"eval_lengths": [int(number) for number in text.split(",")]}
+    except ValueError:
+        raise UserError(
+            f"--eval-lengths: expected lengths such as 128,256,512; got {text!r}"
+        ) from None
+
+
 def _parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
     """The settings of `--set`, from words like `model.d_model=128`. Raises UserError for another form."""
     settings: dict[str, Any] = {}

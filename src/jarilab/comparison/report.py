@@ -82,6 +82,7 @@ def payload(table: dict[str, Any], trials: Trials, task: Task) -> dict[str, Any]
         "summary": table["encodings"],
         "differences": table["differences"],
         "pairs": table["pairs"],
+        "lengths": table["lengths"],
         "trials": rows,
         "unfinished": table["unfinished"],
         "examples": examples,

@@ -29,6 +29,7 @@ FIELDS = {
     "seeds": int,
     "snapshots": int,
     "rates": list[float],
+    "eval_lengths": list[int],
 }
 """The fields of study.json."""
 SEED = 0
@@ -41,7 +42,7 @@ class Study:
 
     experiment: the first trial; the others differ in encoding and seed alone. encodings: their specs. seeds: the number
     of seeds, from 1. snapshots: weights to keep of each trial. rates: learning rates to choose from for each encoding;
-    empty without tuning.
+    empty without tuning. eval_lengths: other lengths at which trials are measured, in ascending order.
     """
 
     experiment: Experiment
@@ -49,6 +50,7 @@ class Study:
     seeds: int
     snapshots: int = 0
     rates: tuple[float, ...] = ()
+    eval_lengths: tuple[int, ...] = ()
 
     @staticmethod
     def of(
@@ -60,6 +62,7 @@ class Study:
         model: str | None = None,
         snapshots: int = 0,
         rates: Sequence[float] = (),
+        eval_lengths: Sequence[int] = (),
     ) -> Study:
         """The study of these settings. Raises UserError as `Experiment.of`, and for wrong rates or seeds."""
         _check_seeds(seeds)
@@ -70,7 +73,8 @@ class Study:
         for experiment in experiments:
             _check_compared(experiment)
         specs = [experiment.model_options["encoding"] for experiment in experiments]
-        return Study(experiments[0], tuple(specs), seeds, snapshots, tuple(rates))
+        lengths = tuple(sorted(set(eval_lengths)))
+        return Study(experiments[0], tuple(specs), seeds, snapshots, tuple(rates), lengths)
 
     @staticmethod
     def read(folder: Path) -> Study:
@@ -78,10 +82,12 @@ class Study:
         path = folder / RECORD
         record = read_json(path)
         check_format(path, FORMAT, record)
+        record.setdefault("eval_lengths", [])  # studies without other lengths need not name them
         check_fields(str(path), FIELDS, record)
         experiment = Experiment.read(record["experiment"], str(path))
         encodings, rates = tuple(record["encodings"]), tuple(record["rates"])
-        study = Study(experiment, encodings, record["seeds"], record["snapshots"], rates)
+        lengths = tuple(record["eval_lengths"])
+        study = Study(experiment, encodings, record["seeds"], record["snapshots"], rates, lengths)
         if not study.encodings or "encoding" not in experiment.model_options:
             raise UserError(f"{path} names no encodings")
         _check_seeds(study.seeds)
@@ -102,8 +108,10 @@ class Study:
         record = {"format": FORMAT, **asdict(self)}
         write_json(folder / RECORD, record)
 
-    def extend(self, encodings: Sequence[str], seeds: int | None) -> Study:
-        """A study with more encodings, each written as `+t5`, and more seeds.
+    def extend(
+        self, encodings: Sequence[str], seeds: int | None, eval_lengths: Sequence[int] = ()
+    ) -> Study:
+        """A study with more encodings, each written as `+t5`, more seeds, and more lengths to measure.
 
         Raises UserError for an encoding without a plus and for fewer seeds.
         """
@@ -121,7 +129,9 @@ class Study:
             raise UserError(
                 f"the study has {self.seeds} seeds, got {seeds}; give more, or omit --seeds"
             )
-        return replace(self, encodings=(*self.encodings, *added), seeds=seeds)
+        lengths = tuple(sorted({*self.eval_lengths, *eval_lengths}))
+        encodings = (*self.encodings, *added)
+        return replace(self, encodings=encodings, seeds=seeds, eval_lengths=lengths)
 
     def check_folder(self, folder: Path) -> None:
         """Raises UserError if the folder holds another study. Encodings and seeds may differ."""
@@ -169,7 +179,7 @@ class Study:
             label = self._variant(spec, seed).encoding
             experiment = self._variant(spec, seed, (rates or {}).get(label))
             name = f"{as_file_name(experiment.encoding)}-{seed}"
-            trials.append(Trial(name, experiment, folder / name))
+            trials.append(Trial(name, experiment, folder / name, self.eval_lengths))
         names = [trial.name for trial in trials]
         for name in names:
             if names.count(name) > 1:

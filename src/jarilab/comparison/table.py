@@ -56,6 +56,54 @@ def tabulate(
         "encodings": summaries,
         "differences": [pair_row(one, metric, pairs.seeds) for one in pairs.differences],
         "pairs": describe_pairs(pairs, rows[0]["held_out"], metric),
+        "lengths": _lengths(trials[0].lengths, rows_by_encoding, task),
+    }
+
+
+def _lengths(
+    lengths: Sequence[int], rows_of: Mapping[str, Sequence[Mapping[str, Any]]], task: Task
+) -> dict[str, Any] | None:
+    """Means, best encoding and pairs at each of the other lengths; None without other lengths."""
+    if not lengths:
+        return None
+    at = [_at_length(length, rows_of, task.metric) for length in lengths]
+    return {"unit": task.length_unit, "trained": task.trained_length, "at": at}
+
+
+def _at_length(
+    length: int, rows_of: Mapping[str, Sequence[Mapping[str, Any]]], metric: Metric
+) -> dict[str, Any]:
+    """Mean of each encoding at a length, the best of them, and those that are not ranked below it."""
+    measured: dict[str, list[dict[str, Any]]] = {}
+    encodings = []
+    for name, rows in rows_of.items():
+        cells = [(row["seed"], row["lengths"][str(length)]) for row in rows]
+        measured[name] = [
+            {"seed": seed, "value": cell["value"], "held_out": cell["examples"]}
+            for seed, cell in cells
+        ]
+        values = [cell["value"] for _, cell in cells]
+        examples = cells[0][1]["examples"]
+        interval = mean_interval(values, examples, share=metric.share)
+        summary = {"mean": interval.mean, "low": interval.low, "high": interval.high}
+        encodings.append({"encoding": name, **summary, "notices": cells[0][1]["notices"]})
+    sign = 1 if metric.higher else -1
+    best = max(encodings, key=lambda row: sign * row["mean"])["encoding"]
+    pairs = _pairs(measured, metric)
+    held_out = measured[best][0]["held_out"]
+    ranked = [pair_row(one, metric, pairs.seeds) for one in pairs.differences]
+    unranked = []
+    for row in ranked:
+        if best in (row["first"], row["second"]) and row["better"] != best:
+            unranked.append(row["second"] if row["first"] == best else row["first"])
+    return {
+        "length": length,
+        "examples": held_out,
+        "encodings": encodings,
+        "best": best,
+        "unranked": unranked,
+        "differences": ranked,
+        "pairs": describe_pairs(pairs, held_out, metric),
     }
 
 
@@ -77,6 +125,7 @@ def _row(
         "groups": groups,
         "group_examples": result.get("group_examples", {}),
         "parts": result.get("parts", {}),
+        "lengths": {str(n): result["lengths"][str(n)] for n in trial.lengths},
         "hash": trial.experiment.hash,
         "held_out": int(result["examples"]),
         "lr": experiment.training["lr"],

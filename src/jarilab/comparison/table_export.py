@@ -32,7 +32,19 @@ def figures_csv(table: Mapping[str, Any]) -> str:
         shared = {"encoding": row["encoding"], "seeds": row["trials"], "metric": table["metric"]}
         for figure in _figures(row):
             rows.append(shared | figure)
+        for at, cell in at_lengths(table, row["encoding"]):
+            fields = {"by": "length", "of": at["length"], "examples": at["examples"]}
+            estimate = {"value": cell["mean"], "low": cell["low"], "high": cell["high"]}
+            rows.append({**shared, "checkpoint": "last", **fields, **estimate})
     return _csv(FIGURES, rows)
+
+
+def at_lengths(
+    table: Mapping[str, Any], encoding: str
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Each other length of the table, and the figures of an encoding at it."""
+    for at in (table["lengths"] or {"at": ()})["at"]:
+        yield at, next(row for row in at["encodings"] if row["encoding"] == encoding)
 
 
 def _figures(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -69,16 +81,20 @@ def latex(table: Mapping[str, Any]) -> str:
     """The table of encodings as a LaTeX tabular, with the commands of its trials as comments."""
     metric = METRICS[table["metric"]]
     groups = list(table["encodings"][0]["groups"])
-    titles = ["encoding", metric.title, "95 % interval", "best", *groups, "parameters", "s/step"]
+    lengths = [at["length"] for at in (table["lengths"] or {"at": ()})["at"]]
+    columns = [*groups, *(f"at {length}" for length in lengths)]
+    titles = ["encoding", metric.title, "95 % interval", "best", *columns, "parameters", "s/step"]
     columns = "l" + "r" * (len(titles) - 1)
     lines = _comments(_sentences(table))
     lines += [rf"\begin{{tabular}}{{{columns}}}", r"\hline", _line(titles), r"\hline"]
     for row in table["encodings"]:
         trials = [trial for trial in table["trials"] if trial["encoding"] == row["encoding"]]
         lines += _comments(trial["command"] for trial in trials)
-        lines.append(_line(_cells(row, metric, groups)))
+        at = [metric.text(cell["mean"]) for _, cell in at_lengths(table, row["encoding"])]
+        lines.append(_line(_cells(row, metric, groups, at)))
     if table["ceiling"]:
-        lines.append(_line(_ceiling(table["ceiling"], metric, groups)))
+        blank = [""] * len(lengths)
+        lines.append(_line(_ceiling(table["ceiling"], metric, groups, blank)))
     lines += [r"\hline", r"\end{tabular}", ""]
     return "\n".join(lines)
 
@@ -99,20 +115,24 @@ def _sentences(table: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def _cells(row: Mapping[str, Any], metric: Metric, groups: Sequence[str]) -> list[str]:
+def _cells(
+    row: Mapping[str, Any], metric: Metric, groups: Sequence[str], at: Sequence[str]
+) -> list[str]:
     mean, best = metric.text(row["mean"]), metric.text(row["best_mean"])
     interval = ""
     if row["low"] is not None:
         interval = f"{metric.text(row['low'])} -- {metric.text(row['high'])}"
     group_cells = [metric.text(row["groups"][group]) for group in groups]
     size, speed = f"{row['parameters']:,}", f"{row['seconds_per_step']:.4f}"
-    return [row["encoding"], mean, interval, best, *group_cells, size, speed]
+    return [row["encoding"], mean, interval, best, *group_cells, *at, size, speed]
 
 
-def _ceiling(ceiling: Mapping[str, float], metric: Metric, groups: Sequence[str]) -> list[str]:
+def _ceiling(
+    ceiling: Mapping[str, float], metric: Metric, groups: Sequence[str], at: Sequence[str]
+) -> list[str]:
     limit = metric.text(ceiling["all"])
     group_cells = [metric.text(ceiling[group]) for group in groups]
-    return ["ceiling, on average", limit, "", "", *group_cells, "", ""]
+    return ["ceiling, on average", limit, "", "", *group_cells, *at, "", ""]
 
 
 def _line(cells: Sequence[str]) -> str:

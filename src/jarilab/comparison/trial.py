@@ -8,21 +8,28 @@ from pathlib import Path
 
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.lock import is_training
+from jarilab.runs.results import read_result
 from jarilab.runs.training_options import deciding
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training of a study."""
+    """One training of a study. lengths: other lengths at which it is measured."""
 
     name: str
     experiment: Experiment
     folder: Path
+    lengths: tuple[int, ...] = ()
 
     @property
     def finished(self) -> bool:
-        """Whether it has a result."""
-        return (self.folder / "result.json").exists()
+        """Whether it has a result, at all its lengths."""
+        if not (self.folder / "result.json").exists():
+            return False
+        if not self.lengths:
+            return True
+        result = read_result(self.folder, self.experiment.hash)
+        return set(map(str, self.lengths)) <= result.get("lengths", {}).keys()
 
     @property
     def is_training(self) -> bool:
@@ -43,6 +50,8 @@ class Trial:
         words += ["--out", str(self.folder), "--threads", "1"]
         words += ["--seed", str(experiment.seed), "--precision", experiment.precision]
         words += ["--model", experiment.model]
+        if self.lengths:
+            words += ["--eval-lengths", ",".join(map(str, self.lengths))]
         sections = {
             "task": experiment.task_options,
             "model": experiment.model_options,

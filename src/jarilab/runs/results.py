@@ -34,6 +34,7 @@ FIELDS: dict[str, Any] = {
     "group_examples": dict[str, Annotated[int, Ge(1), Le(2**63)]],
     "parts": dict[str, dict[str, dict[str, Any]]],
     "curve_rows": Count,
+    "lengths": dict[str, dict[str, Any]],
 }
 """The types of a result's fields; those in NEEDED must be present."""
 NEEDED = (
@@ -77,6 +78,8 @@ def _check_values(where: str, result: Mapping[str, Any]) -> None:
             check_fields(where, {key: kind}, result)
     for part in _parts(result):
         check_fields(f"{where}: parts", {"examples": FIELDS["steps"]}, part)
+    for part in result.get("lengths", {}).values():
+        check_fields(f"{where}: lengths", {"examples": FIELDS["steps"], "notices": list[str]}, part)
 
 
 def _measured(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -84,6 +87,8 @@ def _measured(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield ": best", result["best"]
     for part in _parts(result):
         yield ": parts", part
+    for part in result.get("lengths", {}).values():
+        yield ": lengths", part
 
 
 def _parts(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from jarilab.core.errors import UserError
 from jarilab.runs import checkpoint
 from jarilab.runs.folder import Run
-from jarilab.tasks.predictors.base import predictor_for
+from jarilab.tasks.base import Task
+from jarilab.tasks.predictors.base import predictor_for, untrained_positions
 from jarilab.training.checkpointing import Checkpointer
 from jarilab.training.memory import peak_memory
 from jarilab.training.state import TrainingState
@@ -39,19 +41,34 @@ class Evaluator:
         summary = f"held-out {metric.title} {metric.text(value)}"
         return {**measured, "value": value, "held_out": held_out, "measured": summary}
 
-    def result(self, run: Run) -> dict[str, Any]:
+    def evaluate_lengths(self, longer: Mapping[int, Task]) -> dict[str, dict[str, Any]]:
+        """The metric at each length on all its held-out data. longer: the task at each length."""
+        task, model = self.state.task, self.state.evaluated
+        measured = {}
+        for length, at_length in longer.items():
+            metrics = predictor_for(model, at_length).evaluate()
+            measured[str(length)] = {
+                "value": metrics[task.metric.name],
+                "examples": int(metrics["examples"]),
+                "notices": untrained_positions(model, task, at_length),
+            }
+        return measured
+
+    def result(self, run: Run, longer: Mapping[int, Task]) -> dict[str, Any]:
         """The fields of result.json: metrics of the last and of the best weights on all held-out data, sizes, times.
 
-        Raises UserError if the checkpoint lacks the best step.
+        longer: the task at the other lengths to measure. Raises UserError if the checkpoint lacks the best step.
         """
         progress = self.state.progress
         last = self.evaluate()
+        lengths = {"lengths": self.evaluate_lengths(longer)} if longer else {}
         return {
             "hash": self.state.experiment.hash,
             "encoding": self.state.experiment.encoding,
             "seed": self.state.experiment.seed,
             "metric": self.state.task.metric.name,
             **last,
+            **lengths,
             "best": self._best(run, last),
             "ceiling": self.state.task.ceiling(),
             "steps": progress.step,

@@ -22,6 +22,7 @@ class Execution:
     shard: shard parameters, gradients and the optimizers' state over all processes (FSDP2).
     tensorboard: write TensorBoard's files. tensorboard_heads: heads whose maps are shown, as
         `decoder.1.cross:2,encoder.0:0`; by default the first heads of each site.
+    eval_lengths: other lengths of held-out data at which the finished model is measured, in ascending order.
     """
 
     device: torch.device = CPU
@@ -32,6 +33,7 @@ class Execution:
     shard: bool = False
     tensorboard: bool = False
     tensorboard_heads: str | None = None
+    eval_lengths: tuple[int, ...] = ()
 
     def record(self) -> dict[str, Any]:
         """The fields of run.json that decide the bits of a result, without those that have their default."""

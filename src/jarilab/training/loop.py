@@ -18,6 +18,7 @@ from jarilab.runs.folder import ReadOnlyRun, Run
 from jarilab.runs.results import read_result
 from jarilab.runs.signals import Interrupted, StopSignals
 from jarilab.runs.snapshots import evenly_spread, write_snapshot
+from jarilab.tasks.base import Task
 from jarilab.training.batching import batches_of
 from jarilab.training.checkpointing import Checkpointer
 from jarilab.training.determinism import deterministic, seed_all
@@ -25,7 +26,7 @@ from jarilab.training.distributed.world import World, join_world
 from jarilab.training.evaluation import Evaluator
 from jarilab.training.execution import Execution
 from jarilab.training.memory import grow_onednn_cache, keep_freed_memory
-from jarilab.training.preflight import check_batch_size, check_forward
+from jarilab.training.preflight import check_batch_size, check_forward, check_lengths
 from jarilab.training.state import TrainingState
 from jarilab.training.step import Steps
 from jarilab.training.tensorboard import Board
@@ -78,11 +79,13 @@ class Trainer:
             self.task = task = experiment.resolved.build_task()
             lengths = task.training_lengths
             self.batches = batches_of(options, task.training_size, lengths, experiment.seed)
+            self.longer = {length: task.at_length(length) for length in execution.eval_lengths}
             self.state = TrainingState(experiment, task, execution, world)
             self.board = Board(self.state)
         if not execution.shard:
             with world.shared_errors():
                 check_forward(self.state.model, task, experiment, execution.device)
+                check_lengths(self.state.model, task, list(self.longer.values()), experiment)
         self.steps = Steps(self.state, self.batches)
         self.checkpointer = Checkpointer(self.state)
         self.evaluator = Evaluator(self.state, self.checkpointer)
@@ -92,6 +95,8 @@ class Trainer:
         # From here on only dropout draws random numbers.
         seed_all(self.experiment.seed, self.world)
         with self._open(out) as run, self.board, StopSignals() as stop:
+            if run.result is not None and self._missing_lengths(run.result):
+                return self._measure_lengths(run, run.result)
             if run.result is not None:
                 run.notice(
                     f"{out} is finished already: this is its result; choose another --out to train anew"
@@ -103,6 +108,18 @@ class Trainer:
                 self.checkpointer.save(run)
             self._run_steps(run, stop, snapshots, report)
             return self._finish(run, stop)
+
+    def _missing_lengths(self, result: dict[str, Any]) -> dict[int, Task]:
+        measured = result.get("lengths", {})
+        return {length: at for length, at in self.longer.items() if str(length) not in measured}
+
+    def _measure_lengths(self, run: Run, result: dict[str, Any]) -> dict[str, Any]:
+        """Measure a finished run at the lengths that its result lacks."""
+        missing = self._missing_lengths(result)
+        self.checkpointer.load(run)
+        lengths = result.get("lengths", {}) | self.evaluator.evaluate_lengths(missing)
+        run.finish({**result, "lengths": lengths})
+        return {**result, "lengths": lengths}
 
     def _run_steps(
         self, run: Run, stop: StopSignals, snapshots: int, report: Report | None
@@ -219,7 +236,7 @@ class Trainer:
     def _finish(self, run: Run, stop: StopSignals) -> dict[str, Any]:
         """Evaluate on all held-out data and write the result."""
         with self._interruptible(stop):
-            result = self.evaluator.result(run)
+            result = self.evaluator.result(run, self.longer)
         for notice in self.task.held_out_notices():
             # Held-out data taken from the training data have the same notices.
             if notice not in self.task.notices():

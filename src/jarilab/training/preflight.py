@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -10,13 +12,33 @@ from jarilab.core.errors import UserError
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.training_options import Training
 from jarilab.tasks.base import Task
+from jarilab.tasks.predictors.base import predictor_for, untrained_positions
 from jarilab.training.batching import batches_of, sample_batch
 
 
-def check_trainable(experiment: Experiment, task: Task) -> None:
-    """Raises UserError if an experiment has no batches, or its model cannot be built or compute the task's inputs."""
+def check_trainable(experiment: Experiment, task: Task, longer: Sequence[Task] = ()) -> None:
+    """Raises UserError if an experiment has no batches, or its model cannot be built or compute the task's inputs.
+
+    longer: the task at the other lengths to measure.
+    """
     batches_of(experiment.options, task.training_size, task.training_lengths, experiment.seed)
-    check_forward(experiment.resolved.build_model(task), task, experiment, CPU)
+    model = experiment.resolved.build_model(task)
+    check_forward(model, task, experiment, CPU)
+    check_lengths(model, task, longer, experiment)
+
+
+def check_lengths(
+    model: nn.Module, task: Task, longer: Sequence[Task], experiment: Experiment
+) -> None:
+    """Raises UserError if the model cannot answer two held-out examples at one of these lengths."""
+    try:
+        for at_length in longer:
+            untrained_positions(model, task, at_length)
+            predictor_for(model, at_length).evaluate(2)
+    except UserError as error:
+        raise UserError(
+            f"with the encoding {experiment.encoding}, at the lengths to measure: {error}"
+        ) from None
 
 
 @torch.no_grad()

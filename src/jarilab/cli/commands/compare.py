@@ -9,7 +9,14 @@ from typing import Any
 
 from jarilab.cli.arguments import Parser, Words, first_positional, nargs_of
 from jarilab.cli.run_arguments import TRUST, add_open
-from jarilab.cli.setting_flags import ENCODING, add_task, parse_specs, settings_from
+from jarilab.cli.setting_flags import (
+    ENCODING,
+    add_eval_lengths,
+    add_task,
+    eval_lengths_from,
+    parse_specs,
+    settings_from,
+)
 from jarilab.core.errors import UserError
 
 CLUSTER = "resources of each trial on a cluster"
@@ -23,9 +30,10 @@ def arguments(parser: Parser, words: Words) -> None:
     # Options that training has too are described there.
     of_train = options_of(api.train)
     options = {name: of_train.get(name, option) for name, option in options_of(api.compare).items()}
-    without = ("encodings", "settings", "rates", "train", "trust_code", "resources")
+    without = ("encodings", "settings", "rates", "eval_lengths", "train", "trust_code", "resources")
     parser.add_argument("--json", action="store_true", help="print the table as one JSON object")
     add_open(parser, "the report")
+    add_eval_lengths(parser, options["eval_lengths"])
     first = first_positional(words, {**nargs_of(parser), "--report": 0, TRUST: 0})
     if first is not None and is_study(first):
         _add_study(parser, {name: options[name] for name in ("seeds", "jobs", "cluster")})
@@ -52,7 +60,15 @@ def arguments(parser: Parser, words: Words) -> None:
     parser.epilog = "`jarilab compare FOLDER` continues a study, or adds encodings and seeds to it."
     add_task(parser, words, without=(ENCODING,))
     parser.show_first(
-        "--encodings", "--out", "--seeds", "--tune", "--model", "--set", "--json", "--open"
+        "--encodings",
+        "--out",
+        "--seeds",
+        "--tune",
+        "--eval-lengths",
+        "--model",
+        "--set",
+        "--json",
+        "--open",
     )
     parser.show_last(CLUSTER)
 
@@ -89,6 +105,7 @@ def run(options: argparse.Namespace) -> None:
     from jarilab.comparison.launchers.resources import Resources
 
     keywords = {**options.verb, "resources": Resources(**options.resources)}
+    keywords |= eval_lengths_from(options)
     if options.encodings is not None:
         keywords["encodings"] = parse_specs("--encodings", options.encodings)
     if hasattr(options, "report"):

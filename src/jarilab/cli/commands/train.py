@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.run_arguments import TRUST
-from jarilab.cli.setting_flags import add_task, settings_from
+from jarilab.cli.setting_flags import add_eval_lengths, add_task, eval_lengths_from, settings_from
 from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
     from jarilab.cli.rerun import SourceRun
 
 MACHINE = "machine, checkpoints and logging"
-FIRST = ("--encoding", "--model", "--out", "--seed", "--from", "--set", "--json")
+FIRST = ("--encoding", "--model", "--out", "--seed", "--from", "--eval-lengths", "--set", "--json")
 
 
 def arguments(parser: Parser, words: Words) -> None:
@@ -41,7 +41,8 @@ def arguments(parser: Parser, words: Words) -> None:
     options = options_of(api.train)
     for name in ("model", "seed"):
         parser.add_option(parser, "verb", name, options[name])
-    without = ("encoding", "model", "seed", "settings", "report")
+    add_eval_lengths(parser, options["eval_lengths"])
+    without = ("encoding", "model", "seed", "settings", "eval_lengths", "report")
     parser.add_options("verb", options, title=MACHINE, without=without)
     source = SourceRun.among(words)
     recorded = None if source is None else source.experiment
@@ -80,7 +81,8 @@ def run(options: argparse.Namespace) -> None:
                 differences.compare_folder(Path(out))
             progress.update(name, row)
 
-        result = api.train(options.task, out, settings=settings, report=report, **options.verb)
+        keywords = options.verb | eval_lengths_from(options)
+        result = api.train(options.task, out, settings=settings, report=report, **keywords)
     if differences is not None:
         differences.compare_folder(Path(out))  # a finished run reports no step
     if is_first():
