@@ -63,7 +63,14 @@ def test_every_head_over_lines_of_text(models: Path) -> None:
     assert said.returncode == 0, said.stderr
     assert "jarilab: source tokens of lines.txt:1: [CLS] The animal didn't" in said.stderr
     assert "the start token [CLS] is added" in said.stderr
-    assert said.stdout.splitlines()[0].split()[:2] == ["head", "role"]
+    summary, header, *lines = said.stdout.splitlines()
+    assert summary.endswith("of 8 heads have a role")
+    assert header.split()[:2] == ["head", "role"]
+    count = int(summary.split()[0])
+    assert len([line for line in lines if line.startswith("L")]) == count + min(5, 8 - count)
+    wrote = [line for line in said.stderr.splitlines() if "wrote" in line]
+    assert len(wrote) == 1
+    assert wrote[0].startswith("jarilab: wrote heads, roles (.csv, .json")
     rows = rows_of("heads-bert-lines")
     assert [row["head"] for row in rows] == [f"L{layer}H{head}" for layer in range(2) for head in range(4)]
     assert all(row["entropy_count"] == 8 for row in rows)
@@ -129,7 +136,8 @@ def test_against_another_model(models: Path, here: Path) -> None:
     rows = rows_of("same", "against")
     assert [row["match"] for row in rows] == [row["head"] for row in rows] == [row["head"] for row in rows_of("same")]
     assert {row["distance"] for row in rows} == {0}
-    assert "in MODEL2" in printed.stdout
+    assert "0 of 8 heads moved" in printed.stdout
+    assert "in MODEL2" not in printed.stdout
     folders.bert(here / "other", seed=1)
     printed = command("heads", models / "bert", "--data", "lines.txt", "--against", here / "other", "--out", "apart")
     assert printed.returncode == 0, printed.stderr
@@ -137,6 +145,10 @@ def test_against_another_model(models: Path, here: Path) -> None:
     printed = command("heads", models / "bert", "--data", "lines.txt", "--against", here / "nothing", "--out", "none")
     assert printed.returncode == 2
     assert "nothing: expected the folder of a run" in printed.stderr
+    folders.saved(here / "deep", "Bert", "Model", num_hidden_layers=3)
+    printed = command("heads", models / "bert", "--data", "lines.txt", "--against", here / "deep", "--out", "none")
+    assert printed.returncode == 2
+    assert "same number of attention layers, got 2 and 3" in printed.stderr
     assert not (here / "none").exists()
 
 
@@ -151,7 +163,10 @@ def test_a_folder_of_images(models: Path, here: Path) -> None:
     (here / "images" / "1.png").write_bytes(b"\x89PNG no image")
     said = command("heads", models / "vit", "--data", "images", "--out", "b")
     assert said.returncode == 2
-    assert "1.png" in said.stderr
+    assert said.stderr.count("1.png") == 2  # the example and its file
+    assert (
+        "expected an image, got a file that could not be read as an image (cannot identify image file)" in said.stderr
+    )
     assert not (here / "b").exists()
 
 
@@ -174,10 +189,14 @@ def test_importance_of_an_encoder_by_its_embedding(models: Path) -> None:
     said = command("heads", models / "embeds", *words, "--importance", "zero", "--importance-by", "embedding")
     assert said.returncode == 0, said.stderr
     assert {row["kind"] for row in rows_of("a", "importance")} == {"zero"}
+    (first,) = [row for row in rows_of("a", "importance") if row["rank"] == 1]
+    shown = [line.split() for line in said.stdout.splitlines() if line.startswith("zero")]
+    assert (len(shown), shown[0][:2]) == (8, ["zero", first["head"]])
     words = (*words[:-1], "b")
     said = command("heads", models / "embeds", *words, "--importance", "zero")
     assert said.returncode == 2
     assert "expected a model with a loss" in said.stderr
+    assert "--importance-by embedding" in said.stderr
     said = command("heads", models / "embeds", *words, "--importance", "much")
     assert not Path("b").exists()
     assert "unknown kind of ablation 'much'" in said.stderr
@@ -205,7 +224,7 @@ def test_data_of_another_kind_and_missing_files(models: Path, here: Path) -> Non
         ("vit", "lines.txt", "lines.txt: the model reads images, got lines of text"),
         ("bert", "sounds", "sounds: the model reads lines of text, got sounds"),
         ("bert", "nothing.txt", "nothing.txt: expected a text file or a folder of images or sounds"),
-        ("bert", "empty", "expected a folder of images or one of sounds (.wav), got files ending in nothing"),
+        ("bert", "empty", "expected a folder of images or one of sounds (.wav), got an empty folder"),
         ("none", "lines.txt", "expected the folder of a run (run.json) or of a Hugging Face model"),
     ):
         (here / "sounds").mkdir(exist_ok=True)
@@ -232,4 +251,16 @@ def test_a_folder_of_other_data_is_not_overwritten(models: Path, here: Path) -> 
     (here / "others.txt").write_text("the street\n")
     said = command("heads", models / "bert", "--data", "others.txt", "--out", "a")
     assert said.returncode == 2
-    assert "data: lines.txt there, others.txt here" in said.stderr
+    assert "got another study (data: lines.txt there, others.txt here" in said.stderr
+    assert "digest" not in said.stderr
+    said = command("heads", models / "bert", "--data", "lines.txt", "--out", "lines.txt")
+    assert said.returncode == 2
+    assert "got a file; choose another folder" in said.stderr
+
+
+@pytest.mark.parametrize("number", ["0", "-2", "x", "1.5", ""])
+@pytest.mark.parametrize("option", ["--limit", "--batch", "--importance-examples"])
+def test_counts_are_whole_numbers(option: str, number: str) -> None:
+    said = command("heads", "model", "--data", "lines.txt", f"{option}={number}")
+    assert said.returncode == 2
+    assert f"{option}: expected a whole number from 1, got {number!r}" in said.stderr

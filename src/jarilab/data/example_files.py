@@ -153,11 +153,8 @@ def _kind_of_folder(folder: Path) -> Kind:
     suffixes = {path.suffix.lower() for path in _files_of(folder)}
     has_images, has_sounds = bool(suffixes & IMAGES), bool(suffixes & SOUNDS)
     if has_images == has_sounds:
-        got = (
-            "both"
-            if has_images
-            else f"files ending in {', '.join(sorted(suffixes)[:5]) or 'nothing'}"
-        )
+        endings = ", ".join(sorted(suffix or "no ending" for suffix in suffixes)[:5])
+        got = "both" if has_images else f"only {endings} files" if suffixes else "an empty folder"
         raise UserError(
             f"{folder}: expected a folder of images or one of sounds (.wav), got {got}; name a folder of one kind"
         )

@@ -167,7 +167,11 @@ def read_pixels(loaded: Loaded, line: str) -> Float[Tensor, "1 C H W"]:
             is_grey = getattr(loaded.config, "num_channels", None) == 1
             image = file.convert("L" if is_grey else "RGB")
     except (OSError, ValueError, library.DecompressionBombError) as error:
-        raise UserError(f"{path} could not be read as an image: {error}") from None
+        reason = str(error).removesuffix(repr(str(path))).strip()
+        raise UserError(
+            f"{path}: expected an image, got a file that could not be read as an image ({reason}); replace it or "
+            "remove it"
+        ) from None
     return loaded.image_processor(images=image, return_tensors="pt")["pixel_values"]
 
 

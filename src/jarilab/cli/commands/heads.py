@@ -104,9 +104,9 @@ def _add_importance(parser: Parser) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    number = int(text) if text.isdecimal() else 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 1, got {number}")
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
     return number
 
 
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> None:
         reader = open_reader(options.model, trust_code=options.verb.get("trust_code", False))
     with working(f"checking {options.data}"):
         count = check_rows(reader, data)
-    other = _other(options, data)
+    other = _other(options, reader, data)
     importance = None if options.importance is None else _importance(options, reader, data)
     study = _study(options, reader, data, count)
     with working("probing the heads with random sequences"):
@@ -134,9 +134,7 @@ def run(options: argparse.Namespace) -> None:
         study.add_table("importance", importance())
     if other is not None:
         _compare(options, study, (reader, other), data, count)
-    files = study.write()
-    for file in files:
-        say(f"wrote {file}")
+    say(_files_text(study.write()))
     rows = study.rows()
     show(options, {**study.about, "heads": rows}, _text(study, rows))
 
@@ -176,9 +174,13 @@ def _study(options: argparse.Namespace, reader: Reader, data: ExampleFile, count
     return study
 
 
-def _other(options: argparse.Namespace, data: ExampleFile) -> Reader | None:
-    """The reader of the model to compare with. Raises UserError, before the study, if it cannot read the data."""
-    from jarilab.cli.heads_inputs import check_rows, open_reader
+def _other(options: argparse.Namespace, reader: Reader, data: ExampleFile) -> Reader | None:
+    """The reader of the model to compare with.
+
+    Raises UserError, before the study, if it cannot read the data or has other layers or tokens.
+    """
+    from jarilab.cli.heads_inputs import check_rows, first_batch, open_reader
+    from jarilab.inspect.study.against import compare_heads
     from jarilab.training.progress import working
 
     if options.against is None:
@@ -187,6 +189,8 @@ def _other(options: argparse.Namespace, data: ExampleFile) -> Reader | None:
         other = open_reader(options.against, trust_code=options.verb.get("trust_code", False))
     with working(f"checking {options.data}"):
         check_rows(other, data)
+        pair = first_batch(reader, data), first_batch(other, data)
+        compare_heads((reader.model, other.model), [pair])
     return other
 
 
@@ -257,20 +261,47 @@ def _importance(
 
 
 MAX_ROWS = 40
-"""Heads that the terminal shows."""
+"""Heads with a role that the terminal shows."""
+MAX_OTHERS = 5
+"""Heads without a role that it shows."""
+MAX_LINKS = 16
+"""Relations that it shows."""
+MAX_ABLATIONS = 10
+"""Heads of each kind of ablation that it shows."""
+
+
+def _files_text(files: list[Path]) -> str:
+    """The written tables in one line."""
+    tables = ", ".join(dict.fromkeys(file.stem for file in files))
+    endings = ", ".join(dict.fromkeys(file.suffix for file in files))
+    return f"wrote {tables} ({endings}) to {files[0].parent}"
 
 
 def _text(study: Study, rows: list[dict[str, Any]]) -> str:
     """A table for the terminal: the heads with a role, then others with the highest scores."""
     from jarilab.cli.terminal import table
+    from jarilab.inspect.study.roles import NO_PATTERN, NOT_TESTABLE
 
     header = ["head", "role", "score [95 %]", "on data", "margin over rival [low]", "queries"]
     order = sorted(rows, key=lambda row: (row["role_low"] is None, -(row["role_low"] or 0)))
-    lines = [header, *map(_line, order[:MAX_ROWS])]
-    rest = len(rows) - MAX_ROWS
-    more = [f"{rest} more heads are in heads.csv"] if rest > 0 else []
-    tables = [table(lines), *more, *_links_text(study, table), *_against_text(study, table)]
-    return "\n".join(tables)
+    named = [row for row in order if row["role"] not in (NO_PATTERN, NOT_TESTABLE)]
+    others = [row for row in order if row["role"] in (NO_PATTERN, NOT_TESTABLE)]
+    lines = [header, *map(_line, named[:MAX_ROWS] + others[:MAX_OTHERS])]
+    return "\n".join(
+        [
+            f"{len(named)} of {len(rows)} heads have a role",
+            table(lines),
+            *_rest_text(len(rows), len(lines) - 1, "heads", "heads"),
+            *_links_text(study, table),
+            *_importance_text(study, table),
+            *_against_text(study, table),
+        ]
+    )
+
+
+def _rest_text(count: int, shown: int, what: str, name: str) -> list[str]:
+    """Where the rows are that are not shown."""
+    return [f"{count - shown} more {what} are in {name}.csv"] if count > shown else []
 
 
 def _line(row: dict[str, Any]) -> list[str]:
@@ -301,7 +332,7 @@ def _links_text(study: Study, table: Any) -> list[str]:
         return []
     header = ["relation", "direction", "head", "found [95 %]", "best offset", "words"]
     lines = [header]
-    for row in links[:MAX_ROWS]:
+    for row in links[:MAX_LINKS]:
         share = f"{row['accuracy']:.1%} [{row['accuracy_low']:.1%}, {row['accuracy_high']:.1%}]"
         baseline = f"{row['baseline']:.1%} ({row['baseline_offset']:+d})"
         cells = (
@@ -313,7 +344,23 @@ def _links_text(study: Study, table: Any) -> list[str]:
             f"{row['count']:,}",
         )
         lines.append(list(cells))
-    return ["", table(lines)]
+    return ["", table(lines), *_rest_text(len(links), len(lines) - 1, "relations", "gold_links")]
+
+
+def _importance_text(study: Study, table: Any) -> list[str]:
+    """The heads whose ablation changes most, by kind of ablation, if some were ablated."""
+    rows = study.tables.get("importance", [])
+    lines = [["ablation", "head", "change [95 %]", "direct", "unit", "examples"]]
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        tested = [row for row in rows if row["kind"] == kind and row["total"] is not None]
+        for row in sorted(tested, key=lambda row: row["rank"])[:MAX_ABLATIONS]:
+            change = f"{row['total']:+.4f} [{row['total_low']:+.4f}, {row['total_high']:+.4f}]"
+            direct = "-" if row["direct"] is None else f"{row['direct']:+.4f}"
+            cells = (kind.replace("_", " "), row["head"], change, direct, row["unit"])
+            lines.append([*cells, str(row["examples"])])
+    if len(lines) == 1:
+        return []
+    return ["", table(lines), *_rest_text(len(rows), len(lines) - 1, "rows", "importance")]
 
 
 def _against_text(study: Study, table: Any) -> list[str]:
@@ -321,10 +368,12 @@ def _against_text(study: Study, table: Any) -> list[str]:
     rows = [row for row in study.tables.get("against", []) if row["match"] is not None]
     if not rows:
         return []
-    lines = [["head", "in MODEL2", "distance [95 %]", "noise", "moved"]]
-    for row in sorted(rows, key=lambda row: -row["moved"])[:MAX_ROWS]:
+    changed = [row for row in rows if row["has_moved"]]
+    summary = f"{len(changed)} of {len(rows)} heads moved by more than the noise of the data"
+    lines = [["head", "in MODEL2", "distance [95 %]", "noise", "moved by"]]
+    for row in sorted(changed, key=lambda row: -row["moved"])[:MAX_ROWS]:
         interval = f"{row['distance']:.3f} [{row['distance_low']:.3f}, {row['distance_high']:.3f}]"
-        verdict = "yes" if row["has_moved"] else "no"
-        moved = f"{verdict} ({row['moved']:+.3f})"
-        lines.append([row["head"], row["match"], interval, f"{row['noise']:.3f}", moved])
-    return ["", table(lines)]
+        noise, moved = f"{row['noise']:.3f}", f"{row['moved']:+.3f}"
+        lines.append([row["head"], row["match"], interval, noise, moved])
+    more = _rest_text(len(rows), len(lines) - 1, "heads", "against")
+    return ["", summary, *([table(lines)] if changed else []), *more]

@@ -113,7 +113,7 @@ def _links(path: Path, number: int, line: str, sizes: list[int]) -> list[Link]:
 
 def _other_count(path: Path, got: int, expected: str) -> UserError:
     return UserError(
-        f"{path}: expected a line of links for each example, {expected}; got {got} lines; name the file of these "
+        f"{path}: expected a line of links for each example, {expected}; got {got}; name the file of these "
         "texts, with an empty line for an example without links"
     )
 

@@ -99,8 +99,8 @@ class HeadAblation:
         def keep_linear(path: str) -> Callable[..., None]:
             def hook(module: nn.Module, args: object, output: Any) -> None:
                 # The model may write into the output afterwards.
-                kept = tree_map_only(Tensor, torch.clone, output)
-                run.linear.setdefault(path, []).append((len(run.events), kept))
+                copied = tree_map_only(Tensor, torch.clone, output)
+                run.linear.setdefault(path, []).append((len(run.events), copied))
                 run.events.append(path)
 
             return hook
@@ -154,12 +154,12 @@ class HeadAblation:
         names = [SITE + site for site in sites]
         first = min((clean.events.index(name) for name in names), default=len(clean.events))
         live = self._output_projections(clean, names) if frozen else frozenset(self._parts)
-        kept = self._stacked if frozen else frozenset()
+        frozen_parts = self._stacked if frozen else frozenset()
         with ExitStack() as undo:
             for path, module in self._parts.items():
                 if path not in clean.linear or not (frozen or self.can_replay):
                     continue
-                until = len(clean.events) if path in kept - live else first
+                until = len(clean.events) if path in frozen_parts - live else first
                 undo.callback(_restore_forward, module, vars(module).get("forward"))
                 calls, rows = clean.linear[path], len(clean.batch)
                 module.forward = _replay(module.forward, calls, until, rows, copies)

@@ -41,7 +41,7 @@ def loss_of(model: nn.Module, tape: Tape, outputs: Any, batch: Batch) -> Loss:
         f"expected a model with a loss, got {type(model).__name__}, "
         + ("an encoder without a head" if logits is None else "whose labels are not in the data")
         + "; load a model with a head for language modelling, add `labels` to its batches, or pass loss=FUNCTION of "
-        "outputs and batch. jarilab.inspect.study.losses.pooled_embedding compares sentence embeddings instead"
+        "outputs and batch. For sentence embeddings use --importance-by embedding, or loss=pooled_embedding in Python"
     )
 
 

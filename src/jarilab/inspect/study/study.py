@@ -250,7 +250,8 @@ def _prepare(folder: Path, expected: dict[str, Any]) -> None:
     if not path.is_file():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(
-                f"{folder} is no study and not empty; choose a new folder or that of a study to continue"
+                f"{folder}: expected a new folder or a study to continue, got "
+                f"{'other files' if folder.is_dir() else 'a file'}; choose another folder"
             )
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, expected)
@@ -261,7 +262,8 @@ def _prepare(folder: Path, expected: dict[str, Any]) -> None:
     if different:
         details = "; ".join(_difference(key, saved.get(key), expected[key]) for key in different)
         raise UserError(
-            f"{folder} holds another study ({details}); choose another folder, or remove this one"
+            f"{folder}: expected a new folder or this study, got another study ({details}); choose another folder, "
+            "or remove this one"
         )
 
 
@@ -275,5 +277,11 @@ def _difference(key: str, saved: Any, expected: Any) -> str:
     """What differs between two records, in short."""
     if isinstance(saved, dict) and isinstance(expected, dict):
         names = [name for name in {**saved, **expected} if saved.get(name) != expected.get(name)]
+        # A digest says nothing beside a name that differs, too.
+        names = [name for name in names if not name.endswith("_digest")] or names
         return "; ".join(_difference(name, saved.get(name), expected.get(name)) for name in names)
-    return f"{key}: {str(saved)[:60]} there, {str(expected)[:60]} here"
+    there, here = (
+        ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for value in (saved, expected)
+    )
+    return f"{key}: {there[:60]} there, {here[:60]} here"

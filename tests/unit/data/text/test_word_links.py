@@ -49,8 +49,8 @@ def test_pairs_of_one_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.txt", "0-0\n", r"a\.txt: .* for each example, at least 2; got 1 lines; name the file"),
-        ("a.txt", "0-0\n0-0\n\n\n", r"a\.txt: .* for each example, 2; got 4 lines; name the file"),
+        ("a.txt", "0-0\n", r"a\.txt: .* for each example, at least 2; got 1; name the file"),
+        ("a.txt", "0-0\n0-0\n\n\n", r"a\.txt: .* for each example, 2; got 4; name the file"),
         ("a.txt", "0-0\n0:0\n", r"a\.txt:2: expected links such as 0-0 1-2, .*'0:0'"),
         ("a.txt", "0-0\n1-0\n", r"a\.txt:2: .* below 1 for .* below 1 for .*; got query 0 and key 1; check"),
         ("a.txt", "1-3\n\n", r"a\.txt:1: .* below 3 for .* below 2 for .*; got query 3 and key 1; check"),
@@ -69,7 +69,7 @@ def test_faults_are_named_with_their_line(tmp_path: Path, name: str, text: str, 
 
 
 def test_possible_links_are_checked_too(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"possible\.txt: .* at least 2; got 1 lines"):
+    with pytest.raises(UserError, match=r"possible\.txt: .* at least 2; got 1"):
         read(tmp_path, "a.txt", "\n\n", possible="0-0\n")
     with pytest.raises(UserError, match=r"possible\.txt:1: .* got query 0 and key 9"):
         read(tmp_path, "a.txt", "\n\n", possible="9-0\n\n")

@@ -122,7 +122,7 @@ def test_a_study_continues_in_its_folder_and_refuses_another_one(tmp_path: Path)
         jarilab.study(model(), batches(4), out=folder, seed=1)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match="no study and not empty"):
+    with pytest.raises(UserError, match="or a study to continue, got other files; choose another folder"):
         jarilab.study(model(), batches(4), out=tmp_path / "other")
 
 
