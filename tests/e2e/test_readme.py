@@ -69,7 +69,7 @@ SMALL = {
     ],
     "captions": ["--d-model=16", "--n-layers=1", "--examples=8", "--scenes=40", "--code-steps=3", "--judge-steps=3"],
 }
-SEEDS = {"arithmetic": "1", "digits": "1", "copy": "1"}
+SEEDS = {"arithmetic": "1", "digits": "1", "copy": "1", "text": "1"}
 INSTALLING = {"git", "cd", "make", "python3", "source", "pip", "sudo", "!git", "%pip"}
 PHRASES = {"de": "Ein Hund rennt durch den Schnee {}.", "en": "A dog runs through the snow {}."}
 
@@ -226,7 +226,7 @@ def test_commands_in_the_pages_run_one_after_another(
         for part in ("train", "val", "test"):
             lines = "".join(phrase.format(n) + "\n" for n in range(60))
             (tmp_path / "data" / f"{part}.{language}").write_text(lines)
-    (tmp_path / "input.txt").write_text("ROMEO: What light is this?\nJULIET: None, sir.\n" * 40)
+    (tmp_path / "input.txt").write_text("ROMEO: What light is this?\nJULIET: None, sir.\n" * 120)
     images(tmp_path)
     monkeypatch.setenv("JARILAB_CACHE", str(tmp_path / "cache"))
     typed = dict.fromkeys(line for page in pages for line in commands(page))

@@ -388,7 +388,7 @@ def test_nothing_outside_the_file_is_named(payload: Payload) -> None:
 
 
 def test_page_is_small(payload: Payload) -> None:
-    assert len(render(payload).encode()) - len(read_payload(render(payload))) < 130_000, "in two languages"
+    assert len(render(payload).encode()) - len(read_payload(render(payload))) < 132_000, "in two languages"
 
 
 # ------------------------------------------------------------------------------------------------ in a browser
@@ -772,6 +772,44 @@ def test_lines_by_what_an_example_is_like_have_their_intervals_behind_them(open_
     assert shares == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.375, 0.25, 0.125], abs=2e-3)
     assert page.locator("#group-bars .whisker").count() == 2, "of the group whose examples were counted"
     assert "Shaded: the interval of each mean." in page.locator("#parts").inner_text()
+
+
+def at_lengths(means: dict[int, dict[str, float]], seeds: int = 2) -> Payload:
+    """The lengths of a payload, trained at 128; only the best of 512 is ranked, and learned has a notice there."""
+    at = []
+    for length, row in means.items():
+        best = max(row, key=row.__getitem__)
+        encodings = [
+            {"encoding": name, "mean": mean, "low": mean - 0.05, "high": mean + 0.05, "notices": []}
+            for name, mean in row.items()
+        ]
+        encodings[0]["notices"] = [f"rows {HOSTILE}"] if length == 512 else []
+        unranked = [] if length == 512 else [name for name in row if name != best]
+        at.append({"length": length, "best": best, "unranked": unranked, "encodings": encodings})
+        at[-1] |= {"pairs": {"seeds": seeds}, "differences": [], "examples": 100}
+    return {"unit": "tokens of a window", "trained": 128, "at": at}
+
+
+def test_lines_by_length(open_report: Any) -> None:
+    payload = make_payload({"none": 0.04, "rotary": 0.5}, seeds=2)
+    payload["lengths"] = at_lengths({n: {"none": 0.3, "rotary": 0.4 - 0.2 * (n > 300)} for n in (256, 512, 1024)})
+    page = open_report(payload)
+    circles = page.locator("#lengths circle")
+    assert circles.count() == 6
+    x = [float(circles.nth(number).get_attribute("cx")) for number in range(3)]
+    trained = float(page.locator("#lengths line.ceiling").get_attribute("x1"))
+    assert x[1] - x[0] == pytest.approx(x[2] - x[1]) == pytest.approx(x[0] - trained), "equal ratios, equally far"
+    (low, high) = (float(page.locator("#lengths .axis").nth(number).get_attribute("y1")) for number in (0, -1))
+    shares = [(float(circles.nth(n).get_attribute("cy")) - low) / (high - low) for n in range(6)]
+    assert shares == pytest.approx([0.3, 0.3, 0.3, 0.4, 0.2, 0.2], abs=1e-3)
+    assert page.locator("#lengths .ceiling-label").text_content() == "trained: 128"
+    assert page.locator("#lengths .band").count() == 2
+    lines = page.locator("#lengths li").all_text_contents()
+    assert lines[0] == "At 256: rotary is best. Not ranked above: none"
+    assert lines[1] == "At 512: none is best. Ranked above all others."
+    assert HOSTILE in lines[2]
+    assert page.locator("#lengths li b").count() == 0
+    assert open_report(make_payload()).locator("#lengths").count() == 0
 
 
 def test_every_trial_says_its_command(open_report: Any) -> None:

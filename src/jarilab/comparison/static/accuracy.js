@@ -5,6 +5,7 @@ import { known, number } from "kit/numbers.js";
 import { nameNode } from "kit/tokens.js";
 import { language, speaking } from "kit/words.js";
 import { drawBars } from "./bars.js";
+import { drawLengths, lengthsFigure } from "./lengths.js";
 import { drawLines } from "./lines.js";
 import { exact, metric } from "./metric.js";
 import { compact, whole } from "./numbers.js";
@@ -161,6 +162,7 @@ function drawAll() {
     drawBars(box, label, groupRows, limit, t("ceilingShort", shown(limit)));
   }
   drawParts();
+  drawLengths();
 }
 
 function groupFigure(group, index) {
@@ -179,7 +181,7 @@ export const accuracy = {
       el("p", {}, exact ? t.parts("exact", t("unit")) : t.parts("measured", t("metric"), better()), " ",
         el("span", { id: "task" }, t.parts("task", task.name, sentence(task.sentence), whole(task.held_out), t("sample")))),
       figure("accuracy", metricTitle(), bars, [t("key"), " ", intervalKey()]), leftOut(), groupBars,
-      partNames.length > 0 && partLines,
+      partNames.length > 0 && partLines, lengthsFigure(),
       ceilingSentence && el("p", { class: "note", id: "ceiling" }, sentence(ceilingSentence, t("ceilingSentence", t("unit")))),
       ranking(), summaryTable());
   },

@@ -21,13 +21,14 @@ const FLOOR = 42; // below the lines: numbers and name of the axis
 const APART = 17; // between two names
 
 /** Where everything stands: x(value), y(value), and the edges in points. */
-function layOut(width, series, { top, logarithmic, ticks }) {
+function layOut(width, series, { top, logarithmic, ticks, mark }) {
   const names = unique(series.map(({ name }) => name));
   const [height, left, upper] = [clamp(width * 0.6, 240, 330), 46, 12];
   const right = Math.max(...names.map((name) => [...cutToken(name, 18)].length)) * 7.8 + 30;
   const all = series.flatMap(({ points }) => points);
-  const end = largest(all.map(([x]) => x)) || 1;
-  const begin = ticks ? smallest(all.map(([x]) => x)) : 0;
+  const xs = [...all, ...(mark ? [mark] : [])].map(([x]) => x);
+  const end = largest(xs) || 1;
+  const begin = ticks ? smallest(xs) : 0;
   const scaled = logarithmic ? Math.log10 : (value) => value;
   const values = all.map(([, y]) => scaled(y));
   const [low, high] = [logarithmic ? smallest(values) : 0, top ?? (largest(values) || 1)];
@@ -51,6 +52,13 @@ function limitLine({ width, left, right, y }, limit) {
   const place = { x: width - right - 12, y: y(limit) - 8, "text-anchor": "end" };
   return [svg("line", { class: "ceiling", x1: left, x2: width - right, y1: y(limit), y2: y(limit) }),
     svg("text", { class: "ceiling-label", ...place }, t("ceiling", precisePercent(limit)))];
+}
+
+/** An upright line with its words at the top. mark: [x, text]. */
+function markLine({ height, x, right, width }, [at, text]) {
+  const place = x(at) < (width - right) / 2 ? { x: x(at) + 5 } : { x: x(at) - 5, "text-anchor": "end" };
+  return [svg("line", { class: "ceiling", x1: x(at), x2: x(at), y1: 12, y2: height - FLOOR }),
+    svg("text", { class: "ceiling-label", ...place, y: 10 }, text)];
 }
 
 /** The end of each name's line, of several the middle one, and the height of the name, which keep their distance. */
@@ -82,7 +90,7 @@ function endMark(end, { width, right, x, y }, all) {
 
 /**
  * Draw lines. series: {name, encoding, points: [[x, y], ...], ends: [[x, low, high], ...] of a band behind it}; lines of one name stand under one label. looks: all {name,
- * encoding} of the page. across: the words of the x axis. options: {written, top, logarithmic, limit, ticks: [[x, text], ...]}.
+ * encoding} of the page. across: the words of the x axis. options: {written, top, logarithmic, limit, ticks: [[x, text], ...], mark: [x, text]}.
  */
 export function drawLines(box, label, series, looks, across, options) {
   const measured = series.filter(({ points }) => points.length);
@@ -101,7 +109,7 @@ export function drawLines(box, label, series, looks, across, options) {
   const lines = laid.names.flatMap((name) => measured.filter((one) => one.name === name)).map(drawLine);
   const words = ends.map(({ name, last }) => `${name} ${options.written(last[1])}`).join(", ");
   return box.replaceChildren(svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("label", label, across, words) },
-    axes(laid, options, across), known(options.limit) && limitLine(laid, options.limit), bands, lines,
+    axes(laid, options, across), known(options.limit) && limitLine(laid, options.limit), options.mark && markLine(laid, options.mark), bands, lines,
     ends.map((end) => endMark(end, laid, looks))));
 }
 
