@@ -17,28 +17,29 @@ from jarilab.inspect.record.sites import AttentionSite
 
 @torch.no_grad()
 def measure(map: Map, measures: Mapping[str, Measure] = MEASURES) -> dict[str, Scored]:
-    """Value and chance of each of `measures`, by name."""
+    """Value and chance of each of `measures`, by name. Rows that add up to more than 1 count by their shares."""
+    map = _with_shares(map)
     return {name: _scored(measure, map) for name, measure in measures.items()}
 
 
 def _scored(measure: Measure, map: Map) -> Scored:
-    """Value and chance, undefined if the measure needs positions that are not known.
-
-    Those of the package are also undefined for heads whose weights are no shares.
-    """
+    """Value and chance, undefined if the measure needs positions that are not known."""
     if measure.needs_positions and not map.placed:
         return Scored(undefined(map), undefined(map))
-    scored = measure.of(map)
-    if measure not in MEASURES.values():
-        return scored
-    # As of sigmoid(s), or of exp(s) if the model divides by the sum after the product with values.
-    is_share_H = (map.weights.sum(-1) <= MAX_ROW_SUM).all(-1)
-    value, chance = (each.where(is_share_H, torch.nan) for each in (scored.value, scored.chance))
-    return replace(scored, value=value, chance=chance)
+    return measure.of(map)
 
 
 MAX_ROW_SUM = 1.01
 """The largest sum of weights that count as shares. Rounding to bfloat16 adds less than 1 %."""
+
+
+def _with_shares(map: Map) -> Map:
+    """The map with weights of each row that add up to at most 1."""
+    # Others are of sigmoid(s), or of exp(s) if the model divides by the sum after the product with values.
+    sums_HQ1 = map.weights.sum(-1, keepdim=True)
+    if not bool((sums_HQ1 > MAX_ROW_SUM).any()):
+        return map
+    return replace(map, weights=map.weights / sums_HQ1.where(sums_HQ1 > MAX_ROW_SUM, 1.0))
 
 
 def measure_heads(
@@ -98,6 +99,7 @@ SALIENT_MEASURES = ("previous", "duplicate", "induction", "sink", "self", "confi
 
 def salience(map: Map) -> Float[Tensor, " H"]:
     """The largest distance of a head's `SALIENT_MEASURES` above their chance; 0 if none is above."""
+    map = _with_shares(map)
     above = [torch.zeros(len(map.weights), dtype=torch.float64)]
     for name in SALIENT_MEASURES:
         scored = _scored(MEASURES[name], map)
