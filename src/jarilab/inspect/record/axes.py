@@ -220,10 +220,7 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
         before = weights if made.before_dropout is None else made.before_dropout
         ordered = _arranged(letters, batch, queries, [key])
         sizes = [weights.shape[letters.index(each)] for each in batch]
-        axes = HeadAxes.of(
-            sizes,
-            [all_factors[letters.index(each)] for each in batch],
-        )
+        axes = HeadAxes.of(sizes, [all_factors[letters.index(each)] for each in batch])
         is_plain = letters == "".join((*batch, *queries, key)) and len(queries) == 1
         arrange_values = _expanded(_arranged(of_values, shared, [key], width), batch, heads, sizes)
         return Product(

@@ -177,12 +177,7 @@ class ForeignCall:
             has_key = None if bool(has_key.all()) else has_key
         q_pos, k_pos = self._positions()
         site = Site(
-            heads * q.shape[3],
-            heads,
-            q.shape[3],
-            v.shape[3],
-            self.looks_back_only(),
-            self.is_cross,
+            heads * q.shape[3], heads, q.shape[3], v.shape[3], self.looks_back_only(), self.is_cross
         )
         encoding = UnknownEncoding(site)
         geometry = Geometry(encoding, q_pos, k_pos, allowed, has_key, bias=bias, additive=None)

@@ -6,6 +6,12 @@ import re
 from functools import cache
 from typing import Any
 
+
+def names(text: str) -> frozenset[str]:
+    """The names in a text."""
+    return frozenset(text.split())
+
+
 _CONSTANT = re.compile(
     r"new_.*|.*_like|eq|ne|lt|le|gt|ge|__(eq|ne|lt|le|gt|ge)__|is(nan|inf|finite|in)|logical_.*|arg(max|min|sort)|"
     r"bucketize|searchsorted|one_hot|size|dim|numel"
@@ -25,46 +31,16 @@ PRODUCTS = (
     "__matmul__",
     "__rmatmul__",
 )
-VIEWS = {
-    "t",
-    "transpose",
-    "permute",
-    "view",
-    "reshape",
-    "flatten",
-    "unflatten",
-    "__getitem__",
-    "__get__",
-    "select",
-    "unbind",
-    "chunk",
-    "split",
-    "expand",
-    "to",
-    "type_as",
-    "float",
-    "contiguous",
-    "unsqueeze",
-    "squeeze",
-    "detach",
-}
+VIEWS = names(
+    "t transpose permute view reshape flatten unflatten __getitem__ __get__ select unbind chunk "
+    "split expand to type_as float contiguous unsqueeze squeeze detach"
+)
 """Functions after which a parameter is still one."""
 SELECTIONS = {"__getitem__", "index_select", "gather", "take_along_dim"}
 """Functions that select elements of their first tensor."""
-KEEPS_WEIGHTS = {
-    "to",
-    "type",
-    "type_as",
-    "view",
-    "reshape",
-    "contiguous",
-    "clone",
-    "float",
-    "half",
-    "bfloat16",
-    "dropout",
-    "detach",
-}
+KEEPS_WEIGHTS = names(
+    "to type type_as view reshape contiguous clone float half bfloat16 dropout detach"
+)
 """Functions after which weights are still the softmax of their scores."""
 _NONLINEAR = re.compile(
     r"(special_)?softmax|softmin|sigmoid|exp2?|relu\d?|softplus|square|pow|__pow__|clamp(_min)?|threshold|elu"

@@ -26,12 +26,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.axes import HeadAxes, Product, product_of
 from jarilab.inspect.record.chunks import ChunkProduct, JoinError, join, reads_part
-from jarilab.inspect.record.edited_output import (
-    copy_edit,
-    no_edit,
-    refuse_gradient,
-    replace_output,
-)
+from jarilab.inspect.record.edited_output import copy_edit, no_edit, refuse_gradient, replace_output
 from jarilab.inspect.record.events import AttentionEvents
 from jarilab.inspect.record.flex_calls import FlexCall, listen, stop_listening
 from jarilab.inspect.record.foreign_call import CHANNELS, CallFacts, ForeignCall, versions_of

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 
 from jarilab.core.shapes import Tensor
+from jarilab.inspect.record.function_kinds import names
 
 Factor = tuple[int, str]
 """The size of a part of an axis, and its label: `heads`, `features`, `unclear` or nothing."""
@@ -122,18 +123,13 @@ class Layout:
         if self.step == "product":
             return [*factors[:-1], [(self.shape[-1], "")]]
         return [
-            parts
-            if size == before
-            else [
-                (
-                    size,
-                    FEATURES
-                    if self.step == "piece" and parts[-1:] and parts[-1][1] == FEATURES
-                    else "",
-                )
-            ]
+            parts if size == before else [(size, self._label_of(parts))]
             for parts, size, before in zip(factors, self.shape, self.parent.shape, strict=True)
         ]
+
+    def _label_of(self, parts: list[Factor]) -> str:
+        """The label of an axis whose size has changed: a piece of features has features, too."""
+        return FEATURES if self.step == "piece" and parts and parts[-1][1] == FEATURES else ""
 
     def drops_rows(self, after: Layout) -> bool:
         """Whether a result has fewer tokens or inputs of the batch than this tensor."""
@@ -168,18 +164,9 @@ class Layout:
         return None
 
 
-_RESHAPES = {
-    "view",
-    "reshape",
-    "flatten",
-    "unflatten",
-    "view_as",
-    "reshape_as",
-    "_unsafe_view",
-    "unsqueeze",
-    "squeeze",
-    "ravel",
-}
+_RESHAPES = names(
+    "view reshape flatten unflatten view_as reshape_as _unsafe_view unsqueeze squeeze ravel"
+)
 _DIMENSIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
 """How many axes follow that of the features."""
 _LETTERS = string.ascii_letters
@@ -223,8 +210,7 @@ def _removed_axis(
     if name == "squeeze":
         return None
     if name in ("select", "unbind"):
-        position = 1
-        return (_argument(args, kwargs, position, "dim", 0) % len(before),)
+        return (_argument(args, kwargs, 1, "dim", 0) % len(before),)
     index = args[1] if isinstance(args[1], tuple) else (args[1],)
     if any(not isinstance(each, int | slice) and each is not Ellipsis for each in index):
         return None

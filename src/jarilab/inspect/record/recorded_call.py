@@ -88,13 +88,7 @@ class RecordedCall:
         kernel = choose(call) if kernel == "auto" else kernel
         detached = _detach(call)
         return RecordedCall(
-            detached,
-            output.detach(),
-            kernel,
-            _versions(detached),
-            placed,
-            inputs,
-            edit_of(output),
+            detached, output.detach(), kernel, _versions(detached), placed, inputs, edit_of(output)
         )
 
     @staticmethod

@@ -242,12 +242,7 @@ def foreign_site_numbers(model: nn.Module, module: nn.Module) -> tuple[int, bool
 
 
 def foreign_site_name(
-    path: str,
-    is_decoder: Callable[[], bool | None],
-    is_cross: bool,
-    numbers: int,
-    *,
-    context: bool,
+    path: str, is_decoder: Callable[[], bool | None], is_cross: bool, numbers: int, *, context: bool
 ) -> str:
     """The site of a module: `encoder.3`, `decoder.3.self`, `decoder.3.cross`.
 

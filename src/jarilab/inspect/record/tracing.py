@@ -242,21 +242,18 @@ class Tracer:
         if func.__name__ in SELECTIONS and data[0][0] is traces[0][0]:
             data = data[:1]  # as of beams: which rows are selected is no source
         sources = _union([trace.sources for _, trace in data], joins=joins)
-        grown = any(trace.grown for _, trace in traces)
-        if joins:
-            earlier = any(trace.forward < self.forward and trace.sources for _, trace in traces)
-            grown = grown or earlier
-        first, first_trace = traces[0]
-        for tensor, trace in traces:
-            if shape_of(tensor) == shape_of(output):
-                first, first_trace = tensor, trace
-                break
+        grown = any(
+            trace.grown or (joins and trace.forward < self.forward and bool(trace.sources))
+            for _, trace in traces
+        )
+        shape = shape_of(output)
+        same_shape = (each for each in traces if shape_of(each[0]) == shape)
+        first, first_trace = next(same_shape, traces[0])
         layout = first_trace.layout.after(kind, func, args, kwargs, first, output)
         weights = _followed(kind, func, args, kwargs, traces, output)
         if weights is not None:
             # Masks and biases that are added to scores are no queries.
-            of_scores = [trace.sources for _, trace in traces if trace.weights is not None]
-            sources = _union(of_scores)
+            sources = _union([trace.sources for _, trace in traces if trace.weights is not None])
         is_parameter = first_trace.is_parameter and func.__name__ in VIEWS
         joint = any(trace.joint for _, trace in data) or (
             joins and _are_of_different_inputs([trace.sources for _, trace in data])
@@ -278,31 +275,20 @@ class Tracer:
     ) -> Trace:
         """The trace of a matrix product: a projection, scores, or weights times values."""
         (left, a), (right, b) = traces[-2:] if len(traces) > 1 else (traces[0], traces[0])
+        axis = output.ndim - 1
         for one, other in ((a, b), (b, a)):
             if one.weights is not None and one.weights.normalized:
                 made = None
                 if other.weights is not None and other.weights.normalized:
                     # Weights over landmarks times the landmarks' weights over keys.
-                    columns = other.weights.columns
-                    made = replace(
-                        a.weights or one.weights,
-                        columns=columns,
-                        key_axis=output.ndim - 1,
-                        scores=None,
-                    )
-                return Trace(
-                    one.sources, _layout(output), self.forward, one.grown, made, joint=one.joint
-                )
+                    columns, weights = other.weights.columns, a.weights or one.weights
+                    made = replace(weights, columns=columns, key_axis=axis, scores=None)
+                layout = _layout(output)
+                return Trace(one.sources, layout, self.forward, one.grown, made, joint=one.joint)
             if one.is_parameter and not other.is_parameter:
-                return Trace(
-                    other.sources,
-                    other.layout.like(shape_of(output)),
-                    self.forward,
-                    other.grown,
-                    joint=other.joint,
-                )
+                layout, joint = other.layout.like(shape_of(output)), other.joint
+                return Trace(other.sources, layout, self.forward, other.grown, joint=joint)
         columns, rows = b, a
-        axis = output.ndim - 1
         if func is torch.einsum and isinstance(args[0], str):
             of_left, of_right, out = einsum_letters(args[0], left, right) or ("", "", "")
             # The keys are the last axis of the scores that only one operand has.
@@ -412,27 +398,17 @@ def _followed(
         ):
             continue
         others = [each.weights for _, each in traces if each.weights is not None]
-        columns = weights.columns
-        merged = weights.merged
+        columns, merged, before = weights.columns, weights.merged, weights.before_dropout
         if len(others) > 1:
             events = {event for each in others for event in (each.event, *each.merged)}
             merged = tuple(events - {weights.event, -1})
             if columns is not None:
                 columns = _union([each.columns for each in others if each.columns is not None])
-        name = func.__name__
-        keeps_scores = weights.scores is not None and name in KEEPS_WEIGHTS
-        before = weights.before_dropout
         if before is not None:
             before = _replayed(func, args, kwargs, tensor, before, output)
-        scores = weights.scores if keeps_scores else None
-        return replace(
-            weights,
-            columns=columns,
-            key_axis=axis,
-            scores=scores,
-            merged=merged,
-            before_dropout=before,
-        )
+        scores = weights.scores if func.__name__ in KEEPS_WEIGHTS else None
+        new = {"columns": columns, "key_axis": axis, "scores": scores}
+        return replace(weights, **new, merged=merged, before_dropout=before)
     return None
 
 

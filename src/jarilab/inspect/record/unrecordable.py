@@ -9,18 +9,12 @@ import torch
 from torch import nn
 
 from jarilab.core.errors import UserError
+from jarilab.inspect.record.function_kinds import names
 
-EXTENSIONS = {
-    "flash_attn",
-    "flash_attn_interface",
-    "xformers",
-    "sageattention",
-    "natten",
-    "transformer_engine",
-    "deepspeed",
-    "apex",
-    "kernels",
-}
+EXTENSIONS = names(
+    "flash_attn flash_attn_interface xformers sageattention natten transformer_engine deepspeed "
+    "apex kernels"
+)
 """Packages with attention kernels of their own."""
 
 

@@ -14,74 +14,22 @@ from typing import Any
 import torch
 
 from jarilab.core.shapes import Tensor
+from jarilab.inspect.record.function_kinds import names
 
-MOVES = frozenset(
-    (
-        "view",
-        "reshape",
-        "_unsafe_view",
-        "flatten",
-        "unflatten",
-        "transpose",
-        "swapaxes",
-        "permute",
-        "movedim",
-        "t",
-        "squeeze",
-        "unsqueeze",
-        "unsqueeze_",
-        "squeeze_",
-        "contiguous",
-        "clone",
-        "narrow",
-        "select",
-        "__getitem__",
-        "chunk",
-        "split",
-        "tensor_split",
-        "unbind",
-        "pad",
-        "as_strided",
-        "unfold",
-        "gather",
-        "index_select",
-        "take_along_dim",
-        "cat",
-        "concat",
-        "stack",
-        "roll",
-        "flip",
-        "repeat",
-        "__setitem__",
-        "mean",
-        "sum",
-        "cumsum",
-        "__get__",
-    )
+MOVES = names(
+    "view reshape _unsafe_view flatten unflatten transpose swapaxes permute movedim t squeeze "
+    "unsqueeze unsqueeze_ squeeze_ contiguous clone narrow select __getitem__ chunk split "
+    "tensor_split unbind pad as_strided unfold gather index_select take_along_dim cat concat stack "
+    "roll flip repeat __setitem__ mean sum cumsum __get__"
 )
 """Functions that move, copy, sum or drop elements."""
-CASTS = frozenset(("to", "float", "half", "bfloat16", "double", "type", "type_as", "detach"))
-SELECTS = frozenset(
-    (
-        "gather",
-        "index_select",
-        "take_along_dim",
-        "as_strided",
-        "unfold",
-        "__setitem__",
-    )
-)
+CASTS = names("to float half bfloat16 double type type_as detach")
+SELECTS = names("gather index_select take_along_dim as_strided unfold __setitem__")
 """Functions after which the rows of values may no longer be the tokens in their order."""
-CUTS = frozenset(
-    ("narrow", "select", "__getitem__", "chunk", "split", "tensor_split", "unbind", "mean")
-)
-ZEROS = frozenset(("zeros", "new_zeros", "zeros_like", "empty", "new_empty", "empty_like"))
-ADDS = frozenset(
-    ("add", "add_", "__add__", "__radd__", "__iadd__", "sub", "sub_", "__sub__", "__isub__")
-)
-SCALES = frozenset(
-    ("mul", "mul_", "__mul__", "__rmul__", "__imul__", "div", "div_", "__truediv__", "__itruediv__")
-)
+CUTS = names("narrow select __getitem__ chunk split tensor_split unbind mean")
+ZEROS = names("zeros new_zeros zeros_like empty new_empty empty_like")
+ADDS = names("add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __isub__")
+SCALES = names("mul mul_ __mul__ __rmul__ __imul__ div div_ __truediv__ __itruediv__")
 FILLS = frozenset(("masked_fill", "masked_fill_", "where"))
 PRODUCTS = frozenset(("matmul", "linalg_matmul", "__matmul__", "bmm"))
 LINEAR = MOVES | CASTS | ZEROS | ADDS | SCALES | FILLS | PRODUCTS
@@ -265,26 +213,9 @@ def _flat(values: Any) -> list[Tensor]:
     return tensors
 
 
-READS = frozenset(
-    (
-        "size",
-        "dim",
-        "numel",
-        "stride",
-        "is_contiguous",
-        "is_inference",
-        "data_ptr",
-        "storage_offset",
-        "is_floating_point",
-        "is_complex",
-        "get_device",
-        "element_size",
-        "__len__",
-        "__repr__",
-        "__hash__",
-        "requires_grad_",
-        "register_hook",
-    )
+READS = names(
+    "size dim numel stride is_contiguous is_inference data_ptr storage_offset is_floating_point "
+    "is_complex get_device element_size __len__ __repr__ __hash__ requires_grad_ register_hook"
 )
 """Functions that do not read the elements of a tensor."""
 
