@@ -22,7 +22,7 @@ from jarilab.explorer import show as show
 from jarilab.huggingface.families import from_huggingface as from_huggingface
 from jarilab.huggingface.loading import load_swapped as load_swapped
 from jarilab.huggingface.swapping import swap as swap
-from jarilab.inspect.figures.attention import draw_attention as draw_attention
+from jarilab.inspect.figures.attention_figure import draw_attention as draw_attention
 from jarilab.inspect.measure.heads import measure_heads as measure_heads
 from jarilab.inspect.measure.measures import Measure as Measure
 from jarilab.inspect.measure.measures import add_measure as add_measure

@@ -19,7 +19,7 @@ from jarilab.explorer.payload import MAX_CELLS
 from jarilab.explorer.subject import LRU, Subject, check_file
 from jarilab.explorer.summaries import rollout
 from jarilab.explorer.tape_subject import view_of_tape
-from jarilab.explorer.windows import Windows, attentions_in
+from jarilab.explorer.window_sites import Windows, attentions_in
 from jarilab.huggingface import ModelInput, load, read, reads_files
 from jarilab.inspect.intervene.controls import compare_with_controls
 from jarilab.inspect.intervene.edits import TokenOff

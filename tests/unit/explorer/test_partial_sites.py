@@ -10,7 +10,7 @@ from torch.nn import functional
 import jarilab
 from jarilab.explorer import payload
 from jarilab.explorer.huggingface_subject import _split_calls
-from jarilab.explorer.windows import Windows
+from jarilab.explorer.window_sites import Windows
 from jarilab.inspect.measure.maps import names_of_sides
 from jarilab.inspect.record.capture import Tape
 

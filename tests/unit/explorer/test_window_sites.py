@@ -9,7 +9,7 @@ import jarilab
 from helpers import folders
 from helpers.architectures import MODELS
 from jarilab.explorer import huggingface_subject
-from jarilab.explorer.windows import MAX_WINDOWS, PADDING, Windows
+from jarilab.explorer.window_sites import MAX_WINDOWS, PADDING, Windows
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
