@@ -42,6 +42,7 @@ def commands_on(run: Path, line: str, root: Path) -> dict[str, list[Any]]:
     """Every command line that opens the run at `run`, by name. `root/bert` is a harmless Hugging Face folder."""
     page = ["--input", line, "--still", "--save", root / "page.html"]
     again = ["--out", root / "again"]
+    study = ["--data", root / "bert" / "sums.txt", "--threads", "1", "--out", root / "study"]
     verbs_of_a_run = ("predict", "evaluate", "explore", "walk", "report", "card", "export", "serve", "verify")
     helps = {f"{verb} --help": [verb, run, "--help"] for verb in verbs_of_a_run}
     return {
@@ -51,6 +52,9 @@ def commands_on(run: Path, line: str, root: Path) -> dict[str, list[Any]]:
         "explore --model": ["explore", "--model", run, *page],
         "explore --against": ["explore", "--model", root / "bert", "--against", run, *page],
         "explore RUN --model": ["explore", run, "--model", root / "bert", *page],
+        "heads": ["heads", run, *study],
+        "heads --help": ["heads", run, "--help"],
+        "heads --against": ["heads", root / "bert", "--against", run, *study],
         "laws --model": ["laws", "--model", run],
         "walk": ["walk", run, "--input", line],
         "report": ["report", run, "--out", root / "report.html"],
@@ -80,7 +84,7 @@ CODE_OF_FOLDERS = {
     "tokenizer_config.json": {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["evil.Mine", None]}},
 }
 """Fields of a Hugging Face folder that name code."""
-REFUSED = ("explore --model", "explore --against", "compare --report")
+REFUSED = ("explore --model", "explore --against", "compare --report", "heads --against")
 """Command lines that refuse a harmless run: they need a Hugging Face folder or a finished trial."""
 VERBS = ("train", *commands_on(Path(), "", Path()))
 
@@ -291,6 +295,7 @@ def main() -> int:
     os.environ["JARILAB_CACHE"] = str(root / "cache")
     make_materials(root / "materials")
     bert(root / "bert")
+    (root / "bert" / "sums.txt").write_text("1+2\n3+4\n")
     attack = Attack(root)
     begun = time.monotonic()
     before = Path.cwd()

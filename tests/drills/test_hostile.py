@@ -22,6 +22,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a harmless Hugging Face model and a run, both small."""
     folder = tmp_path_factory.mktemp("hostile")
     bert(folder / "bert")
+    (folder / "bert" / "sums.txt").write_text("1+2\n3+4\n")
     train(folder / "strings" / "run", tiny(training__examples=32, training__evaluations=1))
     return folder
 

@@ -154,7 +154,7 @@ def test_nothing_stands_out_of_a_narrow_screen(site: ServedPages, page: str) -> 
 
 def test_the_glossary_is_reached_by_keyboard(site: ServedPages) -> None:
     page = opened(site)
-    for _ in range(60):
+    for _ in range(120):
         page.keyboard.press("Tab")
         if page.locator(":focus").get_attribute("href") == "./glossary.html":
             break

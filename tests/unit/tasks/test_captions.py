@@ -444,7 +444,7 @@ def _refuses_what_cannot_be_painted(loaded: OpenRun, caption: str, folder: Path)
     for options, message in [
         ({"count": 0}, "count: input should be greater than or equal to 1; got 0"),
         ({"count": 6000, "rerank": 2}, f"{rule}; got count 6,000 and rerank 2"),
-        ({"top_k": 0}, "top_k: expected a count, 1 code or more; got 0"),
+        ({"top_k": 0}, "top_k: expected 1 token or more, got 0"),
     ]:
         with pytest.raises(UserError, match=message):
             list(jarilab.predict(loaded, [caption], **options))
