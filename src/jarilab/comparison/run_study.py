@@ -34,11 +34,10 @@ def run(study: Study, out: Path, launcher: Launcher) -> dict[str, Any]:
     launcher.check()
     study.check_folder(out)
     trials = study.trials(out)
-    task = study.experiment.resolved.build_task()
-    longer = [task.at_length(length) for length in study.eval_lengths]
+    task, longer = study.experiment.resolved.build_task_at(study.eval_lengths)
     # One trial of each encoding, before any is trained.
     for trial in trials[: len(study.encodings)]:
-        check_trainable(trial.experiment, task, longer)
+        check_trainable(trial.experiment, task, list(longer.values()))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

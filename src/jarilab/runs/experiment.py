@@ -222,6 +222,14 @@ class Resolved:
         task.prepare()
         return task
 
+    def build_task_at(self, lengths: Sequence[int]) -> tuple[Task, dict[int, Task]]:
+        """The task with its data, and a copy for each of the other lengths to measure. Raises UserError."""
+        # Before the data: some tasks prepare them for minutes.
+        for length in lengths:
+            self.task_class.check_length(length)
+        task = self.build_task()
+        return task, {length: task.at_length(length) for length in lengths}
+
     def build_model(self, task: Task) -> torch.nn.Module:
         """The model for this task; its values are not initialised. Raises UserError if it does not fit the data."""
         task.check_model(self.model_options)

@@ -181,27 +181,33 @@ class Task(ABC):
         stride: distance between windows of a text. Raises UserError for a length or stride that the task cannot
         measure.
         """
-        name = type(self).__name__
-        if not self.length_unit:
+        self.check_length(length, stride)
+        task = copy(self)
+        task._set_length(length, stride)
+        return task
+
+    @final
+    @classmethod
+    def check_length(cls, length: int, stride: int | None = None) -> None:
+        """Raises UserError for a length or stride that no data of this task have."""
+        name = cls.__name__
+        if not cls.length_unit:
             raise UserError(
                 f"expected a task whose inputs have a length, got {name}; omit the length, or use a task such as text, "
                 "copy, arithmetic, translation or images"
             )
-        if stride is not None and not self.has_stride:
+        if stride is not None and not cls.has_stride:
             raise UserError(
                 f"stride: expected a task that reads windows of a text, got {name}; omit the stride"
             )
         if length < 2:
             raise UserError(
-                f"length: expected 2 or more {self.length_unit}, got {length}; give a longer one"
+                f"length: expected 2 or more {cls.length_unit}, got {length}; give a longer one"
             )
         if stride is not None and not 1 <= stride <= length:
             raise UserError(
                 f"stride: expected 1 to {length}, the length of a window, got {stride}; give one of these"
             )
-        task = copy(self)
-        task._set_length(length, stride)
-        return task
 
     def _set_length(self, length: int, stride: int | None) -> None:
         """Replace the held-out data of this copy by data of this length. Raises UserError."""

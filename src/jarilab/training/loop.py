@@ -76,10 +76,10 @@ class Trainer:
         options = experiment.options
         with world.shared_errors():
             check_batch_size(options, world.size, execution.accumulate)
-            self.task = task = experiment.resolved.build_task()
+            task, self.longer = experiment.resolved.build_task_at(execution.eval_lengths)
+            self.task = task
             lengths = task.training_lengths
             self.batches = batches_of(options, task.training_size, lengths, experiment.seed)
-            self.longer = {length: task.at_length(length) for length in execution.eval_lengths}
             self.state = TrainingState(experiment, task, execution, world)
             self.board = Board(self.state)
         if not execution.shard:

@@ -142,7 +142,13 @@ def test_lengths_that_cannot_be_measured_are_refused_first(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_task_without_lengths() -> None:
+def test_a_task_without_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before its data are prepared, which takes minutes."""
+    monkeypatch.setattr(Captions, "prepare", lambda _: pytest.fail("the data were prepared"))
+    for verb, encoding in ((jarilab.compare, {"encodings": ["none"]}), (jarilab.train, {})):
+        with pytest.raises(UserError, match="have a length, got Captions; omit the length"):
+            verb("captions", tmp_path / "out", **encoding, eval_lengths=[64])
+    assert not any(tmp_path.iterdir())
     with pytest.raises(UserError, match="have a length, got Captions; omit the length"):
         Captions().at_length(64)
 
