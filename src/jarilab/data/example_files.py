@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import sha256
-from jarilab.data.images.listing import natural
+from jarilab.data.images.listing import SUFFIXES, natural
 from jarilab.data.text.conllu import read_conllu
 from jarilab.data.text.text_files import lines
 from jarilab.data.text.word_links import read_links
 
 Kind = Literal["text", "pairs", "image", "sound"]
-IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
-SOUNDS = {".wav"}
+SOUNDS = (".wav",)
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class ExampleFile:
         return hashed.hexdigest()
 
     def _files(self) -> Iterator[ExampleRow]:
-        suffixes = IMAGES if self.kind == "image" else SOUNDS
+        suffixes = SUFFIXES if self.kind == "image" else SOUNDS
         for path in _files_of(self.path):
             if path.suffix.lower() in suffixes:
                 yield ExampleRow(str(path.relative_to(self.path)), str(path))
@@ -151,7 +150,7 @@ def _files_of(folder: Path) -> list[Path]:
 
 def _kind_of_folder(folder: Path) -> Kind:
     suffixes = {path.suffix.lower() for path in _files_of(folder)}
-    has_images, has_sounds = bool(suffixes & IMAGES), bool(suffixes & SOUNDS)
+    has_images, has_sounds = not suffixes.isdisjoint(SUFFIXES), not suffixes.isdisjoint(SOUNDS)
     if has_images == has_sounds:
         endings = ", ".join(sorted(suffix or "no ending" for suffix in suffixes)[:5])
         got = "both" if has_images else f"only {endings} files" if suffixes else "an empty folder"

@@ -19,12 +19,11 @@ from jarilab.core.shapes import Int, Tensor
 from jarilab.data.captions.digit_images import DigitImages, Part
 from jarilab.data.captions.styles import Painter, Style
 from jarilab.data.images.image_files import check_dataset_size
-from jarilab.data.images.listing import natural
+from jarilab.data.images.listing import SUFFIXES, natural
 from jarilab.data.images.notices import Notices, few_held_out
 from jarilab.data.images.resize import fitted
 from jarilab.nn.init import generator_for
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 MAX_CAPTION_BYTES = 10_000
 
 

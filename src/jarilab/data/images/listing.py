@@ -13,6 +13,8 @@ from jarilab.core.errors import UserError
 from jarilab.data.images.notices import Notices, printable
 from jarilab.data.text import text_files
 
+SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+"""Endings of names of image files, in small letters."""
 _PATHS = {"path", "file", "filename", "image", "picture"}
 _LABELS = {"label", "class", "target", "category"}
 
