@@ -10,9 +10,10 @@ import numpy as np
 from jarilab.core.errors import UserError
 from jarilab.inspect.figures.figure import GAP, Figure
 from jarilab.inspect.figures.scale import NAME, Scale
-from jarilab.inspect.figures.style import FigureStyle, label
+from jarilab.inspect.figures.style import MIN_FONT_SIZE, FigureStyle, label
 
 MAX_COLUMNS = 4
+"""Images side by side; fewer where their titles are wide."""
 MAX_FIRST = 16
 """Keys before the patches, such as a class token and registers, where the grid is not given."""
 
@@ -42,25 +43,31 @@ def draw_over_image(
     scale = Scale.of(list(weights_NRC), high, name, seen_through=True)
     titles = ["image", *map(label, names)]
     figure = Figure(FigureStyle.of(options), [*titles, name])
-    line, columns = figure.line(), min(len(titles), MAX_COLUMNS)
-    rows = -(-len(titles) // columns)
+    line = figure.line()
     below = GAP + scale.height(figure)
     with figure.context():
+        narrowest = figure.width_of(titles, MIN_FONT_SIZE)
+        fitting = int((figure.style.width - GAP) / (narrowest + GAP))
+        columns = max(1, min(len(titles), MAX_COLUMNS, fitting))
+        rows = -(-len(titles) // columns)
         tall = pixels.shape[0] / pixels.shape[1]
-        wide = (figure.style.width - GAP * (columns + 1)) / columns
-        wide = min(wide, ((figure.space - below) / rows - line - GAP) / tall)
-        step = line + GAP + wide * tall
-        figure.check_room(wide / 40, f"a figure of {len(titles)} images")
-        top = figure.begin(step * rows + below)
-        left = (figure.style.width - columns * (wide + GAP) + GAP) / 2
+        column_width = (figure.style.width - GAP * (columns + 1)) / columns
+        wide = min(column_width, ((figure.space - below) / rows - line - GAP) / tall)
+        figure.check_room(wide / 40 if fitting else 0.0, f"a figure of {len(titles)} images")
+        size = min(figure.style.font_size, MIN_FONT_SIZE * column_width / narrowest)
+        down = line + GAP + wide * tall
+        across = min(column_width, max(wide, figure.width_of(titles, size))) + GAP
+        top = figure.begin(down * rows + below)
+        left = (figure.style.width - columns * across) / 2
         for number, title in enumerate(titles):
             row, column = divmod(number, columns)
-            x, y = left + column * (wide + GAP), top + row * step + line
-            figure.text(x + wide / 2, y - line / 2, title, ha="center", va="center_baseline")
+            middle, y = left + (column + 0.5) * across, top + row * down + line
+            x = middle - wide / 2
+            figure.text(middle, y - line / 2, title, ha="center", va="center_baseline", size=size)
             figure.picture(pixels, x, y, wide, wide * tall, frame=0.25)
             if number:
                 figure.picture(scale.colours(weights_NRC[number - 1]), x, y, wide, wide * tall)
-        scale.draw_bar(figure, top + rows * step + GAP)
+        scale.draw_bar(figure, top + rows * down + GAP)
     return figure
 
 

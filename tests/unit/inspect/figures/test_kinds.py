@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import re
 from xml.etree import ElementTree
 
@@ -14,6 +15,7 @@ import jarilab
 from jarilab.core.errors import UserError
 from jarilab.inspect.figures.heads import COLOURS, draw_lines, draw_roles
 from jarilab.inspect.figures.images import draw_over_image, patch_grid
+from jarilab.inspect.figures.style import label
 
 
 def texts_of(svg: bytes) -> list[str]:
@@ -78,6 +80,21 @@ def test_weights_cover_their_patches():
     assert {rows.min() / height, (rows.max() + 1) / height} == {0.5, 1.0}
     assert [columns.min() / width, (columns.max() + 1) / width] == pytest.approx([2 / 3, 1])
     assert {"image", "[CLS]", "attention weight"} <= set(texts_of(figure.to_bytes(".svg")))
+
+
+@pytest.mark.parametrize("size", [(32, 48), (900, 20)])
+@pytest.mark.parametrize("name", ["a", "internationalization"])
+def test_titles_over_images_do_not_overlap(size, name):
+    pixels, weights = np.zeros((*size, 3)), np.ones((5, 2, 2))
+    figure = draw_over_image(pixels, weights, [name] * 5)
+    titles = [node for node in ElementTree.fromstring(figure.to_bytes(".svg")).iter() if node.text == label(name)]
+    assert len(titles) == 5
+    for first, second in itertools.pairwise(titles):
+        size = float(re.findall(r"font-size: ([\d.]+)", first.attrib["style"])[0])
+        assert 5 <= size <= 8
+        width = figure.width_of([label(name)], size) / 2.54 * 72
+        x, y = (float(second.attrib[axis]) - float(first.attrib[axis]) for axis in "xy")
+        assert x > width or y > size
 
 
 @pytest.mark.parametrize(
