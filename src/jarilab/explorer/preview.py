@@ -49,14 +49,14 @@ def preview_payload(
     sites = []
     for name in tape.sites:
         site = named_site(tape, name, names)
-        weights_HQK, factor = pooled_in_chunks(tape, name, cells)
-        sides = [names[site.queries][::factor], names[site.keys][::factor]]
-        hidden = hidden_of(allowed_of(tape, name), factor)
-        if groups is not None:
-            sides = [groups[site.queries].names, groups[site.keys].names]
-            weights_HQK, allowed_QK = merged_in_chunks(
-                tape, name, groups[site.queries], groups[site.keys]
-            )
+        if groups is None:
+            weights_HQK, factor = pooled_in_chunks(tape, name, cells)
+            sides = [names[site.queries][::factor], names[site.keys][::factor]]
+            hidden = hidden_of(allowed_of(tape, name), factor)
+        else:
+            queries, keys = groups[site.queries], groups[site.keys]
+            weights_HQK, allowed_QK = merged_in_chunks(tape, name, queries, keys)
+            sides = [queries.names, keys.names]
             hidden = hidden_of(allowed_QK, 1)
         sites.append(
             {

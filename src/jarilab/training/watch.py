@@ -187,6 +187,7 @@ class Watch:
     def _tapes(self, sites: set[str] | None) -> list[tuple[dict[str, list[str]], Tape]]:
         """For each input of the batch the names of its tokens, by sequence, and its tape."""
         tapes: list[tuple[dict[str, list[str]], Tape]] = []
+        tokens = iter(self.tokens or ())
         with warnings.catch_warnings(), torch.no_grad(), _evaluating(self.model) as device:
             if sites is not None:
                 # What cannot be recorded was reported by the first forward.
@@ -198,7 +199,7 @@ class Watch:
                 target = keywords.get("decoder_input_ids") if tape.sites_of("cross") else ids
                 for number in range(len(tape.recorded(tape.sites[0], 0).output)):
                     row = tape.row(number)
-                    names = names_of_sides(row, dict(enumerate(self.tokens or ())).get(len(tapes)))
+                    names = names_of_sides(row, next(tokens, None))
                     if self.tokens is None:
                         _name_by_ids(names, number, {"source": ids, "target": target})
                     tapes.append((names, row))

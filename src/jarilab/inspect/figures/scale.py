@@ -15,8 +15,6 @@ OPAQUE = 217
 """Opacity of the largest weight over an image, of 255."""
 FULL_SCALE = 24
 """Tokens up to which the scale ends at 1; for more, at the largest weight, as on the pages."""
-
-
 SIGNED = "08306b1f66ac5a9bcea9cce4f5f5f2f6c99aeb9449c75f0f7a3203"
 """Colours of numbers from below to above 0, as in `pages/kit/static/draw.js`."""
 

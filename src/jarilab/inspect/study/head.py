@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from jarilab.core.errors import UserError
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.sites import AttentionSite
 
@@ -43,12 +42,3 @@ def _short_names(sites: list[AttentionSite]) -> dict[str, str]:
     by_kind = {site.name: f"{PREFIXES[site.kind]}.{site.short}" for site in sites}
     whole = {site.name: f"{site.name}." for site in sites}
     return next(names for names in (plain, by_kind, whole) if len({*names.values()}) == len(sites))
-
-
-def head_named(heads: list[Head], name: str) -> int:
-    """The index of a head by its short name. Raises UserError for an unknown one."""
-    for number, head in enumerate(heads):
-        if head.short == name:
-            return number
-    known = ", ".join(head.short for head in heads[:8])
-    raise UserError(f"unknown head {name!r}; expected one such as {known}")

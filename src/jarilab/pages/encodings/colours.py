@@ -7,11 +7,11 @@ import zlib
 
 import numpy as np
 
+from jarilab.inspect.figures.scale import SIGNED
 from jarilab.pages.kit.image_data import SIGNATURE, chunk, data_url
 
-SIGNED = "08306b1f66ac5a9bcea9cce4f5f5f2f6c99aeb9449c75f0f7a3203"
 PLAIN = "440154481769472a7a433d843d4e8a355e8d2e6d8e297b8e23898e1f978b21a5852eb37c46c06f65cb5e89d548b0dd2fd8e219fde725"
-"""The stops of `pages/kit/static/draw.js`: blue to orange around 0, and dark to light."""
+"""The stops of `pages/kit/static/draw.js` from dark to light."""
 
 HIDDEN = 0
 ZERO = 128
