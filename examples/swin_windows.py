@@ -86,16 +86,16 @@ def main(figure: str = "swin_windows.png") -> tuple[list[tuple[Grid, Tensor]], T
     maps = maps_of_layers(tape, grid)
     for site, (layer_grid, weights) in zip(tape.sites, maps, strict=True):
         print(f"{site}: {layer_grid[0]} x {layer_grid[1]} patches, map {tuple(weights.shape)}")
-    whole = rollout(maps)
+    total = rollout(maps)
     query = 5 * grid[1] + 6
-    drawn = torch.stack([maps[0][1].mean(0)[query], maps[1][1].mean(0)[query], whole.mean(0)])
+    drawn = torch.stack([maps[0][1].mean(0)[query], maps[1][1].mean(0)[query], total.mean(0)])
     drawn = (drawn / drawn.amax(1, keepdim=True)).unflatten(1, grid)
     names = ["layer 0", "layer 1", "rollout"]
     draw_over_image(
         pixels[0].permute(1, 2, 0).numpy(), drawn, names, name="share of the largest"
     ).save(figure)
     print(f"{figure}: the patch in row 5, column 6 in two layers, and the rollout of all")
-    return maps, whole
+    return maps, total
 
 
 if __name__ == "__main__":

@@ -27,6 +27,15 @@ def example(name):
     return importlib.import_module(name)
 
 
+def drawn(name, folder):
+    """The module of an example, and what its `main` returns; it must write a figure."""
+    pytest.importorskip("matplotlib", reason="NO matplotlib: an example was NOT run")
+    module, file = example(name), folder / "figure.png"
+    result = module.main(str(file))
+    assert file.stat().st_size > 1000
+    return module, result
+
+
 @pytest.mark.slow
 def test_a_watched_head_becomes_a_previous_token_head(tmp_path):
     pytest.importorskip("tensorboard", reason="NO tensorboard: a watched training was NOT run")
@@ -57,10 +66,7 @@ class TestImageWords:
     pytestmark = TRANSFORMERS
 
     def test_maps_are_those_that_the_model_returns(self, tmp_path):
-        pytest.importorskip("matplotlib", reason="NO matplotlib: an example was NOT run")
-        module = example("image_words")
-        answer, maps = module.main(str(tmp_path / "words.png"))
-        assert (tmp_path / "words.png").stat().st_size > 1000
+        module, (answer, maps) = drawn("image_words", tmp_path)
         model = module.small_model()
         model.set_attn_implementation("eager")
         pixels = torch.zeros(1, 3, 32, 32)
@@ -185,7 +191,7 @@ class TestDiffusion:
             diffusion.grid_of(96, (9, 9))
 
     def test_the_example_runs(self, diffusion, tmp_path):
-        maps = diffusion.main(str(tmp_path / "words.png"))
+        _, maps = drawn("diffusion_words", tmp_path)
         assert {name: tuple(one.shape) for name, one in maps.items()} == dict.fromkeys(
             ("UNet", "SD3", "Flux"), (5, 64, 96)
         )
@@ -197,11 +203,9 @@ class TestSwin:
     pytestmark = TRANSFORMERS
 
     def test_rollout_is_what_a_linear_network_of_windows_computes(self, tmp_path):
-        pytest.importorskip("matplotlib", reason="NO matplotlib: an example was NOT run")
         from transformers.models.swin.modeling_swin import window_partition, window_reverse
 
-        module = example("swin_windows")
-        maps, whole = module.main(str(tmp_path / "swin.png"))
+        module, (maps, rollout) = drawn("swin_windows", tmp_path)
         assert [grid for grid, _ in maps] == [(11, 15), (11, 15), (6, 8), (6, 8)]
         model = module.small_model()
         pixels = torch.rand(1, 3, *module.IMAGE, generator=torch.Generator().manual_seed(1))
@@ -221,16 +225,14 @@ class TestSwin:
             moved = (tape.weights(site).mean(1) @ windows).unflatten(1, (4, 4))
             back = window_reverse(moved, 4, *padded.shape[:2])[0].roll((shift, shift), (0, 1))[:rows, :columns]
             mixed = (mixed + back) / 2
-        assert torch.allclose(whole, mixed.flatten(0, 1), atol=1e-6)
+        assert torch.allclose(rollout, mixed.flatten(0, 1), atol=1e-6)
 
 
 class TestDeformable:
     pytestmark = TRANSFORMERS
 
     def test_cells_have_the_weights_by_which_the_module_moves_values(self, tmp_path):
-        pytest.importorskip("matplotlib", reason="NO matplotlib: an example was NOT run")
-        module = example("deformable_points")
-        samplings = module.main(str(tmp_path / "points.png"))
+        module, samplings = drawn("deformable_points", tmp_path)
         model = module.small_model()
         paths = {path for path, each in model.named_modules() if type(each).__name__ == "MultiScaleDeformableAttention"}
         assert len(paths) == 4

@@ -60,7 +60,8 @@ def words_to_time(
     indices = words if isinstance(words, bool | None) else words[prompt : prompt + queries]
     groups = word_groups(names, indices)["target"]
     frames_Q = first_frames(weights_HQK)
-    times = [frames_Q[start] * seconds for start in groups.starts.tolist()] + [keys * seconds]
+    times = [frames_Q[start] * seconds for start in groups.starts.tolist()]
+    times.append(keys * seconds)
     return list(map(TimedWord, groups.names, times, times[1:]))
 
 
@@ -116,18 +117,25 @@ def dynamic_time_warping(cost: Float[Tensor, "Q K"]) -> list[tuple[int, int]]:
     queries, keys = cost_QK.shape
     total = np.full((queries + 1, keys + 1), np.inf)
     step = np.zeros((queries + 1, keys + 1), dtype=np.int8)
-    step[0], step[1:, 0], total[0, 0] = RIGHT, DOWN, 0
+    step[0] = RIGHT
+    step[1:, 0] = DOWN
+    total[0, 0] = 0
     # All cells of an antidiagonal follow from the two before it.
     for diagonal in range(2, queries + keys + 1):
-        i = np.arange(max(1, diagonal - keys), min(queries, diagonal - 1) + 1)
+        first, last = max(1, diagonal - keys), min(queries, diagonal - 1)
+        i = np.arange(first, last + 1)
         j = diagonal - i
-        both, down, right = total[i - 1, j - 1], total[i - 1, j], total[i, j - 1]
+        both = total[i - 1, j - 1]
+        down = total[i - 1, j]
+        right = total[i, j - 1]
         straight = np.where((down < both) & (down < right), DOWN, RIGHT)
         step[i, j] = np.where((both < down) & (both < right), DIAGONAL, straight)
         total[i, j] = cost_QK[i - 1, j - 1] + np.choose(step[i, j], (both, down, right))
-    path, query, key = [], queries, keys
+    path = []
+    query, key = queries, keys
     while query or key:
         path.append((query - 1, key - 1))
         taken = step[query, key]
-        query, key = query - int(taken != RIGHT), key - int(taken != DOWN)
+        query -= int(taken != RIGHT)
+        key -= int(taken != DOWN)
     return path[::-1]

@@ -42,8 +42,9 @@ def patches_of_windows(grid: Grid, size: Grid, shift: Grid) -> Int[Tensor, "W P"
     padded = torch.full((down * size[0], across * size[1]), -1)
     padded[: grid[0], : grid[1]] = torch.arange(grid[0] * grid[1]).view(grid)
     shifted = padded.roll((-shift[0], -shift[1]), (0, 1))
-    windows = shifted.unflatten(0, (down, size[0])).unflatten(2, (across, size[1]))
-    return windows.transpose(1, 2).flatten(2).flatten(0, 1)
+    # Window row, row in the window, window column, column in the window.
+    split = shifted.unflatten(0, (down, size[0])).unflatten(2, (across, size[1]))
+    return split.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def windows_to_image(

@@ -130,7 +130,7 @@ class Figure:
     def _title_height(self) -> float:
         return self.line() + GAP if self._title else 0.0
 
-    def check_room(self, cell: float, content: str) -> None:
+    def check_fits(self, cell: float, content: str) -> None:
         """Raises UserError if the cells of a content, in centimetres, are too small to draw."""
         if cell < MIN_CELL:
             raise UserError(
@@ -208,8 +208,8 @@ class Figure:
         patches = import_optional("matplotlib.patches", "figures")
         self.sheet.add_patch(patches.Rectangle((x, y), width, height, fill=False, **look))
 
-    def label_size(self, room: float) -> tuple[int | float, int]:
-        """The font size of labels that are `room` centimetres apart, and of how many labels one is printed."""
-        fitting = room / POINT / LINE
+    def label_size(self, distance: float) -> tuple[int | float, int]:
+        """The font size of labels that are `distance` centimetres apart, and of how many labels one is printed."""
+        fitting = distance / POINT / LINE
         size = min(self.style.font_size, max(MIN_FONT_SIZE, fitting))
         return size, max(1, -int(-size // fitting)) if fitting < size else 1

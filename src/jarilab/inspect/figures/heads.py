@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,31 +49,27 @@ def draw_lines(
     line, count = figure.line(), max(weights_QK.shape)
     with figure.context():
         step = min(1.15 * line, (figure.space - 4 * line - 2 * GAP) / count)
-        figure.check_room(step, f"a drawing of {count} tokens")
+        figure.check_fits(step, f"a drawing of {count} tokens")
         size, every = figure.label_size(step)
         start = GAP + figure.width_of(left, size)
-        ends = start, figure.style.width - GAP - figure.width_of(right, size)
-        figure.check_room((ends[1] - start) / 100, "a drawing of lines between names")
+        end = figure.style.width - GAP - figure.width_of(right, size)
+        figure.check_fits((end - start) / 100, "a drawing of lines between names")
         y = figure.begin(step * count + 3 * line + GAP) + 1.5 * line
-        for x, align, title, names in zip(
-            ends, ("right", "left"), ("query", "key"), (left, right), strict=True
-        ):
-            away = PAD if align == "left" else -PAD
-            figure.text(x + away, y - line / 2, title, ha=align, va="bottom")
+        sides = (start - PAD, "right", "query", left), (end + PAD, "left", "key", right)
+        for x, align, title, names in sides:
+            figure.text(x, y - line / 2, title, ha=align, va="bottom")
             for place in range(0, len(names), every):
                 middle = y + (place + 0.5) * step
-                figure.text(
-                    x + away, middle, names[place], ha=align, va="center_baseline", size=size
-                )
-        rows, columns = np.nonzero(np.nan_to_num(weights_QK) >= LIGHTEST)
-        starts, stops = y + (rows + 0.5) * step, y + (columns + 0.5) * step
-        segments = [((ends[0], a), (ends[1], b)) for a, b in zip(starts, stops, strict=True)]
-        _lines(figure, segments, weights_QK[rows, columns])
-        _sample_lines(figure, y + step * count + line, name)
+                figure.text(x, middle, names[place], ha=align, va="center_baseline", size=size)
+        pairs = np.argwhere(np.nan_to_num(weights_QK) >= LIGHTEST)
+        heights = (y + (pairs + 0.5) * step).tolist()
+        segments = [((start, at_query), (end, at_key)) for at_query, at_key in heights]
+        _draw_lines(figure, segments, weights_QK[tuple(pairs.T)])
+        _draw_samples(figure, y + step * count + line, name)
     return figure
 
 
-def _lines(figure: Figure, segments: Sequence[Any], weights: np.ndarray) -> None:
+def _draw_lines(figure: Figure, segments: Sequence[Any], weights: np.ndarray) -> None:
     collections = import_optional("matplotlib.collections", "figures")
     rgb = import_optional("matplotlib.colors", "figures").to_rgb(LINE_COLOUR)
     strengths = np.clip(weights, 0, 1)
@@ -83,7 +80,7 @@ def _lines(figure: Figure, segments: Sequence[Any], weights: np.ndarray) -> None
     )
 
 
-def _sample_lines(figure: Figure, y: float, name: str) -> None:
+def _draw_samples(figure: Figure, y: float, name: str) -> None:
     """A line for each of `SAMPLES`, with its weight, and the name of the weights."""
     texts = [f"{sample:g}" for sample in SAMPLES]
     widths = [0.8 + 2 * GAP + figure.width_of([text]) for text in texts]
@@ -91,7 +88,7 @@ def _sample_lines(figure: Figure, y: float, name: str) -> None:
     figure.text(x, y, name, va="center_baseline")
     x += figure.width_of([name]) + GAP
     for sample, text, width in zip(SAMPLES, texts, widths, strict=True):
-        _lines(figure, [((x, y), (x + 0.8, y))], np.array([sample]))
+        _draw_lines(figure, [((x, y), (x + 0.8, y))], np.array([sample]))
         figure.text(x + 0.8 + GAP / 2, y, text, va="center_baseline")
         x += width
 
@@ -109,22 +106,21 @@ def draw_roles(
     size_name: what sizes are.
     Raises UserError if the counts differ.
     """
-    counts, of_sizes = list(map(len, roles)), list(map(len, sizes or roles))
-    if not counts or counts != of_sizes or len(names) != len(roles):
+    counts = list(map(len, roles))
+    of_sizes = counts if sizes is None else list(map(len, sizes))
+    if not any(counts) or counts != of_sizes or len(names) != len(roles):
         raise UserError(
             f"expected a name and equally many roles and sizes for each layer, got {len(names)} names, {counts} roles "
             f"and {of_sizes} sizes; give one each a head"
         )
     names = [label(name) for name in names]
-    spots = _spots({role for row in roles for role in row})
+    markers = _markers_of({role for row in roles for role in row})
     about = [] if sizes is None else [f"area of a dot: {size_name}"]
-    figure = Figure(FigureStyle.of(options), [*names, *spots, *about, *GRID_WORDS])
+    figure = Figure(FigureStyle.of(options), [*names, *markers, *about, *GRID_WORDS])
     with figure.context():
-        wide = figure.width_of(list(spots)) + 4 * GAP
-        columns = max(1, int((figure.style.width - GAP) / wide))
-        rows = -(-len(spots) // columns)
-        below = 2.5 * GAP + (rows + len(about)) * figure.line()
-        x, y, step = label_grid(figure, names, max(map(len, roles)), below, MAX_STEP)
+        legend = _Legend.of(figure, markers)
+        below = 2.5 * GAP + (legend.rows + len(about)) * figure.line()
+        x, y, step = label_grid(figure, names, max(counts), below, MAX_STEP)
         most = 0.8 * step / POINT
         for layer, row in enumerate(roles):
             for head, role in enumerate(row):
@@ -132,32 +128,56 @@ def draw_roles(
                 if sizes is not None and role not in UNNAMED:
                     size = float(np.clip(np.nan_to_num(sizes[layer][head]), 0.1, 1))
                 middle = x + (head + 0.5) * step, y + (layer + 0.5) * step
-                _spot(figure, middle, spots[role], size * most**2)
+                _draw_marker(figure, middle, markers[role], size * most**2)
         y += step * len(names) + 2 * GAP
-        x = (figure.style.width - min(columns, len(spots)) * wide) / 2 + GAP
-        for number, role in enumerate(spots):
-            row, column = divmod(number, columns)
-            middle = y + (row + 0.5) * figure.line()
-            _spot(figure, (x + column * wide + GAP / 2, middle), spots[role], 36)
-            figure.text(x + column * wide + 1.5 * GAP, middle, role, va="center_baseline")
+        legend.draw(figure, y)
         for text in about:
-            middle = y + (rows + 0.5) * figure.line()
+            middle = y + (legend.rows + 0.5) * figure.line()
             figure.text(figure.style.width / 2, middle, text, ha="center", va="center_baseline")
     return figure
 
 
-def _spots(roles: set[str]) -> dict[str, tuple[str, str]]:
+@dataclass(frozen=True)
+class _Legend:
+    """The dot and the name of each role, in columns. width: of a column, in centimetres."""
+
+    markers: Mapping[str, tuple[str, str]]
+    width: float
+    columns: int
+
+    @staticmethod
+    def of(figure: Figure, markers: Mapping[str, tuple[str, str]]) -> _Legend:
+        width = figure.width_of(list(markers)) + 4 * GAP
+        fitting = max(1, int((figure.style.width - GAP) / width))
+        return _Legend(markers, width, min(fitting, len(markers)))
+
+    @property
+    def rows(self) -> int:
+        return -(-len(self.markers) // self.columns)
+
+    def draw(self, figure: Figure, y: float) -> None:
+        """Draw it centred, from `y` centimetres down."""
+        left = (figure.style.width - self.columns * self.width) / 2 + GAP
+        for number, (role, marker) in enumerate(self.markers.items()):
+            row, column = divmod(number, self.columns)
+            x, middle = left + column * self.width, y + (row + 0.5) * figure.line()
+            _draw_marker(figure, (x + GAP / 2, middle), marker, 36)
+            figure.text(x + 1.5 * GAP, middle, role, va="center_baseline")
+
+
+def _markers_of(roles: set[str]) -> dict[str, tuple[str, str]]:
     """Colour and shape of each role, in the order of the legend."""
     order = [*ROLES, *sorted(roles - {*ROLES, *UNNAMED})]
-    spots = {}
+    markers = {}
     for number, role in enumerate(order):
         shape = (number + number // len(SHAPES)) % len(SHAPES)
-        spots[role] = COLOURS[number % len(COLOURS)], SHAPES[shape]
-    return {role: spot for role, spot in (spots | UNNAMED).items() if role in roles}
+        markers[role] = COLOURS[number % len(COLOURS)], SHAPES[shape]
+    return {role: marker for role, marker in (markers | UNNAMED).items() if role in roles}
 
 
-def _spot(figure: Figure, middle: tuple[float, float], spot: tuple[str, str], area: float) -> None:
-    colour, marker = spot
-    figure.sheet.scatter(
-        *middle, s=area, c=colour, marker=marker, linewidths=0.8 if marker == "x" else 0
-    )
+def _draw_marker(
+    figure: Figure, middle: tuple[float, float], marker: tuple[str, str], area: float
+) -> None:
+    colour, shape = marker
+    width = 0.8 if shape == "x" else 0
+    figure.sheet.scatter(*middle, s=area, c=colour, marker=shape, linewidths=width)

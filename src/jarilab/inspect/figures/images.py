@@ -53,7 +53,7 @@ def draw_over_image(
         tall = pixels.shape[0] / pixels.shape[1]
         column_width = (figure.style.width - GAP * (columns + 1)) / columns
         wide = min(column_width, ((figure.space - below) / rows - line - GAP) / tall)
-        figure.check_room(wide / 40 if fitting else 0.0, f"a figure of {len(titles)} images")
+        figure.check_fits(wide / 40 if fitting else 0.0, f"a figure of {len(titles)} images")
         size = min(figure.style.font_size, MIN_FONT_SIZE * column_width / narrowest)
         down = line + GAP + wide * tall
         across = min(column_width, max(wide, figure.width_of(titles, size))) + GAP

@@ -124,8 +124,8 @@ class _Layout:
             below = line + 2 * PAD + (figure.line(size) if flat else widest)
             wide, tall = style.width - left - GAP, figure.space - GAP / 2 - below - bar
             cell = min(MAX_CELL, wide / len(columns), tall / len(rows))
-            room = cell if least * len(rows) <= tall else 0.0
-            figure.check_room(room, f"a map of {len(rows)} queries and {len(columns)} keys")
+            fitting = cell if least * len(rows) <= tall else 0.0
+            figure.check_fits(fitting, f"a map of {len(rows)} queries and {len(columns)} keys")
         shape = len(rows), len(columns)
         return _Layout((max(cell, least), cell), shape, left, below, bar, size, flat)
 
@@ -196,7 +196,7 @@ def label_grid(
     left, above = line + 2 * PAD + figure.width_of(names), 2 * line + GAP
     space = figure.space - above - below
     step = min((width - left - GAP) / columns, space / len(names), largest)
-    figure.check_room(step, f"a grid of {len(names)} layers and {columns} heads")
+    figure.check_fits(step, f"a grid of {len(names)} layers and {columns} heads")
     y = figure.begin(above + step * len(names) + below) + above
     x = (width - left - step * columns) / 2 + left
     figure.text(x + step * columns / 2, y - 2 * line - PAD, GRID_WORDS[0], ha="center")

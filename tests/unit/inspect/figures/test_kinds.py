@@ -56,7 +56,13 @@ def test_roles_are_named_in_the_legend():
 
 @pytest.mark.parametrize(
     ("roles", "names", "sizes"),
-    [([], [], None), ([["a"]], ["L0", "L1"], None), ([["a", "b"]], ["L0"], [[1.0]])],
+    [
+        ([], [], None),
+        ([[]], ["L0"], None),
+        ([["a"]], ["L0"], []),
+        ([["a"]], ["L0", "L1"], None),
+        ([["a", "b"]], ["L0"], [[1.0]]),
+    ],
 )
 def test_roles_that_do_not_fit_are_refused(roles, names, sizes):
     with pytest.raises(UserError, match=r"each layer, got .* names.*give one"):
