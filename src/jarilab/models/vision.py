@@ -126,8 +126,11 @@ class VisionTransformer(nn.Module):
         return Positions.nowhere(len(self.nowhere.weight), positions).concat(positions)
 
     def max_positions(self) -> dict[str, int | None]:
-        """Return no limits: the constructor checks the image's size."""
-        return {}
+        """Return how many positions the encoding supports, if larger images read further ones."""
+        if self.resolution != "extrapolate":
+            return {}
+        axes = "rows and columns" if self._on_axes else "patches"
+        return {axes: self.encoder.encoding.max_positions}
 
     def _check_patches(self, encoding: str) -> None:
         """Raises UserError if the encoding supports fewer positions than the image has numbered patches."""

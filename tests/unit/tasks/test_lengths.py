@@ -12,7 +12,9 @@ import jarilab
 from jarilab.core.errors import UserError
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.tasks.digits import Digits
 from jarilab.tasks.number_words import NumberWords
+from jarilab.tasks.predictors.base import untrained_positions
 from jarilab.tasks.sequences import Copy, Reverse
 from jarilab.tasks.text import AT_ONCE, Text
 
@@ -184,6 +186,25 @@ def test_untrained_rows_are_noted(run: Path) -> None:
     assert at_16["loss"] == jarilab.evaluate(run, threads=1)["loss"]
     assert jarilab.evaluate(run, length=32, stride=8, threads=1)["loss"] != at_32["loss"]
     assert jarilab.evaluate(run, stride=16, threads=1)["loss"] == at_16["loss"]
+
+
+@pytest.mark.parametrize("encoding", ["learned2d", "learned", "rotary2d"])
+@pytest.mark.parametrize("resolution", ["extrapolate", "resize"])
+def test_untrained_rows_of_images_are_noted(encoding: str, resolution: str) -> None:
+    pytest.importorskip("sklearn")
+    task = Digits()
+    task.prepare()
+    model = jarilab.VisionTransformer(
+        task.shape, 10, patch_size=2, d_model=16, n_layers=1, encoding=encoding, pool="class", resolution=resolution
+    )
+    notices = untrained_positions(model, task, task.at_length(16))
+    rows = {"learned2d": ("4 to 7", "32 rows"), "learned": ("16 to 63", "512 rows")}
+    if encoding in rows and resolution == "extrapolate":
+        (notice,) = notices
+        assert all(part in notice for part in rows[encoding])
+    else:
+        assert notices == []
+    assert untrained_positions(model, task, task.at_length(8)) == []
 
 
 def refused(action: Any, *parts: str) -> None:

@@ -20,11 +20,11 @@ from jarilab.core.errors import UserError
 from jarilab.core.registry import Registry
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.text import END, FIRST, PADDING
-from jarilab.models.base import check_protocol
+from jarilab.models.base import ReadsImages, check_protocol
 from jarilab.models.decoding.answers import GREEDY, Decoding, answers
 from jarilab.models.decoding.hypotheses import Hypothesis
 from jarilab.positions.coordinates import Tokens
-from jarilab.positions.patches import PatchedImage
+from jarilab.positions.patches import Images, PatchedImage
 from jarilab.tasks.base import Batch, Learner, Task
 from jarilab.tasks.predictors.links import attention_to_source, sites_to_source
 
@@ -275,14 +275,23 @@ def untrained_positions(model: Any, task: Task, longer: Task) -> list[str]:
     notices = []
     # A model of another file need not have this method.
     for side, limit in getattr(model, "max_positions", dict)().items():
-        tokens, trained = longer.tokens_read(side), task.policy.reach(task.tokens_read(side))
-        task.policy.reach(tokens)
+        if isinstance(model, ReadsImages):
+            tokens, trained = (_positions_of_image(model, some.shape) for some in (longer, task))
+        else:
+            tokens, trained = longer.tokens_read(side), task.policy.reach(task.tokens_read(side))
+            task.policy.reach(tokens)
         if limit is not None and trained < tokens <= limit:
             notices.append(
                 f"the encoding reads positions {trained:,} to {tokens - 1:,} of the {side} from its table of {limit:,} "
                 "rows; training never reached these rows, so they are as initialized"
             )
     return notices
+
+
+def _positions_of_image(model: Any, shape: Sequence[int]) -> int:
+    """Return the largest position of an axis plus 1. shape: channels, height and width of an image."""
+    positions = model.places(Images(torch.zeros(1, *shape, device=device_of(model))))
+    return int(positions.coordinates.max()) + 1
 
 
 SHOWN = 80
