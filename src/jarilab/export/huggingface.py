@@ -39,9 +39,10 @@ EQUIVALENTS: dict[type, Callable[[Any], Equivalent]] = {
 def export(run: str | Path, out: str | Path, *, trust_code: bool = False) -> dict[str, Any]:
     """Write the newest checkpoint of a run into the folder `out`, with its tokenizers or its image processor.
 
-    Returns the class (`kind`), its tokenizer or image processor (`reads`), and the largest difference of scores. Raises
-    UserError for a folder without a run, an `out` that is not empty, a model without equivalent, a missing package, and
-    a folder that reads or answers differently from the run.
+    Returns the class (`kind`), its tokenizer or image processor (`reads`), and the largest difference of scores.
+
+    Raises UserError for a folder without a run, an `out` that is not empty, a model without equivalent, or a missing
+    package. Raises it also if the written folder reads or answers differently from the run.
     """
     out = check_empty(out)
     loading.library()

@@ -14,7 +14,7 @@ from jarilab.core.devices import CPU, device_label
 class Execution:
     """
     device: the device of the model.
-    accumulate: passes a step, each over a part of the batch (gradient accumulation); activations take so many times
+    accumulate: passes a step, each over a part of the batch (gradient accumulation). Activations take so many times
         less memory.
     recompute: keep only each layer's input, and compute the layer again for its gradient (activation checkpointing).
     compile: compile the model with torch.compile.
