@@ -171,7 +171,8 @@ def evaluate(
     notices: list[str] = []
     other = {}
     if length is not None or stride is not None:
-        length = task.trained_length or 0 if length is None else length
+        if length is None:
+            length = task.trained_length or 0  # without lengths, the stride is refused below
         task = task.at_length(length, stride)
         notices = untrained_positions(opened.model, opened.task, task)
         other = {"length": length, "trained_length": opened.task.trained_length, "stride": stride}

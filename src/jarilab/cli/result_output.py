@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jarilab.comparison.table_export import at_lengths
+from jarilab.comparison.table_export import at_lengths, other_lengths
 from jarilab.tasks.metrics import METRICS, Metric
 
 MIN_TITLE_WIDTH = 20
@@ -112,7 +112,7 @@ def table_text(table: Mapping[str, Any], out: Path) -> str:
     width = max(len("encoding"), _longest(names))
     title = "encoding".ljust(width)
     titles = [group.rjust(_group_width(group)) for group in groups]
-    titles += [f"at {at['length']:,}".rjust(11) for at in (table["lengths"] or {"at": ()})["at"]]
+    titles += [f"at {at['length']:,}".rjust(11) for at in other_lengths(table)]
     head = _columns(title, metric.title, "95 % interval", "best", titles)
     lines = [table["describe"], "", f"{head}   parameters  s/step  memory"]
     for row in encodings:

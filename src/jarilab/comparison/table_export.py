@@ -26,7 +26,7 @@ SPECIAL = {
 
 
 def figures_csv(table: Mapping[str, Any]) -> str:
-    """Every mean of every encoding with its interval: of all examples, of each group, and of each part."""
+    """Every mean of every encoding with its interval: of all examples, each group, part and other length."""
     rows = []
     for row in table["encodings"]:
         shared = {"encoding": row["encoding"], "seeds": row["trials"], "metric": table["metric"]}
@@ -43,8 +43,13 @@ def at_lengths(
     table: Mapping[str, Any], encoding: str
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Each other length of the table, and the figures of an encoding at it."""
-    for at in (table["lengths"] or {"at": ()})["at"]:
+    for at in other_lengths(table):
         yield at, next(row for row in at["encodings"] if row["encoding"] == encoding)
+
+
+def other_lengths(table: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """What was measured at each other length; empty without other lengths."""
+    return table["lengths"]["at"] if table["lengths"] else ()
 
 
 def _figures(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -81,12 +86,12 @@ def latex(table: Mapping[str, Any]) -> str:
     """The table of encodings as a LaTeX tabular, with the commands of its trials as comments."""
     metric = METRICS[table["metric"]]
     groups = list(table["encodings"][0]["groups"])
-    lengths = [at["length"] for at in (table["lengths"] or {"at": ()})["at"]]
-    columns = [*groups, *(f"at {length}" for length in lengths)]
-    titles = ["encoding", metric.title, "95 % interval", "best", *columns, "parameters", "s/step"]
-    columns = "l" + "r" * (len(titles) - 1)
+    lengths = [f"at {at['length']}" for at in other_lengths(table)]
+    titles = ["encoding", metric.title, "95 % interval", "best", *groups, *lengths]
+    titles += ["parameters", "s/step"]
+    alignment = "l" + "r" * (len(titles) - 1)
     lines = _comments(_sentences(table))
-    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\hline", _line(titles), r"\hline"]
+    lines += [rf"\begin{{tabular}}{{{alignment}}}", r"\hline", _line(titles), r"\hline"]
     for row in table["encodings"]:
         trials = [trial for trial in table["trials"] if trial["encoding"] == row["encoding"]]
         lines += _comments(trial["command"] for trial in trials)

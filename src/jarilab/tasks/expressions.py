@@ -71,12 +71,12 @@ def expression_tokens(
     """Return source and target tokens of expressions whose operands have `width` digits each."""
     adds = operator == ord("+")
     sign = np.where(adds, PLUS, MINUS).astype(np.uint8)[:, None]
-    source = np.concatenate(
-        (_written(left, width, True)[0], sign, _written(right, width, True)[0]), 1
-    )
+    left_digits, right_digits = (_written(side, width, True)[0] for side in (left, right))
+    source = np.concatenate((left_digits, sign, right_digits), 1)
     values = np.where(adds, left + right, left - right)
     target = _answers(values, width + bool(adds.any()), answers)
-    return source, target[:, : int((target != PADDING).sum(1).max())]
+    longest = int((target != PADDING).sum(1).max())
+    return source, target[:, :longest]
 
 
 def _answers(values: Array, width: int, answers: Answers) -> Array:
