@@ -17,8 +17,7 @@ from torch import nn
 
 from jarilab.core.devices import CPU
 from jarilab.core.errors import UserError
-from jarilab.inspect.measure.heads import measure
-from jarilab.inspect.measure.maps import Map, Scored, names_of_sides
+from jarilab.inspect.measure.maps import Map, names_of_sides
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.record.model_io import to_float64
 from jarilab.runs.folder import Run
@@ -28,20 +27,18 @@ from jarilab.training.event_writer import EventWriter, check_is_installed
 from jarilab.training.progress import UNITS
 from jarilab.training.state import TrainingState
 from jarilab.training.tensorboard_heads import (
+    MAX_INPUT_LENGTH,
+    MAX_INPUTS,
     HeadName,
+    MeasuredInput,
     described,
     first_heads,
-    images_of,
     map_of,
-    means_of,
+    write_heads,
 )
 
 FOLDER = "tensorboard"
 """Name of the folder in a run folder."""
-MAX_INPUTS = 3
-"""Inputs whose maps are shown."""
-MAX_INPUT_LENGTH = 512
-"""Tokens of an input: a map has their square."""
 TRAINING_SCALARS = ("loss", "gradient_norm", "lr")
 NOT_METRICS = (
     *TRAINING_SCALARS,
@@ -130,7 +127,7 @@ class Board:
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Write a row of the curve."""
-        if not self._is_writing:
+        if self._writer is None:
             return
         scalars = {f"curve/{name}": row[name] for name in TRAINING_SCALARS}
         scalars |= self._speed(row)
@@ -141,7 +138,7 @@ class Board:
             scalars |= {f"curve, validation/{name}": value for name, value in numbers.items()}
         for tag, value in scalars.items():
             if type(value) in (int, float):
-                self._write("add_scalar", tag, value, row["step"])
+                self._writer.write("add_scalar", tag, value, row["step"])
 
     def _speed(self, row: Mapping[str, Any]) -> dict[str, float]:
         """Tokens, or examples, per second of training since the last row."""
@@ -158,12 +155,14 @@ class Board:
             return
         # Gathers the rows of a sharded model from all ranks.
         weights, step = state.weights(), state.progress.step
-        if not self._is_writing:
+        if self._writer is None or not self._writer.is_open:
             return
+        write_heads(self._writer, self._inputs(weights), step)
+
+    def _inputs(self, weights: Mapping[str, Any]) -> Iterator[MeasuredInput]:
         lines = self.task.sample_inputs()[:MAX_INPUTS]
         if not lines:
             self._notice_once("TensorBoard shows no maps: the task has no sample_inputs")
-        measured: list[dict[str, dict[str, Scored]]] = []
         for number, line in enumerate(lines, 1):
             try:
                 trace, maps = self._maps(line, weights)
@@ -171,13 +170,7 @@ class Board:
             except (UserError, RuntimeError) as error:
                 self._notice_once(f"TensorBoard shows no maps of {line!r}: {error}")
                 continue
-            measured.append({str(head): measure(map) for head, map in maps.items()})
-            self._write("add_text", f"inputs/{number}", described(trace), step)
-            for tag, pixels in images_of(maps, number).items():
-                self._write("add_image", tag, pixels, step, dataformats="HWC")
-        for tag, value in means_of(measured).items():
-            self._write("add_scalar", tag, value, step)
-        self.flush()
+            yield MeasuredInput(number, described(trace), maps)
 
     @torch.no_grad()
     def _maps(self, line: str, weights: Mapping[str, Any]) -> tuple[Trace, dict[HeadName, Map]]:
@@ -196,15 +189,8 @@ class Board:
 
     def flush(self) -> None:
         """Write what is buffered. Called before a checkpoint, which must not have later steps than the files."""
-        self._write("flush")
-
-    @property
-    def _is_writing(self) -> bool:
-        return self._writer is not None and self._writer.is_open
-
-    def _write(self, method: str, *arguments: Any, **keywords: Any) -> None:
         if self._writer is not None:
-            self._writer.write(method, *arguments, **keywords)
+            self._writer.write("flush")
 
     def _notice_once(self, text: str) -> None:
         if self._run is not None and text not in self._notices:

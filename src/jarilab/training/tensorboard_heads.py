@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from jarilab.core.errors import UserError
+from jarilab.inspect.measure.heads import measure
 from jarilab.inspect.measure.maps import Map, Scored
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.encodings.colours import PLAIN, gradient
 from jarilab.tasks.predictors.base import Trace
+from jarilab.training.event_writer import EventWriter
 
+MAX_INPUTS = 3
+"""Inputs whose maps are shown."""
+MAX_INPUT_LENGTH = 512
+"""Tokens of an input: a map has their square."""
 MAX_HEADS = 8
 """Heads that are shown by default."""
 MIN_SIDE = 320
@@ -75,9 +81,28 @@ def pixels_of(map: Map) -> np.ndarray:
     return colours_QKC.repeat(cell, 0).repeat(cell, 1)
 
 
-def images_of(maps: Mapping[HeadName, Map], number: int) -> dict[str, np.ndarray]:
-    """The maps of an input as images, by tag. number: of the input, from 1."""
-    return {f"maps of {head}/input {number}": pixels_of(map) for head, map in maps.items()}
+class MeasuredInput(NamedTuple):
+    """An input with the map of each head. number: counted from 1. text: of it, in Markdown."""
+
+    number: int
+    text: str
+    maps: Mapping[HeadName, Map]
+
+
+def write_heads(writer: EventWriter, inputs: Iterable[MeasuredInput], step: int) -> None:
+    """Write the mean measures of all inputs, and texts and maps of the first `MAX_INPUTS`."""
+    measured: list[dict[str, dict[str, Scored]]] = []
+    for number, text, maps in inputs:
+        measured.append({str(head): measure(map) for head, map in maps.items()})
+        if number > MAX_INPUTS:
+            continue
+        writer.write("add_text", f"inputs/{number}", text, step)
+        for head, map in maps.items():
+            tag = f"maps of {head}/input {number}"
+            writer.write("add_image", tag, pixels_of(map), step, dataformats="HWC")
+    for tag, value in means_of(measured).items():
+        writer.write("add_scalar", tag, value, step)
+    writer.write("flush")
 
 
 def described(trace: Trace) -> str:

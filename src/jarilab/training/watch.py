@@ -16,24 +16,22 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from jarilab.core.devices import CPU
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.measure.heads import check_heads, measure
-from jarilab.inspect.measure.maps import Map, Scored, names_of_sides
+from jarilab.inspect.measure.heads import check_heads
+from jarilab.inspect.measure.maps import names_of_sides
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.training.event_writer import EventWriter, check_is_installed
-from jarilab.training.tensorboard import MAX_INPUT_LENGTH, MAX_INPUTS
 from jarilab.training.tensorboard_heads import (
+    MAX_INPUT_LENGTH,
     HeadName,
+    MeasuredInput,
     code_block,
     first_heads,
-    images_of,
     map_of,
-    means_of,
+    write_heads,
 )
 
 MAX_CELLS = MAX_INPUT_LENGTH**2
 Names = Mapping[str, Sequence[str]] | Sequence[str] | None
-Maps = tuple[dict[str, list[str]], dict[HeadName, Map]]
-"""The names of the tokens of an input, by sequence, and the map of each head."""
 
 
 class Watch:
@@ -98,21 +96,9 @@ class Watch:
         except (UserError, RuntimeError) as error:
             self._notice_once(f"no maps at step {self.steps}: {error}")
 
-    def _write(self, inputs: Sequence[Maps]) -> None:
-        if self._writer is None:
-            return
-        measured: list[dict[str, dict[str, Scored]]] = []
-        for number, (names, maps) in enumerate(inputs, 1):
-            measured.append({str(head): measure(map) for head, map in maps.items()})
-            if number > MAX_INPUTS:
-                continue
-            text = code_block({f"tokens of the {side}": " ".join(names[side]) for side in names})
-            self._writer.write("add_text", f"inputs/{number}", text, self.steps)
-            for tag, pixels in images_of(maps, number).items():
-                self._writer.write("add_image", tag, pixels, self.steps, dataformats="HWC")
-        for tag, value in means_of(measured).items():
-            self._writer.write("add_scalar", tag, value, self.steps)
-        self._writer.write("flush")
+    def _write(self, inputs: Sequence[MeasuredInput]) -> None:
+        if self._writer is not None:
+            write_heads(self._writer, inputs, self.steps)
 
     def close(self) -> None:
         """Close the files. A `writer` of yours is flushed and stays open."""
@@ -178,10 +164,12 @@ class Watch:
             raise UserError("expected a head with a map, got none; name heads=[...] to see why")
         return selected
 
-    def _inputs(self) -> list[Maps]:
-        inputs: list[Maps] = []
+    def _inputs(self) -> list[MeasuredInput]:
+        inputs: list[MeasuredInput] = []
         for names, tape in self._tapes({head.site for head in self.heads}):
-            inputs.append((names, {head: map_of(tape, head, names) for head in self.heads}))
+            text = code_block({f"tokens of the {side}": " ".join(names[side]) for side in names})
+            maps = {head: map_of(tape, head, names) for head in self.heads}
+            inputs.append(MeasuredInput(len(inputs) + 1, text, maps))
         return inputs
 
     def _tapes(self, sites: set[str] | None) -> list[tuple[dict[str, list[str]], Tape]]:
