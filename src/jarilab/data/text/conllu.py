@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -65,19 +65,19 @@ def read_conllu(path: Path) -> Iterator[Sentence]:
     file without sentences.
     """
     block: list[tuple[int, str]] = []
-    count = 0
-    for number, line in enumerate(lines(path), 1):
+    is_empty = True
+    for number, line in enumerate(
+        chain(lines(path), [""]), 1
+    ):  # the last sentence may end without a blank line
         if line.strip():
             block.append((number, line))
             continue
-        count += (sentence := _sentence(path, block)) is not None
+        sentence = _sentence(path, block)
         block = []
         if sentence is not None:
+            is_empty = False
             yield sentence
-    if (sentence := _sentence(path, block)) is not None:
-        count += 1
-        yield sentence
-    if not count:
+    if is_empty:
         raise UserError(
             f"{path}: expected sentences in CoNLL-U, got none; fill the file or name another"
         )
@@ -129,17 +129,14 @@ def _sentence(path: Path, block: list[tuple[int, str]]) -> Sentence | None:
     texts = [(number, match[1]) for number, match in comments if match is not None]
     number, text = texts[0] if texts else (0, _joined(tokens))
     forms, spans, form_of_word = [], [], []
-    for token, (start, end) in zip(tokens, _spans(path, number, text, tokens), strict=True):
+    for token, start in zip(tokens, _starts(path, number, text, tokens), strict=True):
         parts = [word.form for word in words[token.first : token.last + 1]]
         is_spelled = "".join(parts) == token.form
-        for part in parts:
-            if is_spelled:
-                end = start + len(part)
-            if is_spelled or part is parts[0]:
-                forms.append(part if is_spelled else token.form)
-                spans.append((start, end))
-            form_of_word.append(len(forms) - 1)
-            start = end if is_spelled else start
+        for form in parts if is_spelled else [token.form]:
+            form_of_word += [len(forms)] * (1 if is_spelled else len(parts))
+            forms.append(form)
+            spans.append((start, start + len(form)))
+            start += len(form)
     links = [
         WordLink(word.relation, form_of_word[index], form_of_word[word.head - 1])
         for index, word in enumerate(words)
@@ -216,8 +213,8 @@ def _joined(tokens: list[_Token]) -> str:
     return "".join(token.form + " " * token.has_space_after for token in tokens).rstrip()
 
 
-def _spans(path: Path, number: int, text: str, tokens: list[_Token]) -> Iterator[Span]:
-    """Where each token is in the text."""
+def _starts(path: Path, number: int, text: str, tokens: list[_Token]) -> Iterator[int]:
+    """The first character of each token in the text."""
     end = 0
     for token in tokens:
         start = end + len(text[end:]) - len(text[end:].lstrip())
@@ -225,7 +222,7 @@ def _spans(path: Path, number: int, text: str, tokens: list[_Token]) -> Iterator
         if text[start:end] != token.form:
             got = f"{text[start : start + 40]!r} in # text (line {number})"
             raise _broken(path, token.line, f"{token.form!r} as in column 2", got)
-        yield start, end
+        yield start
 
 
 def _broken(path: Path, number: int, expected: str, got: str) -> UserError:

@@ -54,6 +54,8 @@ def test_links_inside_a_word_are_left_out(tmp_path: Path) -> None:
     text = "1-2\tdámelo\t_\t_\t_\t_\t_\t_\t_\t_\n1\tda\t_\t_\t_\t_\t0\troot\t_\t_\n2\tme\t_\t_\t_\t_\t1\tiobj\t_\t_\n"
     (sentence,) = read(tmp_path, text)
     assert (sentence.forms, sentence.links) == (("dámelo",), ())
+    (sentence,) = read(tmp_path, text.replace("\tda\t", "\ta\t").replace("\tme\t", "\ta\t"))
+    assert (sentence.forms, sentence.spans) == (("dámelo",), ((0, 6),)), "equal parts are one word too"
 
 
 def test_gzip_windows_lines_and_no_last_blank_line(tmp_path: Path) -> None:
