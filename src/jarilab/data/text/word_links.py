@@ -55,49 +55,40 @@ def pharaoh(line: str) -> list[Link]:
         if match is None:
             raise UserError(
                 f"expected links such as 0-0 1-2, source word and target word counted from 0, got {text!r} as link "
-                f"{number + 1}; put possible links on a line of their own"
+                f"{number + 1}; leave out possible links"
             )
         source, target = (int(word) for word in match.groups())
         links.append((target, source))
     return links
 
 
-def read_links(
-    path: Path, texts: Iterable[Sequence[str]], *, possible: Path | None = None
-) -> Iterator[LinkedWords]:
+def read_links(path: Path, texts: Iterable[Sequence[str]]) -> Iterator[LinkedWords]:
     """Yield the gold links of each text or pair of texts. Words are separated by white space and counted from 0.
 
     path: a line for each example in Pharaoh format, source-target, or, named *.tsv, a line for each link: example
     counted from 1, query word, key word, and a relation (`link` by default). texts: (text,) or (source, target), whose
-    words links are checked against. possible: a Pharaoh file of possible links.
+    words links are checked against.
+
     Raises UserError, with file and line, for a line of another format, a link out of range, and another number of
     examples than texts. Read it once before a long computation, to find these.
     """
     if path.name.lower().removesuffix(".gz").endswith(".tsv"):
         return _pairs(path, texts)
-    return _aligned(path, possible, texts)
+    return _aligned(path, texts)
 
 
-def _aligned(
-    path: Path, possible: Path | None, texts: Iterable[Sequence[str]]
-) -> Iterator[LinkedWords]:
-    files = [path] if possible is None else [path, possible]
-    readers = [lines(file) for file in files]
+def _aligned(path: Path, texts: Iterable[Sequence[str]]) -> Iterator[LinkedWords]:
+    reader = lines(path)
     count = 0
     for number, example in enumerate(texts, 1):
-        sizes = _sizes(example)
-        parts: list[list[Link]] = [[], []]
-        for part, file, reader in zip(parts, files, readers, strict=False):
-            line = next(reader, None)
-            if line is None:
-                raise _other_count(file, number - 1, f"at least {number}")
-            part += _links(file, number, line, sizes)
-        sure = tuple(WordLink(ALIGNMENT, query, key) for query, key in parts[0])
-        yield LinkedWords(sure, tuple(parts[1]), len(sizes) == 2, path, number)
+        sizes, line = _sizes(example), next(reader, None)
+        if line is None:
+            raise _other_count(path, count, f"at least {number}")
+        links = (WordLink(ALIGNMENT, *link) for link in _links(path, number, line, sizes))
+        yield LinkedWords(tuple(links), (), len(sizes) == 2, path, number)
         count = number
-    for file, reader in zip(files, readers, strict=True):
-        if rest := sum(1 for _ in reader):
-            raise _other_count(file, count + rest, str(count))
+    if rest := sum(1 for _ in reader):
+        raise _other_count(path, count + rest, str(count))
 
 
 def _links(path: Path, number: int, line: str, sizes: list[int]) -> list[Link]:

@@ -10,29 +10,25 @@ from jarilab.data.text.word_links import LinkedWords, pharaoh, read_links, word_
 TEXTS = [("the house", "das kleine Haus"), ("yes", "ja")]
 
 
-def read(folder: Path, name: str, text: str, texts=TEXTS, possible: str | None = None) -> list[LinkedWords]:
+def read(folder: Path, name: str, text: str, texts=TEXTS) -> list[LinkedWords]:
     (folder / name).write_text(text)
-    other = None
-    if possible is not None:
-        other = folder / "possible.txt"
-        other.write_text(possible)
-    return list(read_links(folder / name, texts, possible=other))
+    return list(read_links(folder / name, texts))
 
 
 def test_pharaoh_reads_source_first():
     assert pharaoh("0-0 1-2  12-3\n") == [(0, 0), (2, 1), (3, 12)]
     assert pharaoh("") == []
     for wrong in ("0-0 1:2", "0-0 1-", "0-0 -1-2", "0-0 1-2-3", "0-0 １-2"):
-        with pytest.raises(UserError, match=r"links such as 0-0 1-2, .* got '.*' as link 2; put possible links on a"):
+        with pytest.raises(UserError, match=r"links such as 0-0 1-2, .* got '.*' as link 2; leave out possible"):
             pharaoh(wrong)
 
 
 def test_alignments_of_pairs(tmp_path: Path) -> None:
-    first, second = read(tmp_path, "gold.txt", "0-0 1-2\n\n", possible="1-1\n0-0\n")
+    first, second = read(tmp_path, "gold.txt", "0-0 1-2\n\n")
     assert first.links == (("alignment", 0, 0), ("alignment", 2, 1))
-    assert first.possible == ((1, 1),)
+    assert first.possible == ()
     assert first.cross
-    assert (second.links, second.possible) == ((), ((0, 0),))
+    assert second.links == ()
     assert second.origin.endswith("gold.txt:2")
 
 
@@ -66,13 +62,6 @@ def test_pairs_of_one_text(tmp_path: Path) -> None:
 def test_faults_are_named_with_their_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read(tmp_path, name, text)
-
-
-def test_possible_links_are_checked_too(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"possible\.txt: .* at least 2; got 1"):
-        read(tmp_path, "a.txt", "\n\n", possible="0-0\n")
-    with pytest.raises(UserError, match=r"possible\.txt:1: .* got query 0 and key 9"):
-        read(tmp_path, "a.txt", "\n\n", possible="9-0\n\n")
 
 
 def test_words_are_between_white_space() -> None:
