@@ -45,7 +45,6 @@ def tabulate(
     summaries = [
         _summary(name, encoding_rows, metric) for name, encoding_rows in rows_by_encoding.items()
     ]
-    pairs = _pairs(rows_by_encoding, metric)
     return {
         "task": reference.task,
         "describe": task.describe(),
@@ -54,8 +53,7 @@ def tabulate(
         "trials": rows,
         "unfinished": list(unfinished),
         "encodings": summaries,
-        "differences": [pair_row(one, metric, pairs.seeds) for one in pairs.differences],
-        "pairs": describe_pairs(pairs, rows[0]["held_out"], metric),
+        **_compare_pairs(rows_by_encoding, rows[0]["held_out"], metric),
         "lengths": _lengths(trials[0].lengths, rows_by_encoding, task),
     }
 
@@ -77,33 +75,27 @@ def _at_length(
     measured: dict[str, list[dict[str, Any]]] = {}
     encodings = []
     for name, rows in rows_of.items():
-        cells = [(row["seed"], row["lengths"][str(length)]) for row in rows]
-        measured[name] = [
-            {"seed": seed, "value": cell["value"], "held_out": cell["examples"]}
-            for seed, cell in cells
-        ]
-        values = [cell["value"] for _, cell in cells]
-        examples = cells[0][1]["examples"]
-        interval = mean_interval(values, examples, share=metric.share)
+        measured[name] = [{"seed": row["seed"], **row["lengths"][str(length)]} for row in rows]
+        values = [row["value"] for row in measured[name]]
+        first = measured[name][0]
+        interval = mean_interval(values, first["examples"], share=metric.share)
         summary = {"mean": interval.mean, "low": interval.low, "high": interval.high}
-        encodings.append({"encoding": name, **summary, "notices": cells[0][1]["notices"]})
+        encodings.append({"encoding": name, **summary, "notices": first["notices"]})
     sign = 1 if metric.higher else -1
     best = max(encodings, key=lambda row: sign * row["mean"])["encoding"]
-    pairs = _pairs(measured, metric)
-    held_out = measured[best][0]["held_out"]
-    ranked = [pair_row(one, metric, pairs.seeds) for one in pairs.differences]
+    examples = measured[best][0]["examples"]
+    compared = _compare_pairs(measured, examples, metric)
     unranked = []
-    for row in ranked:
+    for row in compared["differences"]:
         if best in (row["first"], row["second"]) and row["better"] != best:
             unranked.append(row["second"] if row["first"] == best else row["first"])
     return {
         "length": length,
-        "examples": held_out,
+        "examples": examples,
         "encodings": encodings,
         "best": best,
         "unranked": unranked,
-        "differences": ranked,
-        "pairs": describe_pairs(pairs, held_out, metric),
+        **compared,
     }
 
 
@@ -199,19 +191,29 @@ def _mean_parts(rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, 
     return means
 
 
-def _pairs(rows_of: Mapping[str, Sequence[Mapping[str, Any]]], metric: Metric) -> Pairs:
+def _compare_pairs(
+    rows_of: Mapping[str, Sequence[Mapping[str, Any]]], held_out: int, metric: Metric
+) -> dict[str, Any]:
+    """Every pair of encodings in the table, and how the pairs were compared. held_out: the number of examples."""
+    pairs = _pairs(rows_of, held_out, metric)
+    differences = [pair_row(one, metric, pairs.seeds) for one in pairs.differences]
+    return {"differences": differences, "pairs": describe_pairs(pairs, held_out, metric)}
+
+
+def _pairs(
+    rows_of: Mapping[str, Sequence[Mapping[str, Any]]], held_out: int, metric: Metric
+) -> Pairs:
     """Every pair of encodings, over the seeds that all of them have."""
     values: dict[str, dict[int, float]] = {}
     for name, rows in rows_of.items():
         values[name] = {row["seed"]: row["value"] for row in rows}
-    first, *_ = rows_of.values()
     common_seeds = sorted(set.intersection(*map(set, values.values())))
     if not common_seeds:  # some failed at every seed of another
         return Pairs([], 0, None)
     paired = {}
     for name, by_seed in values.items():
         paired[name] = [by_seed[seed] for seed in common_seeds]
-    return compare_pairs(paired, first[0]["held_out"], share=metric.share)
+    return compare_pairs(paired, held_out, share=metric.share)
 
 
 def _mean(values: Sequence[float]) -> float:
