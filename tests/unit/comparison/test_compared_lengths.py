@@ -10,8 +10,10 @@ import pytest
 import jarilab
 from helpers.command import command
 from helpers.trials import trials_in_this_process
+from jarilab import comparison
 from jarilab.comparison.pairs import compare_pairs
 from jarilab.core.errors import UserError
+from jarilab.tasks.base import registry
 from jarilab.tasks.captions import Captions
 from jarilab.training.evaluation import Evaluator
 
@@ -151,6 +153,14 @@ def test_a_task_without_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not any(tmp_path.iterdir())
     with pytest.raises(UserError, match="have a length, got Captions; omit the length"):
         Captions().at_length(64)
+
+
+def test_every_unit_of_length_is_translated() -> None:
+    (static,) = (Path(folder) / "static" for folder in comparison.__path__)
+    script = (static / "lengths.js").read_text(encoding="utf-8")
+    units = {registry.spec(name).target.length_unit for name in registry.names()} - {""}
+    assert len(units) >= 5
+    assert [unit for unit in sorted(units) if f'"{unit}": "' not in script] == []
 
 
 def test_lengths_that_are_no_numbers(tmp_path: Path) -> None:
