@@ -22,25 +22,12 @@ PROMPT = [3, 5]
 
 def small_model() -> Any:
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {
-        "d_model": 32,
-        "encoder_layers": 1,
-        "decoder_layers": 2,
-        "num_mel_bins": 8,
-        "vocab_size": 60,
-    }
-    heads: dict[str, Any] = {
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "max_source_positions": 50,
-    }
-    ids: dict[str, Any] = {
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "decoder_start_token_id": 3,
-    }
-    model = WhisperForConditionalGeneration(WhisperConfig(**sizes, **heads, **ids)).eval()
+    config = WhisperConfig(
+        vocab_size=60, num_mel_bins=8, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, max_source_positions=50, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        decoder_start_token_id=3,
+    )  # fmt: skip
+    model = WhisperForConditionalGeneration(config).eval()
     for parameter in model.parameters():
         parameter.data *= 4  # else all maps of random weights are nearly even
     return model

@@ -59,19 +59,23 @@ def _answer(view: Mapping[str, Any]) -> str:
 def _map(
     weights: Sequence[Sequence[float]], queries: Sequence[str], keys: Sequence[str], title: str
 ) -> str:
-    rows, columns = len(weights), len(weights[0])
+    columns = len(weights[0])
     parts = []
-    for row, query in zip(range(rows), queries, strict=False):
+    # Weights and their columns are cut to `MAX_CELLS`, names are not.
+    for row, (query, weights_K) in enumerate(zip(queries, weights, strict=False)):
         y = MARGIN + CELL * row
         parts.append(_text(query, MARGIN - 6, y + CELL - 7, 'text-anchor="end"'))
-        for column, weight in enumerate(weights[row]):
+        for column, weight in enumerate(weights_K):
+            x = MARGIN + CELL * column
             about = f"{query} → {keys[column]}: {weight:.3f}"
-            parts.append(_cell(MARGIN + CELL * column, y, weight, about))
+            parts.append(_cell(x, y, weight, about))
     for column, key in enumerate(keys[:columns]):
-        x, y = MARGIN + CELL * column + CELL / 2, MARGIN - 6
+        x = MARGIN + CELL * (column + 0.5)
+        y = MARGIN - 6
         parts.append(_text(key, x, y, f'transform="rotate(-60 {x} {y})"'))
 
-    width, height = MARGIN + CELL * columns, MARGIN + CELL * rows
+    width = MARGIN + CELL * columns
+    height = MARGIN + CELL * len(weights)
     shape = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     label = f'role="img" aria-label="{escape_text(title)}"'
     return f'<svg {shape} fill="currentColor" {label}>{"".join(parts)}</svg>'

@@ -95,9 +95,9 @@ class Trainer:
         # From here on only dropout draws random numbers.
         seed_all(self.experiment.seed, self.world)
         with self._open(out) as run, self.board, StopSignals() as stop:
-            if run.result is not None and self._missing_lengths(run.result):
-                return self._measure_lengths(run, run.result)
             if run.result is not None:
+                if missing := self._missing_lengths(run.result):
+                    return self._measure_lengths(run, run.result, missing)
                 run.notice(
                     f"{out} is finished already: this is its result; choose another --out to train anew"
                 )
@@ -113,13 +113,15 @@ class Trainer:
         measured = result.get("lengths", {})
         return {length: at for length, at in self.longer.items() if str(length) not in measured}
 
-    def _measure_lengths(self, run: Run, result: dict[str, Any]) -> dict[str, Any]:
+    def _measure_lengths(
+        self, run: Run, result: dict[str, Any], missing: dict[int, Task]
+    ) -> dict[str, Any]:
         """Measure a finished run at the lengths that its result lacks."""
-        missing = self._missing_lengths(result)
         self.checkpointer.load(run)
         lengths = result.get("lengths", {}) | self.evaluator.evaluate_lengths(missing)
-        run.finish({**result, "lengths": lengths})
-        return {**result, "lengths": lengths}
+        result = {**result, "lengths": lengths}
+        run.finish(result)
+        return result
 
     def _run_steps(
         self, run: Run, stop: StopSignals, snapshots: int, report: Report | None

@@ -40,9 +40,9 @@ class Figure:
     def __init__(self, style: FigureStyle, texts: Iterable[str]):
         self.style, self._title = style, printable(" ".join(style.title.split()) or " ").strip("␣")
         self._fonts = Fonts.of(style.font, [*texts, self._title])
-        self._library = import_optional("matplotlib.figure", "figures")
+        library = import_optional("matplotlib.figure", "figures")
         with self.context():
-            self._figure = self._library.Figure((style.width / INCH, 1), dpi=288)
+            self._figure = library.Figure((style.width / INCH, 1), dpi=288)
         agg = import_optional("matplotlib.backends.backend_agg", "figures")
         self._renderer = agg.FigureCanvasAgg(self._figure).get_renderer()
 
