@@ -276,7 +276,7 @@ def untrained_positions(model: Any, task: Task, longer: Task) -> list[str]:
     # A model of another file need not have this method.
     for side, limit in getattr(model, "max_positions", dict)().items():
         if isinstance(model, ReadsImages):
-            tokens, trained = (_positions_of_image(model, some.shape) for some in (longer, task))
+            tokens, trained = (_positions_of_image(model, some) for some in (longer, task))
         else:
             tokens, trained = longer.tokens_read(side), task.policy.reach(task.tokens_read(side))
             task.policy.reach(tokens)
@@ -288,9 +288,9 @@ def untrained_positions(model: Any, task: Task, longer: Task) -> list[str]:
     return notices
 
 
-def _positions_of_image(model: Any, shape: Sequence[int]) -> int:
-    """Return the largest position of an axis plus 1. shape: channels, height and width of an image."""
-    positions = model.places(Images(torch.zeros(1, *shape, device=device_of(model))))
+def _positions_of_image(model: Any, task: Any) -> int:
+    """Return the largest position of an axis plus 1, for images of a task's `shape`."""
+    positions = model.places(Images(torch.zeros(1, *task.shape, device=device_of(model))))
     return int(positions.coordinates.max()) + 1
 
 
