@@ -105,8 +105,8 @@ def train(
     tensorboard_heads: heads for TensorBoard, such as decoder.1.cross:2 (default: the first heads of each layer).
     checkpoint_minutes: minutes between checkpoints, in addition to those at evaluations (default: no others).
     snapshots: number of steps, spread over the training, whose weights are kept for the explorer.
-    eval_lengths: other lengths of held-out data to measure in the end, such as 256,512; a finished run is measured at
-        those that its result lacks. See `evaluate` for what a length counts.
+    eval_lengths: other lengths of held-out data to measure in the end, such as 256,512. A finished run is measured only
+        at those that its result does not have. See `evaluate` for what a length counts.
     report: callback after each step, with its metrics.
 
     Raises UserError, before a step, for unknown names or options, data that cannot be read, and a folder with another
@@ -146,11 +146,12 @@ def evaluate(
     """Metrics of a run on its held-out data, measured on freely generated answers, with the ceiling.
 
     data: files to measure on (default: the held-out data of the task).
-    length: measure held-out data of this length (default: as in training): tokens of a window of text, digits of the
-        operands of arithmetic, numbers of a line of copy, reverse or sort, source tokens of a translation (from more
-        than half of it), pixels of the longer side of an image.
-    stride: for text, tokens between the beginnings of windows; only the tokens that no window before it read count,
-        and each has at least length - stride tokens of context (default: length, so windows do not overlap).
+    length: measure held-out data of this length (default: as in training). It counts tokens of a window of text,
+        digits of the operands of arithmetic, numbers of a line of copy, reverse or sort, or pixels of the longer side
+        of an image. For a translation it counts tokens of the source, from more than half as many.
+    stride: for text, tokens between the beginnings of windows (default: length, so windows do not overlap). A token
+        counts in the first window that reads it. After the first window, each has at least length - stride tokens of
+        context.
     checkpoint: the last checkpoint, or the best one by the metric of the task.
     threads: CPU threads of PyTorch; the last bits of results depend on it (default: all cores).
     device: cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one.

@@ -70,7 +70,7 @@ class CodeChoice:
         if self.filters.temperature == 0:
             return scores.argmax(-1)
         # In float64, since the sum of many small probabilities loses digits.
-        below_BC = self.filters.kept(scores).double().softmax(-1).cumsum(-1)
+        below_BC = self.filters.apply(scores).double().softmax(-1).cumsum(-1)
         # The total may be rounded below 1, and no chance may lie above it.
         chance_B1 = chance.unsqueeze(1) * below_BC[:, -1:]
         # `right` skips codes without probability, also for a chance of 0.

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
 from annotated_types import Ge, Gt, Le, Len
@@ -94,11 +94,11 @@ class ImageLabel:
 class ImageTask(Task):
     """A task whose inputs are images and whose answers are classes.
 
-    kept: the name of a file in the run. fields: what it says besides the mean and deviation of the pixels.
+    metadata_file: a file in the run, with the mean and deviation of the pixels. metadata_fields: its other fields.
     """
 
-    kept: str
-    fields: Mapping[str, Any]
+    metadata_file: ClassVar[str]
+    metadata_fields: ClassVar[Mapping[str, Any]]
     _facts: dict[str, Any]
 
     @property
@@ -114,11 +114,11 @@ class ImageTask(Task):
     @final
     def artifacts(self) -> dict[str, bytes]:
         text = json.dumps(self._facts, ensure_ascii=False, indent=1)
-        return {self.kept: f"{text}\n".encode()}
+        return {self.metadata_file: f"{text}\n".encode()}
 
     @final
     def restore(self, folder: Path) -> None:
-        self._facts = read_facts(folder / self.kept, self.fields)
+        self._facts = read_facts(folder / self.metadata_file, self.metadata_fields)
 
     def held_out_number(self, line: str) -> int | None:
         """Return the index of a held-out image, `#5`, or None for a file. Raises UserError."""
@@ -185,7 +185,7 @@ class ClassificationTask(ImageTask):
     usual_model = "vit"
     model_arguments = ("shape", "classes")
     metric = METRICS["accuracy"]
-    kept, fields = "pictures.json", OF_IMAGES
+    metadata_file, metadata_fields = "pictures.json", OF_IMAGES
     length_unit = "pixels of the longer side"
     _at_once = AT_ONCE
 

@@ -65,7 +65,7 @@ class Detection(ImageTask):
     usual_model = "detector"
     model_arguments = ("channels", "classes")
     metric = METRICS["ap"]
-    kept, fields = "detection.json", OF_DETECTION
+    metadata_file, metadata_fields = "detection.json", OF_DETECTION
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ class Filters:
         share = top_p is None or 0 < top_p <= 1
         check_option("top_p", top_p, share, "a probability above 0, 1 at most")
 
-    def kept(self, scores_BV: Tensor) -> Tensor:
+    def apply(self, scores_BV: Tensor) -> Tensor:
         """Return the scores divided by the temperature, without the tokens that the filters exclude."""
         scores_BV = scores_BV / self.temperature
         if self.top_k is not None:
@@ -135,7 +135,7 @@ class _Choice:
             scores_BV = penalise_repetition(scores_BV, ids_BL, self.repetition_penalty)
         if self.filters.temperature == 0:
             return scores_BV.argmax(-1)
-        scores_BV = self.filters.kept(scores_BV)
+        scores_BV = self.filters.apply(scores_BV)
         if self.min_p is not None:
             scores_BV = keep_min_p(scores_BV, self.min_p)
         return torch.multinomial(scores_BV.softmax(-1), 1, generator=generator).squeeze(1)
