@@ -21,8 +21,8 @@ MAX_SIDE = 150
 """Cells along a map of 300 pixels."""
 
 
-def figure_of(page: Mapping[str, Any], **options: Any) -> Figure:
-    """The map of the head at which a page opens. options: see `draw_map`."""
+def figure_of(page: Mapping[str, Any]) -> Figure:
+    """The map of the head at which a page opens."""
     view = page["views"][page["view"]]
     (site,) = (shown for shown in view["sites"] if shown["site"] == page["site"])
     weights_QK = unpacked(site["weights"])[page["head"]]
@@ -31,7 +31,7 @@ def figure_of(page: Mapping[str, Any], **options: Any) -> Figure:
         view["sides"][site[axis]]["tokens"][:: site["pooled"]] for axis in ("queries", "keys")
     )
     title = f"{page['site']}, head {page['head']}"
-    return draw_map(weights_QK, queries, keys, allowed, **{"title": title, **options})
+    return draw_map(weights_QK, queries, keys, allowed, title=title)
 
 
 def preview_payload(

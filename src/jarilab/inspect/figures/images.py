@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,11 +92,9 @@ def patch_grid(keys: int, pixels: Any, grid: tuple[int, int] | None) -> tuple[in
     """
     height, width = _image(pixels).shape[:2]
     if grid is None:
-        candidates = [(rows, rows * width / height) for rows in range(1, keys + 1)]
-        fitting = [
-            (rows, round(columns)) for rows, columns in candidates if columns == round(columns)
-        ]
-        fitting = [each for each in fitting if 0 <= keys - each[0] * each[1] <= MAX_FIRST]
+        square = [rows for rows in range(1, keys + 1) if rows * width % height == 0]
+        grids = [(rows, rows * width // height) for rows in square]
+        fitting = [each for each in grids if 0 <= keys - math.prod(each) <= MAX_FIRST]
         grid = fitting[-1] if fitting else (0, 0)
     rows, columns = grid
     if rows < 1 or columns < 1 or rows * columns > keys:
