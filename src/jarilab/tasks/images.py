@@ -45,7 +45,7 @@ class ImageClassification(ClassificationTask):
         super().__init__(Augmentation(shift, flip, mixup, cutmix), fit)
         self.train, self.valid, self.share = train, valid, held_out
         self.size, self.channels = size, {"grey": 1, "colour": 3}[colours]
-        self._whole: Labelled | None = None
+        self._images: Labelled | None = None
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
@@ -73,19 +73,19 @@ class ImageClassification(ClassificationTask):
             raise UserError(
                 "--train names no images; write --train FOLDER, an idx file or a CSV of path and label"
             )
-        self._whole = self._read(self.train)
-        return self._whole if self.valid else self._whole.split(self.share)[0]
+        self._images = self._read(self.train)
+        return self._images if self.valid else self._images.split(self.share)[0]
 
     def _read_held_out(self) -> Labelled:
         if self.valid:
             held_out = self._read(self.valid, held_out=True)
-            if self._whole is not None:
-                held_out.notices += held_out.shared(self._whole)
+            if self._images is not None:
+                held_out.notices += held_out.shared(self._images)
             return held_out
-        whole = self._whole
-        if whole is None or whole.shape != self.shape:
-            whole = self._read(self.train)
-        return whole.split(self.share)[1]
+        images = self._images
+        if images is None or images.shape != self.shape:
+            images = self._read(self.train)
+        return images.split(self.share)[1]
 
     def _read(self, path: str, *, held_out: bool = False) -> Labelled:
         size = None if self.size is None else (self.size, self.size)

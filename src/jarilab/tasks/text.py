@@ -96,14 +96,14 @@ class Text(TokenTask):
 
     def _split(self) -> tuple[Stream, Stream]:
         """Split one text into training and held-out text."""
-        whole = self._stream(self.train)
-        cut = len(whole) - max(2, round(self.share * len(whole)))
+        text = self._stream(self.train)
+        cut = len(text) - max(2, round(self.share * len(text)))
         if cut < 2:
             raise UserError(
-                f"{self.train}: {len(whole)} tokens are too few to hold {self.share:.0%} out; give more, or a text "
+                f"{self.train}: {len(text)} tokens are too few to hold {self.share:.0%} out; give more, or a text "
                 "to measure on with --valid"
             )
-        return whole.part(0, cut), whole.part(cut, len(whole))
+        return text.part(0, cut), text.part(cut, len(text))
 
     def _stream(self, path: str) -> Stream:
         return Stream(store.prepare_documents(Path(path), self._known))
