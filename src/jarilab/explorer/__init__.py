@@ -34,8 +34,8 @@ PAGES = ("", ".html", ".htm")
 class Page:
     """A page in one file. A notebook displays it.
 
-    payload: from which it was made, if a figure can be drawn of it. height: in a notebook at most, in pixels; beyond
-    it, the page scrolls.
+    payload: its data, if a figure can be drawn from them. height: the largest in a notebook, in pixels; a longer page
+    scrolls.
     """
 
     html: str

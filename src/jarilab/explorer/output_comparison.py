@@ -74,7 +74,7 @@ class ScoreComparison:
 
 
 class VectorComparison:
-    """The same for vectors, by their relative distance, the mean over all positions."""
+    """Compares vectors by their relative distance, the mean over all positions; else as `ScoreComparison`."""
 
     kind: str = "vectors"
     anew: bool = False

@@ -157,7 +157,7 @@ class TrainingProgress:
         return f"{len(self._done)} of {len(self._names)} trained, {waiting} waiting"
 
 
-class Counted:
+class CountProgress:
     """Shows how many of `total` are done, their rate and the time left, on standard error.
 
     done: those of an earlier run, which the rate leaves out. unit: what is counted.
@@ -170,7 +170,7 @@ class Counted:
         self._console = Console(stderr=True)
         self._start = self._printed = time.monotonic()
 
-    def __enter__(self) -> Counted:
+    def __enter__(self) -> CountProgress:
         return self
 
     def __exit__(self, *_: object) -> None:

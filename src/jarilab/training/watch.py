@@ -42,7 +42,7 @@ class Watch:
             ...                     # forward, backward and optimizer.step()
             watch.step()
 
-    It records a forward of `batch` at once, and then after every `every` steps, in evaluation mode and without
+    It records a forward of `batch` when it is made, and then every `every` steps, in evaluation mode and without
     gradients. The training stays the same bit for bit. On several ranks, all must call it; the first one writes.
 
     model: any model that `jarilab.record` records. batch: some inputs, always the same: a dict of keywords, a tuple of
@@ -78,8 +78,9 @@ class Watch:
         self.heads = self._select_heads(heads)
         inputs = self._inputs()
         self._writer: EventWriter | None = None
-        ranks = torch.distributed
-        if not (ranks.is_available() and ranks.is_initialized() and ranks.get_rank()):
+        distributed = torch.distributed
+        has_ranks = distributed.is_available() and distributed.is_initialized()
+        if not has_ranks or distributed.get_rank() == 0:
             self._writer = EventWriter(Path(folder), start, self._notice_once, writer)
         self._write(inputs)
 

@@ -156,7 +156,7 @@ def _study(options: argparse.Namespace, reader: Reader, data: ExampleFile, count
     from jarilab.cli.heads_inputs import about, heads_of_reader, statistics_of
     from jarilab.cli.terminal import say
     from jarilab.inspect.study.study import Study
-    from jarilab.training.progress import Counted
+    from jarilab.training.progress import CountProgress
 
     facts = about(reader, data, count)
     for line in _facts_text(facts):
@@ -167,7 +167,7 @@ def _study(options: argparse.Namespace, reader: Reader, data: ExampleFile, count
     if study.examples:
         say(f"continuing after {study.examples} of {count} examples")
     left = islice(data, study.examples, None)
-    with Counted(f"{facts['model']}", count, study.examples) as progress:
+    with CountProgress(str(facts["model"]), count, study.examples) as progress:
         for batch in reader.batches(left, options.batch):
             study.add_batch(reader.model, batch)
             progress.update(study.examples)
@@ -203,11 +203,11 @@ def _compare(
 ) -> None:
     """Add the table of heads that differ between two models to the study."""
     from jarilab.inspect.study.against import compare_heads
-    from jarilab.training.progress import Counted
+    from jarilab.training.progress import CountProgress
 
     one, other = readers
     batches = zip(one.batches(data, options.batch), other.batches(data, options.batch), strict=True)
-    with Counted(f"comparison with {options.against}", count) as progress:
+    with CountProgress(f"comparison with {options.against}", count) as progress:
         against = compare_heads((one.model, other.model), batches, progress.update)
     study.add_table(against.name, against.rows())
 
@@ -230,14 +230,14 @@ def _importance(
     from jarilab.cli.heads_inputs import importance_of
     from jarilab.core.errors import unknown
     from jarilab.inspect.study.importance import KINDS
-    from jarilab.training.progress import Counted
+    from jarilab.training.progress import CountProgress
 
     by_name: dict[str, Any] = {kind.replace("_", " "): kind for kind in KINDS}
     names = [name.strip().replace("_", " ") for name in options.importance.split(",")]
     for name in names:
         if name not in by_name:
             raise unknown("kind of ablation", name, by_name)
-    progress = Counted("ablations", 1, unit="batches")
+    progress = CountProgress("ablations", 1, unit="batches")
 
     def report(done: int, total: int) -> None:
         progress.total = total

@@ -100,7 +100,7 @@ def draw_roles(
     size_name: str = "effect size",
     **options: Any,
 ) -> Figure:
-    """A dot for each head, layers down and heads across: its colour and shape say the role.
+    """A dot for each head, layers down and heads across: its colour and shape show the role.
 
     roles: of each layer's heads. names: of the layers. sizes: from 0 to 1, the area of the dots.
     size_name: what sizes are.

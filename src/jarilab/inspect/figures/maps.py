@@ -38,7 +38,7 @@ def draw_map(
 
     weights: `(Q, K)`. queries, keys: names of the tokens. allowed: `(Q, K)`, False where a key is masked. high: end of
     the colour scale; 1 by default, or the largest weight of a map of more than 24 tokens. name: of the numbers.
-    titles: of rows and columns. blank: what is hatched. options: see `FigureStyle`.
+    titles: of rows and columns. blank: what hatched cells mean. options: see `FigureStyle`.
     Raises UserError for shapes that do not fit and for unknown options.
     """
     weights_QK = masked(weights, allowed)

@@ -23,7 +23,7 @@ SIGNED = "08306b1f66ac5a9bcea9cce4f5f5f2f6c99aeb9449c75f0f7a3203"
 class Scale:
     """Colours from `low`, 0 or -high, to `high`.
 
-    name: printed beside the bar. blank: what the hatch of NaN is; empty if there is none. seen_through: the lower a
+    name: printed beside the bar. blank: what hatched cells (NaN) mean; empty without NaN. seen_through: the lower a
     weight, the more of what lies behind is seen.
     """
 

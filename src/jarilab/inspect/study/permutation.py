@@ -12,9 +12,9 @@ DRAWS_AT_ONCE = 512
 FEW_DRAWS, FEW_EXAMPLES = "not enough draws", "not enough examples"
 
 
-def draws_needed(tests: int, level: float = LEVEL) -> int:
-    """The smallest number of draws B with 1 / (B + 1) <= level / tests: Holm can reject nothing with fewer."""
-    return math.ceil(tests / level) - 1
+def draws_needed(tests: int) -> int:
+    """The smallest number of draws B with 1 / (B + 1) <= LEVEL / tests: Holm can reject nothing with fewer."""
+    return math.ceil(tests / LEVEL) - 1
 
 
 def adjusted_p(
