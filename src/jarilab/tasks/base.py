@@ -242,6 +242,10 @@ class Task(ABC):
         """Return the maximal number of tokens that a model reads as one sequence of a side."""
         return sum(self.longest.values()) if self.one_sequence else self.longest.get(side, 0)
 
+    def tokens_trained(self, side: str) -> int:
+        """Return the maximal number of tokens of a side in training, which held-out data may exceed."""
+        return self.tokens_read(side)
+
     @property
     @abstractmethod
     def training_size(self) -> int:

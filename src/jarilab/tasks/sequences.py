@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from typing import Annotated, Any, final
 
@@ -69,9 +70,14 @@ class NumberSequences(PairsTask):
     def trained_length(self) -> int:
         return self.trained.stop - 1
 
+    def tokens_trained(self, side: str) -> int:
+        trained = copy(self)
+        trained._longest = self.trained_length
+        return trained.tokens_read(side)
+
     def _set_length(self, length: int, stride: int | None) -> None:
         self.tested, self._held_out = _range("length", str(length)), None
-        self._longest = max(self._longest, length)
+        self._longest = max(self.trained_length, length)
         if "_shared" in self.__dict__:
             del self._shared  # cached for other held-out lines
 

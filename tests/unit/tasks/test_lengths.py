@@ -188,6 +188,15 @@ def test_untrained_rows_are_noted(run: Path) -> None:
     assert jarilab.evaluate(run, stride=16, threads=1)["loss"] == at_16["loss"]
 
 
+def test_lengths_of_held_out_lines_are_not_trained_ones() -> None:
+    task = Copy(lines=9, held_out=9, lengths="1..8", test_lengths="1..20")
+    task.prepare()
+    model = jarilab.EncoderDecoder(53, 53, d_model=16, n_encoder_layers=1, n_decoder_layers=1, encoding="learned")
+    for notice, side in zip(untrained_positions(model, task, task.at_length(16)), ("source", "target"), strict=True):
+        assert f"positions 9 to 16 of the {side}" in notice
+    assert untrained_positions(model, task, task.at_length(8)) == []
+
+
 @pytest.mark.parametrize("encoding", ["learned2d", "learned", "rotary2d"])
 @pytest.mark.parametrize("resolution", ["extrapolate", "resize"])
 def test_untrained_rows_of_images_are_noted(encoding: str, resolution: str) -> None:

@@ -278,7 +278,7 @@ def untrained_positions(model: Any, task: Task, longer: Task) -> list[str]:
         if isinstance(model, ReadsImages):
             tokens, trained = (_positions_of_image(model, some) for some in (longer, task))
         else:
-            tokens, trained = longer.tokens_read(side), task.policy.reach(task.tokens_read(side))
+            tokens, trained = longer.tokens_read(side), task.policy.reach(task.tokens_trained(side))
             task.policy.reach(tokens)
         if limit is not None and trained < tokens <= limit:
             notices.append(
