@@ -38,7 +38,8 @@ class Figure:
     """
 
     def __init__(self, style: FigureStyle, texts: Iterable[str]):
-        self.style, self._title = style, printable(" ".join(style.title.split()) or " ").strip("␣")
+        self.style = style
+        self._title = printable(" ".join(style.title.split()) or " ").strip("␣")
         self._fonts = Fonts.of(style.font, [*texts, self._title])
         library = import_optional("matplotlib.figure", "figures")
         with self.context():
@@ -76,14 +77,14 @@ class Figure:
         outlines: list[Any] = []
         if suffix.lower() == ".pdf":
             outlines = self._outline()
-        buffer, transparent = io.BytesIO(), self.style.transparent
+        buffer = io.BytesIO()
         with self.context():
             self._figure.savefig(
                 buffer,
                 format=suffix[1:].lower(),
                 dpi=dpi,
                 metadata=metadata,
-                transparent=transparent,
+                transparent=self.style.transparent,
             )
         for text in outlines:
             text.set_path_effects([])

@@ -112,9 +112,11 @@ class _Layout:
 
         title: of the rows. A map of few rows has cells that are higher, so that the title fits beside it.
         """
-        style, line, bar = figure.style, figure.line(), GAP + scale.height(figure)
+        line = figure.line()
+        bar = GAP + scale.height(figure)
         least = figure.width_of([title]) / len(rows)
-        cell, size, left, below, flat = MAX_CELL, style.font_size, 0.0, 0.0, False
+        cell, size = MAX_CELL, figure.style.font_size
+        left, below, flat = 0.0, 0.0, False
         # The size of a cell depends on that of the labels, which depends on the cell.
         for _ in range(4):
             size, _ = figure.label_size(cell)
@@ -122,18 +124,20 @@ class _Layout:
             widest = figure.width_of(columns, size)
             flat = widest < 0.9 * cell
             below = line + 2 * PAD + (figure.line(size) if flat else widest)
-            wide, tall = style.width - left - GAP, figure.space - GAP / 2 - below - bar
+            wide = figure.style.width - left - GAP
+            tall = figure.space - GAP / 2 - below - bar
             cell = min(MAX_CELL, wide / len(columns), tall / len(rows))
             fitting = cell if least * len(rows) <= tall else 0.0
             figure.check_fits(fitting, f"a map of {len(rows)} queries and {len(columns)} keys")
-        shape = len(rows), len(columns)
-        return _Layout((max(cell, least), cell), shape, left, below, bar, size, flat)
+        cells = max(cell, least), cell
+        return _Layout(cells, (len(rows), len(columns)), left, below, bar, size, flat)
 
     def area(self, figure: Figure) -> tuple[float, float, float, float]:
         """Begin the figure; left, top, width and height of the map, centred with its labels."""
         tall, wide = (cell * count for cell, count in zip(self.cells, self.shape, strict=True))
+        x = (figure.style.width - self.left - wide) / 2 + self.left
         y = GAP / 2 + figure.begin(GAP / 2 + tall + self.below + self.bar)
-        return (figure.style.width - self.left - wide) / 2 + self.left, y, wide, tall
+        return x, y, wide, tall
 
     def label(self, axes: Any, figure: Figure, rows: Sequence[str], columns: Sequence[str]) -> None:
         """Print the tokens. Where only some are printed, ticks show which."""
@@ -171,11 +175,11 @@ def draw_grid(
             "leave out layers without heads"
         )
     scale = Scale.of([map for row in maps for map in row], high, name, blank)
-    names, columns = [label(layer) for layer in names], max(map(len, maps))
+    names = [label(layer) for layer in names]
     figure = Figure(FigureStyle.of(options), [*names, *GRID_WORDS, name, blank])
     with figure.context():
         below = 3 * GAP + figure.line() + scale.height(figure)
-        x, y, step = label_grid(figure, names, columns, below)
+        x, y, step = label_grid(figure, names, max(map(len, maps)), below)
         for row, layer in enumerate(maps):
             for column, map_QK in enumerate(layer):
                 _small_map(figure, scale, map_QK, (x + column * step, y + row * step), step)
@@ -193,7 +197,8 @@ def label_grid(
     below: height of what follows the grid. largest: distance of cells at most.
     """
     line, width = figure.line(), figure.style.width
-    left, above = line + 2 * PAD + figure.width_of(names), 2 * line + GAP
+    left = line + 2 * PAD + figure.width_of(names)
+    above = 2 * line + GAP
     space = figure.space - above - below
     step = min((width - left - GAP) / columns, space / len(names), largest)
     figure.check_fits(step, f"a grid of {len(names)} layers and {columns} heads")
