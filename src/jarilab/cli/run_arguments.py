@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,3 +119,15 @@ def all_answer_options(kind: str) -> list[Mapping[str, Option]]:
     # Several predictors may share one class of options.
     classes = dict.fromkeys(getattr(target, kind) for target in targets)
     return [options_of(options) for options in classes]
+
+
+def add_measures(specs: Sequence[str]) -> None:
+    """Add the measures that a user typed; their files are trusted."""
+    from jarilab.core.registry import spec_file, trust_code
+    from jarilab.inspect.measure.measures import add_measure
+
+    for spec in specs:
+        file = spec_file(spec)
+        if file is not None:
+            trust_code(file)
+        add_measure(spec)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.run_arguments import add_listening, add_open, add_runs, add_shared
+from jarilab.cli.run_arguments import add_listening, add_measures, add_open, add_runs, add_shared
 from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
     from jarilab import api, explorer
     from jarilab.training.progress import working
 
-    _add_measures(options.measure)
+    add_measures(options.measure)
     settings = options.verb
     api.use_threads(settings.pop("threads", None))
     models = [folder for folder in (options.model, options.against) if folder is not None]
@@ -147,18 +147,6 @@ def _check(options: argparse.Namespace) -> None:
         explorer.check_ending(Path(options.save))
     else:
         serving.check_installed()
-
-
-def _add_measures(specs: Sequence[str]) -> None:
-    """Add the measures that a user typed; their files are trusted."""
-    from jarilab.core.registry import spec_file, trust_code
-    from jarilab.inspect.measure.measures import add_measure
-
-    for spec in specs:
-        file = spec_file(spec)
-        if file is not None:
-            trust_code(file)
-        add_measure(spec)
 
 
 def _check_model(options: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.run_arguments import add_shared
+from jarilab.cli.run_arguments import add_measures, add_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,14 +112,13 @@ def _positive(text: str) -> int:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab import api
-    from jarilab.cli.commands.explore import _add_measures
     from jarilab.cli.heads_inputs import check_rows, open_reader
     from jarilab.cli.terminal import say, show
     from jarilab.data.example_files import ExampleFile
     from jarilab.training.progress import working
 
     api.use_threads(options.verb.pop("threads", None))
-    _add_measures(options.measure)
+    add_measures(options.measure)
     data = ExampleFile.of(options.data, options.limit, options.gold)
     with working(f"opening {options.model}"):
         reader = open_reader(options.model, trust_code=options.verb.get("trust_code", False))
@@ -327,7 +326,7 @@ def _number(value: float | None) -> str:
 
 def _links_text(study: Study, table: Any) -> list[str]:
     """The gold links, if the data have some."""
-    links = [row for name, rows in study.all_rows().items() if name == "gold_links" for row in rows]
+    links = study.all_rows().get("gold_links", [])
     if not links:
         return []
     header = ["relation", "direction", "head", "found [95 %]", "best offset", "words"]

@@ -50,6 +50,10 @@ NOT_MULTIPLIED = (
 )
 
 
+def _call_plainly(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    return func(*args, **kwargs)
+
+
 class AttentionMode(TorchFunctionMode):
     """While active, passes each attention call of `model` to `handler`."""
 
@@ -59,7 +63,6 @@ class AttentionMode(TorchFunctionMode):
         self._tracer = Tracer(model)
         self._stack = ModuleStack(model, self._tracer, self if is_of_thread else None)
         self._modes: dict[int, AttentionMode] = {threading.get_ident(): self}
-        self._has_ended = False
         self.events = AttentionEvents()
         self._chunks: list[ChunkProduct] = []  # whose output is not complete yet
         # The last frame, and its part of its module.
@@ -86,7 +89,9 @@ class AttentionMode(TorchFunctionMode):
             self._stack.detach()
             for mode in self._modes.values():
                 mode._chunks.clear()
-                mode._has_ended = True
+                # Also ends what refers to the mode itself: the handler's tape is freed with its last name.
+                mode._call = _call_plainly
+            self._modes.clear()
 
     def _stack_of_thread(self) -> ModuleStack:
         # PyTorch activates a mode in one thread. In others, a mode is active while modules of the model run.
@@ -103,8 +108,6 @@ class AttentionMode(TorchFunctionMode):
         return self._call(func, args, kwargs or {})
 
     def _follow_call(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-        if self._has_ended:
-            return func(*args, **kwargs)
         if func is functional.scaled_dot_product_attention and self._stack:
             return self._on_fused_attention(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
@@ -216,7 +219,7 @@ class AttentionMode(TorchFunctionMode):
 
     def report_flex(self, call: FlexCall, output: Tensor) -> Tensor:
         """Report a call of FlexAttention; returns the output that the model continues with."""
-        if not self._stack or self._has_ended:
+        if not self._stack or self._call is _call_plainly:
             return output
         self._trace_output(call.query, output)
         event = self._new_event("the functions of its flex_attention cannot be evaluated")

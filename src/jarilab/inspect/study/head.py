@@ -26,7 +26,7 @@ class Head:
 
 
 def heads_of(tape: Tape) -> list[Head]:
-    """All heads on a tape: sites in order, then heads. Raises UserError if two would have the same short name."""
+    """All heads on a tape: sites in order, then heads."""
     sites = [tape.site(name) for name in tape.sites]
     names = _short_names(sites)
     return [

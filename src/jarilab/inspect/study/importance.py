@@ -34,8 +34,9 @@ from jarilab.inspect.study.head_ablation import (
     repeat_rows,
 )
 from jarilab.inspect.study.losses import Loss
-from jarilab.inspect.study.measure_table import bootstrap, plain
+from jarilab.inspect.study.measure_table import bootstrap
 from jarilab.inspect.study.permutation import adjusted_p
+from jarilab.inspect.study.tables import plain
 
 Kind = Literal["zero", "mean", "mean_by_position", "resample"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain, groupby, islice
@@ -52,9 +51,9 @@ class ProbeInput:
 class ProbeResults:
     """What heads do on probes. sums: of roles, by kind of probe. moved, content, offset: an estimate for each head.
 
-    moved: total variation between the maps of two inputs of equal length, the
-    larger one of tokens without and with repeats. content, offset: the share of the variance of
-    scores that a pair of tokens, and the offset, explain where the same tokens stand in several orders.
+    moved: total variation between the maps of two inputs of equal length, the larger one of tokens without and with
+    repeats. content, offset: the share of the variance of scores that a pair of tokens, and the offset, explain where
+    the same tokens stand in several orders.
     """
 
     sums: dict[str, RoleSums]
@@ -111,8 +110,6 @@ class ProbeRunner:
             for _, parts in example_maps(tape, batch):
                 yield number, list(chain.from_iterable(parts))
                 number += 1
-            del tape  # it refers to itself
-            gc.collect(1)
 
     def _chunks(self, rows: Rows) -> Iterator[Rows]:
         """Consecutive rows for a batch each, of one length if the model cannot be padded."""
@@ -174,7 +171,7 @@ class ProbeRunner:
     def _block_rows(self) -> Rows:
         """Random tokens, a block, a gap, and the block again; all lengths are drawn for each sequence.
 
-        None if there are too few tokens for parts that differ.
+        Sequences for which there are too few different tokens are left out.
         """
         rows = []
         most = min(len(self.input.ids), self._room)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -45,8 +44,7 @@ class Study:
     """What every head of a model does over a data set.
 
     heads: in the order of all tables. folder: where it is kept; None keeps it in memory. measures: by name.
-    accumulators: further statistics. about:
-    what was studied, plain data; a folder with another record is refused.
+    accumulators: further statistics. about: what was studied, plain data; a folder with another record is refused.
     Raises UserError for a folder of another study.
     """
 
@@ -100,9 +98,6 @@ class Study:
         with record(model) as tape:
             outputs = batch.forward(model)
         self.add(tape, batch, skip)
-        # A tape refers to itself. Without this, memory grows until Python collects old objects by itself.
-        del tape
-        gc.collect(1)
         return outputs
 
     @torch.no_grad()

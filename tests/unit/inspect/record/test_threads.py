@@ -1,6 +1,8 @@
 """Recording forwards that run in other threads, as those of `nn.DataParallel` do."""
 
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -153,3 +155,18 @@ def test_thread_that_outlives_the_recording_continues_unrecorded():
     assert len(tape.calls["attention"]) == 1
     assert all(output.equal(model(x)) for output in outputs)
     assert len(outputs) == 2
+
+
+def test_a_tape_is_freed_with_its_last_name():
+    """Without Python's collector of cycles, so that recording in a loop does not grow."""
+    model = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True).eval()
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.no_grad(), jarilab.record(model) as tape:
+            model(torch.randn(1, 3, 16))
+        call = weakref.ref(tape.calls[tape.sites[0]][0])
+        del tape
+        assert call() is None
+    finally:
+        gc.enable()
