@@ -190,6 +190,7 @@ def test_importance_of_an_encoder_by_its_embedding(models: Path) -> None:
     assert said.returncode == 0, said.stderr
     assert {row["kind"] for row in rows_of("a", "importance")} == {"zero"}
     (first,) = [row for row in rows_of("a", "importance") if row["rank"] == 1]
+    assert {(row["head"], row["other"]) for row in rows_of("a", "importance_pairs")}
     shown = [line.split() for line in said.stdout.splitlines() if line.startswith("zero")]
     assert (len(shown), shown[0][:2]) == (8, ["zero", first["head"]])
     words = (*words[:-1], "b")

@@ -90,11 +90,11 @@ def importance_of(
     by_embedding: bool,
     report: Callable[[int, int], None],
 ) -> HeadImportance:
-    """Ablations over the first examples.
+    """Ablations over the first examples, the shortest first: rows of one length need no padding.
 
     Raises UserError for a model without a loss, or with `by_embedding` for one without embeddings.
     """
-    rows = islice(data, examples)
+    rows = sorted(islice(data, examples), key=lambda row: len(row.text))
     batches = list(reader.batches(rows, batch_size))
     loss = pooled_embedding
     if not by_embedding:

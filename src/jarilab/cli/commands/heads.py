@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jarilab.inspect.study.study import Study
 
 DEFAULT_BATCH = 8
-DEFAULT_IMPORTANCE_EXAMPLES = 64
+DEFAULT_IMPORTANCE_EXAMPLES = 24
 
 
 def arguments(parser: Parser, words: Words) -> None:
@@ -130,7 +130,8 @@ def run(options: argparse.Namespace) -> None:
     with working("probing the heads with random sequences"):
         study.name_roles(reader.model, reader.probe_input(next(iter(data))))
     if importance is not None:
-        study.add_table("importance", importance())
+        for name, table in importance().items():
+            study.add_table(name, table)
     if other is not None:
         _compare(options, study, (reader, other), data, count)
     say(_files_text(study.write()))
@@ -224,8 +225,8 @@ def _facts_text(facts: dict[str, Any]) -> list[str]:
 
 def _importance(
     options: argparse.Namespace, reader: Reader, data: ExampleFile
-) -> Callable[[], list[dict[str, Any]]]:
-    """The ablations of `--importance`, checked but not yet run. Raises UserError for an unknown kind."""
+) -> Callable[[], dict[str, list[dict[str, Any]]]]:
+    """The tables of `--importance`, checked but not yet computed. Raises UserError for an unknown kind."""
     from jarilab.cli.heads_inputs import importance_of
     from jarilab.core.errors import unknown
     from jarilab.inspect.study.importance import KINDS
@@ -252,11 +253,14 @@ def _importance(
         report=report,
     )
 
-    def rows() -> list[dict[str, Any]]:
+    def tables() -> dict[str, list[dict[str, Any]]]:
+        kinds = [by_name[name] for name in names]
         with progress:
-            return importance.rows([by_name[name] for name in names])
+            rows = importance.rows(kinds)
+            pairs = [row for kind in kinds for row in importance.pair_rows(rows, kind)]
+        return {"importance": rows, "importance_pairs": pairs}
 
-    return rows
+    return tables
 
 
 MAX_ROWS = 40
