@@ -71,7 +71,8 @@ Letters count the attention layers of one forward:
 *Gap* is the largest difference of a recorded map to the model's own map (`output_attentions` of eager attention). It is
 empty if the model gives no maps of that shape. *Cost* is the time of a recorded forward over a plain one. It was
 measured beside other programs, and these models are so small that Python takes most of the time: compare it with care.
-With 12 layers, width 768 and 512 tokens, on one thread of this busy machine, it is 1.06 for GPT-2 and 1.09 for BERT.
+With 12 layers, width 768 and 512 tokens, on one thread of a machine with other work, it is 1.06 for GPT-2 and 1.09
+for BERT.
 
 Some counts were corrected after a run, each from the definition: FSMT (no causal mask with a cache), BLIP (no
 causal mask in its text), the pooling queries of AIMv2 and SigLIP, the six default layers of Reformer, and
