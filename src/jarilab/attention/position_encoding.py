@@ -16,7 +16,7 @@ from jarilab.attention.kernels import attend, is_blockwise
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.base import Encoding, Site
-from jarilab.encodings.compose import LayerEncodings
+from jarilab.encodings.compose import LayerEncodings, layer_specs
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
@@ -59,6 +59,7 @@ class PositionEncoding(nn.Module):
     ):
         super().__init__()
         site = Site(d_model or n_heads * d_head, n_heads, d_head, d_value or d_head, causal, cross)
+        self._input_calls: set[str] = set()
         self._wrap(LayerEncodings(spec, site, 1), 0)
 
     @staticmethod
@@ -69,19 +70,20 @@ class PositionEncoding(nn.Module):
 
         spec: one for all layers, or one for each: `rotary,rotary,none`. options: as of the class.
         """
-        first = PositionEncoding(spec.split(",")[0], n_heads, d_head, **options)  # type: ignore[arg-type]
-        encodings = LayerEncodings(spec, first.site, n_layers)
-        modules = [PositionEncoding.__new__(PositionEncoding) for _ in range(n_layers)]
+        modules = [
+            PositionEncoding(layer_specs(spec)[0], n_heads, d_head, **options)  # type: ignore[arg-type]
+            for _ in range(n_layers)
+        ]
+        encodings = LayerEncodings(spec, modules[0].site, n_layers)
         for layer, module in enumerate(modules):
-            nn.Module.__init__(module)
             module._wrap(encodings, layer)
+            module._input_calls = modules[0]._input_calls  # one layer adds positions for all
         return nn.ModuleList(modules)
 
     def _wrap(self, encodings: LayerEncodings, layer: int) -> None:
         self.encoding: Encoding = encodings.by_layer[layer]
         self.site = self.encoding.site
         self.spec = encodings.spec
-        self._is_at_input = False
 
     @property
     def scale(self) -> float:
@@ -91,13 +93,13 @@ class PositionEncoding(nn.Module):
     def embed(self, x: Float[Tensor, "B L D"], positions: At = None) -> Float[Tensor, "B L D"]:
         """The model's input with positions. Raises UserError if the encoding adds nothing there."""
         self._check("embed")
-        self._is_at_input = True
+        self._input_calls.add("embed")
         return self.encoding.embed(x, _positions(positions, x.shape[1], 0, "sequence", x.device))
 
     def inject(self, x: Float[Tensor, "B L D"], positions: At = None) -> Float[Tensor, "B L D"]:
         """The input of the maps to queries and keys. Raises UserError if the encoding adds nothing there."""
         self._check("inject")
-        self._is_at_input = True
+        self._input_calls.add("inject")
         return self.encoding.inject(x, _positions(positions, x.shape[1], 0, "sequence", x.device))
 
     def rotate(
@@ -276,7 +278,7 @@ class PositionEncoding(nn.Module):
 
     def _check_input(self) -> None:
         """Raises UserError if positions were to be added to the input, and have not been."""
-        if self.encoding.hooks & set(INPUT_CALLS) and not self._is_at_input:
+        if (self.encoding.hooks & set(INPUT_CALLS)) - self._input_calls:
             raise UserError(
                 f"{self.spec} adds positions to the input, expected a call for that before attention, got none; "
                 f"{self._uses()}"

@@ -152,6 +152,7 @@ def test_layers_share_what_the_encoding_shares():
     deberta = PositionEncoding.layers("deberta", 3, H, E)
     assert deberta[0].encoding.table is deberta[2].encoding.table
     assert [each.encoding.hooks for each in PositionEncoding.layers("rotary,none", 2, H, E)] == [{"rotate"}, set()]
+    assert PositionEncoding.layers("shaw:clip=3,values=false", 2, H, E)[1].encoding.clip == 3
 
 
 @torch.no_grad()
@@ -162,6 +163,9 @@ def test_input_encodings_work_once_they_were_added():
         encoding.attention(q, k, v)
     assert not torch.equal(encoding.embed(torch.zeros(1, 3, D)), torch.zeros(1, 3, D))
     assert torch.allclose(encoding.attention(q, k, v), functional.scaled_dot_product_attention(q, k, v), atol=1e-6)
+    first, second = PositionEncoding.layers("sinusoidal", 2, H, E)
+    first.embed(torch.zeros(1, 3, D))
+    assert torch.equal(second.attention(q, k, v), encoding.attention(q, k, v))
 
 
 @pytest.mark.parametrize(
