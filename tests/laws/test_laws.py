@@ -85,8 +85,8 @@ TELLS_NOTHING = {("shaw:clip=0", "output depends on token order")}
 REASONS = (
     "it rotates nothing",
     "it has no parameters",
-    "it reads the labels of pairs",
-    "no formula was given",
+    "it reads labels of pairs",
+    "no formula is known",
     "it does not take both",
     "it uses no positions",
     "it has no distance form",
