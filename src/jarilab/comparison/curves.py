@@ -46,7 +46,7 @@ def curve_of(run: Path) -> Curve:
     """The curve of a run. Raises UserError if the folder is no run or has no row yet."""
     experiment = read_experiment(read_run(run), run / "run.json")
     rows = read_metrics(run) if (run / "metrics.jsonl").exists() else []
-    rows = [row for row in rows if {"examples", "loss"} <= row.keys()]
+    rows = [row for row in rows if "examples" in row and row.get("loss") is not None]
     if not rows:
         raise UserError(f"{run} has no curve yet: nothing of it was trained; train it first")
     return Curve(run, experiment, rows)
