@@ -475,7 +475,7 @@ MISTAKES = {
     "head": (["walk", "{run}", "--input", "1+1", "--head", "2"], "encoder.0 has the heads 0 to 1, got 2"),
     "input": (["walk", "{run}", "--input", "1*1"], "no token for '*'; the model knows the characters 0123456789+-"),
     "laws": (["laws", "rotery"], "unknown encoding 'rotery'; did you mean 'rotary'?"),
-    "no python file": ([*TRAIN, "--encoding", "mine.py:Mine"], "no file mine.py to take the encoding from; write"),
+    "no python file": ([*TRAIN, "--encoding", "mine.py:Mine"], "file with the encoding, got no file mine.py; write"),
 }  # fmt: skip
 
 

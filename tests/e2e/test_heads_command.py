@@ -123,6 +123,10 @@ def test_links_of_a_file(models: Path, here: Path) -> None:
     said = command("heads", models / "bert", "--data", "two.txt", "--gold", "links.tsv", "--out", "a")
     assert said.returncode == 0, said.stderr
     assert {row["relation"] for row in rows_of("a", "gold_links")} == {"det"}
+    said = command("heads", models / "bert", "--data", "two.txt", "--gold", "links.tsv", "--limit", 1, "--out", "one")
+    assert said.returncode == 0, said.stderr
+    assert "no table gold_links: expected a relation with links in two examples" in said.stderr
+    assert not (here / "one" / "gold_links.csv").exists()
     (here / "links.tsv").write_text("1\t0\t9\tdet\n")
     said = command("heads", models / "bert", "--data", "two.txt", "--gold", "links.tsv", "--out", "b")
     assert said.returncode == 2

@@ -77,7 +77,7 @@ MISTAKES = {
     "length": (["t5", "--length", "0"], "--length: input should be greater than or equal to 2; got '0'"),
     "heads": (["t5", "--d-model", "100"], "got d_model=100 and n_heads=8; use d_model=96"),
     "option": (["t5:bucket=4"], "t5 has no option 'bucket'; did you mean 'buckets'?"),
-    "file": (["mine.py:Mine"], "no file mine.py to take the encoding from; write the path"),
+    "file": (["mine.py:Mine"], "file with the encoding, got no file mine.py; write"),
     "no encoding": (["words.py"], "words.py has no class that could be the encoding; write one that derives from"),
     "folder": (["t5", "--save", "."], ". is a folder; expected the name of a file"),
     "no folder": (["t5", "--save", "new/page.html"], "new/page.html: its folder does not exist; make it first"),

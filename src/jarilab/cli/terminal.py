@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, printable
 
 MAX_LINE_BYTES = 1 << 20
 """The longest line on standard input."""
@@ -75,8 +75,9 @@ def is_first() -> bool:
 
 
 def say(text: str) -> None:
-    """Print one line to standard error."""
-    print(f"jarilab: {text}", file=sys.stderr)
+    """Print to standard error. Control characters, which a name may contain, are escaped."""
+    lines = "\n".join(map(printable, text.split("\n")))
+    print(f"jarilab: {lines}", file=sys.stderr)
 
 
 def to_json(value: Any) -> str:

@@ -17,6 +17,16 @@ class UserError(ValueError):
     print_on_this_rank = False
 
 
+def printable(text: str) -> str:
+    """Untrusted text for a terminal, with unprintable characters escaped."""
+    letters = [letter if letter.isprintable() else _escaped(letter) for letter in text]
+    return "".join(letters)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode()
+
+
 NAME_SIMILARITY = 0.65
 """Minimal similarity, from 0 to 1, of a name and its correction. `rope` and `none` have 0.5."""
 

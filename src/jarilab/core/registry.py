@@ -216,7 +216,8 @@ class Registry:
         """Raises UserError for a file that is missing or not trusted."""
         if not path.is_file():
             raise UserError(
-                f"no file {path} to take the {self.kind} from; write the path as seen from {Path.cwd()}"
+                f"expected a Python file with the {self.kind}, got no file {path}; write its path as seen from "
+                f"{Path.cwd()}"
             )
         if path.resolve() not in _trusted:
             raise UserError(

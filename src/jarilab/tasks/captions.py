@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, printable
 from jarilab.core.options import check_fields
 from jarilab.core.shapes import Float, Int
 from jarilab.data.captions.judges import Judges
@@ -32,7 +32,6 @@ from jarilab.data.images.image_tokenizer import (
     QuantizerName,
     cached_image_tokenizer,
 )
-from jarilab.data.images.notices import printable
 from jarilab.data.images.resize import fitted
 from jarilab.data.text import FIRST, PADDING, tokenizers
 from jarilab.data.text.tokenizers import Tokenizer

@@ -18,6 +18,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from jarilab.core.errors import printable
+
 PLAIN_EVERY = 10.0
 """Seconds between plain lines."""
 SHOWN_AFTER = 1.0
@@ -31,7 +33,7 @@ class Working:
     """Shows a description of work that takes long: a spinner on a terminal, a plain line elsewhere."""
 
     def __init__(self, description: str):
-        self._description = description
+        self._description = printable(description)
         self._console = Console(stderr=True)
         self._spinner: Progress | None = None
         self._lock = threading.Lock()
@@ -166,7 +168,7 @@ class CountProgress:
     def __init__(self, name: str, total: int, done: int = 0, unit: str = "examples") -> None:
         self._unit = unit
         self.total = total
-        self._name, self._first = name, done
+        self._name, self._first = printable(name), done
         self._console = Console(stderr=True)
         self._start = self._printed = time.monotonic()
 

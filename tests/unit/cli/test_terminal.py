@@ -7,6 +7,7 @@ import os
 import pytest
 
 from jarilab.cli import main
+from jarilab.cli.terminal import say
 from jarilab.training import loop
 
 TRAIN = ["train", "copy", "--out", "run", "--json"]
@@ -44,6 +45,11 @@ def test_training_continues_without_a_reader_of_progress(monkeypatch, capsys, un
     monkeypatch.setattr("sys.stderr", unread)
     assert main(TRAIN) == 0
     assert json.loads(capsys.readouterr().out) == RESULT
+
+
+def test_control_characters_of_names_are_escaped(capsys):
+    say("read \x1b[2Jmine.txt\nthen 가\udc80")
+    assert capsys.readouterr().err == "jarilab: read \\x1b[2Jmine.txt\nthen 가\\udc80\n"
 
 
 def test_progress_is_dropped_if_standard_error_is_closed(monkeypatch, capsys):

@@ -146,7 +146,10 @@ def test_half_alike_is_not_near():
         ("rotary:base", r"^rotary: expected key=value, got 'base'; write rotary:key=value,key=value$"),
         ("rotary:base=2, base=3", r"^rotary: option 'base' is given twice; give it once$"),
         ("rotary:base=2,base=3", r"^rotary: option 'base' is given twice; give it once$"),
-        ("nowhere.py:Mine", r"^no file nowhere.py to take the encoding from; write the path as seen from /"),
+        (
+            "nowhere.py:Mine",
+            r"^expected a .* file with the encoding, got no file nowhere.py; write its path as seen from /",
+        ),
     ],
 )
 def test_a_mistake_in_a_spec_is_told(typed, message):

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from jarilab.training import progress
-from jarilab.training.progress import TrainingProgress, working
+from jarilab.training.progress import CountProgress, TrainingProgress, working
 
 
 def row(step: int, examples: int, **others: object) -> dict[str, object]:
@@ -97,6 +97,17 @@ def test_without_a_terminal_it_is_a_plain_line(monkeypatch, capsys):
         under_way._timer.join(10)
     said = capsys.readouterr().err
     assert said == "jarilab: measuring runs/add ...\n"
+
+
+def test_names_are_escaped(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)
+    with CountProgress("ev\x1b[31mil\n", 2) as counted:
+        counted.update(1)
+    assert capsys.readouterr().err.startswith("ev\\x1b[31mil\\n: 1 of 2 examples")
+    monkeypatch.setattr(progress, "PLAIN_EVERY", 0.01)
+    with working("opening ev\x1bil\n") as under_way:
+        under_way._timer.join(10)
+    assert capsys.readouterr().err == "jarilab: opening ev\\x1bil\\n ...\n"
 
 
 def test_what_is_quick_is_not_told(terminal, capsys):

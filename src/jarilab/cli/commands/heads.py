@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.run_arguments import add_measures, add_shared
+from jarilab.core.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,6 +136,8 @@ def run(options: argparse.Namespace) -> None:
     if other is not None:
         _compare(options, study, (reader, other), data, count)
     say(_files_text(study.write()))
+    if study.all_rows().get("gold_links") == []:
+        say(f"no table gold_links: {NO_LINKS}, got {study.examples} examples; read more")
     rows = study.rows()
     show(options, {**study.about, "heads": rows}, _text(study, rows))
 
@@ -269,6 +272,7 @@ MAX_OTHERS = 5
 """Heads without a role that it shows."""
 MAX_LINKS = 16
 """Relations that it shows."""
+NO_LINKS = "expected a relation with links in two examples, one that chooses its head and one that reports it"
 MAX_ABLATIONS = 10
 """Heads of each kind of ablation that it shows."""
 
@@ -339,8 +343,8 @@ def _links_text(study: Study, table: Any) -> list[str]:
         share = f"{row['accuracy']:.1%} [{row['accuracy_low']:.1%}, {row['accuracy_high']:.1%}]"
         baseline = f"{row['baseline']:.1%} ({row['baseline_offset']:+d})"
         cells = (
-            row["relation"],
-            row["direction"],
+            printable(row["relation"]),
+            printable(row["direction"]),
             row["head"],
             share,
             baseline,

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, printable
 from jarilab.data.images.image_files import read_bytes
 from jarilab.data.images.listing import natural
-from jarilab.data.images.notices import Notices, printable
+from jarilab.data.images.notices import Notices
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom, in pixels from the upper left corner."""

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from jaxtyping import UInt8, UInt64
 
-from jarilab.core.errors import UserError, import_optional
+from jarilab.core.errors import UserError, import_optional, printable
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.images import idx
 from jarilab.data.images.image_files import Decoded, check_dataset_size, decode, read_bytes
 from jarilab.data.images.listing import Listing, list_csv, list_folders, natural
-from jarilab.data.images.notices import Notices, digests, few_held_out, printable
+from jarilab.data.images.notices import Notices, digests, few_held_out
 from jarilab.data.images.resize import Fit, Size, fitted, resize
 
 _AT_ONCE = 1024

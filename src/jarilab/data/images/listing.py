@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jarilab.core.errors import UserError
-from jarilab.data.images.notices import Notices, printable
+from jarilab.core.errors import UserError, printable
+from jarilab.data.images.notices import Notices
 from jarilab.data.text import text_files
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")

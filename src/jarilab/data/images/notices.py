@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 from jaxtyping import UInt8, UInt64
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, printable
 from jarilab.core.shapes import Tensor
 
 MAX_UNREADABLE = 10
@@ -130,13 +130,3 @@ def too_crowded(counts: Mapping[str, int], queries: int) -> list[str]:
         f"{len(counts):,} images have more objects than the {queries} queries, up to {largest} ({names}); objects "
         f"that cost most to match are not trained but count in AP; set model.queries={largest}"
     ]
-
-
-def printable(text: str) -> str:
-    """Return untrusted text for a terminal, with unprintable characters escaped."""
-    letters = [letter if letter.isprintable() else _escaped(letter) for letter in text]
-    return "".join(letters)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "backslashreplace").decode()

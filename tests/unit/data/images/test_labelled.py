@@ -10,11 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, printable
 from jarilab.data.images import image_files
 from jarilab.data.images.labelled import Labelled, Wanted, read_labelled
 from jarilab.data.images.listing import natural
-from jarilab.data.images.notices import printable
 from jarilab.data.images.resize import Fit, fitted, resize
 
 GRAY = Wanted(1)
