@@ -1,0 +1,10 @@
+"""Models whose circuit is known, and how often the methods of jarilab name the right heads in them.
+
+    cd benchmarks
+    python -m circuits --seeds 0 20                                # develop: prints the table
+    python -m circuits --seeds 100 120 --json MEASURED.json        # publish, once
+    python -m circuits.page MEASURED.json                          # writes docs/results/circuits.md
+
+`families` describes the circuits, `tasks` their examples, `hosts` and `planting` put them into models, `expected` has
+the right answers, `scoring` runs the methods and compares.
+"""
