@@ -1,0 +1,60 @@
+"""Measure planted models and print how often each method is right.
+
+python -m circuits --seeds 0 20 [--only FAMILY ...] [--json MEASURED.json] [--jobs 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from .families import FAMILIES
+from .methods import measure_model
+from .scoring import RIGHT, Tally, Verdict, verdicts
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs=2, default=(0, 20), metavar=("FIRST", "END"))
+    parser.add_argument("--only", nargs="+", choices=list(FAMILIES), default=list(FAMILIES), metavar="FAMILY")
+    parser.add_argument("--json", type=Path, help="where to write the records")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    options = parser.parse_args(words)
+    jobs = [(family, seed) for seed in range(*options.seeds) for family in options.only]
+    records: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        for record in pool.map(measure_model, jobs):
+            records.append(record)
+            _report(record)
+            if options.json is not None:
+                options.json.write_text(json.dumps(records))
+    _print_table(verdict for record in records for verdict in verdicts(record))
+
+
+def _report(record: dict[str, Any]) -> None:
+    """A line about one model, and a line for each answer that is not right."""
+    name = f"{record['family']}, {record['host']}, seed {record['seed']}"
+    print(f"{name}: {record['seconds']} s, {record['draws']} draws", file=sys.stderr, flush=True)
+    for each in verdicts(record):
+        if each.outcome != RIGHT:
+            print(f"  {each.outcome}: {each.method} of {each.head} ({each.design}): {each.said}, not {each.right}")
+    sys.stdout.flush()
+
+
+def _print_table(items: Iterable[Verdict]) -> None:
+    by_method: dict[str, list[Verdict]] = {}
+    for each in items:
+        by_method.setdefault(each.method, []).append(each)
+    for method, members in by_method.items():
+        tally = Tally.of(members)
+        print(f"{method:22} right {tally.right:5} wrong {tally.wrong:4} undecided {tally.undecided:4}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The planted circuits of `benchmarks/circuits` answer right, and the tables of expected answers fit them."""
+
+import importlib.util
+import sys
+from itertools import combinations_with_replacement
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+FAMILIES = [
+    *("previous token", "fixed offset, sinusoids", "fixed offset, rotary", "same token", "copy by cross-attention"),
+    *("reverse", "largest so far", "uniform head that counts", "constant from the sink", "decoy that writes nothing"),
+    *("OR of two heads", "AND of two heads", "negative head", "delimiter", "grouped queries", "noise only"),
+    *("induction, K-composition", "two back, V-composition", "induction, Q-composition"),
+    *("offset decoy of induction", "backup head"),
+]
+NEEDS_TRANSFORMERS = {"gpt2", "llama"}
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of other libraries at import
+
+
+@pytest.fixture
+def circuits(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import circuits.planting
+    import circuits.scoring
+
+    yield circuits
+    for name in [each for each in sys.modules if each.partition(".")[0] == "circuits"]:
+        sys.modules.pop(name)
+
+
+def hosts_of(circuits, family: str) -> list[str]:
+    has_transformers = importlib.util.find_spec("transformers") is not None
+    return [
+        host for host in circuits.families.FAMILIES[family].hosts if has_transformers or host not in NEEDS_TRANSFORMERS
+    ]
+
+
+def test_all_families_are_tested(circuits):
+    assert set(circuits.families.FAMILIES) == set(FAMILIES)
+    assert set(circuits.expected.EXPECTED) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_host_of_a_family_answers_right_and_has_expected_answers(circuits, family):
+    for host in hosts_of(circuits, family):
+        planted = circuits.planting.plant(family, 0, host)
+        assert next(planted.model.parameters()).dtype is torch.float64
+        designs = set(planted.names.values())
+        assert designs == set(circuits.expected.EXPECTED[family])
+        pairs = set(combinations_with_replacement(sorted(designs), 2))
+        assert set(circuits.expected.PAIRS.get(family, ())) <= pairs
+        if not planted.task.chance_labels:
+            assert planted.accuracy() == 1.0, host
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("constant from the sink", "noise only")])
+def test_the_two_inputs_of_a_pair_have_different_answers(circuits, family):
+    planted = circuits.planting.plant(family, 1, circuits.families.FAMILIES[family].hosts[0])
+    for pair in planted.pairs(8):
+        assert pair.clean.shape == pair.corrupt.shape
+        assert pair.answer != pair.rival
+        with torch.no_grad():
+            outputs = planted.batch([pair.clean, pair.corrupt]).forward(planted.model)
+        logits = circuits.planting.logits_of(outputs)[:, pair.position]
+        assert int(logits[0].argmax()) == pair.answer
+        assert logits[1, pair.answer] < logits[0, pair.answer] - 2
+
+
+def test_a_norm_is_nearly_the_identity_on_the_circuit(circuits):
+    planted = circuits.planting.plant("previous token", 0, "decoder")
+    seen = []
+    norm = circuits.hosts.norms_of(planted.model)
+    modules = [each for each in planted.model.modules() if isinstance(each, torch.nn.LayerNorm)]
+    for module in modules:
+        module.register_forward_hook(lambda module, args, output: seen.append((args[0], output)))
+    with torch.no_grad():
+        planted.examples(4).forward(planted.model)
+    assert len(seen) == len(norm)
+    for before, after in seen:
+        assert before.mean(-1).abs().max() < 1e-9, "every written vector sums to 0"
+        assert (after - before).norm(dim=-1).max() < 1e-3 * before.norm(dim=-1).max()
+
+
+def test_a_decision_needs_an_interval_beyond_the_threshold(circuits):
+    decide = circuits.scoring.decide
+    row = {"low": 0.06, "high": 0.2, "p": 0.01}
+    assert decide(row, 0.05) == "+"
+    assert decide({"low": -0.2, "high": -0.06, "p": 0.01}, 0.05) == "-"
+    assert decide({**row, "low": 0.04}, 0.05) == "open"
+    assert decide({**row, "p": 0.2}, 0.05) == "open"
+    assert decide({**row, "p": "not enough examples"}, 0.05) == "open"
+    assert decide({"low": -0.01, "high": 0.02, "p": 0.01}, 0.05) == "no", "significant, but too small"
+    assert decide({"low": None, "high": None}, 0.05) == "open"
+
+
+def test_the_interval_of_a_share(circuits):
+    low, high = circuits.scoring.wilson(351, 360)
+    assert low == pytest.approx(0.953, abs=0.001)
+    assert circuits.scoring.wilson(20, 20)[0] == pytest.approx(0.839, abs=0.001)
+    assert circuits.scoring.wilson(0, 200)[1] == pytest.approx(0.019, abs=0.001)
+    assert high < 1
