@@ -28,7 +28,7 @@ class Head:
 def heads_of(tape: Tape) -> list[Head]:
     """All heads on a tape: sites in order, then heads."""
     sites = [tape.site(name) for name in tape.sites]
-    names = _short_names(sites)
+    names = short_names(sites)
     return [
         Head(site.name, index, f"{names[site.name]}H{index}")
         for site in sites
@@ -36,7 +36,7 @@ def heads_of(tape: Tape) -> list[Head]:
     ]
 
 
-def _short_names(sites: list[AttentionSite]) -> dict[str, str]:
+def short_names(sites: list[AttentionSite]) -> dict[str, str]:
     """`L3`, with the kind in front if the model has several, or the whole name if that is ambiguous."""
     plain = {site.name: site.short for site in sites}
     by_kind = {site.name: f"{PREFIXES[site.kind]}.{site.short}" for site in sites}

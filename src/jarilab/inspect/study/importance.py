@@ -10,29 +10,22 @@ resample: the z of another example of the same length. The kinds answer differen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Bool, Tensor
+from jarilab.inspect.cause.answers import valid_of
+from jarilab.inspect.cause.copies import CleanRun, Copies, Group, Replacement, repeat_rows
+from jarilab.inspect.cause.parts import ModelParts, Part
 from jarilab.inspect.intervene.interventions import check_evaluating
-from jarilab.inspect.record.capture import record
 from jarilab.inspect.study.example import Batch
-from jarilab.inspect.study.head import Head, heads_of
-from jarilab.inspect.study.head_ablation import (
-    SITE,
-    Ablated,
-    CleanRun,
-    HeadAblation,
-    Replacement,
-    repeat_rows,
-)
+from jarilab.inspect.study.head import Head
 from jarilab.inspect.study.losses import Loss
 from jarilab.inspect.study.measure_table import bootstrap
 from jarilab.inspect.study.permutation import adjusted_p
@@ -47,10 +40,6 @@ DISTANCE = "squared distance"
 """The unit of changes of an embedding."""
 RESAMPLES = 2
 """Draws of other examples, of which the mean is taken."""
-MAX_TOKENS = 1536
-"""Tokens in one forward of copies."""
-MAX_OUTPUTS = 2**24
-"""Numbers in the outputs of one forward of copies."""
 
 Changes = np.ndarray
 """`(N, G)`: the change of the loss of each example with each group of heads ablated."""
@@ -81,19 +70,16 @@ class HeadImportance:
             raise UserError("expected a batch of examples or more, got none; pass examples")
         self._batches, self._loss, self._seed, self._draws = batches, loss, seed, draws
         self._report = report or (lambda done, total: None)
-        with torch.no_grad(), record(model) as tape:
-            batches[0].forward(model)
-        recorded = heads_of(tape)
-        self.heads = recorded if heads is None else list(heads)
+        self.parts = parts = ModelParts(model, batches[0])
+        self.heads = parts.heads if heads is None else list(heads)
         for head in self.heads:
-            if head not in recorded:
-                raise unknown("head", head.short, [each.short for each in recorded])
-        self._queries = {name: tape.site(name).queries for name in tape.sites}
-        self._ablation = HeadAblation(model, tape)
-        clean = self._ablation.run_clean(batches[0])
+            if head not in parts.heads:
+                raise unknown("head", head.short, [each.short for each in parts.heads])
+        self._copies = Copies(parts)
+        clean = self._copies.run_clean(batches[0])
         base = self._values(clean.outputs, clean.batch)
         self.unit = "nats a token" if base.ndim == 1 else DISTANCE
-        self._ablation.check(clean, self._values)
+        self._copies.check(clean, self._values)
         self._means: dict[str, dict[str, Tensor]] = {}
 
     def _values(self, outputs: Any, batch: Batch) -> Tensor:
@@ -119,7 +105,7 @@ class HeadImportance:
         for kind in kinds:
             if kind not in KINDS:
                 raise unknown("kind of ablation", kind, KINDS)
-        groups: list[Ablated] = [(head,) for head in self.heads]
+        groups: list[Group] = [(self.parts.of_head(head),) for head in self.heads]
         rows: list[dict[str, Any]] = []
         for kind in kinds:
             total, direct = self.changes(kind, groups)
@@ -174,8 +160,9 @@ class HeadImportance:
         pairs = list(combinations(range(len(chosen)), 2))
         if not pairs:
             return []
-        groups: list[Ablated] = [(head,) for head in chosen]
-        groups += [(chosen[one], chosen[other]) for one, other in pairs]
+        parts = list(map(self.parts.of_head, chosen))
+        groups: list[Group] = [(part,) for part in parts]
+        groups += [(parts[one], parts[other]) for one, other in pairs]
         changes, _ = self.changes(kind, groups, direct=False)
         single, total = changes[:, : len(chosen)], changes[:, len(chosen) :]
         first, second = np.array(pairs).T
@@ -191,7 +178,7 @@ class HeadImportance:
 
     @torch.no_grad()
     def changes(
-        self, kind: str, groups: Sequence[Ablated], *, direct: bool = True
+        self, kind: str, groups: Sequence[Group], *, direct: bool = True
     ) -> tuple[Changes, Changes]:
         """Total and direct change of the loss of each example, with the heads of each group ablated together.
 
@@ -200,10 +187,10 @@ class HeadImportance:
         """
         if kind.startswith("mean") and not self._means:
             self._means = self._mean_outputs()
-        effects = (False, True) if direct and self._ablation.can_freeze else (False,)
+        effects = (False, True) if direct and self._copies.can_freeze else (False,)
         tables: dict[bool, list[Changes]] = {frozen: [] for frozen in effects}
         for number, batch in enumerate(self._batches):
-            clean = self._ablation.run_clean(batch)
+            clean = self._copies.run_clean(batch)
             base = self._values(clean.outputs, batch)
             replacements = self._replacements(kind, clean, number)
             for frozen in effects:
@@ -221,51 +208,33 @@ class HeadImportance:
         self,
         clean: CleanRun,
         base: Tensor,
-        groups: Sequence[Ablated],
+        groups: Sequence[Group],
         replacement: Replacement,
         *,
         frozen: bool,
     ) -> Changes:
         changes = np.full((len(clean.batch), len(groups)), np.nan)
-        for columns in self._forwards(clean, groups):
+        for columns in self._copies.forwards(clean, groups):
             copies = [groups[column] for column in columns]
-            outputs = self._ablation.run(clean, copies, replacement, frozen=frozen)
+            outputs = self._copies.run(clean, copies, replacement, frozen=frozen)
             values = self._values(outputs, repeat_rows(clean.batch, len(copies)))
             change = values.unflatten(0, (len(copies), -1)) - base
             change = change.square().sum(-1) if change.ndim > 2 else change
             changes[:, columns] = change.T.cpu().numpy()
         return changes
 
-    def _forwards(self, clean: CleanRun, groups: Sequence[Ablated]) -> Iterator[list[int]]:
-        """The groups of each forward: those with the same first site, as many as fit."""
-        tensors = [each for each in tree_leaves(clean.outputs) if isinstance(each, Tensor)]
-        size = max((each.numel() for each in tensors), default=1)
-        tokens = max(each[0].shape[0] * each[0].shape[2] for each in clean.heads.values())
-        at_once = max(1, min(MAX_TOKENS // tokens, MAX_OUTPUTS // size))
-        by_site: dict[str, list[int]] = {}
-        for column, heads in enumerate(groups):
-            site = min(heads, key=lambda head: clean.events.index(SITE + head.site)).site
-            by_site.setdefault(site, []).append(column)
-        for columns in by_site.values():
-            for first in range(0, len(columns), at_once):
-                yield columns[first : first + at_once]
-
     # Replacements ---------------------------------------------------------------------------------------------------
 
     def _valid(self, site: str, z_BHQW: Tensor, batch: Batch) -> Bool[Tensor, "B Q"]:
         """The queries of a site that are no padding."""
-        rows, _, queries, _ = z_BHQW.shape
-        valid = batch.valid.get(self._queries[site])
-        if valid is None or valid.shape[1] != queries:
-            return z_BHQW.new_ones(rows, queries, dtype=torch.bool)
-        return valid.to(z_BHQW.device)
+        return valid_of(batch, self.parts.sides[site], z_BHQW.shape[2]).to(z_BHQW.device)
 
     def _mean_outputs(self) -> dict[str, dict[str, Tensor]]:
         """Means of z by site, over all valid tokens `(1, H, W)` and over the examples at each position `(L, H, W)`."""
         sums: dict[str, Tensor] = {}
         counts: dict[str, Tensor] = {}
         for batch in self._batches:
-            for site, calls in self._ablation.run_clean(batch, heads_only=True).heads.items():
+            for site, calls in self._copies.run_clean(batch, heads_only=True).heads.items():
                 for z_BHQW in calls:
                     valid_BQ = self._valid(site, z_BHQW, batch)
                     places_N = _positions(valid_BQ)[valid_BQ]
@@ -287,7 +256,7 @@ class HeadImportance:
     def _replacements(self, kind: str, clean: CleanRun, number: int) -> list[Replacement]:
         """The replacement of z in one batch, for each draw. number: of the batch."""
         if kind == "zero":
-            return [lambda head, call, z: torch.zeros_like(z)]
+            return [lambda part, call, z: torch.zeros_like(z)]
         if kind.startswith("mean"):
             return [self._mean_of(kind, clean)]
         if kind == CONTROL:
@@ -296,11 +265,11 @@ class HeadImportance:
         return [self._of_other_row(clean, seed) for seed in seeds]
 
     def _mean_of(self, kind: str, clean: CleanRun) -> Replacement:
-        def replacement(head: Head, call: int, z_BQW: Tensor) -> Tensor:
-            mean_LHW = self._means[head.site][kind]
-            valid_BQ = self._valid(head.site, clean.heads[head.site][call], clean.batch)
+        def replacement(part: Part, call: int, z_BQW: Tensor) -> Tensor:
+            mean_LHW = self._means[part.site][kind]
+            valid_BQ = self._valid(part.site, clean.heads[part.site][call], clean.batch)
             places_BQ = _positions(valid_BQ).clamp(0, len(mean_LHW) - 1)
-            return mean_LHW[places_BQ, head.index].to(z_BQW.dtype)
+            return mean_LHW[places_BQ, part.index].to(z_BQW.dtype)
 
         return replacement
 
@@ -308,13 +277,13 @@ class HeadImportance:
         """The z of another row of the batch with the same places of tokens; NaN where there is none."""
         donors: dict[str, Tensor] = {}
 
-        def replacement(head: Head, call: int, z_BQW: Tensor) -> Tensor:
-            z_BHQW = clean.heads[head.site][call]
-            side = self._queries[head.site]
+        def replacement(part: Part, call: int, z_BQW: Tensor) -> Tensor:
+            z_BHQW = clean.heads[part.site][call]
+            side = self.parts.sides[part.site]
             if side not in donors:
-                donors[side] = _other_rows(self._valid(head.site, z_BHQW, clean.batch), seed)
+                donors[side] = _other_rows(self._valid(part.site, z_BHQW, clean.batch), seed)
             donors_B = donors[side]
-            other = z_BHQW[donors_B.clamp_min(0), head.index]
+            other = z_BHQW[donors_B.clamp_min(0), part.index]
             return other.masked_fill((donors_B < 0)[:, None, None], torch.nan)
 
         return replacement
@@ -323,7 +292,7 @@ class HeadImportance:
 def _random_direction(seed: list[int]) -> Replacement:
     generator = np.random.default_rng(seed)
 
-    def replacement(head: Head, call: int, z_BQW: Tensor) -> Tensor:
+    def replacement(part: Part, call: int, z_BQW: Tensor) -> Tensor:
         noise = torch.from_numpy(generator.standard_normal(tuple(z_BQW.shape))).to(z_BQW)
         norm = z_BQW.norm(dim=-1, keepdim=True)
         return z_BQW + nn.functional.normalize(noise, dim=-1) * norm

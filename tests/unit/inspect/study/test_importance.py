@@ -12,14 +12,14 @@ from torch.nn import functional
 
 import jarilab
 from helpers import circuits
+from helpers.any_models import LENGTHS, any_model, hugging_face, padded
 from helpers.circuits import Circuit, examples, loss_of_previous, loss_of_three, previous, silent, sink
 from jarilab.core.errors import UserError
+from jarilab.inspect.cause import copies
 from jarilab.inspect.study import importance as module
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.importance import HeadImportance
 from jarilab.inspect.study.losses import loss_of, next_token_loss, pooled_embedding
-
-LENGTHS = (9, 9, 6, 6)
 
 
 def study_of(*layers, loss=loss_of_previous) -> HeadImportance:
@@ -107,61 +107,6 @@ def test_kinds_have_rankings_of_their_own_and_silent_heads_are_not_named():
 # Any model ------------------------------------------------------------------------------------------------------------
 
 
-def padded(ids: Tensor, lengths=LENGTHS) -> Tensor:
-    return torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]
-
-
-def hugging_face(name: str) -> tuple[torch.nn.Module, Batch]:
-    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4}
-    sizes |= {"intermediate_size": 24, "max_position_embeddings": 32}
-    makers = {
-        "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig(**sizes, num_key_value_heads=2)),
-        "bert": (transformers.BertModel, transformers.BertConfig(**sizes)),
-        "gpt2": (
-            transformers.GPT2LMHeadModel,
-            transformers.GPT2Config(vocab_size=40, n_embd=16, n_layer=3, n_head=4, n_positions=32),
-        ),
-        "t5": (
-            transformers.T5ForConditionalGeneration,
-            transformers.T5Config(vocab_size=40, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4),
-        ),
-    }
-    maker, config = makers[name]
-    torch.manual_seed(1)
-    model = maker(config).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    ids = torch.randint(3, 40, (4, 9), generator=torch.Generator().manual_seed(2))
-    keep = padded(ids)
-    kwargs = {"input_ids": ids, "attention_mask": keep.long()}
-    sides = {"source": (ids, keep), "target": (ids, keep)}
-    if name == "t5":
-        kwargs |= {"decoder_input_ids": ids.flip(1)[:, :7]}
-        sides["target"] = (ids.flip(1)[:, :7], torch.ones(4, 7, dtype=torch.bool))
-    valid = {side: each for side, (_, each) in sides.items()}
-    tokens = {side: [str(each) for each in range(9)] for side in sides}
-    return model, Batch((), kwargs, [tokens] * 4, valid, ids={side: each for side, (each, _) in sides.items()})
-
-
-def jarilab_model() -> tuple[torch.nn.Module, Batch]:
-    torch.manual_seed(1)
-    model = jarilab.EncoderDecoder(
-        40, 40, d_model=16, n_heads=4, n_encoder_layers=2, n_decoder_layers=2, encoding="rotary", d_ff=24
-    ).eval()
-    ids = torch.randint(3, 40, (4, 9), generator=torch.Generator().manual_seed(2))
-    sides = {"source": ids, "target": ids.flip(1)}
-    args = tuple(
-        jarilab.Tokens(each, jarilab.Positions.sequence(9, frame=side), padded(each)) for side, each in sides.items()
-    )
-    valid = {side: padded(each) for side, each in sides.items()}
-    tokens = {side: [str(each) for each in range(9)] for side in valid}
-    return model, Batch(args, {}, [tokens] * 4, valid, ids=sides)
-
-
-def any_model(name: str) -> tuple[torch.nn.Module, Batch]:
-    return jarilab_model() if name == "jarilab" else hugging_face(name)
-
-
 def loss_for(name: str):
     return pooled_embedding if name == "bert" else next_token_loss
 
@@ -189,7 +134,7 @@ def test_zero_ablation_is_a_head_without_output_projection(name):
     loss = loss_for(name)
     study = HeadImportance(model, [batch], loss)
     assert len(study.heads) == {"t5": 24, "jarilab": 24}.get(name, 12)
-    groups = [(head,) for head in study.heads]
+    groups = [(study.parts.of_head(head),) for head in study.heads]
     total, direct = study.changes("zero", groups)
     assert np.isfinite(direct).all()
     with torch.no_grad():
@@ -211,12 +156,13 @@ def test_zero_ablation_is_a_head_without_output_projection(name):
 def test_copies_along_the_batch_equal_a_loop_without_outputs_of_earlier_forwards(name, kind, monkeypatch):
     model, batch = any_model(name)
     study = HeadImportance(model, [batch], loss_for(name))
-    assert study._ablation.can_replay
-    groups = [(head,) for head in study.heads[::3]] + [(study.heads[0], study.heads[-1])]
+    assert study._copies.can_replay
+    parts = list(map(study.parts.of_head, study.heads))
+    groups = [(part,) for part in parts[::3]] + [(parts[0], parts[-1])]
     together, _ = study.changes(kind, groups, direct=False)
     alone = []
-    study._ablation.can_replay = False
-    monkeypatch.setattr(module, "MAX_TOKENS", 1)
+    study._copies.can_replay = False
+    monkeypatch.setattr(copies, "MAX_TOKENS", 1)
     if kind == "random":  # the same directions, as they are drawn in the order of the groups
         alone = [study.changes(kind, groups, direct=False)[0]]
     else:
@@ -228,7 +174,7 @@ def test_copies_along_the_batch_equal_a_loop_without_outputs_of_earlier_forwards
 def test_a_padded_row_has_the_effects_that_it_has_alone():
     model, batch = hugging_face("llama")
     study = HeadImportance(model, [batch], next_token_loss)
-    groups = [(head,) for head in study.heads]
+    groups = [(study.parts.of_head(head),) for head in study.heads]
     total, direct = study.changes("zero", groups)
     ids = batch.ids["target"][2:3, :6]
     alone = Batch((ids,), tokens=batch.tokens[:1], ids={"target": ids})
@@ -240,7 +186,7 @@ def test_a_padded_row_has_the_effects_that_it_has_alone():
 def test_the_direct_effect_changes_the_last_residual_stream_alone():
     model, batch = hugging_face("llama")
     study = HeadImportance(model, [batch], next_token_loss)
-    _, direct = study.changes("zero", [(head,) for head in study.heads])
+    _, direct = study.changes("zero", [(study.parts.of_head(head),) for head in study.heads])
     last, writes = [], []
     hooks = [model.model.norm.register_forward_pre_hook(lambda module, args: last.append(args[0]))]
     for layer in model.model.layers:
@@ -264,7 +210,7 @@ def test_the_direct_effect_changes_the_last_residual_stream_alone():
 def test_means_leave_padding_out_and_positions_count_tokens():
     model, batch = hugging_face("llama")
     study = HeadImportance(model, [batch], next_token_loss)
-    clean = study._ablation.run_clean(batch)
+    clean = study._copies.run_clean(batch)
     means = study._mean_outputs()["decoder.1.self"]
     z_BHQW = clean.heads["decoder.1.self"][0]
     rows = [z_BHQW[row, :, :length] for row, length in enumerate(LENGTHS)]

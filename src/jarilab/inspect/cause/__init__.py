@@ -1,0 +1,1 @@
+"""Which parts of a model an answer depends on: forwards with replaced parts, and what they change."""

@@ -1,0 +1,156 @@
+"""Metrics of an answer: one number for each row of a batch, read at one position.
+
+    metric = logit_difference(answers, rivals)
+    metric(model(*batch.args), batch)      # (B,)
+
+The losses of `study/losses.py` are functions of the same kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Bool, Float, Int, Tensor
+from jarilab.inspect.study.example import Batch
+from jarilab.inspect.study.losses import logits_of
+
+Ids = int | Sequence[int] | Tensor
+"""The token or class of the answer: one for all rows, or one a row."""
+
+
+def logit_difference(answers: Ids, rivals: Ids, position: int = -1) -> AnswerMetric:
+    """The logit of the answer minus that of its rival. Hides what acts on both, see `logit_over_mean`."""
+    return AnswerMetric("logit difference", answers, rivals, position)
+
+
+def logit_over_mean(answers: Ids, position: int = -1) -> AnswerMetric:
+    """The logit of the answer minus the mean logit of all tokens."""
+    return AnswerMetric("logit over mean", answers, None, position)
+
+
+def log_probability(answers: Ids, position: int = -1) -> AnswerMetric:
+    """The log-probability of the answer in nats."""
+    return AnswerMetric("log probability", answers, None, position)
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerMetric:
+    """A metric of outputs and their batch, `(B,)`, as the functions above make it.
+
+    position: counted among the tokens of a row without padding, from its end if negative. It must be -1 for a model
+    with one answer a row.
+    """
+
+    name: str
+    answers: Ids
+    rivals: Ids | None
+    position: int = -1
+
+    def __call__(self, outputs: Any, batch: Batch) -> Float[Tensor, " B"]:
+        """Raises UserError for outputs without logits, tokens out of the vocabulary, and NaN."""
+        logits = self._logits(outputs)
+        places_B = self.read_at(outputs, batch)
+        if places_B is not None:
+            rows = torch.arange(len(logits), device=logits.device)
+            logits = logits[rows, places_B.to(logits.device)]
+        logits_BV = logits.double()
+        answer_B1 = _column(self.answers, logits_BV)
+        values_B = logits_BV.gather(1, answer_B1)[:, 0]
+        if self.rivals is not None:
+            values_B = values_B - logits_BV.gather(1, _column(self.rivals, logits_BV))[:, 0]
+        elif self.name == "log probability":
+            values_B = values_B - logits_BV.logsumexp(1)
+        else:
+            values_B = values_B - logits_BV.mean(1)
+        return values_B
+
+    def read_at(self, outputs: Any, batch: Batch) -> Int[Tensor, " B"] | None:
+        """The index of the token at which each row is read; None for a model with one answer a row."""
+        logits = self._logits(outputs)
+        if logits.ndim == 3:
+            length = logits.shape[1]
+            is_target = "target" in batch.valid and batch.valid["target"].shape[1] == length
+            valid_BL = valid_of(batch, "target" if is_target else "source", length)
+            return token_at(valid_BL, self.position, self.name)
+        if self.position != -1:
+            raise UserError(
+                f"{self.name}: expected position -1 for a model with one answer a row, got {self.position}"
+            )
+        return None
+
+    def _logits(self, outputs: Any) -> Tensor:
+        logits = logits_of(outputs)
+        if logits is None or logits.ndim not in (2, 3):
+            raise UserError(
+                f"{self.name}: expected logits (B, L, V) or (B, V), got {type(outputs).__name__} without them; load "
+                "the model with a head that gives scores of tokens or classes"
+            )
+        return logits
+
+
+def checked(values: Any, name: str, batch: Batch) -> Float[Tensor, " B"]:
+    """The values of a metric for the rows of a batch. Raises UserError if they are no finite number a row."""
+    if not isinstance(values, Tensor) or values.shape != (len(batch),):
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise UserError(f"{name}: expected a number for each of {len(batch)} rows, got {got}")
+    wrong = (~values.isfinite()).nonzero()[:, 0].tolist()
+    if wrong:
+        raise UserError(
+            f"{name}: expected a finite number for row {wrong[0] + 1}, got {values[wrong[0]].item()}; check the "
+            "model's outputs for this input, and that the row has an answer"
+        )
+    return values.detach().double()
+
+
+def _column(ids: Ids, logits_BV: Tensor) -> Int[Tensor, "B 1"]:
+    """One token a row, repeated for copies of a batch. Raises UserError for answers of several tokens."""
+    count, size = logits_BV.shape
+    if not isinstance(ids, int):
+        rows = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+        for row, each in enumerate(rows):
+            if isinstance(each, Sequence | Tensor):
+                raise UserError(
+                    f"row {row + 1}: expected an answer of one token, got {len(each)}: {list(each)}; choose an answer "
+                    "of one token, or its first one"
+                )
+        if not rows or count % len(rows):
+            raise UserError(f"expected an answer for each of {count} rows, got {len(rows)}")
+        ids = torch.tensor(rows * (count // len(rows)))
+    column = torch.as_tensor(ids, device=logits_BV.device).expand(count)[:, None]
+    if column.is_floating_point() or not bool(((column >= 0) & (column < size)).all()):
+        raise UserError(
+            f"expected tokens from 0 to {size - 1} as answers, got {column[:, 0].tolist()[:8]}; pass their ids"
+        )
+    return column
+
+
+# Positions ------------------------------------------------------------------------------------------------------------
+
+
+def valid_of(batch: Batch, side: str, length: int) -> Bool[Tensor, "B L"]:
+    """The tokens of a sequence that are no padding; all of them if the batch does not say, or has another length."""
+    valid_BL = batch.valid.get(side)
+    if valid_BL is None or valid_BL.shape[1] != length:
+        return torch.ones(len(batch), length, dtype=torch.bool)
+    return valid_BL
+
+
+def token_at(valid_BL: Bool[Tensor, "B L"], position: int, what: str) -> Int[Tensor, " B"]:
+    """The index of a token of each row among those that are no padding, from the end if negative.
+
+    what: is read there. Raises UserError if a row does not have the position.
+    """
+    lengths_B = valid_BL.sum(1)
+    place_B = torch.full_like(lengths_B, position) + (lengths_B if position < 0 else 0)
+    for row, length in enumerate(lengths_B.tolist()):
+        if not 0 <= place_B[row] < length:
+            raise UserError(
+                f"{what}, row {row + 1}: expected a position from {-length} to {length - 1}, got {position}; choose "
+                "one that every row has"
+            )
+    return (valid_BL & (valid_BL.cumsum(1) - 1 == place_B[:, None])).int().argmax(1)

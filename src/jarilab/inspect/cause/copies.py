@@ -1,0 +1,460 @@
+"""Forwards of copies of one batch, each copy with other parts of the model replaced.
+
+A head's output z `(Q, W)` is replaced before the output projection W_O. Copies lie along the batch axis, so that one
+forward replaces many parts. Linear parts that run before the first replaced part return their clean outputs instead of
+computing them again. For the direct effect, later heads and MLPs return their clean outputs too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from jarilab.attention.definition import AttentionCall
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Bool, Int, Tensor
+from jarilab.inspect.cause.answers import token_at, valid_of
+from jarilab.inspect.cause.parts import SITE, ModelParts, Part
+from jarilab.inspect.intervene.interventions import change_outputs
+from jarilab.inspect.record.model_io import repeat_batch
+from jarilab.inspect.study.example import Batch
+from jarilab.inspect.study.losses import logits_of
+from jarilab.positions.coordinates import Tokens
+from jarilab.positions.patches import Images
+
+MAX_TOKENS = 1536
+"""Tokens in one forward of copies."""
+MAX_OUTPUTS = 2**24
+"""Numbers in the outputs of one forward of copies."""
+
+Group = tuple[Part, ...]
+"""The parts that are replaced in one copy of a batch."""
+Replacement = Callable[[Part, int, Tensor], Tensor]
+"""Takes a part, the number of its call, and its output; returns what replaces the output.
+
+The output is `(B, Q, W)` of a head, `(B, H, Q, W)` of an attention, and `(B, L, D)` of an MLP or the residual stream.
+"""
+
+
+@dataclass(eq=False)
+class CleanRun:
+    """A forward without replacement.
+
+    heads: the output `(B, H, Q, W)` of each call, by site. streams: the residual stream of each call, by event. linear:
+    the outputs of linear parts, by path, each with its number among the events. events: sites, paths of linear parts
+    and names of streams in the order in which they ended.
+    """
+
+    batch: Batch
+    outputs: Any = None
+    heads: dict[str, list[Tensor]] = field(default_factory=dict)
+    streams: dict[str, list[Tensor]] = field(default_factory=dict)
+    linear: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+
+
+class _Change:
+    """What replaces the outputs of parts in one forward of copies. parts: one of each event."""
+
+    def __init__(
+        self, owner: Copies, clean: CleanRun, copies: Sequence[Group], replacement: Replacement
+    ):
+        self._replacement, self._copies = replacement, len(copies)
+        self._by_event: dict[str, list[tuple[int, Part, Tensor | None]]] = {}
+        for copy, parts in enumerate(copies):
+            for part in parts:
+                places = None if part.position is None else owner.positions(clean, part)
+                self._by_event.setdefault(part.event, []).append((copy, part, places))
+        self.parts = [items[0][1] for items in self._by_event.values()]
+        self._expected = {part.event: len(owner.values(clean, part)) for part in self.parts}
+        self._calls = dict.fromkeys(self._by_event, 0)
+
+    def __call__(self, event: str, output: Tensor) -> Tensor:
+        output = output.unflatten(0, (self._copies, -1)).clone()
+        for copy, part, places_BQ in self._by_event[event]:
+            index = (copy, slice(None), part.index) if part.kind == "head" else copy
+            old = output[index]
+            new = self._replacement(part, self._calls[event], old)
+            if places_BQ is not None:
+                places = places_BQ.view(len(old), *[1] * (old.ndim - 3), -1, 1)
+                new = torch.where(places, new, old)
+            output[index] = new
+        self._calls[event] += 1
+        return output.flatten(0, 1)
+
+    def check_ran(self) -> None:
+        """Raises UserError if a part did not run as often as in the clean run."""
+        for part in self.parts:
+            count, expected = self._calls[part.event], self._expected[part.event]
+            if count != expected:
+                raise UserError(
+                    f"{part.short} ran {count} times with replaced parts, expected {expected}; the model chooses its "
+                    "layers by their values, so its parts cannot be replaced"
+                )
+
+
+class Copies:
+    """Runs a model with replaced parts.
+
+    can_freeze: whether the direct effect can be computed. can_replay: whether linear parts can return their clean
+    outputs. unembedding: path of the module that gives the logits, if it can run at the answers' positions alone.
+    """
+
+    def __init__(self, parts: ModelParts):
+        self.parts, self.model = parts, parts.model
+        self.can_freeze, self.can_replay, self.unembedding = parts.can_freeze, True, ""
+
+    # Clean runs -------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def run_clean(self, batch: Batch, *, heads_only: bool = False) -> CleanRun:
+        """Run a batch and keep the outputs of its heads, layers and linear parts, or of its heads only."""
+        run = CleanRun(batch)
+
+        def keep_heads(site: str, call: AttentionCall, output: Tensor) -> Tensor:
+            if output.shape[0] != len(batch):
+                raise UserError(
+                    f"{site}: expected the {len(batch)} rows of the batch, got {output.shape[0]}; heads of a model "
+                    "that divides its input, as into windows, cannot be replaced in copies"
+                )
+            run.heads.setdefault(site, []).append(output.detach().clone())
+            run.events.append(SITE + site)
+            return output
+
+        def keep_linear(path: str) -> Callable[..., None]:
+            def hook(module: nn.Module, args: object, output: Any) -> None:
+                # The model may write into the output afterwards.
+                copied = tree_map_only(Tensor, torch.clone, output)
+                run.linear.setdefault(path, []).append((len(run.events), copied))
+                run.events.append(path)
+
+            return hook
+
+        def keep_stream(event: str, stream: Tensor) -> Tensor:
+            run.streams.setdefault(event, []).append(stream.clone())
+            run.events.append(event)
+            return stream
+
+        with ExitStack() as hooks:
+            if not heads_only:
+                for path, module in self.parts.linear.items():
+                    hooks.callback(module.register_forward_hook(keep_linear(path)).remove)
+                for part in self.parts.streams():
+                    keep = partial(keep_stream, part.event)
+                    hooks.callback(self._hook_stream(part, len(batch), keep))
+            with change_outputs(self.model, keep_heads, self.parts.sites, self.parts.names):
+                run.outputs = batch.forward(self.model)
+        return run
+
+    def values(self, clean: CleanRun, part: Part) -> list[Tensor]:
+        """The outputs of a part in a clean run, one a call; an MLP has one for each of its linear parts.
+
+        Raises UserError if the part did not run, and if its outputs have no axis of the batch.
+        """
+        if part.kind == "stream":
+            values = clean.streams.get(part.event, [])
+        elif part.kind == "mlp":
+            calls = [
+                call for path in self.parts.mlps[part.site] for call in clean.linear.get(path, [])
+            ]
+            values = [output for _, output in sorted(calls, key=lambda call: call[0])]
+        else:
+            values = clean.heads[part.site]
+            values = [z[:, part.index] for z in values] if part.kind == "head" else values
+        is_ready = all(
+            isinstance(each, Tensor) and len(each) == len(clean.batch) for each in values
+        )
+        if not values or not is_ready or (part.kind in ("mlp", "stream") and values[0].ndim != 3):
+            got = [tuple(getattr(each, "shape", ())) for each in values] or "no vectors"
+            raise UserError(
+                f"{part.short}: expected vectors (B, L, D) of the {len(clean.batch)} rows of the batch at {part.site} "
+                f"of {type(self.model).__name__}, got {got}; replace other kinds of parts in this model"
+            )
+        return values
+
+    def positions(self, clean: CleanRun, part: Part) -> Bool[Tensor, "B Q"]:
+        """Where a part is replaced, in each row. Raises UserError if a row does not have its position."""
+        value = self.values(clean, part)[0]
+        valid_BQ = valid_of(clean.batch, part.side, value.shape[-2]).to(value.device)
+        if part.position is None:
+            return torch.ones_like(valid_BQ)
+        place_B = token_at(valid_BQ, part.position, part.short)
+        return functional.one_hot(place_B, valid_BQ.shape[1]).bool()
+
+    # Runs -------------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def run(
+        self,
+        clean: CleanRun,
+        copies: Sequence[Group],
+        replacement: Replacement,
+        *,
+        frozen: bool = False,
+        read_at: Int[Tensor, " B"] | None = None,
+    ) -> Any:
+        """The outputs of the copies, `(C * B, ...)`.
+
+        frozen: keep later heads and MLPs at their clean outputs. read_at: the position of each row at which logits are
+        read; if the unembedding can run there alone, all positions have its logits. Raises UserError if a replaced part
+        did not run.
+        """
+        change = _Change(self, clean, copies, replacement)
+        with (
+            self._replayed(clean, len(copies), change.parts, frozen=frozen),
+            self._only_at(read_at, len(copies)),
+            self._hooked(change, len(copies) * len(clean.batch)),
+        ):
+            outputs = repeat_rows(clean.batch, len(copies)).forward(self.model)
+        change.check_ran()
+        return outputs
+
+    @contextmanager
+    def _hooked(self, change: _Change, rows: int) -> Iterator[None]:
+        """Inside the block, the outputs of parts are changed. rows: of the forward."""
+
+        def change_linear(event: str, module: nn.Module, args: object, output: Tensor) -> Tensor:
+            return change(event, output)
+
+        def change_heads(site: str, call: AttentionCall, output: Tensor) -> Tensor:
+            return change(SITE + site, output)
+
+        sites = [part.site for part in change.parts if part.event.startswith(SITE)]
+        with ExitStack() as hooks:
+            for part in change.parts:
+                if part.kind == "stream":
+                    hooks.callback(self._hook_stream(part, rows, partial(change, part.event)))
+                for path in self.parts.mlps[part.site] if part.kind == "mlp" else ():
+                    hook = partial(change_linear, part.event)
+                    hooks.callback(self.parts.linear[path].register_forward_hook(hook).remove)
+            if sites:
+                hooks.enter_context(
+                    change_outputs(self.model, change_heads, sites, self.parts.names)
+                )
+            yield
+
+    def _hook_stream(
+        self, part: Part, rows: int, change: Callable[[Tensor], Tensor]
+    ) -> Callable[[], None]:
+        """Pass the residual stream of a layer through `change`. Returns how to undo it. rows: of the forward."""
+        layer = self.model.get_submodule(part.site)
+        if part.index:
+
+            def leave(module: nn.Module, args: object, output: Any) -> Any:
+                return _change_stream(output, rows, change)
+
+            return layer.register_forward_hook(leave).remove
+
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            return _change_stream((args, kwargs), rows, change)
+
+        return layer.register_forward_pre_hook(enter, with_kwargs=True).remove
+
+    @contextmanager
+    def _replayed(
+        self, clean: CleanRun, copies: int, parts: Sequence[Part], *, frozen: bool
+    ) -> Iterator[None]:
+        """Inside the block, linear parts that the replaced parts do not change return their clean outputs."""
+        first = min((self.first_event(clean, part) for part in parts), default=len(clean.events))
+        sites = {part.site for part in parts if part.event.startswith(SITE)}
+        stacked = self.parts.stacked if frozen else frozenset()
+        live = self.parts.output_projections(clean.events, sites) if frozen else frozenset()
+        with ExitStack() as undo:
+            for path, module in self.parts.linear.items():
+                if path not in clean.linear or not (frozen or self.can_replay):
+                    continue
+                until = len(clean.events) if path in stacked and path not in live else first
+                undo.callback(_restore_forward, module, vars(module).get("forward"))
+                calls, rows = clean.linear[path], len(clean.batch)
+                module.forward = _replay(module.forward, calls, until, rows, copies)
+            yield
+
+    def first_event(self, clean: CleanRun, part: Part) -> int:
+        """The number of the event at which a part first runs. Raises UserError if it did not."""
+        self.values(clean, part)
+        if part.kind == "mlp":
+            return min(clean.events.index(path) for path in self.parts.mlps[part.site])
+        return clean.events.index(part.event)
+
+    @contextmanager
+    def _only_at(self, read_at: Int[Tensor, " B"] | None, copies: int) -> Iterator[None]:
+        """Inside the block, the unembedding runs at one position of each row, and returns its logits everywhere."""
+        if read_at is None or not self.unembedding:
+            yield
+            return
+        module = self.parts.linear[self.unembedding]
+        forward, earlier = module.forward, vars(module).get("forward")
+        places_R = read_at.repeat(copies)
+
+        def at_answers(x_RLD: Tensor) -> Tensor:
+            rows_R = torch.arange(len(x_RLD), device=x_RLD.device)
+            x_R1D = x_RLD[rows_R, places_R.to(x_RLD.device)][:, None]
+            return forward(x_R1D).expand(-1, x_RLD.shape[1], -1)
+
+        module.forward = at_answers
+        try:
+            yield
+        finally:
+            _restore_forward(module, earlier)
+
+    def forwards(
+        self, clean: CleanRun, groups: Sequence[Group], *, read_once: bool = False
+    ) -> Iterator[list[int]]:
+        """The numbers of the groups of each forward: those with the same first event, as many as fit.
+
+        read_once: whether `run` is called with `read_at`.
+        """
+        tensors = [each for each in tree_leaves(clean.outputs) if isinstance(each, Tensor)]
+        size = max((each.numel() for each in tensors), default=1)
+        if read_once and self.unembedding:
+            size //= clean.linear[self.unembedding][0][1].shape[1]
+        tokens = max(each[0].shape[0] * each[0].shape[2] for each in clean.heads.values())
+        at_once = max(1, min(MAX_TOKENS // tokens, MAX_OUTPUTS // max(1, size)))
+        by_event: dict[int, list[int]] = {}
+        for number, parts in enumerate(groups):
+            first = min(self.first_event(clean, part) for part in parts)
+            by_event.setdefault(first, []).append(number)
+        for numbers in by_event.values():
+            for start in range(0, len(numbers), at_once):
+                yield numbers[start : start + at_once]
+
+    def check(
+        self,
+        clean: CleanRun,
+        measure: Callable[[Any, Batch], Tensor],
+        read_at: Int[Tensor, " B"] | None = None,
+    ) -> None:
+        """Find out what linear parts can return: without replacement, two copies give what the batch gave.
+
+        read_at: as for `run`. Raises UserError if they do not when everything runs.
+        """
+        expected = measure(clean.outputs, clean.batch)
+        last = next(event for event in reversed(clean.events) if event.startswith(SITE))
+        copies: list[Group] = [(Part("head", last.removeprefix(SITE), 0, ""),)] * 2
+        is_precise = next(self.model.parameters()).dtype in (torch.float32, torch.float64)
+
+        def is_same(*, frozen: bool = False, read_at: Tensor | None = None) -> bool:
+            try:
+                outputs = self.run(
+                    clean, copies, lambda part, call, z: z, frozen=frozen, read_at=read_at
+                )
+                actual = measure(outputs, repeat_rows(clean.batch, 2))
+            except (RuntimeError, ValueError, IndexError, TypeError, UserError):
+                return False
+            tolerance = 1e-4 if is_precise else 3e-2
+            return torch.allclose(
+                actual, torch.cat([expected] * 2), rtol=tolerance, atol=tolerance, equal_nan=True
+            )
+
+        # Repeated outputs do not fit where rows have another order, as the tokens of an expert.
+        self.can_replay = is_same()
+        if not self.can_replay and not is_same():
+            raise UserError(
+                f"expected {type(self.model).__name__} to give each row of a batch the answer that it has alone, got "
+                "other answers for two copies of a batch; its parts cannot be replaced in copies"
+            )
+        parents = {_parent(path) for path in clean.linear}
+        idle = self.parts.stacked - set(clean.linear)
+        is_idle = any(_parent(path) not in parents for path in idle)
+        self.can_freeze = self.can_freeze and self.can_replay and not is_idle
+        self.can_freeze = self.can_freeze and is_same(frozen=True)
+        self.unembedding = self._unembedding(clean) if read_at is not None else ""
+        if self.unembedding and not is_same(read_at=read_at):
+            self.unembedding = ""
+
+    def _unembedding(self, clean: CleanRun) -> str:
+        """The last linear part, if it ran once after the stacks and gave tensors of the logits' shape."""
+        path = clean.events[-1]
+        logits, calls = logits_of(clean.outputs), clean.linear.get(path, [])
+        if logits is None or path in self.parts.stacked or len(calls) != 1:
+            return ""
+        output = calls[0][1]
+        has_shape = isinstance(output, Tensor) and output.ndim == 3 and output.shape == logits.shape
+        return path if has_shape else ""
+
+
+# Replays ------------------------------------------------------------------------------------------------------------
+
+
+def _change_stream(arguments: Any, rows: int, change: Callable[[Tensor], Tensor]) -> Any:
+    """Replace the first floating tensor `(rows, L, D)` among these by its change."""
+    streams: list[Tensor] = []
+
+    def replaced(tensor: Tensor) -> Tensor:
+        is_vectors = tensor.ndim == 3 and len(tensor) == rows and tensor.is_floating_point()
+        if streams or not is_vectors:
+            return tensor
+        streams.append(tensor)
+        return change(tensor)
+
+    return tree_map_only(Tensor, replaced, arguments)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _replay(
+    forward: Callable[..., Any],
+    calls: Sequence[tuple[int, Any]],
+    until: int,
+    rows: int,
+    copies: int,
+) -> Callable[..., Any]:
+    """A forward that returns the outputs of earlier calls, repeated, if their numbers are below `until`.
+
+    rows: of the batch.
+    """
+    remaining = iter(calls)
+
+    def repeat(tensor: Tensor) -> Tensor:
+        has_rows = tensor.ndim > 0 and tensor.shape[0] % rows == 0
+        return _repeat(tensor, copies) if has_rows else tensor
+
+    def replay(*args: Any, **kwargs: Any) -> Any:
+        number, output = next(remaining, (until, None))
+        if number >= until:
+            return forward(*args, **kwargs)
+        # The recorder then takes the output for a function of the module's inputs.
+        with torch._C.DisableTorchFunction():
+            return tree_map_only(Tensor, repeat, output)
+
+    return replay
+
+
+def _restore_forward(module: nn.Module, forward: Any) -> None:
+    """Undo the replacement of a forward. forward: that of the instance before; None without one."""
+    del module.forward
+    if forward is not None:
+        module.forward = forward
+
+
+# Copies -------------------------------------------------------------------------------------------------------------
+
+
+def repeat_rows(batch: Batch, copies: int) -> Batch:
+    """The batch `copies` times, one copy below the other."""
+
+    def repeat(value: Any) -> Any:
+        if isinstance(value, Tokens | Images):
+            return repeat_batch(value, copies)
+        has_rows = value.ndim > 0 and value.shape[0] == len(batch)
+        return _repeat(value, copies) if has_rows else value
+
+    with_rows = {name: getattr(batch, name) for name in ("args", "kwargs", "valid", "ids")}
+    repeated = tree_map_only((Tensor, Tokens, Images), repeat, with_rows)
+    for name in ("tokens", "origins", "extras", "words"):
+        repeated[name] = getattr(batch, name) * copies
+    return replace(batch, **repeated)
+
+
+def _repeat(tensor: Tensor, copies: int) -> Tensor:
+    return tensor.repeat(copies, *[1] * (tensor.ndim - 1))
