@@ -258,9 +258,59 @@ def test_a_folder_of_other_data_is_not_overwritten(models: Path, here: Path) -> 
     assert said.returncode == 2
     assert "got another study (data: lines.txt there, others.txt here" in said.stderr
     assert "digest" not in said.stderr
-    said = command("heads", models / "bert", "--data", "lines.txt", "--out", "lines.txt")
-    assert said.returncode == 2
-    assert "got a file; choose another folder" in said.stderr
+
+
+@pytest.mark.parametrize(("out", "message"), [("lines.txt", "got a file"), ("lines.txt/a", "which is a file")])
+def test_a_folder_that_cannot_be_made_is_refused_first(out: str, message: str) -> None:
+    printed = command("heads", "no-model", "--data", "lines.txt", "--out", out)
+    assert printed.returncode == 2
+    assert f"{message}; choose another folder" in printed.stderr
+
+
+def test_tables_are_added_to_a_finished_study(models: Path, here: Path) -> None:
+    words = ("heads", models / "bert", "--data", "lines.txt", "--out", "a")
+    command(*words)
+    before = rows_of("a")
+    (here / "links.tsv").write_text("1\t0\t1\tdet\n2\t0\t1\tdet\n")
+    printed = command(*words, "--mean-maps", "--gold", "links.tsv")
+    assert printed.returncode == 0, printed.stderr
+    assert "continuing after" not in printed.stderr
+    maps, links = rows_of("a", "mean_maps"), rows_of("a", "gold_links")
+    printed = command(*words, "--mean-maps", "--gold", "links.tsv")
+    assert "continuing after 8 of 8 examples" in printed.stderr
+    command(*words)  # keeps what is there
+    printed = command(*words, "--mean-maps", "--gold", "links.tsv")
+    assert "continuing after 8 of 8 examples" in printed.stderr
+    assert (rows_of("a"), rows_of("a", "mean_maps"), rows_of("a", "gold_links")) == (before, maps, links)
+    command(*words[:-1], "b", "--mean-maps", "--gold", "links.tsv")
+    assert (rows_of("b"), rows_of("b", "mean_maps"), rows_of("b", "gold_links")) == (before, maps, links)
+    (here / "links.tsv").write_text("1\t1\t0\tdet\n2\t1\t0\tdet\n")
+    printed = command(*words, "--gold", "links.tsv")
+    assert printed.returncode == 2
+    assert "got another study (gold_links: links.tsv " in printed.stderr
+
+
+def test_importance_and_comparison_are_added_and_kept(models: Path, here: Path) -> None:
+    folders.saved(here / "other", "Bert", "Model")
+    words = ("heads", models / "embeds", "--data", "lines.txt", "--out", "a")
+    ablation = ("--importance-by", "embedding", "--importance-examples", 4)
+    command(*words)
+    printed = command(*words, *ablation, "--importance", "zero", "--against", "other")
+    assert printed.returncode == 0, printed.stderr
+    zero, against = rows_of("a", "importance"), rows_of("a", "against")
+    command(*words, *ablation, "--importance", "mean", "--against", "other")
+    rows = rows_of("a", "importance")
+    assert [row for row in rows if row["kind"] == "zero"] == zero
+    assert len([row for row in rows if row["kind"] == "mean"]) == len(zero)
+    assert rows_of("a", "against") == against
+    printed = command(*words, *ablation[:-1], 5, "--importance", "zero")
+    assert printed.returncode == 2
+    assert "importance.safetensors: expected" in printed.stderr
+    assert "(examples: 4 there, 5 here)" in printed.stderr
+    printed = command(*words, "--against", models / "embeds")
+    assert printed.returncode == 2
+    assert "against.safetensors: expected" in printed.stderr
+    assert rows_of("a", "against") == against
 
 
 @pytest.mark.parametrize("number", ["0", "-2", "x", "1.5", ""])

@@ -18,6 +18,7 @@ from jarilab.inspect.study.head import Head, heads_of
 from jarilab.inspect.study.importance import HeadImportance
 from jarilab.inspect.study.losses import loss_of, pooled_embedding
 from jarilab.inspect.study.mean_maps import MeanMaps
+from jarilab.inspect.study.progress_file import ProgressFile
 
 if TYPE_CHECKING:
     from jarilab.huggingface.batches import HuggingFaceBatches
@@ -75,7 +76,7 @@ def statistics_of(
     """The further statistics of a study: gold links if the data have some, and mean maps."""
     statistics: list[Accumulator] = []
     if data.has_gold:
-        statistics.append(GoldLinks(heads))
+        statistics.append(GoldLinks(heads, data.gold_digest))
     if mean_maps:
         statistics.append(MeanMaps(heads))
     return statistics
@@ -89,8 +90,11 @@ def importance_of(
     *,
     by_embedding: bool,
     report: Callable[[int, int], None],
+    file: Path | None,
 ) -> HeadImportance:
     """Ablations over the first examples, the shortest first: rows of one length need no padding.
+
+    file: of their progress.
 
     Raises UserError for a model without a loss, or with `by_embedding` for one without embeddings.
     """
@@ -101,16 +105,26 @@ def importance_of(
         with torch.no_grad(), record(reader.model) as tape:
             outputs = batches[0].forward(reader.model)
         loss = loss_of(reader.model, tape, outputs, batches[0])
-    return HeadImportance(reader.model, batches, loss, report=report)
+    identity = {
+        **identity_of(reader, data),
+        "examples": examples,
+        "batch": batch_size,
+        "of": "embedding" if by_embedding else "loss",
+    }
+    progress = ProgressFile(file, identity)
+    return HeadImportance(reader.model, batches, loss, report=report, progress=progress)
+
+
+def identity_of(reader: Reader, data: ExampleFile) -> dict[str, Any]:
+    """What a table of its own in the folder of a study was computed from."""
+    return {**reader.about(), "data": data.path.name, "data_digest": data.digest}
 
 
 def about(reader: Reader, data: ExampleFile, count: int) -> dict[str, Any]:
     """What is studied, as plain data: the model, the data, and the tokens of the first example."""
     first, batch = next(iter(data)), first_batch(reader, data)
     return {
-        **reader.about(),
-        "data": data.path.name,
-        "data_digest": data.digest,
+        **identity_of(reader, data),
         "kind": data.kind,
         "examples": count,
         "first": first.origin,

@@ -116,25 +116,28 @@ def run(options: argparse.Namespace) -> None:
     from jarilab.cli.heads_inputs import check_rows, open_reader
     from jarilab.cli.terminal import say, show
     from jarilab.data.example_files import ExampleFile
+    from jarilab.inspect.study.study import check_folder
     from jarilab.training.progress import working
 
     api.use_threads(options.verb.pop("threads", None))
     add_measures(options.measure)
+    check_folder(_folder(options))
     data = ExampleFile.of(options.data, options.limit, options.gold)
     with working(f"opening {options.model}"):
         reader = open_reader(options.model, trust_code=options.verb.get("trust_code", False))
     with working(f"checking {options.data}"):
         count = check_rows(reader, data)
-    other = _other(options, reader, data)
-    importance = None if options.importance is None else _importance(options, reader, data)
     study = _study(options, reader, data, count)
+    folder = _folder(options)
+    importance = None if options.importance is None else _importance(options, reader, data, folder)
+    comparison = None if options.against is None else _comparison(options, reader, data, folder)
+    _add_examples(options, study, reader, data)
     with working("probing the heads with random sequences"):
         study.name_roles(reader.model, reader.probe_input(next(iter(data))))
-    if importance is not None:
-        for name, table in importance().items():
-            study.add_table(name, table)
-    if other is not None:
-        _compare(options, study, (reader, other), data, count)
+    tables = {} if importance is None else importance()
+    tables |= {} if comparison is None else comparison(count)
+    for name, table in tables.items():
+        study.add_table(name, table)
     say(_files_text(study.write()))
     if study.all_rows().get("gold_links") == []:
         say(f"no table gold_links: {NO_LINKS}, got {study.examples} examples; read more")
@@ -153,66 +156,79 @@ def _folder(options: argparse.Namespace) -> Path:
 
 
 def _study(options: argparse.Namespace, reader: Reader, data: ExampleFile, count: int) -> Study:
-    """Run the study, or what is left of it."""
-    from itertools import islice
-
+    """The study in its folder, checked but not yet continued."""
     from jarilab.cli.heads_inputs import about, heads_of_reader, statistics_of
     from jarilab.cli.terminal import say
     from jarilab.inspect.study.study import Study
-    from jarilab.training.progress import CountProgress
 
     facts = about(reader, data, count)
     for line in _facts_text(facts):
         say(line)
     heads = heads_of_reader(reader, data)
     statistics = statistics_of(heads, data, mean_maps=options.mean_maps)
-    study = Study(heads, _folder(options), accumulators=statistics, about=facts)
+    return Study(heads, _folder(options), accumulators=statistics, about=facts)
+
+
+def _add_examples(
+    options: argparse.Namespace, study: Study, reader: Reader, data: ExampleFile
+) -> None:
+    """Run the study, or what is left of it."""
+    from itertools import islice
+
+    from jarilab.cli.terminal import say
+    from jarilab.training.progress import CountProgress
+
+    count = study.about["examples"]
     if study.examples:
         say(f"continuing after {study.examples} of {count} examples")
     left = islice(data, study.examples, None)
-    with CountProgress(str(facts["model"]), count, study.examples) as progress:
+    with CountProgress(study.about["model"], count, study.examples) as progress:
         for batch in reader.batches(left, options.batch):
             study.add_batch(reader.model, batch)
             progress.update(study.examples)
-    return study
 
 
-def _other(options: argparse.Namespace, reader: Reader, data: ExampleFile) -> Reader | None:
-    """The reader of the model to compare with.
+def _comparison(
+    options: argparse.Namespace, reader: Reader, data: ExampleFile, folder: Path
+) -> Callable[[int], dict[str, list[dict[str, Any]]]]:
+    """The table of `--against`, checked but not yet computed: a function of the number of examples.
 
-    Raises UserError, before the study, if it cannot read the data or has other layers or tokens.
+    Raises UserError if the other model cannot read the data or has other layers or tokens.
     """
-    from jarilab.cli.heads_inputs import check_rows, first_batch, open_reader
-    from jarilab.inspect.study.against import compare_heads
-    from jarilab.training.progress import working
+    from itertools import islice
 
-    if options.against is None:
-        return None
+    from jarilab.cli.heads_inputs import check_rows, first_batch, identity_of, open_reader
+    from jarilab.inspect.study.against import Against, compare_heads
+    from jarilab.inspect.study.progress_file import ProgressFile
+    from jarilab.training.progress import CountProgress, working
+
     with working(f"opening {options.against}"):
         other = open_reader(options.against, trust_code=options.verb.get("trust_code", False))
     with working(f"checking {options.data}"):
         check_rows(other, data)
         pair = first_batch(reader, data), first_batch(other, data)
-        compare_heads((reader.model, other.model), [pair])
-    return other
+        first = compare_heads((reader.model, other.model), [pair])
+    identity = {**identity_of(reader, data), "against": other.about()}
+    file = ProgressFile(folder / "against.safetensors", identity)
+    against = Against(*(model.heads for model in first.models))
+    if file.arrays:
+        against.load(file.arrays)
 
+    def tables(count: int) -> dict[str, list[dict[str, Any]]]:
+        batches = zip(
+            *(
+                each.batches(islice(data, against.examples, None), options.batch)
+                for each in (reader, other)
+            ),
+            strict=True,
+        )
+        name = f"comparison with {options.against}"
+        with CountProgress(name, count, against.examples) as progress:
+            models = reader.model, other.model
+            compare_heads(models, batches, progress.update, against=against, progress=file)
+        return {against.name: against.rows()}
 
-def _compare(
-    options: argparse.Namespace,
-    study: Study,
-    readers: tuple[Reader, Reader],
-    data: ExampleFile,
-    count: int,
-) -> None:
-    """Add the table of heads that differ between two models to the study."""
-    from jarilab.inspect.study.against import compare_heads
-    from jarilab.training.progress import CountProgress
-
-    one, other = readers
-    batches = zip(one.batches(data, options.batch), other.batches(data, options.batch), strict=True)
-    with CountProgress(f"comparison with {options.against}", count) as progress:
-        against = compare_heads((one.model, other.model), batches, progress.update)
-    study.add_table(against.name, against.rows())
+    return tables
 
 
 def _facts_text(facts: dict[str, Any]) -> list[str]:
@@ -227,7 +243,7 @@ def _facts_text(facts: dict[str, Any]) -> list[str]:
 
 
 def _importance(
-    options: argparse.Namespace, reader: Reader, data: ExampleFile
+    options: argparse.Namespace, reader: Reader, data: ExampleFile, folder: Path
 ) -> Callable[[], dict[str, list[dict[str, Any]]]]:
     """The tables of `--importance`, checked but not yet computed. Raises UserError for an unknown kind."""
     from jarilab.cli.heads_inputs import importance_of
@@ -254,10 +270,13 @@ def _importance(
         options.batch,
         by_embedding=by_embedding,
         report=report,
+        file=folder / "importance.safetensors",
     )
 
     def tables() -> dict[str, list[dict[str, Any]]]:
-        kinds = [by_name[name] for name in names]
+        kinds = list(
+            dict.fromkeys([*importance.finished_kinds, *(by_name[each] for each in names)])
+        )
         with progress:
             rows = importance.rows(kinds)
             pairs = [row for kind in kinds for row in importance.pair_rows(rows, kind)]

@@ -18,6 +18,7 @@ from jarilab.inspect.measure.head_matching import divergence_of_rows, match_head
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.study.example import Batch, Example, HeadMaps, example_maps
 from jarilab.inspect.study.head import Head, heads_of
+from jarilab.inspect.study.progress_file import ProgressFile
 
 MAX_POSITIONS = 64
 """Queries and keys of the mean maps that noise is computed from."""
@@ -45,10 +46,15 @@ class Against:
                 f"expected two models with the same number of attention layers, got {one} and {other}; compare "
                 "checkpoints or seeds of one architecture"
             )
-        self._index = -1
+        self._index = -1  # of the last example
         self._rows = np.zeros((one, 3))  # by site: examples, rows, and the sum of squared rows
         sizes = zip(self.models[0].sizes, self.models[1].sizes, strict=True)
         self._sums = {f"distances/{i}": np.zeros((3, *size)) for i, size in enumerate(sizes)}
+
+    @property
+    def examples(self) -> int:
+        """The number of examples so far."""
+        return self._index + 1
 
     def add(
         self, example: Example, maps: Sequence[HeadMaps], other_maps: Sequence[HeadMaps]
@@ -89,11 +95,12 @@ class Against:
         """Sums over examples."""
         halves = {f"halves/{i}": model.halves for i, model in enumerate(self.models)}
         counts = {f"counts/{i}": model.counts for i, model in enumerate(self.models)}
-        return {"rows": self._rows, **self._sums, **halves, **counts}
+        index = {"index": np.array([self._index])}
+        return {"rows": self._rows, **index, **self._sums, **halves, **counts}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Continue from a state."""
-        self._rows = np.array(state["rows"])
+        self._rows, self._index = np.array(state["rows"]), int(state["index"][0])
         self._sums = {name: np.array(state[name]) for name in self._sums}
         for i, model in enumerate(self.models):
             model.halves = np.array(state[f"halves/{i}"])
@@ -155,12 +162,15 @@ def compare_heads(
     models: tuple[nn.Module, nn.Module],
     batches: Iterable[tuple[Batch, Batch]],
     report: Callable[[int], None] | None = None,
+    *,
+    against: Against | None = None,
+    progress: ProgressFile | None = None,
 ) -> Against:
     """Compare the heads of two models. batches: each as both models read it. report: called with examples so far.
 
+    against: a comparison to continue; batches are then its further examples. progress: where its state is saved.
     Raises UserError for no batches, for other tokens or maps of other sizes, and for other numbers of layers.
     """
-    against, count = None, 0
     for pair in batches:
         tapes = []
         for model, batch in zip(models, pair, strict=True):
@@ -170,16 +180,19 @@ def compare_heads(
         if against is None:
             against = Against(*map(heads_of, tapes))
         for (row, parts), (_, other_parts) in zip(*map(example_maps, tapes, pair), strict=True):
-            example, other = (batch.example(row, count) for batch in pair)
+            example, other = (batch.example(row, against.examples) for batch in pair)
             _check_tokens(example, other)
-            count += 1
             # In turns, so that few maps wait for those of the other model.
             for maps, other_maps in zip_longest(parts, other_parts, fillvalue=[]):
                 against.add(example, maps, other_maps)
+        if progress is not None and progress.is_due:
+            progress.write(against.state())
         if report is not None:
-            report(count)
+            report(against.examples)
     if against is None:
         raise UserError("expected at least one batch to compare models on, got none; add examples")
+    if progress is not None:
+        progress.write(against.state())
     return against
 
 

@@ -53,12 +53,13 @@ class GoldLinks:
     A head finds a link if its largest weight from the query word is on the key word. Weights are summed over the tokens
     of a key word, and their mean is taken over those of a query word; the word itself and special tokens are left out.
     The first, third, ... example choose a head for each relation, and the others give its share.
+    source: a hash of the links; a folder with a study of other links is refused.
     """
 
     name = "gold_links"
 
-    def __init__(self, heads: Sequence[Head]):
-        self.heads = list(heads)
+    def __init__(self, heads: Sequence[Head], source: str | None = None):
+        self.heads, self.source = list(heads), source
         self._relations: dict[tuple[str, str], int] = {}
         self._links: _ExampleLinks | None = None
         self._index = -1

@@ -10,6 +10,7 @@ resample: the z of another example of the same length. The kinds answer differen
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any, Literal, get_args
@@ -29,6 +30,7 @@ from jarilab.inspect.study.head import Head
 from jarilab.inspect.study.losses import Loss
 from jarilab.inspect.study.measure_table import bootstrap
 from jarilab.inspect.study.permutation import adjusted_p
+from jarilab.inspect.study.progress_file import ProgressFile
 from jarilab.inspect.study.tables import plain
 
 Kind = Literal["zero", "mean", "mean_by_position", "resample"]
@@ -50,7 +52,7 @@ class HeadImportance:
 
     batches: read several times. loss: a row's loss in nats a token, or its embedding, see `losses.Loss`. heads: all
     by default. draws: of the permutation test, enough by default. report: is called with the batches that are done and
-    with all of this pass.
+    with all of this pass. progress: where the changes of each batch are saved, from which the same call continues.
     Raises UserError for a model in training mode, no batch, and a head that the model does not have.
     """
 
@@ -64,6 +66,7 @@ class HeadImportance:
         seed: int = 0,
         draws: int | None = None,
         report: Callable[[int, int], None] | None = None,
+        progress: ProgressFile | None = None,
     ):
         check_evaluating(model)
         if not batches:
@@ -81,6 +84,19 @@ class HeadImportance:
         self.unit = "nats a token" if base.ndim == 1 else DISTANCE
         self._copies.check(clean, self._values)
         self._means: dict[str, dict[str, Tensor]] = {}
+        self._progress = progress or ProgressFile(None)
+
+    @property
+    def finished_kinds(self) -> list[Kind]:
+        """The kinds of ablation that earlier calls computed for every head and batch."""
+        keys = self._progress.arrays.keys()
+        return [kind for kind in KINDS if keys >= self._keys(kind)]
+
+    def _keys(self, kind: Kind) -> set[str]:
+        """The names under which the effects of every head are saved."""
+        groups: list[Group] = [(self.parts.of_head(head),) for head in self.heads]
+        numbers = range(len(self._batches))
+        return {_key(kind, groups, number, direct=True) for number in numbers}
 
     def _values(self, outputs: Any, batch: Batch) -> Tensor:
         values = self._loss(outputs, batch)
@@ -185,24 +201,37 @@ class HeadImportance:
         NaN where a row has no loss, or no other row of its length to resample from, and for direct effects that are
         not asked for or cannot be computed.
         """
+        effects = (False, True) if direct and self._copies.can_freeze else (False,)
+        saved, tables = self._progress.arrays, []
+        for number in range(len(self._batches)):
+            key = _key(kind, groups, number, direct=direct)
+            if key not in saved:
+                saved[key] = np.stack(self._effects_of_batch(kind, groups, number, effects))
+                if self._progress.is_due:
+                    self._progress.write(saved)
+            tables.append(saved[key])
+            self._report(number + 1, len(self._batches))
+        self._progress.write(saved)
+        total, *rest = np.concatenate(tables, 1)
+        return total, rest[0] if rest else np.full_like(total, np.nan)
+
+    def _effects_of_batch(
+        self, kind: str, groups: Sequence[Group], number: int, effects: Sequence[bool]
+    ) -> list[Changes]:
+        """The changes of one batch, for each of `effects`: whether later heads and MLPs are frozen."""
         if kind.startswith("mean") and not self._means:
             self._means = self._mean_outputs()
-        effects = (False, True) if direct and self._copies.can_freeze else (False,)
-        tables: dict[bool, list[Changes]] = {frozen: [] for frozen in effects}
-        for number, batch in enumerate(self._batches):
-            clean = self._copies.run_clean(batch)
-            base = self._values(clean.outputs, batch)
-            replacements = self._replacements(kind, clean, number)
-            for frozen in effects:
-                draws = (
-                    self._changes_of_batch(clean, base, groups, each, frozen=frozen)
-                    for each in replacements
-                )
-                tables[frozen].append(np.mean(list(draws), 0))
-            del clean, replacements  # before the next batch needs as much memory
-            self._report(number + 1, len(self._batches))
-        total, *rest = [np.concatenate(tables[frozen]) for frozen in effects]
-        return total, rest[0] if rest else np.full_like(total, np.nan)
+        clean = self._copies.run_clean(self._batches[number])
+        base = self._values(clean.outputs, clean.batch)
+        replacements = self._replacements(kind, clean, number)
+        tables = []
+        for frozen in effects:
+            draws = [
+                self._changes_of_batch(clean, base, groups, each, frozen=frozen)
+                for each in replacements
+            ]
+            tables.append(np.mean(draws, 0))
+        return tables
 
     def _changes_of_batch(
         self,
@@ -287,6 +316,12 @@ class HeadImportance:
             return other.masked_fill((donors_B < 0)[:, None, None], torch.nan)
 
         return replacement
+
+
+def _key(kind: str, groups: Sequence[Group], number: int, *, direct: bool) -> str:
+    """The name under which the changes of a batch are saved."""
+    digest = hashlib.sha256(f"{direct} {list(groups)}".encode()).hexdigest()
+    return f"{kind}/{digest[:16]}/{number}"
 
 
 def _random_direction(seed: list[int]) -> Replacement:

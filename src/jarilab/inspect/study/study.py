@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 import torch
 from torch import nn
 
 from jarilab.core.errors import UserError
-from jarilab.core.storage.files import check_format, read_json, write_bytes, write_json
+from jarilab.core.storage.files import check_format, read_json, write_json
 from jarilab.inspect.figures.figure import Figure
 from jarilab.inspect.figures.study import draw_heads, draw_mean_maps
 from jarilab.inspect.measure.measures import MEASURES, Measure
@@ -22,6 +21,8 @@ from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.study.example import (
     Accumulator,
     Batch,
+    Example,
+    HeadMaps,
     example_maps,
 )
 from jarilab.inspect.study.gold_links import GoldLinks
@@ -29,13 +30,15 @@ from jarilab.inspect.study.head import Head, heads_of
 from jarilab.inspect.study.mean_maps import MeanMaps
 from jarilab.inspect.study.measure_table import MeasureTable
 from jarilab.inspect.study.probes import ProbeInput, ProbeRunner
+from jarilab.inspect.study.progress_file import ProgressFile, difference
 from jarilab.inspect.study.role_sums import RoleSums
 from jarilab.inspect.study.roles import Roles, number_of_tests
 from jarilab.inspect.study.tables import frame_of, write_tables
 
 FORMAT = "jarilab-study-1"
 RECORD, NUMBERS, PROGRESS = "study.json", "measures.f32", "progress.safetensors"
-SECONDS_BETWEEN_SAVES = 5.0
+ADDED = "examples added"
+"""The key of the number of examples of a statistic, beside those of its state."""
 DATA_CONTEXT = 3
 """Tokens that come again in data before induction is expected: a single word such as `the` announces nothing."""
 
@@ -44,7 +47,8 @@ class Study:
     """What every head of a model does over a data set.
 
     heads: in the order of all tables. folder: where it is kept; None keeps it in memory. measures: by name.
-    accumulators: further statistics. about: what was studied, plain data; a folder with another record is refused.
+    accumulators: further statistics; one that is new in the folder sees all examples again. about: what was studied,
+    plain data; a folder with another record is refused.
     Raises UserError for a folder of another study.
     """
 
@@ -65,26 +69,29 @@ class Study:
         self.accumulators: list[Accumulator] = [self.role_sums, *accumulators]
         self.tables: dict[str, list[dict[str, Any]]] = {}
         self.about = dict(about or {})
-        record_of_study = {
+        self._record: dict[str, Any] = {
             "format": FORMAT,
             "heads": [head.short for head in heads],
             "sites": list(dict.fromkeys(head.site for head in heads)),
             "measures": list(measures),
-            "statistics": [each.name for each in self.accumulators],
+            "statistics": {each.name: getattr(each, "source", None) for each in self.accumulators},
             "seed": seed,
             "about": self.about,
         }
-        self._next_save = time.monotonic() + SECONDS_BETWEEN_SAVES
-        if folder is not None:
-            _prepare(folder, record_of_study)
+        self._counts = dict.fromkeys(self._record["statistics"], 0)
         self._values = MeasureTable(heads, measures, folder and folder / NUMBERS)
-        if folder is not None:
-            self._resume(folder)
+        is_there = folder is not None and check_folder(folder, self._record)
+        self._progress = ProgressFile(folder if folder is None else folder / PROGRESS)
+        # States of statistics that are in the folder and were not asked for.
+        self._others: dict[str, np.ndarray] = {}
+        self._has_record = False
+        if is_there:
+            self._resume()
 
     @property
     def examples(self) -> int:
-        """The number of examples so far."""
-        return self._values.examples
+        """The number of examples so far, which all statistics have seen."""
+        return min(self._values.examples, *self._counts.values())
 
     def values(self) -> np.ndarray:
         """Value and chance of each measure, `(N, H, M, 2)`, NaN where undefined; mapped from the file."""
@@ -115,49 +122,59 @@ class Study:
         for row, parts in example_maps(tape, batch):
             if row < skip:
                 continue
-            example = batch.example(row, self.examples)
-            values = self._values.blank()
-            for maps in parts:
-                self._values.measure(maps, values)
-                for each in self.accumulators:
-                    each.add(example, maps)
-            self._values.append(values)
-        if self.folder is not None and time.monotonic() > self._next_save:
+            self._add_example(batch.example(row, self.examples), parts)
+        if self._progress.is_due:
             self.save()
+
+    def _add_example(self, example: Example, parts: Iterator[list[HeadMaps]]) -> None:
+        """Add one example to all that have not seen it."""
+        self._write_record()
+        is_new = self._values.examples == example.index
+        due = [each for each in self.accumulators if self._counts[each.name] == example.index]
+        values = self._values.blank()
+        for maps in parts:
+            if is_new:
+                self._values.measure(maps, values)
+            for each in due:
+                each.add(example, maps)
+        if is_new:
+            self._values.append(values)
+        for each in due:
+            self._counts[each.name] += 1
 
     def save(self) -> None:
         """Write the progress, from which an interrupted study continues."""
         if self.folder is None:
             return
-        start = time.monotonic()
+        self._write_record()
         self._values.flush()
-        arrays = {
-            f"{each.name}/{key}": array
-            for each in self.accumulators
-            for key, array in each.state().items()
-        }
-        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        arrays["examples"] = np.array([self.examples])
-        write_bytes(self.folder / PROGRESS, safetensors.numpy.save(arrays))
-        end = time.monotonic()
-        # Large states take at most a twentieth of the time.
-        self._next_save = end + max(SECONDS_BETWEEN_SAVES, 20 * (end - start))
+        arrays = {"examples": np.array([self._values.examples]), **self._others}
+        for each in self.accumulators:
+            state = {**each.state(), ADDED: np.array([self._counts[each.name]])}
+            arrays |= {f"{each.name}/{key}": array for key, array in state.items()}
+        self._progress.write(arrays)
 
-    def _resume(self, folder: Path) -> None:
+    def _write_record(self) -> None:
+        """Make the folder and write its record, before anything else is written."""
+        if self.folder is not None and not self._has_record:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / RECORD, self._record)
+            self._has_record = True
+
+    def _resume(self) -> None:
         """Continue from the progress of the folder."""
-        path = folder / PROGRESS
-        if not path.is_file():
-            self._values.truncate(0)
-            return
+        saved = self._progress.arrays
+        self._others = {key: saved[key] for key in saved if "/" in key}
         try:
-            saved = safetensors.numpy.load(path.read_bytes())
             for each in self.accumulators:
-                each.load(_part(saved, each.name))
-            self._values.truncate(int(saved["examples"][0]))
-        except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
-            raise UserError(
-                f"{path} is damaged ({error}); remove {folder} and run the study again"
-            ) from None
+                state = _part(self._others, each.name)
+                if state:
+                    self._counts[each.name] = int(state.pop(ADDED)[0])
+                    each.load(state)
+            self._values.truncate(int(saved["examples"][0]) if saved else 0)
+        except (ValueError, KeyError) as error:
+            raise self._progress.damaged(error) from None
+        self._progress.arrays = {}
 
     # Results ---------------------------------------------------------------------------------------------------------
 
@@ -233,14 +250,18 @@ class Study:
             raise UserError(
                 "expected a folder to write to, got none; pass one: study.write(FOLDER)"
             )
-        target.mkdir(parents=True, exist_ok=True)
         self.save()
+        target.mkdir(parents=True, exist_ok=True)
         tables = {name: rows for name, rows in self.all_rows().items() if rows}
         return write_tables(tables, target)
 
 
-def _prepare(folder: Path, expected: dict[str, Any]) -> None:
-    """Make the folder of a study. Raises UserError if it holds another one, or other files."""
+def check_folder(folder: Path, expected: dict[str, Any] | None = None) -> bool:
+    """Whether a folder holds a study. Nothing is written.
+
+    expected: the record of the study, to which the statistics in the folder are added.
+    Raises UserError if the folder holds another study or other files, or cannot be made.
+    """
     path = folder / RECORD
     if not path.is_file():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -248,35 +269,31 @@ def _prepare(folder: Path, expected: dict[str, Any]) -> None:
                 f"{folder}: expected a new folder or a study to continue, got "
                 f"{'other files' if folder.is_dir() else 'a file'}; choose another folder"
             )
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(path, expected)
-        return
+        parent = next(each for each in folder.absolute().parents if each.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            got = "may not be written to" if parent.is_dir() else "is a file"
+            raise UserError(
+                f"{folder}: expected a folder that can be made, got one in {parent}, which {got}; choose another folder"
+            )
+        return False
     saved = read_json(path)
     check_format(path, FORMAT, saved)
+    if expected is None:
+        return True
+    if isinstance(saved.get("statistics"), dict):  # others may be added
+        expected["statistics"] = saved["statistics"] | expected["statistics"]
+        saved["statistics"] = expected["statistics"] | saved["statistics"]
     different = [key for key in expected if saved.get(key) != expected[key]]
     if different:
-        details = "; ".join(_difference(key, saved.get(key), expected[key]) for key in different)
+        details = "; ".join(difference(key, saved.get(key), expected[key]) for key in different)
         raise UserError(
             f"{folder}: expected a new folder or this study, got another study ({details}); choose another folder, "
             "or remove this one"
         )
+    return True
 
 
 def _part(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
     """The arrays of one accumulator."""
     prefix = f"{name}/"
     return {key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)}
-
-
-def _difference(key: str, saved: Any, expected: Any) -> str:
-    """What differs between two records, in short."""
-    if isinstance(saved, dict) and isinstance(expected, dict):
-        names = [name for name in {**saved, **expected} if saved.get(name) != expected.get(name)]
-        # A digest says nothing beside a name that differs, too.
-        names = [name for name in names if not name.endswith("_digest")] or names
-        return "; ".join(_difference(name, saved.get(name), expected.get(name)) for name in names)
-    there, here = (
-        ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        for value in (saved, expected)
-    )
-    return f"{key}: {there[:60]} there, {here[:60]} here"

@@ -1,17 +1,23 @@
 """Two models on the same inputs: matched heads, their distance, and the noise of two halves."""
 
 import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from helpers.head_maps import HEADS, head_maps
-from helpers.planted_heads import PlantedHeads, first_token, offset, uniform
+from helpers.planted_heads import PlantedHeads, first_token, noise, offset, uniform
 from jarilab.core.errors import UserError
 from jarilab.inspect.measure.head_matching import divergence
 from jarilab.inspect.study.against import Against, compare_heads
 from jarilab.inspect.study.example import Batch, Example
 from jarilab.inspect.study.model_batches import batch_of
+from jarilab.inspect.study.progress_file import ProgressFile
 
 
 def inputs(count: int = 12):
@@ -27,6 +33,59 @@ def compared(maps, other_maps) -> Against:
         example = Example(index, f"text.txt:{index + 1}", {})
         against.add(example, [head_maps(one)], [head_maps(other)])
     return against
+
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from jarilab.inspect.study import progress_file
+from jarilab.inspect.study.against import compare_heads
+from unit.inspect.study.test_against import pairs, two_models
+progress_file.SECONDS_BETWEEN_SAVES = 0.0
+
+def slow(count):
+    print(count, flush=True)
+    time.sleep(0.05)
+
+file = progress_file.ProgressFile(Path({path!r}))
+compare_heads(two_models(), pairs(), slow, progress=file)
+"""
+
+
+def two_models() -> tuple[PlantedHeads, PlantedHeads]:
+    torch.manual_seed(0)
+    one = PlantedHeads({"previous": lambda: offset(-1), "noise": noise}, causal=True)
+    return one, PlantedHeads({"noise": noise, "first": first_token}, causal=True)
+
+
+def pairs(first: int = 0) -> list[tuple[Batch, Batch]]:
+    """40 batches of 3 examples, without the first ones."""
+    ids = torch.randint(1, 40, (40, 3, 12), generator=torch.Generator().manual_seed(0))
+    return [(batch_of(each), batch_of(each)) for each in ids[first:]]
+
+
+def test_a_killed_comparison_continues_with_the_same_numbers(tmp_path):
+    path = tmp_path / "against.safetensors"
+    code = SCRIPT.format(tests=str(Path(__file__).parents[3]), path=str(path))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) >= 12:
+                break
+        os.kill(process.pid, signal.SIGKILL)
+    models, file = two_models(), ProgressFile(path)
+    against = Against(*(model.heads for model in compare_heads(models, pairs()[:1]).models))
+    against.load(file.arrays)
+    assert 3 <= against.examples < 120
+    counts = []
+    left = pairs(against.examples // 3)
+    compare_heads(models, left, counts.append, against=against, progress=file)
+    assert (len(counts), counts[-1]) == (len(left), 120)
+    assert against.rows() == compare_heads(models, pairs()).rows()
+    finished = Against(*(model.heads for model in against.models))
+    finished.load(ProgressFile(path).arrays)
+    assert compare_heads(models, [], against=finished).rows() == against.rows()
 
 
 def test_identical_models_have_distance_0_and_keep_their_places():

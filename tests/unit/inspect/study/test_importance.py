@@ -1,6 +1,11 @@
 """Importance of heads: models whose circuit is known, other ways to compute the same numbers, and bad input."""
 
 import copy
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +25,7 @@ from jarilab.inspect.study import importance as module
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.importance import HeadImportance
 from jarilab.inspect.study.losses import loss_of, next_token_loss, pooled_embedding
+from jarilab.inspect.study.progress_file import ProgressFile
 
 
 def study_of(*layers, loss=loss_of_previous) -> HeadImportance:
@@ -29,6 +35,64 @@ def study_of(*layers, loss=loss_of_previous) -> HeadImportance:
 def effects(study, kind, columns=("total", "direct")) -> dict[str, tuple[float, ...]]:
     rows = study.rows([kind], controls=0)
     return {row["head"]: tuple(round(row[each], 2) for each in columns) for row in rows}
+
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from jarilab.inspect.study import progress_file
+from unit.inspect.study.test_importance import resumable, tables
+progress_file.SECONDS_BETWEEN_SAVES = 0.0
+
+def slow(done, total):
+    print(done, flush=True)
+    time.sleep(0.1)
+
+tables(resumable(progress_file.ProgressFile(Path({path!r})), slow))
+"""
+
+
+def resumable(progress: ProgressFile | None, report=None) -> HeadImportance:
+    model = Circuit([previous(), silent()], [sink(3), previous(0.5)])
+    batches = [examples(8, seed) for seed in range(4)]
+    return HeadImportance(model, batches, loss_of_previous, report=report, progress=progress)
+
+
+def tables(study: HeadImportance) -> list[dict]:
+    rows = study.rows(["zero", "mean", "resample"], controls=2)
+    return [*rows, *study.pair_rows(rows, "mean", top=3)]
+
+
+def test_killed_ablations_continue_with_the_same_numbers(tmp_path, monkeypatch):
+    path = tmp_path / "importance.safetensors"
+    code = SCRIPT.format(tests=str(Path(__file__).parents[3]), path=str(path))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for number, _ in enumerate(process.stdout):
+            if number >= 9:
+                break
+        os.kill(process.pid, signal.SIGKILL)
+    expected = tables(resumable(None))
+    computed = []
+    effects_of_batch = HeadImportance._effects_of_batch
+    monkeypatch.setattr(
+        HeadImportance,
+        "_effects_of_batch",
+        lambda study, kind, groups, number, effects: (
+            computed.append((kind, number)) or effects_of_batch(study, kind, groups, number, effects)
+        ),
+    )
+    study = resumable(ProgressFile(path))
+    assert study.finished_kinds == ["zero"]
+    assert tables(study) == expected
+    assert ("zero", 0) not in computed
+    assert ("mean", 3) in computed
+    computed.clear()
+    study = resumable(ProgressFile(path))
+    assert study.finished_kinds == ["zero", "mean", "resample"]
+    assert tables(study) == expected
+    assert computed == []
 
 
 # Known circuits -------------------------------------------------------------------------------------------------------

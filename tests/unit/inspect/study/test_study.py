@@ -141,9 +141,9 @@ SCRIPT = """
 import sys, time
 sys.path.insert(0, {tests!r})
 import jarilab
-from jarilab.inspect.study import study
+from jarilab.inspect.study import progress_file
 from unit.inspect.study.test_study import batches, model
-study.SECONDS_BETWEEN_SAVES = 0.0
+progress_file.SECONDS_BETWEEN_SAVES = 0.0
 
 def slow(count):
     print(count, flush=True)
