@@ -31,7 +31,13 @@ import torch  # noqa: E402 - after the hook
 from jarilab.core.registry import trust_code  # noqa: E402
 
 HERE = Path(__file__).parent
-for ours in ("laws/broken.py", "laws/adversaries.py", "laws/sound.py", "helpers/toy_encodings.py"):
+for ours in (
+    "laws/broken.py",
+    "laws/rare_faults.py",
+    "laws/adversaries.py",
+    "laws/sound.py",
+    "helpers/toy_encodings.py",
+):
     trust_code(HERE / ours)
 
 torch.set_num_threads(1)

@@ -2,10 +2,10 @@
 
 # encoding: the law that breaks, and words from what it says.
 SEEN = {
-    "HalfDistances": ("agrees with its formula", "scores of head 0 over the distances 0 to 300"),
-    "ClipsFarther": ("agrees with its formula", "scores of head 0 over the distances 0 to 300"),
-    "HoleInTheMiddle": ("agrees with its formula", "scores of head 0 over the distances 0 to 300"),
-    "LooksAhead": ("agrees with its formula", "scores of head 0 over the distances 0 to 300"),
+    "HalfDistances": ("agrees with its formula", "scores of head 0 over the distances 0 to 4200"),
+    "ClipsFarther": ("agrees with its formula", "scores of head 0 over the distances 0 to 4200"),
+    "HoleInTheMiddle": ("agrees with its formula", "scores of head 0 over the distances 0 to 4200"),
+    "LooksAhead": ("agrees with its formula", "scores of head 0 over the distances 0 to 4200"),
     "AddsInTheInputsPrecision": ("results agree across precisions", "embed in bfloat16, from position 7 on"),
     "Widens": ("results agree across precisions", "embed in float32, from position 7 on: is float64"),
     "SpoiltByAutocast": ("results agree across precisions", "rotate under autocast, from position 7 on"),

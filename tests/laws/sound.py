@@ -448,5 +448,73 @@ class LineOrPlane(Encoding):
         return of_pairs(-slope.view(-1, 1, 1) * far, q_pos, k_pos)
 
 
+class Sides(Encoding):
+    """A vector for the values of keys before, at and after the query: alike for all earlier ones."""
+
+    integer_only = True
+    oracle: ClassVar[Any] = Oracle(
+        value=lambda encoding, v_E, i, j, head: v_E + encoding.side.detach().numpy()[int(np.sign(j - i)) + 1]
+    )
+
+    def __init__(self, site: Site):
+        super().__init__(site)
+        self.side = nn.Parameter(torch.empty(3, site.d_value))
+        self.reset()
+
+    def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        apart = distance(q_pos, k_pos)
+        if apart.is_floating_point() and bool((apart != apart.round()).any()):
+            raise UserError("expected whole positions, got others; round them")
+        sides = nn.functional.one_hot(apart.sign().long() + 1, 3)
+        undefined = undefined_pairs(q_pos, k_pos)
+        return sides if undefined is None else sides.masked_fill(undefined.unsqueeze(-1), 0)
+
+    def values(self, weights: Tensor, relation: Tensor) -> Tensor:
+        relation = (relation if relation.ndim == 4 else relation[None]).to(weights.dtype)
+        relation = relation.expand(len(weights), -1, -1, -1)
+        return torch.einsum("bhqk,bqkr,re->bhqe", weights, relation, self.side.to(weights.dtype))
+
+
+class TableForBoth(Encoding):
+    """A vector for each place, also built for cross-attention, where it adds nothing."""
+
+    shift_invariant = False
+    integer_only = True
+
+    def __init__(self, site: Site, *, longest: int = 64):
+        super().__init__(site)
+        self.longest = longest
+        self.rows = nn.Parameter(torch.empty(longest, site.d_model))
+        self.reset()
+
+    @property
+    def max_positions(self) -> int:
+        return self.longest
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        index = index_of(pos)
+        if index.is_floating_point():
+            raise UserError("expected whole positions, got others; round them")
+        if int(index.max()) >= self.longest:
+            raise UserError(f"expected positions up to {self.longest - 1}, got {int(index.max())}; use longest=")
+        return placed(x, self.rows[index], pos)
+
+
+class NeedsNumbers(Encoding):
+    """Its constructor reads the numbers of a tensor, which the meta device does not have."""
+
+    def __init__(self, site: Site):
+        super().__init__(site)
+        generator = torch.Generator().manual_seed(5)
+        self.order = torch.randperm(site.d_head, generator=generator).tolist()
+
+    def rotation(self, pos: Positions) -> Tensor:
+        return index_of(pos).double()
+
+    def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
+        order = torch.tensor(self.order)
+        return turn(x[..., order], rotation)[..., order.argsort()]
+
+
 class Nothing(Encoding):
     """Overrides nothing."""

@@ -11,6 +11,7 @@ from helpers.judged import outcome_of
 from helpers.seen_through import SEEN
 from jarilab.attention import geometry
 from jarilab.laws import LAWS, Outcome, check_encoding
+from jarilab.laws.cures import CURES
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
@@ -160,4 +161,10 @@ def test_nan_for_a_query_without_a_key_breaks_the_law(monkeypatch: pytest.Monkey
 def test_an_exception_breaks_the_law_and_is_named() -> None:
     law = "training and evaluation agree"
     detail = "raised ZeroDivisionError: by the length of nothing"
-    assert outcomes("Crashes")[law] == Outcome(law, "broken", detail)
+    assert outcomes("Crashes")[law] == Outcome(law, "broken", detail, CURES[law])
+
+
+def test_each_law_has_a_cure() -> None:
+    assert CURES.keys() == LAWS.keys()
+    assert outcome_of("rotation keeps norms", f"{HERE / 'broken.py'}:Swells").cure == CURES["rotation keeps norms"]
+    assert not outcome_of("rotation keeps norms", "rotary").cure

@@ -219,4 +219,4 @@ def test_laws_are_reproducible_and_restore_the_random_state() -> None:
 
 
 def test_outcomes_are_values() -> None:
-    assert dataclasses.asdict(outcomes_of("none")[0]).keys() == {"law", "verdict", "detail"}
+    assert dataclasses.asdict(outcomes_of("none")[0]).keys() == {"law", "verdict", "detail", "cure"}

@@ -74,11 +74,11 @@ def variants(spec: str) -> Iterator[str]:
 
 
 def _other_values(annotation: Any, value: Any) -> list[Any]:
-    """All other choices of a fixed set, or one other number; otherwise nothing."""
+    """All other choices of a fixed set, or other numbers; otherwise nothing."""
     if typing.get_origin(annotation) is Literal:
         return [choice for choice in typing.get_args(annotation) if choice != value]
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
         return [value + 2]
-    return [value / 2] if isinstance(value, float) else []
+    return [value / 2, value / 64] if isinstance(value, float) else []

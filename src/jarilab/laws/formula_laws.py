@@ -27,10 +27,15 @@ MISSING = (
     "no formula is known; write jarilab.Oracle(score=..., value=..., embed=...) and pass it as "
     "check_encoding(spec, oracle) or make it the class attribute `oracle`"
 )
-OTHER_SITES = ((1, 20), (8, 8), (12, 20))
+OTHER_SITES = ((1, 20), (8, 8), (12, 20), (20, 8), (2, 64), (1, 128))
 """Heads, and their width."""
+RESTARTED = (0, 1, 2, 0, 1, 2, 3)
 MANY = 40
-FURTHEST = 300
+NEAR = 300
+"""Distances that are all compared."""
+FURTHEST = 4200
+FAR = sorted({*range(NEAR, FURTHEST, 50), *(2**n + by for n in range(8, 13) for by in (-1, 0, 1))})
+"""Longer distances, of which a formula for single pairs is compared at these."""
 ROW_HEADS = 2
 
 
@@ -44,6 +49,8 @@ class FormulaTrial:
     causal: bool
     where: str
     batch: int = BATCH
+    by_order: bool = False
+    """Whether a causal mask hides keys by their number in place of their position."""
 
     @property
     def site(self) -> Site:
@@ -72,8 +79,13 @@ class FormulaTrial:
 
     @property
     def allowed(self) -> Tensor:
-        """True for pairs whose key is not at a later position than the query, `(Q, K)`; all True unless causal."""
+        """True for pairs whose key is not later than the query, `(Q, K)`; all True unless causal.
+
+        A later cell is in a later row, or further right in its own.
+        """
         pairs_QK = torch.ones(len(self.q_at), len(self.k_at), dtype=torch.bool)
+        if self.by_order:
+            return pairs_QK.tril()
         for query, key in np.ndindex(*pairs_QK.shape):
             pairs_QK[query, key] = self.k_at[key] <= self.q_at[query] or not self.causal
         return pairs_QK
@@ -95,13 +107,23 @@ def formula(subject: Subject) -> str:
         raise SkippedError(GRAPH)
     differences = []
     for trial in _trials(subject):
-        differences.append(_output_apart(subject, subject.oracle, trial))
-        what = f"what is added to the input {trial.where}"
-        differences.append(_input_apart(subject, subject.oracle, trial.encoding, trial.k_at, what))
+        differences += _trial_apart(subject, subject.oracle, trial)
     for causal in {subject.causal_only, True}:
         differences += _rows_apart(subject, subject.oracle, causal)
+    others = [other for other in subject.with_other_options() if other.oracle is not None]
+    for other in others:
+        assert other.oracle is not None
+        for trial in _trials_of_options(other):
+            differences += _trial_apart(other, other.oracle, trial)
     first, last = subject.starts()[0], subject.starts()[-1]
-    return f"largest difference {max(differences):.1g}, from position {first} to {last} on"
+    options = f", and with {len(others)} other options" if others else ""
+    return f"largest difference {max(differences):.1g}, from position {first} to {last} on{options}"
+
+
+def _trial_apart(subject: Subject, oracle: Oracle, trial: FormulaTrial) -> Iterator[float]:
+    yield _output_apart(subject, oracle, trial)
+    what = f"what is added to the input {trial.where}"
+    yield _input_apart(subject, oracle, trial.encoding, trial.k_at, what)
 
 
 def _trials(subject: Subject) -> Iterator[FormulaTrial]:
@@ -118,6 +140,7 @@ def _trials(subject: Subject) -> Iterator[FormulaTrial]:
         site = encoding.site
         where = f"at positions {_short(k_at)}, {heads} heads of width {site.d_head}"
         yield FormulaTrial(encoding, [k_at[i] for i in some], k_at, site.causal, where, 1)
+    yield _restarted(subject)
     if subject.crosses:
         encoding = subject.encoding(site=subject.site(cross=True))
         start_index = 0 if subject.max_distance is None else 1
@@ -131,6 +154,24 @@ def _trials(subject: Subject) -> Iterator[FormulaTrial]:
     halves = _halves(subject)
     if _taken(subject, halves):
         yield halves
+
+
+def _restarted(subject: Subject) -> FormulaTrial:
+    """Positions that begin again in one row, where each query sees all earlier tokens."""
+    row = subject.row(len(RESTARTED))
+    at = [row[min(i, len(row) - 1)] for i in RESTARTED]
+    encoding = subject.encoding(site=subject.site(causal=True))
+    where = f"at the restarted positions {_short(at)}, causal"
+    return FormulaTrial(encoding, at, at, True, where, 1, by_order=True)
+
+
+def _trials_of_options(subject: Subject) -> Iterator[FormulaTrial]:
+    """A trial near and one far, for an encoding with an option other than given."""
+    for start in dict.fromkeys((subject.starts()[0], subject.starts()[-1])):
+        k_at = subject.scattered(start)
+        where = f"of {subject.spec} at positions {_short(k_at)}"
+        causal = subject.causal_only
+        yield FormulaTrial(subject.encoding(), [k_at[5], k_at[1]], k_at, causal, where, 1)
 
 
 def _other_site(subject: Subject, n_heads: int, d_head: int) -> Encoding:
@@ -161,10 +202,13 @@ def _taken(subject: Subject, trial: FormulaTrial) -> bool:
     return True
 
 
-def _scored(oracle: Oracle, trial: FormulaTrial, head: int) -> Tensor:
-    """The formula's scores of a head, `(Q, K)`."""
+def _scored(
+    oracle: Oracle, trial: FormulaTrial, head: int, allowed_QK: Tensor | None = None
+) -> Tensor:
+    """The formula's scores of a head, `(Q, K)`. allowed_QK: the pairs that are needed; those of the mask by default."""
+    allowed_QK = trial.allowed if allowed_QK is None else allowed_QK
     vectors = (trial.q[0, head].numpy(), trial.k[0, head].numpy(), trial.x[0].numpy())
-    places = (trial.q_at, trial.k_at, trial.allowed.numpy(), head, trial.scale)
+    places = (trial.q_at, trial.k_at, allowed_QK.numpy(), head, trial.scale)
     return torch.from_numpy(scores_of(oracle)(trial.encoding, *vectors, *places))
 
 
@@ -184,7 +228,7 @@ def _output_apart(subject: Subject, oracle: Oracle, trial: FormulaTrial) -> floa
         trial.q_at,
         trial.k_at,
         scale=trial.scale,
-        causal=trial.causal,
+        allowed_QK=trial.allowed.numpy(),
     )
     output = definition.output(trial.call(subject))
     return check_close(output, torch.from_numpy(looped), POSITIONS, f"output {trial.where}")
@@ -201,37 +245,55 @@ def _input_apart(
 
 
 def _rows_apart(subject: Subject, oracle: Oracle, causal: bool) -> Iterator[float]:
-    """The same over every distance, both ways. A softmax would hide far keys."""
+    """The same over every near and some far distances, both ways. A softmax would hide far keys.
+
+    With a causal mask there is one query over many keys, as in cached decoding.
+    """
     encoding = subject.encoding(site=subject.site(causal, n_heads=ROW_HEADS))
-    row = subject.row(FURTHEST + 1)
+    # A formula for whole rows takes time with the square of the length.
+    furthest = FURTHEST if oracle.scores is None and subject.axes == 1 else NEAR
+    row = subject.row(furthest + 1)
     where = f"over the distances 0 to {len(row) - 1}{', causal' * causal}"
-    trial = FormulaTrial(encoding, [row[0], row[-1]], row, causal, where, 1)
+    last = len(row) - 1
+    queries = [last] if causal else [0, last]
+    trial = FormulaTrial(encoding, [row[i] for i in queries], row, causal, where, 1)
     if encoding.hooks & {"rotate", "bias", "terms"}:
-        yield _scores_apart(subject, oracle, trial)
+        yield _scores_apart(subject, oracle, trial, queries)
     if "values" in encoding.hooks:
         yield _values_apart(subject, oracle, trial)
     if "embed" in encoding.hooks:
-        yield _input_apart(subject, oracle, encoding, row, f"what is added to the input {where}")
+        at = [row[i] for i in _compared(0, len(row))]
+        yield _input_apart(subject, oracle, encoding, at, f"what is added to the input {where}")
 
 
-def _scores_apart(subject: Subject, oracle: Oracle, trial: FormulaTrial) -> float:
-    """The difference of scores, up to a constant a query, which the softmax removes."""
-    allowed_QK, worst = trial.allowed, 0.0
+def _compared(query: int, keys: int) -> list[int]:
+    """The keys that are compared for a query at one end of a row."""
+    distances = [*range(NEAR + 1), *FAR]
+    numbers = {abs(query - each) for each in distances if each < keys}
+    return sorted(numbers)
+
+
+def _scores_apart(
+    subject: Subject, oracle: Oracle, trial: FormulaTrial, queries: list[int]
+) -> float:
+    """The difference of scores, up to a constant a query, which the softmax removes. queries: their numbers."""
+    compared_QK, worst = torch.zeros_like(trial.allowed), 0.0
+    for query, number in enumerate(queries):
+        compared_QK[query, _compared(number, len(trial.k_at))] = True
+    compared_QK &= trial.allowed
     scores_BHQK = definition.scores(trial.call(subject)).detach()
     for head in range(ROW_HEADS):
-        looped_QK = _scored(oracle, trial, head)
-        for query, number in ((0, 0), (1, len(trial.k_at) - 1)):
-            visible_K = allowed_QK[query]
+        looped_QK = _scored(oracle, trial, head, compared_QK)
+        for query, number in enumerate(queries):
+            compared_K = compared_QK[query]
             scores_K, expected_K = scores_BHQK[0, head, query], looped_QK[query]
             apart_K = (scores_K - scores_K[number]) - (expected_K - expected_K[number])
-            relative_K = apart_K.abs() / expected_K.abs().clamp_min(1.0)
-            largest = float(relative_K[visible_K].max())
+            relative_K = (apart_K.abs() / expected_K.abs().clamp_min(1.0)).nan_to_num(float("inf"))
+            relative_K = relative_K.masked_fill(~compared_K, 0.0)
+            largest = float(relative_K.max())
             worst = max(worst, largest)
             if not largest <= POSITIONS:
-                farthest = int(
-                    relative_K.masked_fill(~visible_K, 0.0).nan_to_num(float("inf")).argmax()
-                )
-                pair = _short([trial.q_at[query], trial.k_at[farthest]])
+                pair = _short([trial.q_at[query], trial.k_at[int(relative_K.argmax())]])
                 raise BrokenError(
                     f"scores of head {head} {trial.where}: off by {largest:.2g}, most at the query "
                     f"{pair[0]} and the key {pair[1]}, allowed {POSITIONS:g}"
@@ -240,16 +302,21 @@ def _scores_apart(subject: Subject, oracle: Oracle, trial: FormulaTrial) -> floa
 
 
 def _values_apart(subject: Subject, oracle: Oracle, trial: FormulaTrial) -> float:
-    """Check the value of each key, alone, for the last query."""
+    """Check the value of single keys, each alone, for the last query."""
     keys, heads = len(trial.k_at), trial.site.n_heads
+    numbers = _compared(keys - 1, keys)
     q_pos, k_pos = subject.at(trial.q_at[-1:]), subject.at(trial.k_at)
-    weights_KH1K = torch.eye(keys, dtype=torch.float64)[:, None, None].expand(-1, heads, -1, -1)
+    weights_NK = torch.eye(keys, dtype=torch.float64)[numbers]
+    weights_NH1K = weights_NK[:, None, None].expand(-1, heads, -1, -1)
     relation = trial.encoding.relation(q_pos, k_pos)
-    added = trial.encoding.values(weights_KH1K, relation)
+    added = trial.encoding.values(weights_NH1K, relation)
     assert added is not None
     nothing, last = np.zeros(VALUE_WIDTH), trial.q_at[-1]
     for head in range(heads):
-        expected = [oracle.value(trial.encoding, nothing, last, at, head) for at in trial.k_at]
+        expected = [
+            oracle.value(trial.encoding, nothing, last, trial.k_at[number], head)
+            for number in numbers
+        ]
         what = f"values of head {head} {trial.where}"
         check_close(added[:, head, 0], torch.from_numpy(np.stack(expected)), POSITIONS, what)
     return 0.0

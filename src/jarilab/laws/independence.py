@@ -14,7 +14,7 @@ from jarilab.laws.checks import (
     check_close,
     max_difference,
 )
-from jarilab.laws.fixtures import LENGTH
+from jarilab.laws.fixtures import LENGTH, noise
 from jarilab.laws.hooks import (
     PAIR_HOOKS,
     READS_OTHER_KEYS,
@@ -36,6 +36,10 @@ SOME = {
 }
 """Queries and keys that are compared alone."""
 
+
+LONG = 300
+"""Keys of a long cache, over which few queries are computed alone."""
+LATE = {"one query over many keys": [299], "some queries over many keys": [70, 150, 290]}
 
 OF_KEYS = ("embed", "inject", "rotate of keys")
 PAIRED = (*PAIR_HOOKS, "rotated q.k")
@@ -61,6 +65,8 @@ def same_among_others(subject: Subject) -> str:
                 continue
             _check_some(encoding, pos, where)
             _check_rows(encoding, pos, where)
+        if not subject.claims("depends_on_length"):
+            _check_long(encoding, subject.anywhere(LONG))
     if subject.claims("depends_on_length"):
         _check_length_decides(subject, decides)
         return "tokens alone and together, at lengths that change nothing"
@@ -93,6 +99,24 @@ def _check_some(encoding: Encoding, pos: Positions, where: str) -> None:
             if hook in PAIRED:
                 part = part[:, :, :, keys]
             check_close(answer, part, EXACT, f"{hook} for {name}, as among all, {where}")
+
+
+def _check_long(encoding: Encoding, pos: Positions) -> None:
+    """Compare a few queries over many keys with those among all, as in decoding with a long cache."""
+    site, keys = encoding.site, torch.arange(LONG)
+    inputs = HookInputs(
+        pos,
+        pos,
+        noise("x", 1, LONG, site.d_model),
+        noise("q", 1, site.n_heads, LONG, site.d_head),
+        noise("k", 1, site.n_heads, LONG, site.d_head),
+    )
+    expected = compared(encoding, inputs)
+    for name, numbers in LATE.items():
+        queries = torch.tensor(numbers)
+        for hook, answer in compared(encoding, inputs.select(queries, keys)).items():
+            part = expected[hook] if hook in OF_KEYS else expected[hook][:, :, queries]
+            check_close(answer, part, EXACT, f"{hook} for {name}, as among all queries")
 
 
 def _may_leave_out(encoding: Encoding, queries: Tensor, keys: Tensor) -> bool:

@@ -22,6 +22,7 @@ from jarilab.laws.fixtures import (
     VOCABULARY,
     noise,
     randomise,
+    variants,
 )
 from jarilab.laws.spec_oracle import formula_of
 from jarilab.models.encoder_decoder import EncoderDecoder
@@ -56,7 +57,8 @@ class Subject:
 
     labels: the number of labels, if it reads labelled relations in place of distances (attribute `labels`); else 0.
     max_positions, max_distance: as it claims, or None. axes: 1, or 2 if it supports no positions with one. made: its
-    claims; a sum may make fewer than its parts.
+    claims; a sum may make fewer than its parts. has_own_oracle: whether the formula is that of its class, which holds
+    for all options.
     """
 
     spec: str
@@ -67,6 +69,7 @@ class Subject:
     max_distance: int | None = None
     axes: int = 1
     made: frozenset[str] = frozenset()
+    has_own_oracle: bool = False
 
     @staticmethod
     def of(spec: str, oracle: Oracle | None, n_heads: int) -> Subject:
@@ -74,8 +77,9 @@ class Subject:
             raise UserError(
                 f"the laws test encodings for all axes; test the parts of {spec} without their @"
             )
-        oracle = oracle or formula_of(spec)
-        subject = Subject(canonical(spec), oracle, n_heads, 0)
+        subject = Subject(
+            canonical(spec), oracle or formula_of(spec), n_heads, 0, has_own_oracle=oracle is None
+        )
         encoding = build(spec, subject.site())
         build(spec, subject.site(causal=True))
         if not {1, 2} & set(encoding.axes):
@@ -108,6 +112,22 @@ class Subject:
             max_positions=encoding.max_positions,
             max_distance=encoding.max_distance,
         )
+
+    def with_other_options(self) -> list[Subject]:
+        """The encoding with one option changed at a time, where the laws can test it.
+
+        Its formula is None where only that of the options given is known.
+        """
+        subjects = []
+        for text in variants(self.spec):
+            try:
+                subject = Subject.of(text, None, self.n_heads)
+            except UserError:
+                continue
+            if (subject.axes, subject.labels) == (self.axes, self.labels):
+                oracle = subject.oracle if self.has_own_oracle else None
+                subjects.append(replace(subject, oracle=oracle))
+        return subjects
 
     def claims(self, claim: str) -> bool:
         """Whether it makes the claim."""

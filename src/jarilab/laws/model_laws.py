@@ -22,6 +22,8 @@ from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.positions.coordinates import Positions, Tokens
 
 SMALL = 1e-12
+MANY = 11
+"""Rows of a batch, more than elsewhere."""
 
 
 def steps(subject: Subject) -> str:
@@ -137,7 +139,7 @@ def packing(subject: Subject) -> str:
 
 def batch(subject: Subject) -> str:
     """Reversing a batch only reverses the outputs, with shared positions and with each row's own."""
-    sizes = (BATCH, LENGTH, subject.n_heads)
+    sizes = (BATCH, LENGTH, subject.n_heads, MANY)
     everything = itertools.product(stacks(subject), subject.starts(), sizes)
     for stack, start, samples in everything:
         x_BLD = noise("x", samples, LENGTH, subject.site().d_model)
@@ -148,14 +150,15 @@ def batch(subject: Subject) -> str:
         check_close(turned.flip(0), ordered, EXACT, what)
         if not subject.labels:
             _check_own_positions(subject, stack, x_BLD, start)
-    return f"batches of {BATCH}, {LENGTH} and {subject.n_heads}, in {_named(subject)}"
+    return f"batches of {BATCH}, {LENGTH}, {subject.n_heads} and {MANY}, in {_named(subject)}"
 
 
 def _check_own_positions(subject: Subject, stack: Stack, x_BLD: Tensor, start: int) -> None:
-    """Each row of the batch has its own positions."""
+    """Each row of the batch has its own positions, and its own distances between them."""
     samples = len(x_BLD)
-    offset_B1 = 3 * torch.arange(samples).unsqueeze(-1)
-    index_BL = torch.arange(LENGTH) + offset_B1
+    number_B1 = torch.arange(samples).unsqueeze(-1)
+    steps = 1 if subject.max_distance is not None else 3
+    index_BL = (1 + number_B1 % steps) * torch.arange(LENGTH) + 3 * number_B1
     ordered = stack(x_BLD, subject.wrapped(index_BL, start))
     backwards = subject.wrapped(index_BL.flip(0), start)
     turned = stack(x_BLD.flip(0), backwards)
@@ -183,14 +186,17 @@ def gradients(subject: Subject) -> str:
         gradient = parameter.grad
         learns = gradient is not None and bool(gradient.abs().max() > SMALL)
         if not learns and not _moves_all_alike(subject, name):
-            raise BrokenError(f"{name} gets no gradient")
+            raise BrokenError(
+                f"{name} gets no gradient, so no training changes it; use it in a hook, or remove it"
+            )
     return f"{len(parameters)} parameters"
 
 
 def _moves_all_alike(subject: Subject, name: str) -> bool:
     """Whether a parameter moves all scores of a query equally, as the last bias of a network does.
 
-    The softmax removes such a change, so the gradient is rightly 0.
+    The softmax removes such a change, so the gradient is rightly 0. So is that of what is added to the input, in a
+    cross-attention, which has none of its own.
     """
     encoding = subject.encoding()
     parameters = dict(encoding.named_parameters())
@@ -198,20 +204,29 @@ def _moves_all_alike(subject: Subject, name: str) -> bool:
     if not matches:
         return False
     parameter = parameters[max(matches, key=len)]
-    inputs = HookInputs.random(encoding.site, subject.sequence(0))
-    slopes = []
-    for centred in (False, True):
-        total = torch.zeros((), dtype=torch.float64)
-        for hook, answer in call_hooks(encoding, inputs).items():
-            direction = noise(f"direction of {hook}", *answer.shape)
-            if centred and hook in ("bias", "terms"):
-                direction = direction - direction.mean(-1, keepdim=True)
-            total = total + (answer * direction).sum()
-        if not total.requires_grad:
-            return False
-        (slope,) = torch.autograd.grad(total, parameter, allow_unused=True, materialize_grads=True)
-        slopes.append(float(slope.abs().max()))
-    return slopes[0] > SMALL >= slopes[1]
+    results = call_hooks(encoding, HookInputs.random(encoding.site, subject.sequence(0)))
+    if not _slope(results, parameter) > SMALL:
+        return False
+    if ".cross_encoding." in name:
+        results = {hook: x for hook, x in results.items() if hook not in ("embed", "inject")}
+    centred = {
+        hook: x - x.mean(-1, keepdim=True) if hook in ("bias", "terms") else x
+        for hook, x in results.items()
+    }
+    return _slope(centred, parameter) <= SMALL
+
+
+def _slope(results: dict[str, Tensor], parameter: nn.Parameter) -> float:
+    """The largest gradient of a parameter, of the results in a direction."""
+    total = torch.zeros((), dtype=torch.float64)
+    for hook, answer in results.items():
+        total = total + (answer * noise(f"direction of {hook}", *answer.shape)).sum()
+    if not total.requires_grad:
+        return 0.0
+    (slope,) = torch.autograd.grad(
+        total, parameter, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return float(slope.abs().max())
 
 
 def initial_values(subject: Subject) -> str:

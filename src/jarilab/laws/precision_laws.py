@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import torch
 
@@ -20,14 +21,14 @@ HALF = torch.bfloat16
 STEPS = (1e-3, 1e-4, 1e-5, 1e-6)
 SLOPE = 1e-2
 # In float32 an angle at 5,000 is off by 3e-4 and at 1,000,000 by 0.06; in bfloat16 it is any angle.
-ALLOWED = {torch.float32: 2e-3, HALF: 5e-2}
+ALLOWED = {torch.float32: 2e-3, torch.float16: 1e-2, HALF: 5e-2}
 FARTHEST = 0.3
 
 
 def precisions(subject: Subject) -> str:
-    """Every hook agrees across float64, float32, bfloat16 and autocast, also at far positions.
+    """Every hook agrees across float64, float32, float16, bfloat16 and autocast, also at far positions.
 
-    So do its gradients in float32.
+    So do its gradients in float32, other options in float32, and results while `torch.compile` traces.
     """
     for start in _starts(subject):
         pos = _spread(subject, start)
@@ -42,7 +43,11 @@ def precisions(subject: Subject) -> str:
             if dtype is torch.float32:
                 _check_autocast(encoding, inputs, expected, start)
     _check_gradients(subject)
-    return "float32, bfloat16 and autocast, at " + ", ".join(f"{x:,}" for x in _starts(subject))
+    _check_options(subject)
+    _check_compiling(subject)
+    return "float32, float16, bfloat16 and autocast, at " + ", ".join(
+        f"{x:,}" for x in _starts(subject)
+    )
 
 
 def _starts(subject: Subject) -> list[int]:
@@ -97,6 +102,31 @@ def _check_autocast(
     with torch.autocast("cpu", HALF):
         results = call_hooks(encoding, inputs.to(torch.float32, HALF))
     _check_near(results, expected, tolerance, f"under autocast, from position {start:,} on")
+    allowed = ALLOWED[torch.float32] if start <= FAR[0] else FARTHEST
+    where = f"in float32 after autocast, from position {start:,} on"
+    _check_near(call_hooks(encoding, inputs), expected, allowed, where, torch.float32)
+
+
+def _check_options(subject: Subject) -> None:
+    """Compare float32 with float64 for the encoding with other options."""
+    for other in subject.with_other_options():
+        start = other.starts()[-1]
+        encoding = other.encoding().float()
+        inputs = HookInputs.random(encoding.site, _spread(other, start)).with_weights()
+        inputs = inputs.to(torch.float32)
+        expected = call_hooks(_as_precise(other, encoding), inputs.to(torch.float64))
+        where = f"of {other.spec} in float32, from position {start:,} on"
+        _check_near(call_hooks(encoding, inputs), expected, ALLOWED[torch.float32], where)
+
+
+def _check_compiling(subject: Subject) -> None:
+    """Check that an encoding computes the same where it is told that it is compiled."""
+    encoding = subject.encoding()
+    inputs = HookInputs.random(encoding.site, _spread(subject, subject.starts()[-1]))
+    expected = call_hooks(subject.encoding(), inputs)
+    with patch.object(torch.compiler, "is_compiling", return_value=True):
+        results = call_hooks(encoding, inputs)
+    _check_near(results, expected, EXACT, "where torch.compiler.is_compiling() is true")
 
 
 def _check_gradients(subject: Subject) -> None:

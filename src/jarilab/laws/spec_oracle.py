@@ -32,17 +32,13 @@ def double_loop(
     k_at: list[Position],
     *,
     scale: float,
-    causal: bool,
+    allowed_QK: Vector,
 ) -> Vector:
     """Softmax and weighted sum for one query and key after the other: `(B, H, Q, E')`.
 
-    x: what the keys are made of, `(B, K, D)`. q_at, k_at: positions. causal: whether keys at later positions are
-    hidden; a later cell is in a later row, or further right in its own.
+    x: what the keys are made of, `(B, K, D)`. q_at, k_at: positions. allowed_QK: which query sees which key.
     """
     output = np.zeros((*q.shape[:3], v.shape[3]))
-    allowed_QK = np.ones((len(q_at), len(k_at)), dtype=bool)
-    for query, key in np.ndindex(*allowed_QK.shape):
-        allowed_QK[query, key] = k_at[key] <= q_at[query] or not causal
     scores = scores_of(oracle)
     for b, h in np.ndindex(*q.shape[:2]):
         scores_QK = scores(encoding, q[b, h], k[b, h], x[b], q_at, k_at, allowed_QK, h, scale)

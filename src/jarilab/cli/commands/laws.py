@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     outcomes = check_encoding(options.encoding) if options.model is None else _of_folder(options)
     counter = Counter(outcome.verdict for outcome in outcomes)
     counts = {verdict: counter[verdict] for verdict in VERDICTS}
-    lines = [_line(outcome.verdict, outcome.law, outcome.detail) for outcome in outcomes]
+    lines = [line for outcome in outcomes for line in _lines(outcome)]
     lines.append(f"{counts['holds']} hold, {counts['broken']} broken, {counts['skipped']} skipped")
     unchecked = [
         outcome.detail
@@ -78,5 +78,6 @@ def _of_folder(options: argparse.Namespace) -> list[Outcome]:
         return check_model(huggingface.load(folder).model)
 
 
-def _line(verdict: str, law: str, detail: str) -> str:
-    return f"{verdict:8} {law}" + (f": {detail}" if detail else "")
+def _lines(outcome: Outcome) -> list[str]:
+    line = f"{outcome.verdict:8} {outcome.law}" + (f": {outcome.detail}" if outcome.detail else "")
+    return [line, f"{'':8} to do: {outcome.cure}"] if outcome.cure else [line]

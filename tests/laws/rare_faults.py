@@ -1,0 +1,193 @@
+"""Encodings that are right nearly everywhere: at short distances, at usual sizes, on the first call, in float32."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from helpers.places import turn
+from jarilab.core.shapes import Tensor
+from jarilab.encodings.base import Encoding, Site
+from jarilab.laws import Oracle
+from jarilab.positions.coordinates import Positions, distance
+
+
+def slope(head: int, heads: int) -> float:
+    return 2.0 ** (-8 * (head + 1) / heads)
+
+
+def score(encoding: Any, q_E: Any, k_E: Any, i: Any, j: Any, head: int, scale: float) -> float:
+    return scale * float(q_E @ k_E) - slope(head, encoding.site.n_heads) * abs(i - j)
+
+
+class Sloped(Encoding):
+    """ALiBi, without a fault. The others change `far`, the distances `(*B, 1, Q, K)`, where nobody looks."""
+
+    oracle: ClassVar[Any] = Oracle(score=score)
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        slopes = torch.tensor([slope(head, self.site.n_heads) for head in range(self.site.n_heads)])
+        return -slopes.view(-1, 1, 1) * self.far(distance(q_pos, k_pos).unsqueeze(-3).float())
+
+    def far(self, ahead: Tensor) -> Tensor:
+        return ahead.abs()
+
+
+class BlocksOf512(Sloped):
+    """Counts a boundary between blocks of 512 keys as one step."""
+
+    def far(self, ahead: Tensor) -> Tensor:
+        return (ahead - torch.arange(ahead.shape[-1]) // 512).abs()
+
+
+class EndsAt400(Sloped):
+    """Clips distances ahead at 400."""
+
+    def far(self, ahead: Tensor) -> Tensor:
+        return ahead.clamp(max=400).abs()
+
+
+class LongCache(Sloped):
+    """A path for one query over many keys counts from the next token."""
+
+    oracle: ClassVar[Any] = None
+
+    def far(self, ahead: Tensor) -> Tensor:
+        is_step = ahead.shape[-2] == 1 and ahead.shape[-1] > 64
+        return (ahead - 1).abs() * (ahead != 0) if is_step else ahead.abs()
+
+
+class ManyHeads(Sloped):
+    """With more than 16 heads all have the slope of the first."""
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        bias = super().bias(q_pos, k_pos)
+        return bias[..., :1, :, :].expand_as(bias) if self.site.n_heads > 16 else bias
+
+
+class WideHeads(Sloped):
+    """With heads of 64 and more the distance counts twice."""
+
+    def far(self, ahead: Tensor) -> Tensor:
+        return ahead.abs() * (2 if self.site.d_head >= 64 else 1)
+
+
+class RowsForHeads(Sloped):
+    """With as many rows as heads, head h reads the distances of row h."""
+
+    def far(self, ahead: Tensor) -> Tensor:
+        if ahead.ndim == 4 and ahead.shape[0] == self.site.n_heads:
+            return ahead.abs().transpose(0, 1).expand(self.site.n_heads, -1, -1, -1)
+        return ahead.abs()
+
+
+class EightRows(Sloped):
+    """Rows after the eighth get the distances of the first."""
+
+    def far(self, ahead: Tensor) -> Tensor:
+        if ahead.ndim == 4 and len(ahead) > 8:
+            return torch.cat((ahead[:8], ahead[:1].expand(len(ahead) - 8, -1, -1, -1))).abs()
+        return ahead.abs()
+
+
+class NeverBackwards(Sloped):
+    """At causal sites a key is never taken to be ahead, also where positions restart."""
+
+    def far(self, ahead: Tensor) -> Tensor:
+        return (-ahead).clamp(min=0) if self.site.causal else ahead.abs()
+
+
+class Compiled(Sloped):
+    """A path for the compiler forgets the sides."""
+
+    oracle: ClassVar[Any] = None
+
+    def far(self, ahead: Tensor) -> Tensor:
+        return ahead.clamp(min=0) if torch.compiler.is_compiling() else ahead.abs()
+
+
+class StaleSlopes(Encoding):
+    """Keeps exp of its learned slopes from call to call."""
+
+    def __init__(self, site: Site):
+        super().__init__(site)
+        self.log = nn.Parameter(torch.empty(site.n_heads))
+        self.slopes: Tensor | None = None
+        self.reset()
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        slopes = self.log.exp()
+        if not torch.is_grad_enabled():
+            self.slopes = slopes = slopes if self.slopes is None else self.slopes
+        return -slopes.view(-1, 1, 1) * distance(q_pos, k_pos).abs().unsqueeze(-3).to(slopes.dtype)
+
+
+class RoundsAfterAutocast(Encoding):
+    """Keeps the precision of its first call under autocast."""
+
+    rounded = False
+
+    def rotation(self, pos: Positions) -> Tensor:
+        angle = pos.index().double()
+        return angle if pos.unplaced is None else angle.masked_fill(pos.unplaced, 0.0)
+
+    def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
+        self.rounded = self.rounded or torch.is_autocast_enabled("cpu")
+        turned = turn(x, rotation)
+        return turned.bfloat16().to(x.dtype) if self.rounded else turned
+
+
+def turned_score(encoding: Any, q_E: Any, k_E: Any, i: Any, j: Any, head: int, scale: float) -> float:
+    half, angle = len(q_E) // 2, (j - i) / encoding.base
+    along = q_E[:half] @ k_E[:half] + q_E[half:] @ k_E[half:]
+    across = q_E[half:] @ k_E[:half] - q_E[:half] @ k_E[half:]
+    return scale * (math.cos(angle) * float(along) + math.sin(angle) * float(across))
+
+
+class Turned(Encoding):
+    """One angle for all pairs, without a fault."""
+
+    oracle: ClassVar[Any] = Oracle(score=turned_score)
+
+    def __init__(self, site: Site, *, base: float = 100.0):
+        super().__init__(site)
+        self.base = base
+
+    def rotation(self, pos: Positions) -> Tensor:
+        angle = pos.index().double() / self.divisor
+        return angle if pos.unplaced is None else angle.masked_fill(pos.unplaced, 0.0)
+
+    @property
+    def divisor(self) -> float:
+        return self.base
+
+    def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
+        return turn(x, rotation)
+
+
+class SquaresItsBase(Turned):
+    """Squares the base whenever another than the default is given."""
+
+    @property
+    def divisor(self) -> float:
+        return self.base if self.base == 100.0 else self.base**2
+
+
+class HalfAngles(Turned):
+    """In float16 angles are computed in float16, too."""
+
+    def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
+        return turn(x, rotation.half().double() if x.dtype is torch.float16 else rotation)
+
+
+class SmallBases(Turned):
+    """With a small base angles are computed in bfloat16 unless the model is in float64."""
+
+    oracle: ClassVar[Any] = None
+
+    def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
+        is_coarse = self.base < 10 and x.dtype is not torch.float64
+        return turn(x, rotation.bfloat16().double() if is_coarse else rotation)
