@@ -131,7 +131,7 @@ def batch_of(inputs: Any, tokens: TokenNames = None, number: int = 0) -> Batch:
         args, kwargs = (), dict(inputs)
     else:
         args, kwargs = inputs if isinstance(inputs, tuple) else (inputs,), {}
-    ids, valid = _sequences(args, kwargs)
+    ids, valid = sequences_of(args, kwargs)
     size = _batch_size(args, kwargs)
     if tokens is not None and not callable(tokens):
         names = _listed_names(tokens, number, size)
@@ -140,7 +140,7 @@ def batch_of(inputs: Any, tokens: TokenNames = None, number: int = 0) -> Batch:
     return Batch(args, kwargs, names, valid, ids=ids)
 
 
-def _sequences(
+def sequences_of(
     args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Ids and valid tokens by sequence. A single sequence is both `source` and `target`."""
