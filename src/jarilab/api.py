@@ -23,7 +23,7 @@ from jarilab.inspect.record.capture import look_inside
 from jarilab.inspect.record.model_io import to_float64
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
-from jarilab.runs.loaded import Checkpoint, OpenRun, load
+from jarilab.runs.loaded import Checkpoint, OpenRun, load, with_encoding
 from jarilab.runs.training_options import Precision
 from jarilab.tasks.predictors.base import (
     AT_ONCE,
@@ -137,6 +137,7 @@ def evaluate(
     data: Sequence[str] = (),
     length: int | None = None,
     stride: int | None = None,
+    encoding: str | None = None,
     checkpoint: Checkpoint = "last",
     threads: Annotated[int, Ge(1)] | None = None,
     device: str = "auto",
@@ -152,6 +153,8 @@ def evaluate(
     stride: for text, tokens between the beginnings of windows (default: length, so windows do not overlap). A token
         counts in the first window that reads it. After the first window, each has at least length - stride tokens of
         context.
+    encoding: another encoding of the same parameters, such as yarn:factor=4 for a model trained with rotary (default:
+        the one that it was trained with).
     checkpoint: the last checkpoint, or the best one by the metric of the task.
     threads: CPU threads of PyTorch; the last bits of results depend on it (default: all cores).
     device: cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one.
@@ -163,6 +166,8 @@ def evaluate(
     """
     use_threads(threads)
     opened = open_run(run, checkpoint=checkpoint, trust_code=trust_code, device=device)
+    if encoding is not None:
+        opened = with_encoding(opened, encoding)
     task = opened.task
     if data:
         task = copy(task)  # an open run keeps its held-out data

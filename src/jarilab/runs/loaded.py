@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,8 @@ from jarilab.core.errors import UserError
 from jarilab.runs import checkpoint as checkpoints
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import check_artifacts, read_experiment, read_run
-from jarilab.runs.weights import check_built
+from jarilab.runs.task_settings import trust_encoding
+from jarilab.runs.weights import check_built, kinds_of
 from jarilab.tasks.base import Task
 from jarilab.tasks.predictors.base import Predictor, predictor_for
 
@@ -85,6 +86,33 @@ def load_checkpoint(path: Path, experiment: Experiment, task: Task) -> torch.nn.
     model = experiment.resolved.build_model(task)
     checkpoints.load_model(path, model, experiment.hash)
     return model.eval()
+
+
+def with_encoding(run: OpenRun, encoding: str) -> OpenRun:
+    """The run with another encoding of the same parameters, such as YaRN in place of rotary.
+
+    The Python files in its name are trusted. Raises UserError for an encoding with other parameters, which are not
+    trained.
+    """
+    options = run.experiment.model_options
+    if "encoding" not in options:
+        raise UserError(
+            f"expected a model with the option encoding, got {run.experiment.model} of {run.folder}; give no other "
+            "encoding"
+        )
+    options = options | {"encoding": trust_encoding(encoding)}
+    experiment = replace(run.experiment, model_options=options)
+    model = experiment.resolved.build_model(run.task)
+    weights, kinds = run.model.state_dict(), kinds_of(model)
+    others = sorted(name for name, kind in kinds_of(run.model).items() ^ kinds.items())
+    if others:
+        raise UserError(
+            f"expected an encoding with the parameters of {run.experiment.encoding}, got {encoding}, for which "
+            f"{others[0]} is {'not trained' if others[0] in kinds else 'left over'}; train a model with it instead"
+        )
+    model.load_state_dict(weights)
+    device = next(run.model.parameters()).device
+    return replace(run, experiment=experiment, model=model.to(device).eval())
 
 
 def _checkpoint(folder: Path, which: Checkpoint) -> Path:

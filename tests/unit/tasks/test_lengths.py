@@ -188,6 +188,21 @@ def test_untrained_rows_are_noted(run: Path) -> None:
     assert jarilab.evaluate(run, stride=16, threads=1)["loss"] == at_16["loss"]
 
 
+def test_a_run_is_measured_with_another_encoding(song: Path, tmp_path: Path) -> None:
+    settings = {"task.train": str(song), "task.context_length": 16} | SMALL
+    jarilab.train("text", tmp_path / "run", encoding="rotary", settings=settings, threads=1)
+    measured = {
+        encoding: jarilab.evaluate(tmp_path / "run", length=32, encoding=encoding, threads=1)
+        for encoding in (None, "rotary_linear:factor=1", "rotary_linear:factor=2")
+    }
+    plain, same, stretched = measured.values()
+    assert same["loss"] == plain["loss"]
+    assert stretched["loss"] != plain["loss"]
+    assert stretched["encoding"] == "rotary_linear:factor=2"
+    shaw = lambda: jarilab.evaluate(tmp_path / "run", encoding="shaw", threads=1)  # noqa: E731
+    refused(shaw, "the parameters of rotary", "shaw", "is not trained", "train a model")
+
+
 def test_lengths_of_held_out_lines_are_not_trained_ones() -> None:
     task = Copy(lines=9, held_out=9, lengths="1..8", test_lengths="1..20")
     task.prepare()
