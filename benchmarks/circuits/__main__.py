@@ -15,32 +15,49 @@ from pathlib import Path
 from typing import Any
 
 from .families import FAMILIES
-from .methods import measure_model
+from .methods import MEASURES, measure_model
 from .scoring import RIGHT, Tally, Verdict, verdicts
+
+Record = dict[str, Any]
 
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 20), metavar=("FIRST", "END"))
     parser.add_argument("--only", nargs="+", choices=list(FAMILIES), default=list(FAMILIES), metavar="FAMILY")
-    parser.add_argument("--json", type=Path, help="where to write the records")
+    parser.add_argument("--methods", nargs="+", choices=list(MEASURES), default=list(MEASURES), metavar="METHOD")
+    parser.add_argument("--json", type=Path, help="where to keep the records")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     options = parser.parse_args(words)
-    jobs = [(family, seed) for seed in range(*options.seeds) for family in options.only]
-    records: list[dict[str, Any]] = []
+    methods = tuple(options.methods)
+    jobs = [(family, seed, methods) for seed in range(*options.seeds) for family in options.only]
+    records: dict[tuple[str, int], Record] = {}
+    if options.json is not None and options.json.exists():
+        records = {(each["family"], each["seed"]): each for each in json.loads(options.json.read_text())}
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         for record in pool.map(measure_model, jobs):
-            records.append(record)
             _report(record)
+            key = record["family"], record["seed"]
+            records[key] = _merged(records[key], record) if key in records else record
             if options.json is not None:
-                options.json.write_text(json.dumps(records))
-    _print_table(verdict for record in records for verdict in verdicts(record))
+                options.json.write_text("[\n" + ",\n".join(map(json.dumps, records.values())) + "\n]\n")
+    _print_table(verdict for record in records.values() for verdict in verdicts(record))
 
 
-def _report(record: dict[str, Any]) -> None:
+def _merged(old: Record, new: Record) -> Record:
+    """The record of a model with what both have measured. Raises RuntimeError for different models."""
+    if old["names"] != new["names"]:
+        raise RuntimeError(f"{old['family']}, seed {old['seed']}: expected the same heads; measure all methods again")
+    both = {key: old[key] | new[key] for key in ("measured", "errors")}
+    return old | both | {"seconds": round(old["seconds"] + new["seconds"], 1)}
+
+
+def _report(record: Record) -> None:
     """A line about one model, and a line for each answer that is not right."""
     name = f"{record['family']}, {record['host']}, seed {record['seed']}"
     print(f"{name}: {record['seconds']} s, {record['draws']} draws", file=sys.stderr, flush=True)
+    for method, error in record["errors"].items():
+        print(f"  not measured: {method}: {error}")
     for each in verdicts(record):
         if each.outcome != RIGHT:
             print(f"  {each.outcome}: {each.method} of {each.head} ({each.design}): {each.said}, not {each.right}")

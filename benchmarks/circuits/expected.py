@@ -15,7 +15,10 @@ UP, DOWN, NO = "+", "-", "no"
 UNDEFINED = None
 """The method has no answer here that follows from the circuit alone."""
 FREE = (NO_PATTERN, "uniform")
-"""Roles of heads with small random weights: their weights are nearly even."""
+"""Roles of heads with random weights, some of which are so small that their attention is nearly even.
+
+In a rotary model the residual stream holds tokens alone, and they may attend by content alone.
+"""
 
 Sign = str | None
 
@@ -119,7 +122,6 @@ EXPECTED: dict[str, dict[str, Answers]] = {
     },
     "delimiter": {"delimiter": _all("delimiter", UP), "noise": NOISE},
     "grouped queries": {"previous": _all("previous", UP), "noise": NOISE},
-    # Sharp random weights read tokens alone in a model whose residual stream has no positions: see `roles_of`.
     "noise only": {"noise": NOISE_UNPATCHED},
     "induction, K-composition": INDUCTION,
     "two back, V-composition": {
@@ -167,4 +169,4 @@ COMPOSITION: dict[str, dict[tuple[str, str], str]] = {
 def roles_of(family: str, head: str, facts: dict[str, int], *, rotary: bool) -> tuple[str, ...]:
     """The right roles of a head. facts: that were drawn for the circuit."""
     names = tuple(name.format(facts.get("back", "")) for name in EXPECTED[family][head].roles)
-    return (*names, "content alone") if family == "noise only" and rotary else names
+    return (*names, "content alone") if head == "noise" and rotary else names

@@ -29,7 +29,7 @@ class Draw:
 
     @staticmethod
     def of(generator: np.random.Generator, *, rotary: bool, causal: bool) -> Draw:
-        length = int(generator.integers(25, 29))
+        length = int(generator.integers(23, 26))
         vocabulary = int(generator.integers(length, length + 4))
         return Draw(vocabulary, length, float(generator.uniform(9, 12)), generator, rotary, causal)
 
@@ -42,7 +42,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Family:
-    """make: a circuit and its task. grouped: pairs of heads share keys. sharp_noise: noise heads attend unevenly."""
+    """make: a circuit and its task. grouped: heads share keys. sharp_noise: all noise heads attend unevenly."""
 
     name: str
     number: int
@@ -150,7 +150,7 @@ def reverse(draw: Draw) -> tuple[Circuit, Task]:
 @_family(9, "largest so far")
 def largest(draw: Draw) -> tuple[Circuit, Task]:
     """Scores grow by 4 with each id; the start token has the lowest."""
-    draw = replace(draw, vocabulary=14)
+    draw = replace(draw, vocabulary=12)
     stream = draw.stream()
     values = 4.0 * (np.arange(draw.vocabulary)[None] - draw.vocabulary / 2)
     scores = [stream.link("C", "T", values), stream.rest(-80.0)]

@@ -30,10 +30,10 @@ CONSTANT = 80.0
 """M: the norm of the rest of the residual stream is about 2.5."""
 NOISE = (0.02, 0.10)
 """Standard deviation of the noise of a weight, over the root mean square of its matrix."""
-NOISE_HEAD = 0.05
-MAX_DRAWS = 20
+NOISE_HEAD, SHARP_SHARE, SHARPNESS = 0.05, 0.5, (10, 60)
+"""Noise heads: weights times the square root of N; the share that attends unevenly; the factor of its W_Q and W_K."""
+MAX_DRAWS = 50
 CHECKED_ROWS = 64
-FLOAT64_TABLE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,8 @@ def _filled(
     scale = NOISE_HEAD / np.sqrt(stream.size)
     together = list(heads)
     for _ in range(n_heads - len(heads)):
-        sharpness = float(generator.uniform(10, 60)) if family.sharp_noise else 1.0
+        is_sharp = family.sharp_noise or generator.random() < SHARP_SHARE
+        sharpness = float(generator.uniform(*SHARPNESS)) if is_sharp else 1.0
         together.append(stream.noise_head(generator, width, scale, sharpness))
     return [together[index] for index in generator.permutation(n_heads)]
 

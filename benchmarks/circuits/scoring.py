@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
 
@@ -16,12 +16,21 @@ from .hosts import HOSTS
 RIGHT, WRONG, UNDECIDED = "right", "wrong", "undecided"
 OPEN = "open"
 """Said where the interval is neither within the threshold nor beyond it."""
+NOT_MEASURED = [None, None, None]
 THRESHOLDS = {
     **dict.fromkeys(("zero", "mean", "mean_by_position", "resample", "direct", "pairs"), 0.05),
     **dict.fromkeys(("denoising", "noising", "denoising_difference", "noising_difference", "attribution"), 0.15),
     "contribution": 1.0,
 }
 """The smallest effect that counts: nats a token, a fraction of the recovered answer, a logit out of about 10."""
+
+METHODS_OF = {
+    "importance": ("zero", "mean", "mean_by_position", "resample", "direct"),
+    "patching": ("denoising", "noising", "denoising_difference", "noising_difference"),
+    "contributions": ("contribution",),
+    "screening": ("attribution",),
+}
+"""The methods of each of `methods.MEASURES`, but for roles and pairs."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +48,17 @@ class Verdict:
     outcome: str
 
 
-def decide(row: Mapping[str, Any], threshold: float) -> str:
-    """+ or - if the interval of an effect is beyond the threshold, no if it is within, else open."""
-    low, high, p = row["low"], row["high"], row.get("p", 0.0)
+def decide(measured: Sequence[Any], threshold: float) -> str:
+    """+ or - if the interval of an effect is beyond the threshold, no if it is within, else open.
+
+    measured: the value, the ends of its interval, and p if there is one.
+    """
+    _, low, high, *p = measured
     if low is None or high is None:
         return OPEN
     if -threshold < low and high < threshold:
         return NO
-    is_significant = not isinstance(p, str) and p < LEVEL
+    is_significant = all(not isinstance(each, str) and each < LEVEL for each in p)
     if low > threshold and is_significant:
         return UP
     return DOWN if high < -threshold and is_significant else OPEN
@@ -54,19 +66,26 @@ def decide(row: Mapping[str, Any], threshold: float) -> str:
 
 def verdicts(record: Mapping[str, Any]) -> Iterator[Verdict]:
     """All answers about one model."""
-    yield from _role_verdicts(record)
+    measured = dict(record["measured"])
+    for refused in record["errors"]:
+        for method in METHODS_OF.get(refused, ()):
+            measured[method] = dict.fromkeys(record["names"], NOT_MEASURED)
+    yield from _role_verdicts(record, measured.get("roles", {}))
     for method in METHODS:
-        for row in record["measured"].get(method, ()):
-            design = record["names"][row["head"]]
+        for head, values in measured.get(method, {}).items():
+            design = record["names"][head]
             right = getattr(EXPECTED[record["family"]][design], method)
             if right is not UNDEFINED:
-                yield _verdict(record, method, row["head"], design, decide(row, THRESHOLDS[method]), right)
-    for row in record["measured"].get("pairs", ()):
-        designs = tuple(sorted(record["names"][row[side]] for side in ("head", "other")))
-        right = PAIRS.get(record["family"], {}).get((designs[0], designs[1]), NO)
-        said = decide(row, THRESHOLDS["pairs"])
-        yield _verdict(record, "pairs", f"{row['head']} {row['other']}", " + ".join(designs), said, right)
-    yield from _composition_verdicts(record)
+                yield _verdict(record, method, head, design, decide(values, THRESHOLDS[method]), right)
+    for heads, values in measured.get("pairs", {}).items():
+        first, second = sorted(record["names"][head] for head in heads.split())
+        right = PAIRS.get(record["family"], {}).get((first, second), NO)
+        said = decide(values, THRESHOLDS["pairs"])
+        yield _verdict(record, "pairs", heads, f"{first} + {second}", said, right)
+    for heads, said in measured.get("composition", {}).items():
+        one, other = (record["names"][head] for head in heads.split())
+        right = COMPOSITION.get(record["family"], {}).get((one, other), NO)
+        yield _verdict(record, "composition", heads, f"{one} > {other}", said, right)
 
 
 def _verdict(record: Mapping[str, Any], method: str, head: str, design: str, said: str, right: str) -> Verdict:
@@ -74,25 +93,15 @@ def _verdict(record: Mapping[str, Any], method: str, head: str, design: str, sai
     return Verdict(record["family"], record["host"], record["seed"], method, head, design, said, right, outcome)
 
 
-def _role_verdicts(record: Mapping[str, Any]) -> Iterator[Verdict]:
+def _role_verdicts(record: Mapping[str, Any], roles: Mapping[str, str]) -> Iterator[Verdict]:
     """A named role is right or wrong; no name is undecided where one is expected."""
-    for row in record["measured"].get("roles", ()):
-        design, said = record["names"][row["head"]], row["role"]
-        rotary = HOSTS[record["host"]].rotary
+    rotary = HOSTS[record["host"]].rotary
+    for head, said in roles.items():
+        design = record["names"][head]
         right = roles_of(record["family"], design, record["facts"], rotary=rotary)
-        outcome = RIGHT if said in right else UNDECIDED if said in (NO_PATTERN, NOT_TESTABLE) else WRONG
-        yield Verdict(
-            record["family"], record["host"], record["seed"], "roles", row["head"], design, said, right[0], outcome
-        )
-
-
-def _composition_verdicts(record: Mapping[str, Any]) -> Iterator[Verdict]:
-    """What a later head is said to read of an earlier one: q, k, v, or no."""
-    for row in record["measured"].get("composition", ()):
-        designs = record["names"][row["head"]], record["names"][row["other"]]
-        right = COMPOSITION.get(record["family"], {}).get(designs, NO)
-        pair = f"{row['head']} {row['other']}"
-        yield _verdict(record, "composition", pair, " > ".join(designs), row["said"], right)
+        verdict = _verdict(record, "roles", head, design, said if said not in right else right[0], right[0])
+        is_open = verdict.outcome == WRONG and said in (NO_PATTERN, NOT_TESTABLE)
+        yield replace(verdict, said=said, outcome=UNDECIDED if is_open else verdict.outcome)
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of other libraries
 @pytest.fixture
 def circuits(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import circuits.page
     import circuits.planting
-    import circuits.scoring
 
     yield circuits
     for name in [each for each in sys.modules if each.partition(".")[0] == "circuits"]:
@@ -87,14 +87,49 @@ def test_a_norm_is_nearly_the_identity_on_the_circuit(circuits):
 
 def test_a_decision_needs_an_interval_beyond_the_threshold(circuits):
     decide = circuits.scoring.decide
-    row = {"low": 0.06, "high": 0.2, "p": 0.01}
-    assert decide(row, 0.05) == "+"
-    assert decide({"low": -0.2, "high": -0.06, "p": 0.01}, 0.05) == "-"
-    assert decide({**row, "low": 0.04}, 0.05) == "open"
-    assert decide({**row, "p": 0.2}, 0.05) == "open"
-    assert decide({**row, "p": "not enough examples"}, 0.05) == "open"
-    assert decide({"low": -0.01, "high": 0.02, "p": 0.01}, 0.05) == "no", "significant, but too small"
-    assert decide({"low": None, "high": None}, 0.05) == "open"
+    assert decide([0.1, 0.06, 0.2, 0.01], 0.05) == "+"
+    assert decide([-0.1, -0.2, -0.06, 0.01], 0.05) == "-"
+    assert decide([0.1, 0.04, 0.2, 0.01], 0.05) == "open"
+    assert decide([0.1, 0.06, 0.2, 0.2], 0.05) == "open"
+    assert decide([0.1, 0.06, 0.2, "not enough examples"], 0.05) == "open"
+    assert decide([0.1, 0.06, 0.2], 0.05) == "+", "a method without p-values"
+    assert decide([0.01, -0.01, 0.02, 0.01], 0.05) == "no", "significant, but too small"
+    assert decide([None, None, None], 0.05) == "open"
+
+
+def record_of(**measured) -> dict:
+    """What was measured on one OR circuit."""
+    names = {"L0H0": "arm", "L0H1": "noise", "L0H2": "arm"}
+    return {
+        **{"family": "OR of two heads", "host": "gpt2", "seed": 0, "draws": 1, "facts": {}, "names": names},
+        **{"measured": measured, "errors": {}},
+    }
+
+
+def test_answers_are_right_wrong_or_undecided(circuits):
+    roles = {"L0H0": "previous", "L0H1": "uniform", "L0H2": "induction"}
+    zero = {"L0H0": [0, -0.01, 0.01, 1.0], "L0H1": [0.5, 0.4, 0.6, 0.01], "L0H2": [0, -0.1, 0.1, 1.0]}
+    pairs = {"L0H0 L0H2": [2, 1, 3, 0.01], "L0H0 L0H1": [2, 1, 3, 0.01]}
+    items = list(circuits.scoring.verdicts(record_of(roles=roles, zero=zero, pairs=pairs)))
+    assert [(each.method, each.head, each.outcome) for each in items] == [
+        ("roles", "L0H0", "right"),
+        ("roles", "L0H1", "right"),
+        ("roles", "L0H2", "wrong"),
+        ("zero", "L0H0", "right"),
+        ("zero", "L0H1", "wrong"),
+        ("zero", "L0H2", "undecided"),
+        ("pairs", "L0H0 L0H2", "right"),
+        ("pairs", "L0H0 L0H1", "wrong"),
+    ]
+
+
+def test_a_refused_model_is_undecided_and_listed(circuits):
+    record = record_of() | {"errors": {"contributions": "UserError: no layers"}}
+    items = list(circuits.scoring.verdicts(record))
+    assert [each.outcome for each in items] == ["undecided"] * 3
+    page = circuits.page.page([record])
+    assert "Not measured, 1 times: contributions of gpt2: UserError: no layers" in page
+    assert "| undecided | OR of two heads | gpt2 | direct contribution | arm | open | + | 2 |" in page
 
 
 def test_the_interval_of_a_share(circuits):
