@@ -53,8 +53,8 @@ METHODS = tuple(field.name for field in fields(Answers) if field.name != "roles"
 
 def _answers(
     roles: str | tuple[str, ...],
-    ablation: tuple[Sign, Sign, Sign, Sign, Sign],
-    patching: tuple[Sign, Sign, Sign, Sign],
+    ablation: tuple[Sign, ...],
+    patching: tuple[Sign, ...],
     contribution: Sign,
     attribution: Sign,
 ) -> Answers:

@@ -39,11 +39,11 @@ class Size:
 class AttentionWeights:
     """Views `(D, H * E)` of W_Q, W_K and W_V, and `(H * E, D)` of W_O. prefix: of its heads' names in a study."""
 
+    prefix: str
     query: Tensor
     key: Tensor
     value: Tensor
     output: Tensor
-    prefix: str
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _add_layer(weights: Weights, layer: EncoderLayer, prefix: str) -> None:
 
 def _attention(attention: jarilab.Attention, prefix: str) -> AttentionWeights:
     maps = (attention.query, attention.key, attention.value, attention.out)
-    return AttentionWeights(*(each.weight.data.T for each in maps), prefix)
+    return AttentionWeights(prefix, *(each.weight.data.T for each in maps))
 
 
 def _mlp(feed_forward: FeedForward) -> MlpWeights:
@@ -204,9 +204,9 @@ def _gpt2(size: Size) -> tuple[nn.Module, Weights]:
     body: Any = model.transformer
     weights = Weights([body.wte.weight.data], [body.wpe.weight.data], model.lm_head.weight.data.T)
     for number, layer in enumerate(body.h):
-        maps = layer.attn.c_attn.weight.data.split(size.d_model, 1)
+        q, k, v = layer.attn.c_attn.weight.data.split(size.d_model, 1)
         output = layer.attn.c_proj.weight.data
-        weights.attention.append(AttentionWeights(*maps, output, f"L{number}"))
+        weights.attention.append(AttentionWeights(f"L{number}", q, k, v, output))
         weights.mlps.append(MlpWeights(layer.mlp.c_fc.weight.data, layer.mlp.c_proj.weight.data))
     return model, weights
 
@@ -235,7 +235,7 @@ def _llama(size: Size) -> tuple[nn.Module, Weights]:
     for number, layer in enumerate(body.layers):
         attention, mlp = layer.self_attn, layer.mlp
         maps = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
-        weights.attention.append(AttentionWeights(*(each.weight.data.T for each in maps), f"L{number}"))
+        weights.attention.append(AttentionWeights(f"L{number}", *(each.weight.data.T for each in maps)))
         up, down, gate = (each.weight.data.T for each in (mlp.up_proj, mlp.down_proj, mlp.gate_proj))
         weights.mlps.append(MlpWeights(up, down, gate))
     return model, weights
@@ -267,8 +267,4 @@ def empty_model(host: Host, size: Size) -> tuple[nn.Module, Weights]:
 
 def norms_of(model: nn.Module) -> list[Tensor]:
     """The scales of all norms."""
-    return [
-        module.weight.data
-        for module in model.modules()
-        if isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")
-    ]
+    return [each.data for name, each in model.named_parameters() if each.ndim == 1 and name.endswith("weight")]
