@@ -59,7 +59,7 @@ def _answers(
     attribution: Sign,
 ) -> Answers:
     names = (roles,) if isinstance(roles, str) else roles
-    return Answers(names, *ablation, *patching, contribution, attribution)
+    return Answers(names, *(*ablation, *patching, contribution, attribution))
 
 
 def _all(roles: str | tuple[str, ...], sign: Sign) -> Answers:
