@@ -19,6 +19,7 @@ from jarilab.encodings.formulas.oracle import Oracle as Oracle
 from jarilab.explorer import explore as explore
 from jarilab.explorer import preview as preview
 from jarilab.explorer import show as show
+from jarilab.explorer.causes import causes as causes
 from jarilab.huggingface.families import from_huggingface as from_huggingface
 from jarilab.huggingface.loading import load_swapped as load_swapped
 from jarilab.huggingface.swapping import swap as swap

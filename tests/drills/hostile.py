@@ -55,6 +55,8 @@ def commands_on(run: Path, line: str, root: Path) -> dict[str, list[Any]]:
         "heads": ["heads", run, *study],
         "heads --help": ["heads", run, "--help"],
         "heads --against": ["heads", root / "bert", "--against", run, *study],
+        "causes": ["causes", run, "--text", line],
+        "causes --help": ["causes", run, "--help"],
         "laws --model": ["laws", "--model", run],
         "walk": ["walk", run, "--input", line],
         "report": ["report", run, "--out", root / "report.html"],

@@ -7,7 +7,7 @@ import pkgutil
 from types import ModuleType
 
 GROUPS = {
-    "look": ("explore", "heads", "walk", "show", "encodings"),
+    "look": ("explore", "heads", "causes", "walk", "show", "encodings"),
     "train": ("train", "evaluate", "predict", "tasks", "data"),
     "compare": ("compare", "report", "runs", "card"),
     "check": ("laws", "verify"),

@@ -51,8 +51,9 @@ class HeadImportance:
     """The effect of ablating heads over a data set.
 
     batches: read several times. loss: a row's loss in nats a token, or its embedding, see `losses.Loss`. heads: all
-    by default. draws: of the permutation test, enough by default. report: is called with the batches that are done and
-    with all of this pass. progress: where the changes of each batch are saved, from which the same call continues.
+    by default. means: batches over which means are taken, `batches` by default. draws: of the permutation test, enough
+    by default. report: is called with the batches that are done and with all of this pass. progress: where the changes
+    of each batch are saved, from which the same call continues.
     Raises UserError for a model in training mode, no batch, and a head that the model does not have.
     """
 
@@ -63,6 +64,7 @@ class HeadImportance:
         loss: Loss,
         heads: Sequence[Head] | None = None,
         *,
+        means: Sequence[Batch] | None = None,
         seed: int = 0,
         draws: int | None = None,
         report: Callable[[int, int], None] | None = None,
@@ -72,6 +74,7 @@ class HeadImportance:
         if not batches:
             raise UserError("expected a batch of examples or more, got none; pass examples")
         self._batches, self._loss, self._seed, self._draws = batches, loss, seed, draws
+        self._batches_of_means = batches if means is None else means
         self._report = report or (lambda done, total: None)
         self.parts = parts = ModelParts(model, batches[0])
         self.heads = parts.heads if heads is None else list(heads)
@@ -262,7 +265,7 @@ class HeadImportance:
         """Means of z by site, over all valid tokens `(1, H, W)` and over the examples at each position `(L, H, W)`."""
         sums: dict[str, Tensor] = {}
         counts: dict[str, Tensor] = {}
-        for batch in self._batches:
+        for batch in self._batches_of_means:
             for site, calls in self._copies.run_clean(batch, heads_only=True).heads.items():
                 for z_BHQW in calls:
                     valid_BQ = self._valid(site, z_BHQW, batch)

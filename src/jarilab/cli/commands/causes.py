@@ -1,0 +1,92 @@
+"""Find out which head decides an answer, and how."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jarilab.cli.arguments import Parser, Words
+from jarilab.cli.run_arguments import add_open
+
+if TYPE_CHECKING:
+    from jarilab.explorer.causes import Causes
+
+MAX_ROWS = 12
+"""Heads that the terminal shows."""
+
+
+def arguments(parser: Parser, words: Words) -> None:
+    from jarilab.core.options import options_of
+    from jarilab.explorer.causes import causes
+
+    parser.add_argument(
+        "model", metavar="MODEL", help="folder of a run, or one that save_pretrained wrote"
+    )
+    parser.add_argument(
+        "--text", required=True, help="input; for a model that reads images, the name of a file"
+    )
+    parser.add_options("verb", options_of(causes))
+    parser.add_argument("--out", metavar="FILE", help="page to write, such as causes.html")
+    add_open(parser, "the page")
+    parser.add_argument("--json", action="store_true", help="print all numbers as one JSON object")
+
+
+def run(options: argparse.Namespace) -> None:
+    from jarilab.cli.terminal import check_file, open_or_point_to, show
+    from jarilab.core.errors import UserError
+    from jarilab.explorer.causes import causes
+    from jarilab.training.progress import working
+
+    if options.open and not options.out:
+        raise UserError("--open expects a page, got no --out; name it, such as --out causes.html")
+    if options.out:
+        check_file(Path(options.out))  # before the work
+    with working(f"ablating the heads of {options.model}"):
+        result = causes(options.model, options.text, **options.verb)
+    show(options, result.as_dict(), _text(result))
+    if options.out:
+        result.save(options.out)
+        open_or_point_to(options, Path(options.out))
+
+
+def _text(causes: Causes) -> str:
+    """The conclusion, and a table of the heads with the largest effects."""
+    from jarilab.cli.terminal import table
+
+    def strength(row: dict[str, Any]) -> float:
+        return max(abs(row[name] or 0.0) for name in ("total", "mean", "direct"))
+
+    order = sorted(causes.rows, key=strength, reverse=True)
+    columns = {"zero": "total", "mean": "mean", "direct": "direct"}
+    if causes.about["corrupt"] is not None:
+        columns |= {"noised": "noised", "restored": "restored"}
+    lines = [["head", *columns, "largest of random", "verdict"]]
+    lines += [_line(row, columns.values()) for row in order[:MAX_ROWS]]
+    rest = len(order) - MAX_ROWS
+    about = causes.about
+    best = ", ".join(f"{each['answer']!r} {each['probability']:.1%}" for each in about["best"])
+    return "\n".join(
+        [
+            causes.sentence,
+            "",
+            table(lines),
+            *([f"{rest} more heads have smaller effects; --json prints all"] if rest > 0 else []),
+            "",
+            *(_edge(edge) for edge in causes.edges if edge["target"] != "answer"),
+            f"Effects are nats that the score loses without the head. Means are over {causes.means}.",
+            f"Most likely answers: {best}",
+        ]
+    )
+
+
+def _line(row: dict[str, Any], columns: Iterable[str]) -> list[str]:
+    numbers = ["-" if row[name] is None else f"{row[name]:+.4f}" for name in columns]
+    control = "not tested" if row["control"] is None else f"{row['control']:.4f}"
+    return [row["head"], *numbers, control, row["words"]]
+
+
+def _edge(edge: dict[str, Any]) -> str:
+    part = "" if edge["input"] is None else f" by its {edge['input']}"
+    return f"{edge['source']} acts on {edge['target']}{part}: {edge['effect']:+.4f} nats"

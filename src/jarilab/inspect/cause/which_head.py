@@ -1,0 +1,361 @@
+"""Which heads decide the answer to one input: effects, controls, backups and a verdict for each head.
+
+    causes = HeadCauses(model, batch, score)
+    causes.rows, causes.pairs, causes.conclusion
+
+The effect of a head is how much the score of the answer falls without it, in nats. A negative effect is a real result:
+the answer is better without the head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from jarilab.inspect.cause.copies import Group
+from jarilab.inspect.study.example import Batch
+from jarilab.inspect.study.head import Head
+from jarilab.inspect.study.importance import CONTROL, HeadImportance
+from jarilab.inspect.study.losses import Loss
+
+CONTROLS = 39
+"""Random directions that a head is compared with: by chance, 1 head of 40 is larger than all."""
+MIN_EFFECT = 5e-4
+"""Nats below which an effect counts as nothing."""
+HALVES = math.log(2)
+"""Nats that a deciding head takes from a score without a lead: the probability halves."""
+MAX_CONTROL_COPIES = 2**11
+"""Copies of the input with a random direction; of larger models, only the strongest heads are compared."""
+MAX_PAIRED = 24
+"""Heads of which all pairs are ablated; of larger models, pairs with a head that seems to be backed up."""
+MAX_BACKED_UP = 4
+"""Heads of a larger model whose backups are searched."""
+
+VERDICTS = {
+    "itself": "does it itself",
+    "through": "works through {via}",
+    "later": "works through later layers, no single head of them",
+    "needed": "is needed; this model does not allow to tell how",
+    "backed_up": "backed up by {via}",
+    "backup": "stands in for {via} where that is off",
+    "compensated": "writes it, and later layers make up for it",
+    "constant": "needed constant: zero and mean ablation differ",
+    "chance": "not more than a random direction",
+    "untested": "small, so not compared with random directions",
+}
+"""A head's verdict in words."""
+AGAINST = "the answer is better without it: "
+"""In front of the verdict of a head with a negative effect."""
+
+Row = dict[str, Any]
+Paths = Callable[[Head], list[Row]]
+"""Takes a head; returns a row for each later head that may carry its effect: `target`, `input` and `effect` in nats."""
+
+
+@dataclass(eq=False)
+class _Effects:
+    """Falls of the score, one a head; controls `(T, C)` of the tested heads, whose numbers are `tested`."""
+
+    zero: np.ndarray
+    mean: np.ndarray
+    direct: np.ndarray
+    tested: list[int]
+    controls: np.ndarray
+    direct_controls: np.ndarray
+
+    def passes(self, head: int, *, direct: bool = False) -> bool:
+        """Whether the effect of a tested head is larger than that of each random direction."""
+        effects, controls = (
+            (self.direct, self.direct_controls) if direct else (self.zero, self.controls)
+        )
+        largest = np.abs(controls[self.tested.index(head)]).max(initial=MIN_EFFECT)
+        return bool(np.abs(effects[head]) > largest)
+
+
+class _Lead:
+    """The lead of the answer over others, with and without heads."""
+
+    def __init__(self, model: nn.Module, batch: Batch, lead: Loss):
+        self._importance = HeadImportance(model, [batch], lead)
+        with torch.no_grad():
+            self.clean = float(lead(batch.forward(model), batch)[0])
+
+    def without(self, groups: Sequence[Group]) -> np.ndarray:
+        """The lead without the heads of each group."""
+        changes, _ = self._importance.changes("zero", groups, direct=False)
+        return self.clean + changes[0]
+
+
+class HeadCauses:
+    """The effect of each head on the score of one answer, and what follows from it.
+
+    batch: one row. score: takes outputs and their batch, and returns a score a row, in nats, such as a log-probability
+    or a difference of logits. lead: likewise, above 0 where the answer wins; a head decides if it no longer does.
+    means: batches over which mean ablation takes the mean; by default the positions of `batch`. corrupt: another input
+    of the same length, between which and `batch` each head is patched. paths: finds the heads that carry the effect of
+    another. Raises UserError as `HeadImportance` does.
+
+    rows: one a head, in the order of the model. pairs: heads that stand in for each other. edges: from the heads that
+    matter to the heads that carry their effect, and to the answer. conclusion: for the whole input.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        score: Loss,
+        lead: Loss | None = None,
+        *,
+        means: Sequence[Batch] | None = None,
+        corrupt: Batch | None = None,
+        paths: Paths | None = None,
+        controls: int = CONTROLS,
+        seed: int = 0,
+    ):
+        def loss(outputs: Any, batch: Batch) -> Any:
+            return -score(outputs, batch)
+
+        self._importance = HeadImportance(model, [batch], loss, means=means, seed=seed)
+        self._lead = None if lead is None else _Lead(model, batch, lead)
+        self.heads, self._controls = self._importance.heads, controls
+        self._parts = [self._importance.parts.of_head(head) for head in self.heads]
+        singles: list[Group] = [(part,) for part in self._parts]
+        zero, direct = self._falls("zero", singles)
+        mean, _ = self._falls("mean", singles, direct=False)
+        self.pairs = self._pairs(zero, direct)
+        tested = self._tested(np.fmax(np.abs(zero), np.abs(np.nan_to_num(direct))))
+        copies: list[Group] = [(self._parts[each],) for each in tested for _ in range(controls)]
+        random, random_direct = (
+            falls.reshape(-1, controls) for falls in self._falls(CONTROL, copies)
+        )
+        self._effects = _Effects(zero, mean, direct, tested, random, random_direct)
+        self.rows = [self._row(number) for number in range(len(self.heads))]
+        if corrupt is not None:
+            self._patch(model, batch, corrupt, loss)
+        self.edges = self._edges(paths)
+        by_name = {row["head"]: row for row in self.rows}
+        for row in self.rows:
+            _judge(row, by_name, self.pairs, self.edges)
+        self._add_decisions(singles)
+        self.conclusion = _conclusion(self.rows, self.pairs, controls)
+
+    def _falls(
+        self, kind: str, groups: Sequence[Group], *, direct: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Total and direct fall of the score for each group of heads."""
+        total, frozen = self._importance.changes(kind, groups, direct=direct)
+        return total[0], frozen[0]
+
+    def _patch(self, model: nn.Module, batch: Batch, corrupt: Batch, loss: Loss) -> None:
+        """Add what each head changes where it has the output of the other input.
+
+        noised: the fall of the score of `batch`. restored: the rise of that of `corrupt`.
+        """
+        singles: list[Group] = [(part,) for part in self._parts]
+        for name, to, source, sign in (
+            ("noised", batch, corrupt, 1),
+            ("restored", corrupt, batch, -1),
+        ):
+            # The mean by position over one input is its output.
+            importance = HeadImportance(model, [to], loss, means=[source])
+            changes, _ = importance.changes("mean_by_position", singles, direct=False)
+            for row, change in zip(self.rows, changes[0], strict=True):
+                row[name] = sign * float(change)
+
+    def _add_decisions(self, singles: Sequence[Group]) -> None:
+        """Add to heads and pairs whether the answer is another without them."""
+        by_name = {part.short: part for part in self._parts}
+        pairs = [(by_name[row["head"]], by_name[row["other"]]) for row in self.pairs]
+        rows = [*self.rows, *self.pairs]
+        if self._lead is not None and self._lead.clean > 0:
+            decides = self._lead.without([*singles, *pairs]) <= 0
+        else:
+            decides = np.array([row["total"] >= HALVES for row in rows])
+        for row, is_decisive in zip(rows, decides, strict=True):
+            row["decides"] = bool(is_decisive) and row.get("passes", True) is True
+
+    # Backups --------------------------------------------------------------------------------------------------------
+
+    def _pairs(self, zero: np.ndarray, direct: np.ndarray) -> list[Row]:
+        """Pairs of heads that take more together than one by one, and more than random directions do."""
+        numbers = self._candidates(zero, np.nan_to_num(direct))
+        if not numbers:
+            return []
+        groups: list[Group] = [(self._parts[one], self._parts[other]) for one, other in numbers]
+        together, _ = self._falls("zero", groups, direct=False)
+        first, second = np.array(numbers).T
+        excess = together - zero[first] - zero[second]
+        rows: list[Row] = []
+        for each in np.argsort(-excess):
+            # Half of the pair's effect must come from their being off together.
+            if excess[each] < max(MIN_EFFECT, together[each] / 2):
+                continue
+            random, _ = self._falls(CONTROL, [groups[each]] * self._controls, direct=False)
+            if together[each] <= np.abs(random).max(initial=MIN_EFFECT):
+                continue
+            names = {"head": groups[each][0].short, "other": groups[each][1].short}
+            numbers_of_pair = {"total": float(together[each]), "excess": float(excess[each])}
+            rows.append(names | numbers_of_pair | {"control": float(np.abs(random).max())})
+            if len(rows) == MAX_PAIRED:
+                break
+        return rows
+
+    def _candidates(self, zero: np.ndarray, direct: np.ndarray) -> list[tuple[int, int]]:
+        """The pairs to ablate: all of a small model, else those of heads with a larger direct than total effect."""
+        if len(self.heads) <= MAX_PAIRED:
+            return list(combinations(range(len(self.heads)), 2))
+        hidden = [
+            each for each in np.argsort(-np.abs(direct)) if _is_hidden(zero[each], direct[each])
+        ]
+        pairs = {
+            tuple(sorted((int(one), other)))
+            for one in hidden[:MAX_BACKED_UP]
+            for other in range(len(self.heads))
+            if other != one
+        }
+        return sorted(pairs)  # type: ignore[arg-type]
+
+    # Rows -----------------------------------------------------------------------------------------------------------
+
+    def _tested(self, strength: np.ndarray) -> list[int]:
+        """The heads that are compared with random directions: those of pairs, then the strongest."""
+        count = max(8, MAX_CONTROL_COPIES // max(1, self._controls))
+        in_pairs = {row[name] for row in self.pairs for name in ("head", "other")}
+        order = sorted(
+            range(len(self.heads)),
+            key=lambda each: (self.heads[each].short not in in_pairs, -strength[each]),
+        )
+        return sorted(order[:count])
+
+    def _row(self, number: int) -> Row:
+        effects = self._effects
+        is_tested = number in effects.tested
+        row = self.heads[number].columns | {
+            "total": float(effects.zero[number]),
+            "mean": float(effects.mean[number]),
+            "direct": _plain(effects.direct[number]),
+            "control": None,
+            "direct_control": None,
+            "passes": None,
+            "direct_passes": None,
+        }
+        if is_tested:
+            place = effects.tested.index(number)
+            row["control"] = float(np.abs(effects.controls[place]).max())
+            row["direct_control"] = _plain(np.abs(effects.direct_controls[place]).max())
+            row["passes"] = effects.passes(number)
+            row["direct_passes"] = effects.passes(number, direct=True)
+        return row
+
+    def _edges(self, paths: Paths | None) -> list[Row]:
+        """From heads that matter to the heads that carry their effect, and to the answer."""
+        edges: list[Row] = []
+        by_name = {head.short: head for head in self.heads}
+        for row in self.rows:
+            if not row["passes"] and not row["direct_passes"]:
+                continue
+            if row["direct_passes"]:
+                edges.append(_edge(row["head"], "answer", None, row["direct"]))
+            if paths is None or not row["passes"] or _is_direct(row):
+                continue
+            carriers = [each for each in paths(by_name[row["head"]]) if _matters(each, row)]
+            edges += sorted(carriers, key=lambda each: -abs(each["effect"]))
+        return edges
+
+
+def _edge(source: str, target: str, part: str | None, effect: float) -> Row:
+    """part: the input of the target that carries the effect: q, k or v."""
+    return {"source": source, "target": target, "input": part, "effect": effect}
+
+
+def _matters(edge: Row, row: Row) -> bool:
+    """Whether an edge carries a tenth of its head's effect, or more."""
+    return abs(edge["effect"]) > max(MIN_EFFECT, abs(row["total"]) / 10)
+
+
+def _is_hidden(total: float, direct: float) -> bool:
+    """Whether others make up for most of what a head writes."""
+    return abs(direct) > MIN_EFFECT and abs(total) < abs(direct) / 2
+
+
+def _is_direct(row: Row) -> bool:
+    """Whether most of a head's effect is its direct effect."""
+    direct, total = row["direct"] or 0.0, row["total"]
+    return bool(row["direct_passes"]) and direct * total > 0 and abs(direct) >= abs(total) / 2
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+# Verdicts -----------------------------------------------------------------------------------------------------------
+
+
+def _judge(row: Row, rows: Mapping[str, Row], pairs: Iterable[Row], edges: Iterable[Row]) -> None:
+    """Add the verdict of a head: its name, the heads that it names, and words. rows, pairs: of all heads."""
+    name = row["head"]
+    partners = [
+        rows[pair["other" if pair["head"] == name else "head"]]
+        for pair in pairs
+        if name in (pair["head"], pair["other"]) and abs(row["total"]) < pair["total"] / 2
+    ]
+    to_heads = (edge for edge in edges if edge["source"] == name and edge["target"] != "answer")
+    carriers = list(dict.fromkeys(edge["target"] for edge in to_heads))
+    verdict = _verdict(row, partners, carriers)
+    via = {"through": carriers}.get(verdict, [])
+    if verdict in ("backed_up", "backup"):
+        via = [partners[0]["head"]]
+    words = VERDICTS[verdict].format(via=" and ".join(via))
+    is_against = bool(row["passes"]) and row["total"] < 0
+    row |= {"verdict": verdict, "via": via, "words": (AGAINST if is_against else "") + words}
+
+
+def _verdict(row: Row, partners: Sequence[Row], carriers: Sequence[str]) -> str:
+    direct = abs(row["direct"] or 0.0)
+    if partners:  # a backup writes little while the other head works
+        is_idle = direct < abs(partners[0]["direct"] or 0.0) / 4
+        return "backup" if is_idle else "backed_up"
+    if row["passes"] is None:
+        return "untested"
+    if row["direct_passes"] and abs(row["total"]) < direct / 2:
+        return "compensated"
+    if not row["passes"]:
+        return "chance"
+    if abs(row["mean"]) < abs(row["total"]) / 4:
+        return "constant"
+    if row["direct"] is None:
+        return "needed"
+    if _is_direct(row):
+        return "itself"
+    return "through" if carriers else "later"
+
+
+def _conclusion(rows: Sequence[Row], pairs: Sequence[Row], controls: int) -> Row:
+    """The verdict on the whole input: which heads decide, and how many are larger than chance."""
+    order = sorted(rows, key=lambda row: -row["total"])
+    deciding = [row["head"] for row in order if row["decides"]]
+    together = [[pair["head"], pair["other"]] for pair in pairs if pair["decides"]]
+    strongest = max(rows, key=lambda row: abs(row["total"]))
+    passing = sum(bool(row["passes"]) for row in rows)
+    verdict = (
+        "heads" if deciding else "pair" if together else "none" if not passing else "no_single"
+    )
+    return {
+        "verdict": verdict,
+        "heads": deciding,
+        "together": together,
+        "strongest": strongest["head"],
+        "effect": strongest["total"],
+        "passing": passing,
+        "tested": sum(row["passes"] is not None for row in rows),
+        "all": len(rows),
+        "controls": controls,
+        "by_chance": len(rows) / (controls + 1),
+    }

@@ -1,0 +1,229 @@
+"""`jarilab causes MODEL --text TEXT`, as a person types it: texts, masks, images, answers and runs; and its page."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import jarilab
+from helpers import folders
+from helpers.browser import Pages
+from helpers.command import command
+from helpers.runs import tiny, train
+from jarilab.core.errors import UserError
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
+]
+TEXT = "The animal didn't cross"
+FEW = ("--controls", 3)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    folders.llama(root / "llama", **folders.FELT)
+    folders.bert(root / "bert", **folders.FELT)
+    folders.saved(root / "embeds", "Bert", "Model")
+    folders.vit(root / "vit")
+    folders.bart(root / "bart")
+    train(root / "run", tiny("rotary"))
+    return root
+
+
+def ask(folder: Path, *words: object) -> dict:
+    said = command("causes", folder, *words, *FEW, "--json")
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)
+
+
+def test_every_head_of_a_language_model(models: Path, tmp_path: Path) -> None:
+    page = tmp_path / "causes.html"
+    said = command("causes", models / "llama", "--text", TEXT, "--answer", "street", "--out", page, *FEW)
+    assert said.returncode == 0, said.stderr
+    first, _, header, *_ = said.stdout.splitlines()
+    assert "heads are larger than each of 3 random directions; about 2.0 would be by chance" in first
+    assert header.split()[:4] == ["head", "zero", "mean", "direct"]
+    assert len(re.findall(r"^L[01]H[0-3] ", said.stdout, re.MULTILINE)) == 8
+    assert "the positions of this input" in said.stdout
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_what_is_printed_is_what_python_returns(models: Path) -> None:
+    printed = ask(models / "llama", "--text", TEXT, "--answer", "street", "--rival", "it", "--seed", 2)
+    causes = jarilab.causes(models / "llama", TEXT, answer="street", rival="it", controls=3, seed=2)
+    assert printed == json.loads(json.dumps(causes.as_dict()))
+    assert (printed["answer"], printed["rival"], printed["probability"]) == ("street", "it", None)
+    assert printed["tokens"]["target"][-2:] == ["cross", "[SEP]"]
+    assert len(printed["heads"]) == 8
+
+
+def test_the_effects_are_those_of_switched_off_heads(models: Path) -> None:
+    """Against an edited forward of the same model."""
+    import torch
+
+    from jarilab.huggingface import load
+    from jarilab.inspect.intervene.interventions import HeadOff, operate
+
+    printed = ask(models / "llama", "--text", TEXT, "--answer", "street")
+    loaded = load(models / "llama")
+    inputs = loaded.tokenizer(TEXT, return_tensors="pt")
+    answer = loaded.tokenizer("street", add_special_tokens=False)["input_ids"][0]
+
+    def log_probability() -> float:
+        logits = loaded.model(input_ids=inputs["input_ids"]).logits[0, -1].double()
+        return float(logits.log_softmax(-1)[answer])
+
+    with torch.no_grad():
+        clean = log_probability()
+        assert printed["score"] == pytest.approx(clean, abs=1e-5)
+        for row in printed["heads"]:
+            with operate(loaded.model, [HeadOff(row["site"], row["index"])]):
+                off = log_probability()
+            assert row["total"] == pytest.approx(clean - off, abs=1e-4)
+
+
+def test_a_continuation_is_scored_token_by_token(models: Path, tmp_path: Path) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    folder = folders.llama(tmp_path / "model", **folders.FELT)
+    tokenizer = folders.tokenizer_of()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A")
+    tokenizer.save_pretrained(folder)
+    printed = ask(folder, "--text", "The animal", "--continuation", " didn't cross")
+    assert printed["positions"] == [1, 2]
+    assert (printed["answer"], printed["continuation"]) == (None, " didn't cross")
+    one, other = (ask(folder, "--text", text, "--answer", word)["score"] for text, word in
+                  (("The animal", "didn't"), ("The animal didn't", "cross")))  # fmt: skip
+    assert printed["score"] == pytest.approx((one + other) / 2, abs=1e-6)
+    # A tokenizer that ends a text with a token of its own has no border there.
+    said = command("causes", models / "llama", "--text", "The animal", "--continuation", " didn't", *FEW)
+    assert said.returncode == 2
+    assert "begins with a new token" in said.stderr
+
+
+def test_means_over_a_file(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("the street was wide\n\nit was too tired\n")
+    printed = ask(models / "llama", "--text", TEXT, "--means", tmp_path / "lines.txt")
+    assert printed["means"] == [2, "lines.txt"]
+    own = ask(models / "llama", "--text", TEXT)
+    assert [row["total"] for row in own["heads"]] == [row["total"] for row in printed["heads"]]
+    assert [row["mean"] for row in own["heads"]] != [row["mean"] for row in printed["heads"]]
+
+
+def test_heads_are_patched_between_two_inputs(models: Path) -> None:
+    words = ("--text", "The animal was too tired", "--answer", "it")
+    printed = ask(models / "llama", *words, "--corrupt", "The street was too wide")
+    assert printed["corrupt"] == "The street was too wide"
+    assert any(abs(row["noised"]) > 1e-3 for row in printed["heads"])
+    same = ask(models / "llama", *words, "--corrupt", "The animal was too tired")
+    assert all(abs(row[name]) < 1e-5 for row in same["heads"] for name in ("noised", "restored"))
+    said = command("causes", models / "llama", *words, "--corrupt", "The street was too wide", *FEW)
+    assert said.stdout.splitlines()[2].split()[4:6] == ["noised", "restored"]
+
+
+def test_a_mask_a_class_an_answer_and_a_run(models: Path, tmp_path: Path) -> None:
+    masked = ask(models / "bert", "--text", "The animal was too [MASK]", "--answer", "tired")
+    assert masked["positions"] == [5]
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "red.png")
+    seen = ask(models / "vit", "--text", tmp_path / "red.png", "--answer", "cat", "--rival", "dog")
+    assert (seen["answer"], seen["rival"]) == ("cat", "dog")
+    written = ask(models / "bart", "--text", "The animal", "--at", 0)
+    assert written["heads"][0]["head"] == "enc.L0H0"
+    run = ask(models / "run", "--text", "12+1", "--answer", "1")
+    assert (run["answer"], run["positions"]) == ("1", [0])
+    assert {row["head"].partition(".")[0] for row in run["heads"]} == {"enc", "dec", "cross"}
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "parts"),
+    [
+        ("llama", ["--answer", "street it"], ["one token", "2 tokens", "'street', 'it'", "continuation"]),
+        ("llama", ["--answer", "zebra"], ["'zebra'", "does not know"]),
+        ("llama", ["--at", "9"], ["0 to 5", "9", "'animal'"]),
+        ("llama", ["--answer", "it", "--rival", "it"], ["rival other than the answer", "'it'"]),
+        ("llama", ["--answer", "it", "--continuation", "it"], ["answer or a continuation", "both"]),
+        ("llama", ["--at", "1", "--continuation", "it"], ["position or a continuation", "both"]),
+        ("llama", ["--corrupt", "The animal"], ["equal length", "6 and 4 tokens", "replace"]),
+        ("llama", ["--controls", "0"], ["--controls", "1"]),
+        ("bert", [], ["[MASK]", "in the text"]),
+        ("embeds", [], ["scores of tokens or classes", "BertModel", "head"]),
+        ("run", ["--text", "12+1", "--answer", "25"], ["one token or class", "'25'"]),
+        ("run", ["--text", "12+1", "--continuation", "25"], ["continues a text", "answer"]),
+        ("nothing", [], ["run.json", "config.json", "name"]),
+    ],
+)
+def test_what_cannot_be_asked_is_taught(models: Path, model: str, words: list[str], parts: list[str]) -> None:
+    said = command("causes", models / model, "--text", TEXT, *words)
+    assert said.returncode == 2
+    for part in parts:
+        assert part in said.stderr
+
+
+def test_a_page_is_named_before_the_work(models: Path, tmp_path: Path) -> None:
+    said = command("causes", models / "llama", "--text", TEXT, "--out", tmp_path / "none" / "page.html")
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "folder" in said.stderr
+    said = command("causes", models / "llama", "--text", TEXT, "--open")
+    assert "--out" in said.stderr
+
+
+def test_no_texts_for_means(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(UserError, match=r"expected a text a line, got none; add"):
+        jarilab.causes(models / "llama", TEXT, means=tmp_path / "empty.txt")
+
+
+# The page -------------------------------------------------------------------------------------------------------------
+
+HOSTILE = "</script><script>document.title='owned'</script>"
+
+
+@pytest.fixture(scope="module")
+def page_html(models: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("hostile")
+    folders.saved(folder / "model", "Llama", "ForCausalLM", num_key_value_heads=2, vocab_size=19, initializer_range=0.4)
+    folders.tokenizer_of([*folders.WORDS, HOSTILE.replace(" ", ""), "<img/src=x>"]).save_pretrained(folder / "model")
+    text = f"The animal {HOSTILE.replace(' ', '')} <img/src=x> cross"
+    return jarilab.causes(folder / "model", text, answer="<img/src=x>", controls=3).html
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 375])
+def test_the_page_is_quiet_and_fits(page_html: str, pages: Pages, width: int, scheme: str) -> None:
+    page = pages.open(page_html, width=width, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.title() != "owned"
+    assert page.locator("#text").inner_text().count("<img/src=x>") >= 1
+    assert page.locator("img").count() == 0
+    assert page.locator(".head").count() == 8
+    assert not pages.troubles
+    assert not pages.foreign
+
+
+@pytest.mark.browser
+def test_the_page_is_used_by_keyboard_and_speaks_two_languages(page_html: str, pages: Pages) -> None:
+    page = pages.open(page_html, at="#head=L0H1")
+    assert page.locator("#head-title").inner_text() == "L0H1"
+    page.locator('.head[aria-pressed="true"]').focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('#head-title').textContent === 'L1H2'")
+    assert page.evaluate("document.activeElement.dataset.keep") == "L1H2", "the focus stays"
+    page.keyboard.press("Enter")
+    page.locator(".side button").first.click()
+    assert page.locator('.side button[aria-pressed="true"]').count() == 1
+    page.locator("#language button").click()
+    assert page.locator("#headline").inner_text() == "jari: 어느 헤드가 하는가?"
+    assert page.evaluate("document.documentElement.lang") == "ko"
+    text = page.locator("body").inner_text()
+    assert not re.search(r"\bv_\w+|\bnumber_\w+|\{\d\}", text), "every word is translated"
+    assert not pages.troubles

@@ -1,0 +1,136 @@
+"""Which head decides an answer: models whose circuit is known, and what is said of each head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import circuits
+from helpers.circuits import Circuit, examples, loss_of_previous, loss_of_three, previous, silent, sink
+from jarilab.core.errors import UserError
+from jarilab.inspect.cause import which_head
+from jarilab.inspect.cause.which_head import HeadCauses
+
+BACKUP = previous(rest_if_filled=2 * circuits.BETA)
+
+
+def lead_of_previous(outputs: Tensor, batch) -> Tensor:
+    """The score of the token before the last one, less the best other."""
+    scores_BV = outputs[:, -1].clone()
+    answer_B1 = batch.args[0][:, -2:-1]
+    lead_B = scores_BV.gather(1, answer_B1)[:, 0]
+    return lead_B - scores_BV.scatter(1, answer_B1, -torch.inf).amax(1)
+
+
+def causes(*layers, loss=loss_of_previous, lead=lead_of_previous, **options) -> HeadCauses:
+    return HeadCauses(Circuit(*layers), examples(1), lambda outputs, batch: -loss(outputs, batch), lead, **options)
+
+
+def verdicts(found: HeadCauses) -> dict[str, tuple[str, list[str]]]:
+    return {row["head"]: (row["verdict"], row["via"]) for row in found.rows}
+
+
+def test_a_head_that_copies_does_it_itself_and_a_decoy_does_nothing():
+    found = causes([previous(), silent()])
+    assert verdicts(found) == {"L0H0": ("itself", []), "L0H1": ("chance", [])}
+    first, decoy = found.rows
+    assert first["total"] == pytest.approx(2.484, abs=0.001)
+    assert first["direct"] == pytest.approx(first["total"])
+    assert first["control"] < 0.1, "a random direction hurts less"
+    assert (first["passes"], decoy["passes"], decoy["total"]) == (True, False, 0.0)
+    assert [(edge["source"], edge["target"]) for edge in found.edges] == [("L0H0", "answer")]
+    conclusion = found.conclusion
+    assert (conclusion["verdict"], conclusion["heads"]) == ("heads", ["L0H0"])
+    assert (conclusion["passing"], conclusion["tested"], conclusion["by_chance"]) == (1, 2, 2 / 40)
+
+
+def test_a_needed_constant_is_named_by_zero_and_mean_ablation():
+    found = causes([sink(3), silent()], loss=loss_of_three, lead=None)
+    row = found.rows[0]
+    assert row["verdict"] == "constant"
+    assert row["total"] == pytest.approx(2.484, abs=0.001)
+    assert row["mean"] == pytest.approx(0.0, abs=1e-3)
+    assert "zero and mean" in row["words"]
+
+
+def test_a_primary_is_backed_up_and_its_backup_stands_in_for_it():
+    found = causes([previous(), silent()], [BACKUP, silent()])
+    expected = {"L0H0": ("backed_up", ["L1H0"]), "L1H0": ("backup", ["L0H0"])}
+    assert verdicts(found) == expected | {"L0H1": ("chance", []), "L1H1": ("chance", [])}
+    (pair,) = found.pairs
+    assert (pair["head"], pair["other"]) == ("L0H0", "L1H0")
+    assert pair["total"] == pytest.approx(2.484, abs=0.001)
+    assert (found.conclusion["verdict"], found.conclusion["together"]) == ("pair", [["L0H0", "L1H0"]])
+    assert "backed up by L1H0" in found.rows[0]["words"]
+
+
+def test_of_two_equal_heads_each_is_backed_up_by_the_other():
+    found = causes([previous(), previous(), silent()])
+    assert verdicts(found)["L0H0"][1] == ["L0H1"]
+    assert verdicts(found)["L0H1"][1] == ["L0H0"]
+    assert found.conclusion["verdict"] == "pair"
+
+
+def test_a_large_model_searches_backups_of_heads_that_write_more_than_is_lost(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(which_head, "MAX_PAIRED", 3)
+    found = causes([previous(), silent()], [BACKUP, silent()])
+    assert verdicts(found)["L0H0"] == ("backed_up", ["L1H0"])
+
+
+def test_heads_that_are_not_compared_say_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(which_head, "MAX_CONTROL_COPIES", 8 * 3)
+    found = causes([previous(), *[silent()] * 9], controls=3)
+    assert [row["verdict"] for row in found.rows].count("untested") == 2
+    assert found.rows[0]["verdict"] == "itself"
+    assert (found.conclusion["tested"], found.conclusion["all"]) == (8, 10)
+
+
+def test_no_head_decides_an_answer_that_stays_the_same():
+    """Its score falls by more than chance, and the answer keeps its lead."""
+    weak = previous(write=0.2)
+    found = causes([previous(), weak, silent()])
+    assert found.rows[1]["total"] < found.rows[0]["total"]
+    assert not found.rows[1]["decides"]
+
+
+def test_a_head_off_to_the_mean_of_other_inputs():
+    """The mean over a batch of other rows is not that over the positions of this one."""
+    own = causes([previous(), silent()]).rows[0]["mean"]
+    others = causes([previous(), silent()], means=[examples(16, 1)]).rows[0]["mean"]
+    assert others == pytest.approx(2.46, abs=0.05)
+    assert own < others - 0.3, "the few tokens of one input are part of their own mean"
+
+
+def test_patching_between_two_inputs():
+    """The head that copies carries all of the difference, in both directions; a decoy none."""
+    answers = examples(1)
+
+    def loss(outputs: Tensor, batch) -> Tensor:  # the answers of the first input, for both
+        return loss_of_previous(outputs, replace(batch, args=(answers.args[0].expand(len(outputs), -1),)))
+
+    model = Circuit([previous(), silent()])
+    found = causes([previous(), silent()], loss=loss, lead=None, corrupt=examples(1, 5))
+    with torch.no_grad():
+        clean, corrupt = (-float(loss(model(batch.args[0]), batch)[0]) for batch in (answers, examples(1, 5)))
+    assert clean - corrupt > 5
+    first, decoy = found.rows
+    assert first["noised"] == pytest.approx(clean - corrupt, abs=1e-4)
+    assert first["restored"] == pytest.approx(clean - corrupt, abs=1e-4)
+    assert (decoy["noised"], decoy["restored"]) == (0.0, 0.0)
+
+
+def test_a_head_against_the_answer_keeps_its_sign():
+    found = causes([previous(), previous(write=-0.95), silent()])
+    row = found.rows[1]
+    assert row["total"] < 0
+    if row["passes"]:
+        assert row["words"].startswith("the answer is better without it")
+
+
+def test_a_model_in_training_is_refused():
+    model = Circuit([previous()]).train()
+    with pytest.raises(UserError, match=r"expected.*evaluation.*eval"):
+        HeadCauses(model, examples(1), lambda outputs, batch: -loss_of_previous(outputs, batch))
