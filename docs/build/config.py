@@ -26,6 +26,7 @@ GUIDE: list[Entry] = [
     ("Look inside", "들여다보기", "looking-inside.md"),
     ("Record any model", "어떤 모델이든 기록하기", "recording.md"),
     ("Heads over a data set", "데이터 전체에서 보는 헤드", "guide/heads.md"),
+    ("Which head does it?", "어느 헤드가 하는가?", "guide/causes.md"),
     ("A figure for a paper", "논문에 넣을 그림", "guide/figures.md"),
     ("Watch your own training", "내 학습 지켜보기", "guide/watching.md"),
     ("Speech", "음성", "guide/speech.md"),

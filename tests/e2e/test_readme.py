@@ -28,6 +28,7 @@ GUIDES = [
             "serving",
             "exporting",
             "heads",
+            "causes",
             "figures",
             "own-attention",
             "watching",
