@@ -72,5 +72,5 @@ export function findingOf(page, rows, link) {
     const pair = page.pairs.find((each) => each.head === one && each.other === other);
     return [t.parts("find_pair", link(one), link(other), falls(page, pair.total)), counted];
   }
-  return verdict === "none" ? [t("find_none"), counted] : [t.parts("find_no_single", link(strongest), falls(page, effect)), counted];
+  return verdict === "no_head" ? [t("find_none"), counted] : [t.parts("find_no_single", link(strongest), falls(page, effect)), counted];
 }

@@ -345,7 +345,7 @@ def _conclusion(rows: Sequence[Row], pairs: Sequence[Row], controls: int) -> Row
     strongest = max(rows, key=lambda row: abs(row["total"]))
     passing = sum(bool(row["passes"]) for row in rows)
     verdict = (
-        "heads" if deciding else "pair" if together else "none" if not passing else "no_single"
+        "heads" if deciding else "pair" if together else "no_head" if not passing else "no_single"
     )
     return {
         "verdict": verdict,
