@@ -163,6 +163,8 @@ def test_a_folder_of_images(models: Path, here: Path) -> None:
         Image.fromarray(pixels).save(here / "images" / f"{number}.png")
     said = command("heads", models / "vit", "--data", "images", "--out", "a")
     assert said.returncode == 0, said.stderr
+    assert "0,0 0,1" in said.stderr
+    assert "start token" not in said.stderr
     assert rows_of("a")[0]["entropy_count"] == 3
     (here / "images" / "1.png").write_bytes(b"\x89PNG no image")
     said = command("heads", models / "vit", "--data", "images", "--out", "b")
@@ -172,6 +174,22 @@ def test_a_folder_of_images(models: Path, here: Path) -> None:
         "expected an image, got a file that could not be read as an image (cannot identify image file)" in said.stderr
     )
     assert not (here / "b").exists()
+
+
+def test_a_model_of_windows_leaves_nothing(here: Path) -> None:
+    folders.swin(here / "swin")
+    (here / "images").mkdir()
+    Image.fromarray(np.zeros((40, 40, 3), np.uint8)).save(here / "images" / "a.png")
+    printed = command("heads", "swin", "--data", "images", "--out", "a")
+    assert printed.returncode == 2
+    assert "divides its input, as into windows" in printed.stderr
+    assert not (here / "a").exists()
+
+
+def test_a_long_example_is_shown_in_part(models: Path, here: Path) -> None:
+    (here / "long.txt").write_text("The " * 50 + "\n")
+    printed = command("heads", models / "bert", "--data", "long.txt")
+    assert "[CLS]" + " The" * 39 + " ... (52)\n" in printed.stderr
 
 
 def test_a_run_of_jari(here: Path) -> None:
@@ -210,10 +228,12 @@ def test_importance_of_an_encoder_by_its_embedding(models: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\n\nb\n", "data.txt:2: expected a text, got an empty line"),
+        ("The\n\nit\n", "data.txt:2: expected a text, got an empty line"),
         ("", "data.txt: expected at least one example, got none"),
         ("The animal\tit\nthe\n", "data.txt:2: expected two texts with a tab between them"),
         ("The " * 80 + "\n", "data.txt:1: bert reads 64 tokens at most, and the line has 82"),
+        ("The\n가나 다라 The\n", "data.txt:2: expected a text in a language of bert, got 2 unknown tokens of 3"),
+        ("[SEP]\n", "data.txt:1: expected a text in a language of bert, got 0 unknown tokens of 0"),
     ],
 )
 def test_data_that_cannot_be_read_leaves_nothing(models: Path, here: Path, text: str, message: str) -> None:
@@ -226,8 +246,8 @@ def test_data_that_cannot_be_read_leaves_nothing(models: Path, here: Path, text:
 
 def test_data_of_another_kind_and_missing_files(models: Path, here: Path) -> None:
     for model, data, message in (
-        ("vit", "lines.txt", "lines.txt: the model reads images, got lines of text"),
-        ("bert", "sounds", "sounds: the model reads lines of text, got sounds"),
+        ("vit", "lines.txt", "lines.txt: vit reads images, got lines of text"),
+        ("bert", "sounds", "sounds: bert reads lines of text, got sounds"),
         ("bert", "nothing.txt", "nothing.txt: expected a text file or a folder of images or sounds"),
         ("bert", "empty", "expected a folder of images or one of sounds (.wav), got an empty folder"),
         ("none", "lines.txt", "expected the folder of a run (run.json) or of a Hugging Face model"),

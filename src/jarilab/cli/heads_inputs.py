@@ -12,9 +12,9 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.data.example_files import ExampleFile
 from jarilab.inspect.record.capture import record
-from jarilab.inspect.study.example import Accumulator, Batch
+from jarilab.inspect.study.example import Accumulator, Batch, heads_of_batch
 from jarilab.inspect.study.gold_links import GoldLinks
-from jarilab.inspect.study.head import Head, heads_of
+from jarilab.inspect.study.head import Head
 from jarilab.inspect.study.importance import HeadImportance
 from jarilab.inspect.study.losses import loss_of, pooled_embedding
 from jarilab.inspect.study.mean_maps import MeanMaps
@@ -54,7 +54,8 @@ def check_rows(reader: Reader, data: ExampleFile) -> int:
     kind = "text" if data.kind == "pairs" and wanted == "text" else data.kind
     if kind != wanted:
         raise UserError(
-            f"{data.path}: the model reads {WHAT[wanted]}, got {WHAT[data.kind]}; name data that it reads"
+            f"{data.path}: {reader.about()['model']} reads {WHAT[wanted]}, got {WHAT[data.kind]}; name data that it "
+            "reads"
         )
     count = 0
     for row in data:
@@ -145,4 +146,4 @@ def heads_of_reader(reader: Reader, data: ExampleFile) -> list[Head]:
     batch = first_batch(reader, data)  # may run the model, too
     with record(reader.model) as tape:
         batch.forward(reader.model)
-    return heads_of(tape)
+    return heads_of_batch(tape, batch)

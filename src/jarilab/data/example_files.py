@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, tee
@@ -148,9 +149,18 @@ def _linked(rows: Iterator[ExampleRow], gold: Path) -> Iterator[ExampleRow]:
 
 def _files_of(folder: Path) -> list[Path]:
     """The files of a folder and its subfolders in natural order, without hidden ones."""
-    inside = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
-    names = [str(path) for path in inside if "/." not in f"/{path.as_posix()}"]
+    names = []
+    for parent, subfolders, files in os.walk(folder, onerror=_refuse):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        inside = Path(parent).relative_to(folder)
+        names += [str(inside / name) for name in files if not name.startswith(".")]
     return [folder / name for name in natural(names)]
+
+
+def _refuse(error: OSError) -> None:
+    raise UserError(
+        f"{error.filename}: expected a folder, got one that cannot be read ({error.strerror}); check its permissions"
+    )
 
 
 def _kind_of_folder(folder: Path) -> Kind:

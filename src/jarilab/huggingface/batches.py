@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -86,13 +87,15 @@ class HuggingFaceBatches:
         """How random sequences are drawn, with the special tokens of this row around them; None without tokens."""
         if self.kind != "text" or self._is_alone:
             return None
-        tokenizer = self.loaded.tokenizer
-        special = {*tokenizer.all_special_ids}
         ids = self._encode(ExampleRow(row.origin, row.text)).ids
-        inner = [place for place, each in enumerate(ids) if each not in special]
+        inner = [place for place, each in enumerate(ids) if each not in self._special_ids]
         start, end = ids[: inner[0]], ids[inner[-1] + 1 :]
         words = self._word_ids()
         return ProbeInput(self.texts_of, words, start, end, max_length(self.loaded))
+
+    @cached_property
+    def _special_ids(self) -> set[int]:
+        return {*self.loaded.tokenizer.all_special_ids}
 
     @property
     def _vocabulary_size(self) -> int:
@@ -113,11 +116,23 @@ class HuggingFaceBatches:
         """Raises UserError, with the origin of the row, if the model cannot read it."""
         with _at(row):
             if self.kind == "text":
-                self._encode(row)
+                self._check_known(self._encode(row))
             elif self.kind == "image":
                 read_pixels(self.loaded, row.text)
             else:
                 read(self.loaded, row.text)
+
+    def _check_known(self, text: EncodedText) -> None:
+        """Raises UserError for a text of special tokens alone, or with more unknown tokens than known ones."""
+        tokenizer = self.loaded.tokenizer
+        special = self._special_ids - {tokenizer.unk_token_id}
+        inner = [each for each in text.ids if each not in special]
+        unknown = inner.count(tokenizer.unk_token_id)
+        if 2 * unknown > len(inner) or not inner:
+            raise UserError(
+                f"expected a text in a language of {self.loaded.name}, got {unknown} unknown tokens of {len(inner)}; "
+                "use a model of this language, or remove the text"
+            )
 
     def batches(self, rows: Iterable[ExampleRow], size: int) -> Iterator[Batch]:
         """Batches of at most `size` rows in order."""

@@ -234,10 +234,12 @@ def _comparison(
 def _facts_text(facts: dict[str, Any]) -> list[str]:
     """What the model reads of the first example."""
     start = facts["start_token"]
-    lines = [
-        f"{side} tokens of {facts['first']}: {' '.join(names)}"
-        for side, names in facts["tokens"].items()
-    ]
+    lines = []
+    for side, names in facts["tokens"].items():
+        cut = [*names[:MAX_TOKENS], *([f"... ({len(names)})"] if len(names) > MAX_TOKENS else [])]
+        lines.append(f"{side} tokens of {facts['first']}: {' '.join(cut)}")
+    if facts["kind"] in ("image", "sound"):
+        return lines
     added = "no start token is added" if start is None else f"the start token {start} is added"
     return [*lines, added]
 
@@ -285,6 +287,8 @@ def _importance(
     return tables
 
 
+MAX_TOKENS = 40
+"""Tokens of the first example that the terminal shows."""
 MAX_ROWS = 40
 """Heads with a role that the terminal shows."""
 MAX_OTHERS = 5

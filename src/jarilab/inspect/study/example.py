@@ -16,6 +16,7 @@ from jarilab.inspect.record.calls import allowed_links
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.recorded_call import RecordedCall
 from jarilab.inspect.record.sites import AttentionSite
+from jarilab.inspect.study.head import Head, heads_of
 from jarilab.positions.coordinates import Positions, undefined_pairs
 
 MAX_CELLS = 2**19
@@ -210,6 +211,13 @@ def example_maps(tape: Tape, batch: Batch) -> Iterator[tuple[int, Iterator[list[
         for row in rows:
             each = iter(sites_maps or (SiteMaps.of(block, site) for site in sites))
             yield row, _groups(each, row - first, batch.tokens[row], _cut_rows(batch.valid, rows))
+
+
+def heads_of_batch(tape: Tape, batch: Batch) -> list[Head]:
+    """All heads on the tape of a batch. Raises UserError if a site has no map for each row."""
+    for name in tape.sites:
+        _cells(tape, tape.site(name), len(batch))
+    return heads_of(tape)
 
 
 def _cells(tape: Tape, site: AttentionSite, batch: int) -> int:
