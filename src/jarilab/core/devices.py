@@ -58,6 +58,25 @@ def device_of(model: Any) -> torch.device:
     return CPU if first is None else first.device
 
 
+@contextmanager
+def evaluating(model: Any) -> Iterator[torch.device]:
+    """Evaluation mode, on the device of the model; modes and the random state are afterwards as before.
+
+    Raises UserError for what is no model.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise UserError(f"expected a torch.nn.Module, got {type(model).__name__}; pass a model")
+    device = device_of(model)
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            model.eval()
+            yield device
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
 def to_device(value: T, device: torch.device) -> T:
     """Move tensors, also inside tuples, lists, dictionaries and dataclasses.
 

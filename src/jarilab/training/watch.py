@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -13,7 +12,7 @@ from annotated_types import Ge
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from jarilab.core.devices import CPU
+from jarilab.core.devices import evaluating
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.measure.heads import check_heads
@@ -177,7 +176,7 @@ class Watch:
         """For each input of the batch the names of its tokens, by sequence, and its tape."""
         tapes: list[tuple[dict[str, list[str]], Tape]] = []
         tokens = iter(self.tokens or ())
-        with warnings.catch_warnings(), torch.no_grad(), _evaluating(self.model) as device:
+        with warnings.catch_warnings(), torch.no_grad(), evaluating(self.model) as device:
             if sites is not None:
                 # What cannot be recorded was reported by the first forward.
                 warnings.simplefilter("ignore")
@@ -212,20 +211,6 @@ class Watch:
         if text not in self._notices:
             self._notices.add(text)
             warnings.warn(f"jarilab.Watch: {text}", stacklevel=2)
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[torch.device]:
-    """Evaluation mode, on the device of the model; modes and the random state are afterwards as before."""
-    device = next((each.device for each in model.parameters()), CPU)
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            model.eval()
-            yield device
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def _on(value: Any, device: torch.device) -> Any:

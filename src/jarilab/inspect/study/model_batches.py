@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from jarilab.core.devices import evaluating
 from jarilab.core.errors import UserError
 from jarilab.inspect.measure.measures import Measure
 from jarilab.inspect.record.capture import record
-from jarilab.inspect.study.example import Accumulator, Batch
-from jarilab.inspect.study.head import heads_of
+from jarilab.inspect.study.example import Accumulator, Batch, heads_of_batch
 from jarilab.inspect.study.probes import MAX_LENGTH, ProbeInput
 from jarilab.inspect.study.study import Study
 from jarilab.positions.coordinates import Tokens
@@ -31,49 +31,67 @@ def study(
     *,
     out: str | Path | None = None,
     measures: Mapping[str, Measure] | None = None,
-    accumulators: Sequence[Accumulator] = (),
+    accumulators: Sequence[Accumulator | type[Any]] = (),
     probes: bool | ProbeInput = True,
     seed: int = 0,
     report: Callable[[int], None] | None = None,
 ) -> Study:
-    """Study all heads of a model over a data set, in memory that does not grow with it.
+    """Study all heads of a model over a data set, in evaluation mode and in memory that does not grow with it.
 
     batches: inputs of the model: a tensor, a tuple of arguments, a mapping of keyword arguments such as a tokenizer
         returns, or a `Batch`. Masks named `attention_mask`, and the `keep` of `jarilab.Tokens`, say what is padding.
     tokens: a function from ids to names, such as `tokenizer.convert_ids_to_tokens`; or, for each batch, the names of
         the tokens of each row without padding; None shows ids, or numbers.
     out: a folder to keep the study in, from which the same call continues. It then needs the same batches again.
-    measures: by name (default: all). accumulators: further statistics. probes: whether roles are also tested on random
-        sequences of the ids in `batches`, or how these are made; only possible if ids are the model's input.
+    measures: by name (default: all). accumulators: further statistics, or their classes.
+    probes: whether roles are also tested on random sequences of the ids in `batches`, or how these are made; only
+        possible if ids are the model's input.
     seed: of intervals and probes. report: called with the number of examples after each batch.
     Raises UserError for no batches, for names that do not match, and for a folder of another study.
     """
+    # A compiled model shares its parameters with its original.
+    model = getattr(model, "_orig_mod", model)
     result: Study | None = None
     skip, first = 0, None
     ids_in_data: set[int] = set()
-    for number, inputs in enumerate(batches):
-        batch = batch_of(inputs, tokens, number)
-        ids_in_data |= {*batch.ids.get("source", torch.zeros(0)).unique().tolist()}
-        if result is None:
-            first = inputs, batch
-            result = _start(model, batch, out, measures, accumulators, seed)
-            skip = result.examples
-        if skip >= len(batch):
-            skip -= len(batch)
-            continue
-        result.add_batch(model, batch, skip)
-        skip = 0
-        if report is not None:
-            report(result.examples)
-    if result is None or first is None:
-        raise UserError(
-            "expected at least one batch, got none; pass an iterable of inputs of the model"
-        )
-    result.save()
-    if probes is True:
-        probes = _probe_input(*first, ids_in_data) or False
-    result.name_roles(model, probes or None)
+    with evaluating(model):
+        for number, inputs in enumerate(_checked(batches)):
+            batch = batch_of(inputs, tokens, number)
+            ids_in_data |= {*batch.ids.get("source", torch.zeros(0)).unique().tolist()}
+            if result is None:
+                first = inputs, batch
+                result = _start(model, batch, out, measures, accumulators, seed)
+                skip = result.examples
+            if skip >= len(batch):
+                skip -= len(batch)
+                continue
+            result.add_batch(model, batch, skip)
+            skip = 0
+            if report is not None:
+                report(result.examples)
+        if result is None or first is None:
+            raise UserError(
+                "expected at least one batch, got none; pass an iterable of inputs of the model"
+            )
+        if skip:
+            raise UserError(
+                f"{out}: expected the batches of this study, {result.examples} examples, got {skip} fewer; pass the "
+                "same batches again, or choose another folder"
+            )
+        result.save()
+        if probes is True:
+            probes = _probe_input(*first, ids_in_data) or False
+        result.name_roles(model, probes or None)
     return result
+
+
+def _checked(batches: Iterable[Any]) -> Iterable[Any]:
+    """The batches. Raises UserError for a single one."""
+    if isinstance(batches, Tensor | Mapping):
+        raise UserError(
+            f"expected an iterable of batches, got one {type(batches).__name__}; pass a list: study(model, [batch])"
+        )
+    return batches
 
 
 PADDED = {"input_ids", "attention_mask", "token_type_ids"}
@@ -111,16 +129,16 @@ def _start(
     batch: Batch,
     out: str | Path | None,
     measures: Mapping[str, Measure] | None,
-    accumulators: Sequence[Accumulator],
+    accumulators: Sequence[Accumulator | type[Any]],
     seed: int,
 ) -> Study:
     with record(model) as tape:
         batch.forward(model)
+    heads = heads_of_batch(tape, batch)
+    statistics = [each(heads) if isinstance(each, type) else each for each in accumulators]
     about = {"model": type(model).__name__, "tokens": batch.tokens[0]}
     folder = None if out is None else Path(out)
-    return Study(
-        heads_of(tape), folder, measures=measures, accumulators=accumulators, seed=seed, about=about
-    )
+    return Study(heads, folder, measures=measures, accumulators=statistics, seed=seed, about=about)
 
 
 def batch_of(inputs: Any, tokens: TokenNames = None, number: int = 0) -> Batch:
@@ -132,6 +150,7 @@ def batch_of(inputs: Any, tokens: TokenNames = None, number: int = 0) -> Batch:
     else:
         args, kwargs = inputs if isinstance(inputs, tuple) else (inputs,), {}
     ids, valid = sequences_of(args, kwargs)
+    _check_masks(ids, valid, number)
     size = _batch_size(args, kwargs)
     if tokens is not None and not callable(tokens):
         names = _listed_names(tokens, number, size)
@@ -157,11 +176,29 @@ def sequences_of(
     ids, valid = {}, {}
     for side, (side_ids, keep) in sides.items():
         if side_ids is not None:
+            if not isinstance(side_ids, Tensor):
+                raise UserError(
+                    f"expected ids of the {side} as a tensor, got a {type(side_ids).__name__}; call the tokenizer with "
+                    "padding=True, return_tensors='pt'"
+                )
             ids[side] = side_ids
             valid[side] = torch.ones_like(side_ids, dtype=torch.bool)
         if isinstance(keep, Tensor) and keep.ndim == 2:
             valid[side] = keep.bool()
     return ids, valid
+
+
+def _check_masks(ids: Mapping[str, Tensor], valid: Mapping[str, Tensor], number: int) -> None:
+    """Raises UserError for masks that do not fit the ids, and for rows of padding alone."""
+    for side, valid_BL in valid.items():
+        shape = ids.get(side, valid_BL).shape
+        empty = (~valid_BL.any(-1)).nonzero().flatten().tolist()
+        if valid_BL.shape != shape or empty:
+            got = f"only padding in row {empty[0] + 1}" if empty else tuple(valid_BL.shape)
+            raise UserError(
+                f"batch {number + 1}: expected a mask {tuple(shape)} with a token in each row, got {got}; pass the "
+                "mask of these ids, and leave out empty rows"
+            )
 
 
 def _is_text(value: Any) -> bool:

@@ -236,7 +236,7 @@ class Study:
             got = "no mean maps" if means is None else alignment
             raise UserError(
                 f"expected a study with mean maps, aligned left or right, got {got}; study with "
-                "accumulators=[MeanMaps(heads)]"
+                "accumulators=[MeanMaps] of jarilab.inspect.study.mean_maps"
             )
         first = 0 if alignment == "left" else -means.size
         return draw_mean_maps(

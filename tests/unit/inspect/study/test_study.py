@@ -21,6 +21,7 @@ from helpers.planted_heads import PlantedHeads, induction, noise, offset
 from jarilab.core.errors import UserError
 from jarilab.inspect.measure.measures import MEASURES
 from jarilab.inspect.study import example as examples
+from jarilab.inspect.study.mean_maps import MeanMaps
 from jarilab.inspect.study.measure_table import bootstrap
 
 HEADS = {"previous": lambda: offset(-1), "noise": noise, "induction": induction}
@@ -242,6 +243,49 @@ def test_batches_that_do_not_fit_are_refused() -> None:
         jarilab.study(model(), [])
     with pytest.raises(UserError, match=r"batch 1: expected names .* 3 rows, got 1"):
         jarilab.study(model(), batches(1), [[["a"]]])
+    (batch,) = batches(1)
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    with pytest.raises(UserError, match=r"expected an iterable of batches, got one Tensor"):
+        jarilab.study(model(), ids)
+    with pytest.raises(UserError, match=r"expected an iterable of batches, got one dict"):
+        jarilab.study(model(), batch)
+    with pytest.raises(UserError, match=r"as a tensor, got a list; call the tokenizer with .*return_tensors='pt'"):
+        jarilab.study(model(), [{"input_ids": ids.tolist()}])
+    with pytest.raises(UserError, match=r"batch 2: expected a mask \(3, 12\) .*got \(3, 11\)"):
+        jarilab.study(model(), [batch, {"input_ids": ids, "attention_mask": mask[:, 1:]}])
+    with pytest.raises(UserError, match=r"batch 1: expected a mask .*got only padding in row 2"):
+        jarilab.study(model(), [{"input_ids": ids, "attention_mask": mask * torch.tensor([[1], [0], [1]])}])
+    with pytest.raises(UserError, match=r"expected a torch.nn.Module, got str"):
+        jarilab.study("model", [batch])  # type: ignore[arg-type]
+
+
+def test_a_study_needs_all_its_batches_again(tmp_path: Path) -> None:
+    jarilab.study(model(), batches(), out=tmp_path / "a", probes=False)
+    with pytest.raises(UserError, match=r"this study, 9 examples, got 3 fewer"):
+        jarilab.study(model(), batches()[:2], out=tmp_path / "a", probes=False)
+
+
+def test_a_model_in_training_mode_is_studied_without_dropout_and_trained_on() -> None:
+    config = {"d_model": 16, "n_heads": 2, "n_layers": 2, "dropout": 0.5}
+    torch.manual_seed(0)
+    trained = torch.nn.Sequential(torch.nn.Embedding(40, 16), jarilab.Encoder(**config))
+    ids = [torch.randint(40, (4, 8))]
+    one, other = (jarilab.study(trained.train(), ids, probes=False).values() for _ in range(2))
+    np.testing.assert_array_equal(one, other)
+    assert all(module.training for module in trained.modules())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_compiled_model_is_studied_as_its_original() -> None:
+    compiled = torch.compile(model())
+    one, other = (jarilab.study(each, batches(1), probes=False) for each in (compiled, model()))
+    np.testing.assert_array_equal(one.values(), other.values())
+    assert one.about == other.about
+
+
+def test_a_statistic_is_made_for_the_heads_of_the_model() -> None:
+    study = jarilab.study(model(), batches(1), accumulators=[MeanMaps], probes=False)
+    assert len(study.all_rows()["mean_maps"])
 
 
 def test_memory_does_not_grow_with_the_number_of_examples() -> None:
