@@ -48,7 +48,7 @@ def test_every_head_of_a_language_model(models: Path, tmp_path: Path) -> None:
     said = command("causes", models / "llama", "--text", TEXT, "--answer", "street", "--out", page, *FEW)
     assert said.returncode == 0, said.stderr
     first, _, header, *_ = said.stdout.splitlines()
-    assert "heads are larger than each of 3 random directions; about 2.0 would be by chance" in first
+    assert "heads are larger than each of 3 random directions; about 4.0 would be by chance" in first
     assert header.split()[:4] == ["head", "zero", "mean", "direct"]
     assert len(re.findall(r"^L[01]H[0-3] ", said.stdout, re.MULTILINE)) == 8
     assert "the positions of this input" in said.stdout

@@ -83,7 +83,7 @@ def _text(causes: Causes) -> str:
 
 def _line(row: dict[str, Any], columns: Iterable[str]) -> list[str]:
     numbers = ["-" if row[name] is None else f"{row[name]:+.4f}" for name in columns]
-    control = "not tested" if row["control"] is None else f"{row['control']:.4f}"
+    control = "not tested" if row["control"] is None else f"{row['control']:+.4f}"
     return [row["head"], *numbers, control, row["words"]]
 
 

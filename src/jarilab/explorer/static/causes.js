@@ -86,12 +86,11 @@ function drawHead(map) {
   const edges = page.edges.filter((edge) => edge.source === state.head && edge.target === state.to);
   refill(byId("head-title"), state.to ? `${state.head} → ${state.to === "answer" ? t("answer") : state.to}` : state.head);
   refill(byId("verdict"), ...verdictOf(row, link));
-  const random = (value) => known(value) ? value : null;
-  const entries = [["total", row.total], ["mean", row.mean], ["direct", row.direct], ["random", random(row.control)],
+  const entries = [["total", row.total], ["mean", row.mean], ["direct", row.direct], ["random", row.control],
     ...edges.map((edge) => ["edge", edge.effect, edge.target, edge.input])];
   const largest = Math.max(...entries.map(([, value]) => Math.abs(value ?? 0)), 1e-9);
   const table = tableOf(["", "", ""], entries.map(([name, value, target, part]) => [t(name === "edge" ? `edge_${part ?? "all"}` : `number_${name}`, target === "answer" ? t("answer") : target),
-    barNode(Math.abs(value ?? 0) / largest), known(value) ? (name === "random" ? `±${nats(value)}` : nats(-value, true)) : "–"]));
+    barNode(Math.abs(value ?? 0) / largest), known(value) ? nats(-value, true) : "–"]));
   table.querySelectorAll("tbody tr").forEach((node, place) => { node.className = entries[place][0]; });
   table.querySelector("thead").remove();
   const target = state.to && state.to !== "answer" ? el("p", {}, link(state.to, t("open", state.to))) : null;
@@ -116,7 +115,7 @@ function drawPaths() {
 
 function drawTable() {
   const lines = page.heads.map((row) => [link(row.head), ...["total", "mean", "direct"].map((name) => known(row[name]) ? nats(-row[name], true) : "–"),
-    known(row.control) ? `±${nats(row.control)}` : "–", verdictOf(row, link)]);
+    known(row.control) ? nats(-row.control, true) : "–", verdictOf(row, link)]);
   refill(byId("table"), scrolling(t("table"), tableOf([t("head"), ...["total", "mean", "direct", "random"].map((name) => t(`number_${name}`)), t("verdict")], lines)));
 }
 

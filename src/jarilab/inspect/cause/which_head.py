@@ -26,7 +26,7 @@ from jarilab.inspect.study.importance import CONTROL, HeadImportance
 from jarilab.inspect.study.losses import Loss
 
 CONTROLS = 39
-"""Random directions that a head is compared with: by chance, 1 head of 40 is larger than all."""
+"""Random directions that a head is compared with: by chance, 1 head of 40 hurts more, and 1 helps more, than all."""
 MIN_EFFECT = 5e-4
 """Nats below which an effect counts as nothing."""
 HALVES = math.log(2)
@@ -70,13 +70,26 @@ class _Effects:
     controls: np.ndarray
     direct_controls: np.ndarray
 
-    def passes(self, head: int, *, direct: bool = False) -> bool:
-        """Whether the effect of a tested head is larger than that of each random direction."""
-        effects, controls = (
-            (self.direct, self.direct_controls) if direct else (self.zero, self.controls)
-        )
-        largest = np.abs(controls[self.tested.index(head)]).max(initial=MIN_EFFECT)
-        return bool(np.abs(effects[head]) > largest)
+    def columns(self, head: int) -> Row:
+        """The effects of a head and the largest of its controls in their direction; None if it is not tested."""
+        row: Row = {"total": float(self.zero[head]), "mean": float(self.mean[head])}
+        row["direct"] = _plain(self.direct[head])
+        row |= dict.fromkeys(("control", "direct_control", "passes", "direct_passes"))
+        if head in self.tested:
+            place = self.tested.index(head)
+            row["control"], row["passes"] = _compared(row["total"], self.controls[place])
+            if row["direct"] is not None:
+                controls = self.direct_controls[place]
+                row["direct_control"], row["direct_passes"] = _compared(row["direct"], controls)
+        return row
+
+
+def _compared(effect: float, controls: np.ndarray) -> tuple[float, bool]:
+    """The control that is largest in the direction of an effect, and whether the effect is larger."""
+    # Random directions nearly always hurt, so that a head that helps is compared with those that help.
+    sign = 1 if effect >= 0 else -1
+    largest = float((sign * controls).max())
+    return sign * largest, bool(sign * effect > max(largest, MIN_EFFECT))
 
 
 class _Lead:
@@ -136,7 +149,9 @@ class HeadCauses:
             falls.reshape(-1, controls) for falls in self._falls(CONTROL, copies)
         )
         self._effects = _Effects(zero, mean, direct, tested, random, random_direct)
-        self.rows = [self._row(number) for number in range(len(self.heads))]
+        self.rows = [
+            head.columns | self._effects.columns(number) for number, head in enumerate(self.heads)
+        ]
         if corrupt is not None:
             self._patch(model, batch, corrupt, loss)
         self.edges = self._edges(paths)
@@ -198,11 +213,12 @@ class HeadCauses:
             if excess[each] < max(MIN_EFFECT, together[each] / 2):
                 continue
             random, _ = self._falls(CONTROL, [groups[each]] * self._controls, direct=False)
-            if together[each] <= np.abs(random).max(initial=MIN_EFFECT):
+            control, is_larger = _compared(float(together[each]), random)
+            if not is_larger:
                 continue
             names = {"head": groups[each][0].short, "other": groups[each][1].short}
             numbers_of_pair = {"total": float(together[each]), "excess": float(excess[each])}
-            rows.append(names | numbers_of_pair | {"control": float(np.abs(random).max())})
+            rows.append(names | numbers_of_pair | {"control": control})
             if len(rows) == MAX_PAIRED:
                 break
         return rows
@@ -233,26 +249,6 @@ class HeadCauses:
             key=lambda each: (self.heads[each].short not in in_pairs, -strength[each]),
         )
         return sorted(order[:count])
-
-    def _row(self, number: int) -> Row:
-        effects = self._effects
-        is_tested = number in effects.tested
-        row = self.heads[number].columns | {
-            "total": float(effects.zero[number]),
-            "mean": float(effects.mean[number]),
-            "direct": _plain(effects.direct[number]),
-            "control": None,
-            "direct_control": None,
-            "passes": None,
-            "direct_passes": None,
-        }
-        if is_tested:
-            place = effects.tested.index(number)
-            row["control"] = float(np.abs(effects.controls[place]).max())
-            row["direct_control"] = _plain(np.abs(effects.direct_controls[place]).max())
-            row["passes"] = effects.passes(number)
-            row["direct_passes"] = effects.passes(number, direct=True)
-        return row
 
     def _edges(self, paths: Paths | None) -> list[Row]:
         """From heads that matter to the heads that carry their effect, and to the answer."""
@@ -357,5 +353,5 @@ def _conclusion(rows: Sequence[Row], pairs: Sequence[Row], controls: int) -> Row
         "tested": sum(row["passes"] is not None for row in rows),
         "all": len(rows),
         "controls": controls,
-        "by_chance": len(rows) / (controls + 1),
+        "by_chance": 2 * len(rows) / (controls + 1),
     }

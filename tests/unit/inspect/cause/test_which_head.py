@@ -44,7 +44,7 @@ def test_a_head_that_copies_does_it_itself_and_a_decoy_does_nothing():
     assert [(edge["source"], edge["target"]) for edge in found.edges] == [("L0H0", "answer")]
     conclusion = found.conclusion
     assert (conclusion["verdict"], conclusion["heads"]) == ("heads", ["L0H0"])
-    assert (conclusion["passing"], conclusion["tested"], conclusion["by_chance"]) == (1, 2, 2 / 40)
+    assert (conclusion["passing"], conclusion["tested"], conclusion["by_chance"]) == (1, 2, 4 / 40)
 
 
 def test_a_needed_constant_is_named_by_zero_and_mean_ablation():
@@ -123,11 +123,13 @@ def test_patching_between_two_inputs():
 
 
 def test_a_head_against_the_answer_keeps_its_sign():
-    found = causes([previous(), previous(write=-0.95), silent()])
+    """Random directions hurt more than this head helps; none of them helps as much."""
+    found = causes([previous(), previous(write=-0.6), silent()])
     row = found.rows[1]
-    assert row["total"] < 0
-    if row["passes"]:
-        assert row["words"].startswith("the answer is better without it")
+    assert row["total"] == pytest.approx(-0.185, abs=0.01)
+    assert (row["verdict"], row["passes"], row["decides"]) == ("itself", True, False)
+    assert row["total"] < row["control"]
+    assert row["words"] == "the answer is better without it: does it itself"
 
 
 def test_a_model_in_training_is_refused():
