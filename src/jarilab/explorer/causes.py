@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from jarilab.explorer.preview import preview_payload
 from jarilab.explorer.scored_input import ScoredInput, read_input
 from jarilab.inspect.cause.which_head import CONTROLS, HeadCauses
 from jarilab.inspect.record.capture import record
+from jarilab.inspect.study.example import Batch
 from jarilab.pages.kit.page import assemble, frame
 
 STYLES = ("kit/theme.css", "kit/base.css", "kit/maps.css", "causes.css")
@@ -47,12 +49,14 @@ class Causes:
         conclusion = self.conclusion
         words = {"heads": self._heads, "pair": self._pair, "no_single": self._no_single}
         first = words.get(conclusion["verdict"], _none)
-        is_certain = (self.about["probability"] or 0.0) > CERTAIN
-        hint = " Its probability is so high that it hides effects: name a rival answer."
-        return (
-            f"{first()}{hint if is_certain else ''} {conclusion['passing']} of {conclusion['all']} heads are larger "
-            f"than each of {conclusion['controls']} random directions; about {conclusion['by_chance']:.1f} would be by "
-            "chance."
+        sentences = [first()]
+        if first in (_none, self._no_single) and (self.about["probability"] or 0.0) > CERTAIN:
+            sentences.append(
+                "Its probability is so high that it hides effects: name a rival answer."
+            )
+        return " ".join(sentences) + (
+            f" {conclusion['passing']} of {conclusion['all']} heads are larger than each of {conclusion['controls']} "
+            f"random directions; about {conclusion['by_chance']:.1f} would be by chance."
         )
 
     def _heads(self) -> str:
@@ -86,9 +90,7 @@ class Causes:
         """The score before and after an effect, in words."""
         about, score = self.about, self.about["score"]
         if about["probability"] is not None:
-            before, after = (
-                100 * torch.tensor(each).exp().item() for each in (score, score - effect)
-            )
+            before, after = (100 * math.exp(each) for each in (score, score - effect))
             return (
                 f"the probability of {about['answer']!r} goes from {before:.3g} % to {after:.3g} %"
             )
@@ -164,20 +166,32 @@ def causes(
     scored = read_input(model, text, continuation or "", at, trust_code=trust_code)
     scored = scored.with_answer(answer, rival)
     batches = None if means is None else [scored.read(line).batch for line in _lines(Path(means))]
-    tables = HeadCauses(
-        scored.model,
-        scored.batch,
-        scored.score,
-        None if continuation else scored.lead,
-        means=batches,
-        corrupt=None if corrupt is None else scored.corrupt(corrupt),
-        controls=controls,
-        seed=seed,
-    )
-    about = _about(scored, text, continuation)
-    about["corrupt"] = corrupt
-    about["means"] = None if batches is None else [len(batches), Path(str(means)).name]
-    return Causes(about, tables.rows, tables.pairs, tables.edges, tables.conclusion, _maps(scored))
+    other = None if corrupt is None else scored.corrupt(corrupt)
+    found = causes_of(scored, batches, other, controls=controls, seed=seed)
+    found.about["corrupt"] = corrupt
+    if batches is not None:
+        found.about["means"] = [len(batches), Path(str(means)).name]
+    return found
+
+
+def causes_of(
+    scored: ScoredInput,
+    means: Sequence[Batch] | None = None,
+    corrupt: Batch | None = None,
+    **options: int,
+) -> Causes:
+    """`causes` of an input that is read, of a model of any library. options: of `HeadCauses`."""
+    lead = None if scored.continuation else scored.lead
+    model, batch = scored.model, scored.batch
+    tables = HeadCauses(model, batch, scored.score, lead, means=means, corrupt=corrupt, **options)
+    with torch.no_grad(), record(model) as tape:
+        outputs = batch.forward(model)
+    maps = preview_payload(tape, batch.tokens[0], None)
+    for each in maps["sites"]:
+        site = tape.site(each["site"])
+        each["frames"] = [site.queries, site.keys]
+    about = _about(scored, outputs)
+    return Causes(about, tables.rows, tables.pairs, tables.edges, tables.conclusion, maps)
 
 
 def _lines(path: Path) -> Sequence[str]:
@@ -188,40 +202,24 @@ def _lines(path: Path) -> Sequence[str]:
     return lines[:MAX_EXAMPLES]
 
 
-@torch.no_grad()
-def _about(scored: ScoredInput, text: str, continuation: str | None) -> dict[str, Any]:
+def _about(scored: ScoredInput, outputs: Any) -> dict[str, Any]:
     """The input and its score, as plain data."""
-    outputs = scored.batch.forward(scored.model)
     score = float(scored.score(outputs, scored.batch)[0])
-    likely = (
-        scored.scores(outputs)[0, 0].softmax(-1).topk(min(BEST, scored.scores(outputs).shape[-1]))
-    )
-    best = [
-        {"answer": scored.show(number), "probability": share}
-        for number, share in zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
-    ]
-    is_probability = continuation is None and scored.rival is None
+    shares_V = scored.scores(outputs)[0, 0].softmax(-1)
+    likely = shares_V.topk(min(BEST, len(shares_V)))
+    pairs = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
+    is_probability = not scored.continuation and scored.rival is None
     return {
         "model": scored.name,
-        "text": text,
-        "continuation": continuation,
+        "text": scored.text,
+        "continuation": scored.continuation or None,
         "tokens": scored.batch.tokens[0],
         "positions": scored.positions,
-        "answer": None if continuation else scored.show(scored.labels[0]),
+        "answer": None if scored.continuation else scored.show(scored.labels[0]),
         "rival": None if scored.rival is None else scored.show(scored.rival),
         "score": score,
-        "probability": float(torch.tensor(score).exp()) if is_probability else None,
-        "best": best,
+        "probability": math.exp(score) if is_probability else None,
+        "best": [{"answer": scored.show(each), "probability": share} for each, share in pairs],
+        "corrupt": None,
+        "means": None,
     }
-
-
-@torch.no_grad()
-def _maps(scored: ScoredInput) -> dict[str, Any]:
-    """The maps of all heads, for the page."""
-    with record(scored.model) as tape:
-        scored.batch.forward(scored.model)
-    maps = preview_payload(tape, scored.batch.tokens[0], None)
-    for each in maps["sites"]:
-        site = tape.site(each["site"])
-        each["frames"] = [site.queries, site.keys]
-    return maps

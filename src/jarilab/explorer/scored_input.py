@@ -26,12 +26,15 @@ MAX_TOKENS = 2048
 class ScoredInput:
     """A batch of one row, and the answer whose score is read in the outputs.
 
-    positions: indices of the scores; several for a continuation. labels: the id of the answer, or those of the
-    continuation, one a position. rival: the id that the answer is compared with. read: reads another text. find: from
-    the text of an answer and the number of ids to its id; raises UserError. show: from an id to text.
+    text, continuation: what is read; the continuation is empty if one answer is scored. positions: indices of the
+    scores; several for a continuation. labels: the id of the answer, or those of the continuation, one a position.
+    rival: the id that the answer is compared with. read: reads another text. find: from the text of an answer and the
+    number of ids to its id; raises UserError. show: from an id to text.
     """
 
     name: str
+    text: str
+    continuation: str
     model: nn.Module
     batch: Batch
     positions: list[int]
@@ -71,8 +74,6 @@ class ScoredInput:
     def with_answer(self, answer: str | None, rival: str | None) -> ScoredInput:
         """The same input with an answer, by default the most likely one. Raises UserError for an unknown one."""
         scores_V = self.scores(self.batch.forward(self.model))[0, 0]
-        if self.labels and (answer is not None or rival is not None):
-            raise UserError("expected an answer or a continuation, got both; leave out one of them")
         labels = self.labels or [int(scores_V.argmax())]
         if answer is not None:
             labels = [self.find(answer, len(scores_V))]
@@ -138,6 +139,8 @@ def _of_run(run: OpenRun, text: str, continuation: str, at: int | None) -> Score
         positions, labels = _continued(list(before), list(trace.read), text, continuation)
     return ScoredInput(
         name,
+        text,
+        continuation,
         predictor.traced_model,
         Batch(trace.inputs, {}, [tokens]),
         positions,
@@ -177,6 +180,8 @@ def _of_huggingface(loaded: Loaded, text: str, continuation: str, at: int | None
 
     return ScoredInput(
         name,
+        text,
+        continuation,
         loaded.model,
         Batch((), reading.inputs, [dict(reading.names)]),
         positions,

@@ -64,7 +64,8 @@ function falls(page, effect) {
 /** What was found, in a sentence or two. */
 export function findingOf(page, rows, link) {
   const { verdict, heads, together, strongest, effect, passing, all, controls, by_chance: chance } = page.conclusion;
-  const counted = (page.probability > 0.999 ? t("certain") : "") + t("chance", passing, all, controls, Number(chance.toFixed(1)));
+  const hides = page.probability > 0.999 && ["no_head", "no_single"].includes(verdict);
+  const counted = (hides ? t("certain") : "") + t("chance", passing, all, controls, Number(chance.toFixed(1)));
   if (verdict === "heads" && heads.length === 1) return [t.parts("find_heads", link(heads[0]), falls(page, rows.get(heads[0]).total), verdictOf(rows.get(heads[0]), link)), counted];
   if (verdict === "heads") return [t.parts("find_several", String(heads.length), joined(heads.map((head) => el("span", {}, link(head), ` (${number(rows.get(head).total)})`)))), counted];
   if (verdict === "pair") {
