@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +24,7 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.inspect.cause.answers import AnswerMetric, valid_of
-from jarilab.inspect.cause.copies import Copies
+from jarilab.inspect.cause.copies import CleanRun, Copies
 from jarilab.inspect.cause.integrated_gradients import integrate
 from jarilab.inspect.cause.parts import ModelParts, Part, is_within
 from jarilab.inspect.intervene.interventions import change_outputs, check_evaluating
@@ -40,7 +41,7 @@ METHODS = {
     "gradient_rollout": "product over layers of (I + mean over heads of max(0, A * dy/dA)) / row sums",
     "rollout": "product over layers of (I + mean over heads of A) / 2 (Abnar and Zuidema 2020)",
     "attention": "mean over heads of A in the last layer",
-    "value_weighted": "sum over heads of the norms |A_ij v_j| in the last layer",
+    "value_weighted": "sum over heads of the norms |A_ij v_j W_O| in the last layer (Kobayashi et al. 2020)",
     "value_zeroing": "cosine distance of token i after the last layer to itself with v_j = 0 there, not normalized "
     "(Mohebbi et al. 2023)",
     "integrated_gradients": "(e - e0) times the mean of dy/de from e0 to e, summed over the model dimension; e are "
@@ -108,10 +109,11 @@ class _Layer:
     def mean_weights(self) -> Float[Tensor, "B Q K"]:
         return self.weights.mean(1)
 
-    def weighted_values(self) -> Float[Tensor, "B Q K"]:
-        """The sum over heads of the norms of what each key adds to z."""
-        norms_BHK = self.call.v.to(self.weights.dtype).norm(dim=-1)
-        return (self.weights * norms_BHK.unsqueeze(-2)).sum(1)
+    def written_by(self, key: int) -> Float[Tensor, "B H Q W"]:
+        """What a key adds to z, with what an encoding adds to its value."""
+        weights = torch.zeros_like(self.weights)
+        weights[..., key] = self.weights[..., key]
+        return definition.weighted(self.call, weights).to(self.gradient.dtype)
 
 
 class InputRelevance:
@@ -259,7 +261,7 @@ class InputRelevance:
             return self._rolled_out(_Layer.mean_weights)
         of_layer = {
             "attention": _Layer.mean_weights,
-            "value_weighted": _Layer.weighted_values,
+            "value_weighted": self._value_norms,
             "value_zeroing": self._zeroed_values,
         }
         last = {layer.sides: layer for layer in self._layers}
@@ -317,12 +319,50 @@ class InputRelevance:
                 total[sides] = (total.get(sides, 0) + added.get(sides, 0)) / sums
         return total
 
+    @cached_property
+    def _copies(self) -> tuple[Copies, CleanRun]:
+        copies = Copies(ModelParts(self.model, self.batch))
+        clean = copies.run_clean(self.batch)
+        copies.check(clean, lambda outputs, batch: self.answer(outputs, batch).detach())
+        return copies, clean
+
+    @torch.no_grad()
+    def _value_norms(self, layer: _Layer) -> Float[Tensor, "B Q K"]:
+        """The norms of what each key adds to each query through W_O, summed over heads."""
+        project, columns = self._output_projection(layer), []
+        _, heads, _, keys = layer.weights.shape
+        nothing = project(layer.gradient.new_zeros(1, 1, layer.gradient[0, :, 0].numel()))
+        each_head = torch.eye(heads).to(layer.gradient)[:, None, :, None, None]
+        for key in range(keys):
+            z_NHQW = (layer.written_by(key) * each_head).flatten(0, 1)
+            written_NQD = project(z_NHQW.transpose(1, 2).flatten(2)) - nothing
+            columns.append(written_NQD.norm(dim=-1).unflatten(0, (heads, -1)).sum(0))
+        return torch.stack(columns, -1)
+
+    def _output_projection(self, layer: _Layer) -> nn.Module:
+        """The module that multiplies z by W_O. Raises UserError if it does not map z to its recorded output."""
+        (copies, clean), name = self._copies, layer.site.name
+        for path in copies.parts.output_projections(clean.events, [name]):
+            module, z_BHQW = copies.parts.linear[path], clean.heads[name][-1]
+            output = clean.linear[path][-1][1]
+            if isinstance(module, nn.MultiheadAttention):
+                module, output = module.out_proj, output[0]
+            z_BQF = z_BHQW.transpose(1, 2).flatten(2)
+            is_leaf = not list(module.children()) and isinstance(output, Tensor)
+            is_of_tokens = is_leaf and output.shape[:2] == z_BQF.shape[:2]
+            if is_of_tokens and torch.allclose(module(z_BQF), output, rtol=1e-3, atol=1e-4):
+                return module
+        raise UserError(
+            f"expected an output projection W_O after {name} that reads all heads side by side, got none that gives "
+            "its recorded output; use value_zeroing or attention_gradient"
+        )
+
     def _zeroed_values(self, layer: _Layer) -> Float[Tensor, "B Q K"]:
         """The cosine distance of each token after the layer, by the key whose value is 0."""
-        parts, site = ModelParts(self.model, self.batch), layer.site
+        (copies, clean), site = self._copies, layer.site
         after = [
             leaves
-            for enters, leaves in pairwise(parts.streams())
+            for enters, leaves in pairwise(copies.parts.streams())
             if not enters.index and is_within(site.path, enters.site)
         ]
         if not after:
@@ -330,9 +370,6 @@ class InputRelevance:
                 f"expected {site.name} within a list of layers, got it outside of one, so the vectors after its layer "
                 "are not known; use value_weighted"
             )
-        copies = Copies(parts)
-        clean = copies.run_clean(self.batch)
-        copies.check(clean, lambda outputs, batch: self.answer(outputs, batch).detach())
         last, count = len(clean.heads[site.name]) - 1, layer.weights.shape[-1]
         keys, zeroed = iter(range(count)), list[Tensor]()
 
@@ -340,9 +377,7 @@ class InputRelevance:
             if part.kind == "stream":
                 zeroed.append(output.double())
             elif call == last:
-                weights, key = torch.zeros_like(layer.weights), next(keys)
-                weights[..., key] = layer.weights[..., key]
-                return output - definition.weighted(layer.call, weights).to(output.dtype)
+                return output - layer.written_by(next(keys))
             return output
 
         group = (Part("attention", site.name, 0, site.name, site.queries), after[0])

@@ -1,6 +1,7 @@
 """Relevance of inputs: formulas computed in other ways, any model, padding, known faults of other tools, bad input."""
 
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -17,6 +18,7 @@ from jarilab.core.errors import UserError
 from jarilab.inspect.cause.answers import logit_over_mean
 from jarilab.inspect.cause.integrated_gradients import integrate
 from jarilab.inspect.cause.relevance import METHODS, InputRelevance
+from jarilab.inspect.explain.value_norms import value_norms
 from jarilab.inspect.intervene.interventions import change_outputs
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.model_batches import batch_of
@@ -193,8 +195,38 @@ def test_raw_attention_and_weighted_values_read_the_last_layer():
     last = relevance._layers[-1]
     row = last.weights[:, :, 0]
     assert torch.allclose(relevance.of("attention").scores["source"], row.mean(1) * relevance.valid["source"])
-    norms = last.call.v.norm(dim=-1)
-    assert torch.allclose(relevance.of("value_weighted").scores["source"], (row * norms).sum(1), atol=1e-6)
+    out_DHW = relevance.model.encoder.layer[1].attention.output.dense.weight.unflatten(1, (4, -1))
+    norms_BHK = torch.einsum("bhkw,dhw->bhkd", last.call.v, out_DHW).norm(dim=-1)
+    assert torch.allclose(relevance.of("value_weighted").scores["source"], (row * norms_BHK).sum(1), atol=1e-5)
+
+
+def test_weighted_values_are_those_of_one_head_with_what_an_encoding_adds():
+    relevance = relevance_of("jarilab")
+    inputs = relevance.batch.args
+    for sides, map_BQK in relevance.maps("value_weighted").items():
+        site = [layer.site.name for layer in relevance._layers if layer.sides == sides][-1]
+        one = tuple(replace(each, ids=each.ids[:1], keep=None) for each in inputs)
+        expected = sum(value_norms(relevance.model, one, site, head) for head in range(2))
+        assert torch.allclose(map_BQK[0], expected, atol=1e-5), sides
+
+
+def test_weighted_values_need_an_output_projection():
+    relevance = InputRelevance(OneLayer(), batch_of(IDS), logit(2))
+    with pytest.raises(UserError, match=r"W_O after .*use value_zeroing"):
+        relevance.of("value_weighted")
+    with pytest.raises(UserError, match=r"outside of one.*value_weighted"):
+        relevance.of("value_zeroing")
+
+
+def test_weighted_values_know_the_output_projection_of_pytorch():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = initialised(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
+    relevance = InputRelevance(model, batch_of(torch.randn(2, 5, 8)), lambda outputs, batch: outputs[:, 0, 1])
+    layer = relevance._layers[-1]
+    out_DHW = model.layers[1].self_attn.out_proj.weight.unflatten(1, (2, -1))
+    norms_BHK = torch.einsum("bhkw,dhw->bhkd", layer.call.v, out_DHW).norm(dim=-1)
+    expected = (layer.weights[:, :, 0] * norms_BHK).sum(1)
+    assert torch.allclose(relevance.of("value_weighted").scores["source"], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["Llama", "Bert", "T5", "jarilab"])
@@ -240,7 +272,8 @@ def test_value_zeroing_of_a_head_that_writes_nothing_is_0_and_no_equal_share():
     relevance = InputRelevance(model, batch, logit_over_mean(5))
     assert relevance.reads.argmax(1).tolist() == [6, 4]
     assert float(relevance.of("value_zeroing").scores["target"].abs().max()) < 1e-12
-    assert float(relevance.of("value_weighted").scores["target"].max()) > 0.1
+    assert float(relevance.of("value_weighted").scores["target"].max()) == 0
+    assert float(relevance.of("attention").scores["target"].max()) > 0.1
     assert float(relevance.of("attention_gradient").scores["target"].max()) > 0
     with pytest.raises(UserError, match=r"decoder\.1\.self.*0 in row 0.*answers"):
         InputRelevance(model, batch, answer)

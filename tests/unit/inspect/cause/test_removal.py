@@ -18,7 +18,7 @@ from jarilab.inspect.cause.removal import KINDS, Removal
 from jarilab.inspect.intervene.interventions import TokenOff, operate
 from jarilab.inspect.study.model_batches import batch_of
 
-OF_ATTENTION = ["attention_gradient", "attention", "value_weighted"]
+OF_ATTENTION = ["attention_gradient", "attention", "gradient_rollout"]
 MARKED = range(5, 9)
 """Tokens of which one stands in each row of the planted data, and is the answer."""
 DECOY = 4
@@ -91,7 +91,7 @@ def test_a_method_that_names_the_token_of_the_answer_wins_over_one_that_follows_
 
 
 def test_methods_with_the_same_order_are_not_told_apart_and_rank_alike_with_both_kinds():
-    removal = planted_removal(["attention", "attention_gradient", "gradient_rollout", "value_weighted"])
+    removal = planted_removal(["attention", "attention_gradient", "gradient_rollout"])
     verdict = removal.verdict()
     assert verdict["winner"] is None
     assert "attention_gradient" in verdict["better_than_random"]
@@ -120,12 +120,12 @@ def test_equal_relevances_are_in_random_order(monkeypatch):
         return np.zeros(shape) if method == "attention" else np.arange(shape[1], 0.0, -1.0) + np.zeros(shape)
 
     monkeypatch.setattr(Removal, "_scores", constant)
-    removal = Removal(First(), batches, answers, ["attention", "value_weighted"])
+    removal = Removal(First(), batches, answers, ["attention", "gradient_rollout"])
     rows = by_method(removal, "mask")
-    assert rows["value_weighted"]["gain"] > 0.3, "by index, the first token is removed first"
+    assert rows["gradient_rollout"]["gain"] > 0.3, "by index, the first token is removed first"
     assert rows["attention"]["gain"] == pytest.approx(0.0, abs=0.12)
     assert rows["attention"]["gain_low"] < 0 < rows["attention"]["gain_high"]
-    assert removal.verdict()["better_than_random"] == ["value_weighted"]
+    assert removal.verdict()["better_than_random"] == ["gradient_rollout"]
 
 
 def test_relevances_at_random_are_not_better_than_random(monkeypatch):
@@ -196,7 +196,7 @@ def _replaced(batch, side, row, mask, others):
 
 
 def test_areas_are_means_of_curves_between_both_ends():
-    removal = planted_removal(["attention", "value_weighted"], 1)
+    removal = planted_removal(["attention", "gradient_rollout"], 1)
     values = np.random.default_rng(0).normal(size=(2 + (2 + 20) * 3 + 2 * 3, 5))
     areas = removal._areas(values)
     whole, empty = values[0], values[1]
