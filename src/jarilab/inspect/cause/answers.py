@@ -19,7 +19,7 @@ from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.losses import logits_of
 
-Ids = int | Sequence[int] | Tensor
+Ids = int | Sequence[Any] | Tensor
 """The token or class of the answer: one for all rows, or one a row."""
 
 

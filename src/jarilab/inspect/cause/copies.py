@@ -167,7 +167,7 @@ class Copies:
             ]
             values = [output for _, output in sorted(calls, key=lambda call: call[0])]
         else:
-            values = clean.heads[part.site]
+            values = clean.heads.get(part.site, [])
             values = [z[:, part.index] for z in values] if part.kind == "head" else values
         is_ready = all(
             isinstance(each, Tensor) and len(each) == len(clean.batch) for each in values
@@ -320,7 +320,8 @@ class Copies:
         at_once = max(1, min(MAX_TOKENS // tokens, MAX_OUTPUTS // max(1, size)))
         by_event: dict[int, list[int]] = {}
         for number, parts in enumerate(groups):
-            first = min(self.first_event(clean, part) for part in parts)
+            firsts = (self.first_event(clean, part) for part in parts)
+            first = min(firsts, default=len(clean.events))
             by_event.setdefault(first, []).append(number)
         for numbers in by_event.values():
             for start in range(0, len(numbers), at_once):

@@ -28,10 +28,10 @@ from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.head import Head
 from jarilab.inspect.study.losses import Loss
-from jarilab.inspect.study.measure_table import bootstrap
+from jarilab.inspect.study.measure_table import interval_columns
 from jarilab.inspect.study.permutation import adjusted_p
 from jarilab.inspect.study.progress_file import ProgressFile
-from jarilab.inspect.study.tables import plain
+from jarilab.inspect.study.tables import plain, rows_of
 
 Kind = Literal["zero", "mean", "mean_by_position", "resample"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -136,10 +136,10 @@ class HeadImportance:
                     CONTROL, [groups[each] for each in first], direct=False
                 )
             columns = self._columns(kind, total, total)
-            columns |= _interval("direct", direct, self._seed) | _interval(
+            columns |= interval_columns("direct", direct, self._seed) | interval_columns(
                 "control", control, self._seed
             )
-            table = _rows_of(columns)
+            table = rows_of(columns)
             for rank, each in enumerate(order):
                 rows.append(self.heads[each].columns | {"rank": rank + 1} | table[each])
         return rows
@@ -152,8 +152,10 @@ class HeadImportance:
             "unit": [self.unit] * len(count),
             "examples": count.tolist(),
         }
-        columns |= _interval("total", total, self._seed)
-        columns["positive_share"] = _plain((total > 0).sum(0) / np.maximum(count, 1))
+        columns |= interval_columns("total", total, self._seed)
+        columns["positive_share"] = [
+            plain(each) for each in (total > 0).sum(0) / np.maximum(count, 1)
+        ]
         columns["p_holm"] = adjusted_p(tested, self._draws, self._seed)
         if self.unit == DISTANCE and tested is total:
             columns["p_holm"] = ["not tested: a distance is never negative"] * len(count)
@@ -190,8 +192,10 @@ class HeadImportance:
             "head": [chosen[one].short for one in first],
             "other": [chosen[other].short for other in second],
         }
-        columns |= self._columns(kind, total, excess) | _interval("excess", excess, self._seed)
-        return sorted(_rows_of(columns), key=lambda row: -abs(row["excess"] or 0.0))
+        columns |= self._columns(kind, total, excess) | interval_columns(
+            "excess", excess, self._seed
+        )
+        return sorted(rows_of(columns), key=lambda row: -abs(row["excess"] or 0.0))
 
     # Changes --------------------------------------------------------------------------------------------------------
 
@@ -313,7 +317,7 @@ class HeadImportance:
             z_BHQW = clean.heads[part.site][call]
             side = self.parts.sides[part.site]
             if side not in donors:
-                donors[side] = _other_rows(self._valid(part.site, z_BHQW, clean.batch), seed)
+                donors[side] = other_rows(self._valid(part.site, z_BHQW, clean.batch), seed)
             donors_B = donors[side]
             other = z_BHQW[donors_B.clamp_min(0), part.index]
             return other.masked_fill((donors_B < 0)[:, None, None], torch.nan)
@@ -338,7 +342,7 @@ def _random_direction(seed: list[int]) -> Replacement:
     return replacement
 
 
-def _other_rows(valid_BQ: Tensor, seed: list[int]) -> Tensor:
+def other_rows(valid_BQ: Tensor, seed: list[int]) -> Tensor:
     """For each row, a random other one with tokens at the same places; -1 if there is none."""
     generator = np.random.default_rng(seed)
     alike: dict[bytes, list[int]] = {}
@@ -371,23 +375,3 @@ def _add_padded(total: Tensor | None, new: Tensor) -> Tensor:
 def _means(changes: Changes) -> np.ndarray:
     """The mean of each column without NaN; 0 if there is none."""
     return np.nan_to_num(changes).sum(0) / np.maximum(np.isfinite(changes).sum(0), 1)
-
-
-def _interval(name: str, changes: Changes, seed: int) -> dict[str, list[Any]]:
-    """Columns of a table: mean and interval of each column of `changes`; None where all is NaN."""
-    table = np.full((3, changes.shape[1]), np.nan)
-    measured = np.isfinite(changes).any(0)
-    if measured.any():
-        table[:, measured] = bootstrap(changes[:, measured], seed)[:3]
-    names = (name, f"{name}_low", f"{name}_high")
-    return {each: _plain(values) for each, values in zip(names, table, strict=True)}
-
-
-def _plain(values: np.ndarray) -> list[float | None]:
-    return [plain(each) for each in values]
-
-
-def _rows_of(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """The rows of a table, each with the names of the columns."""
-    rows = zip(*columns.values(), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in rows]

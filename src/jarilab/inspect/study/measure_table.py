@@ -142,7 +142,7 @@ def bootstrap(
         deviation = np.where(defined, values - mean, 0).astype(np.float32)
         is_complete = bool(defined.all())
         draws = []
-        for weights in _resampled(len(values), seed):
+        for weights in resampled(len(values), seed):
             total = len(values) if is_complete else weights @ defined.astype(np.float32)
             draws.append(weights @ deviation / total)
         ends, enough = [(1 - LEVEL) / 2, (1 + LEVEL) / 2], count > 1
@@ -153,7 +153,17 @@ def bootstrap(
     return mean, mean + low, mean + high, count
 
 
-def _resampled(count: int, seed: int) -> Iterator[np.ndarray]:
+def interval_columns(name: str, values: np.ndarray, seed: int) -> dict[str, list[float | None]]:
+    """Columns of a table: mean and interval of each column of `(N, C)`; None where all is NaN."""
+    table = np.full((3, values.shape[1]), np.nan)
+    measured = np.isfinite(values).any(0)
+    if measured.any():
+        table[:, measured] = bootstrap(values[:, measured], seed)[:3]
+    names = (name, f"{name}_low", f"{name}_high")
+    return {each: list(map(plain, column)) for each, column in zip(names, table, strict=True)}
+
+
+def resampled(count: int, seed: int) -> Iterator[np.ndarray]:
     """How often each of `count` examples is drawn, for `RESAMPLES` samples, some at a time."""
     generator = np.random.default_rng(seed)
     for _ in range(0, RESAMPLES, RESAMPLES_AT_ONCE):

@@ -26,6 +26,12 @@ def plain(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
+def rows_of(columns: Mapping[str, list[Any]]) -> Records:
+    """The rows of a table, each with the names of the columns."""
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
 def optional(module: str) -> Any:
     """A module, or None if it is not installed."""
     try:

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import jarilab
 from helpers import circuits
-from helpers.any_models import LENGTHS, any_model, hugging_face, padded
+from helpers.any_models import LENGTHS, OUTPUTS, any_model, hugging_face, output_projection, padded
 from helpers.circuits import Circuit, examples, loss_of_previous, loss_of_three, previous, silent, sink
 from jarilab.core.errors import UserError
 from jarilab.inspect.cause import copies
@@ -175,23 +175,6 @@ def loss_for(name: str):
     return pooled_embedding if name == "bert" else next_token_loss
 
 
-OUTPUTS = {
-    "llama": "model.layers.{layer}.self_attn.o_proj",
-    "bert": "encoder.layer.{layer}.attention.output.dense",
-    "gpt2": "transformer.h.{layer}.attn.c_proj",
-    "t5": "{stack}.block.{layer}.layer.{part}.o",
-    "jarilab": "{stack}.layers.{layer}.{part}",
-}
-
-
-def output_projection(name: str, model, site: str) -> torch.nn.Module:
-    stack, layer, *kind = site.split(".")
-    part = "1.EncDecAttention" if kind == ["cross"] else "0.SelfAttention"
-    if name == "jarilab":
-        part = {"encoder": "attention.out"}.get(stack, f"{''.join(kind)}_attention.out")
-    return model.get_submodule(OUTPUTS[name].format(stack=stack, layer=layer, part=part))
-
-
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_zero_ablation_is_a_head_without_output_projection(name):
     model, batch = any_model(name)
@@ -291,7 +274,7 @@ def test_a_row_without_another_of_its_length_is_not_resampled():
     batch = Batch((), batch.kwargs, batch.tokens, {"target": valid}, ids=batch.ids)
     rows = HeadImportance(model, [batch], next_token_loss).rows(["resample"], controls=0)
     assert {row["examples"] for row in rows} == {2}
-    others = module._other_rows(padded(torch.zeros(6, 9), (9, 9, 6, 5, 6, 6)), [0])
+    others = module.other_rows(padded(torch.zeros(6, 9), (9, 9, 6, 5, 6, 6)), [0])
     assert others[3] == -1
     assert others[:2].tolist() == [1, 0]
     assert sorted(others[[2, 4, 5]].tolist()) == [2, 4, 5]
