@@ -16,6 +16,7 @@ from scipy.io import wavfile
 from helpers import folders
 from helpers.command import command
 from helpers.runs import tiny, train
+from jarilab.runs.experiment import Experiment
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -204,6 +205,60 @@ def test_a_run_of_jari(here: Path) -> None:
     said = command("heads", "run", "--data", "sums.txt", "--out", "b")
     assert said.returncode == 2
     assert "sums.txt:2: " in said.stderr
+
+
+def tests_of_roles(folder: str | Path) -> dict[tuple[str, str], set[str | None]]:
+    """On which inputs each role is tested, by kind of site; None if it is not testable."""
+    tests: dict[tuple[str, str], set[str | None]] = {}
+    for row in rows_of(folder, "roles"):
+        kind = "cross" if row["site"].endswith("cross") else row["site"].partition(".")[0]
+        offset = row["role"].startswith(("offset", "next", "previous"))
+        name = "offset" if offset else row["role"]
+        on = None if row["holds"] == "not testable here" else row["tested_on"]
+        tests.setdefault((kind, name), set()).add(on)
+    return tests
+
+
+PAIRED = {
+    ("encoder", "offset"): {"random"},
+    ("decoder", "offset"): {"random"},
+    ("cross", "offset"): {"random"},
+    ("encoder", "same token"): {"repeats"},
+    ("decoder", "same token"): {"repeats"},
+    ("cross", "same token"): {None},
+    ("encoder", "position alone"): {"random"},
+    ("decoder", "position alone"): {"random"},
+    ("cross", "position alone"): {"random"},
+}
+
+
+@pytest.mark.parametrize("family", ["t5", "marian", "bart"])
+def test_roles_of_an_encoder_decoder_are_probed(here: Path, family: str) -> None:
+    getattr(folders, family)(here / family)
+    (here / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in LINES))
+    printed = command("heads", family, "--data", "pairs.tsv", "--out", "a")
+    assert printed.returncode == 0, printed.stderr
+    tests = tests_of_roles("a")
+    assert tests.items() >= PAIRED.items()
+    for kind in ("encoder", "decoder"):
+        assert (tests[kind, "induction"], tests[kind, "content alone"]) == ({"induction"}, {"orders"})
+    assert tests["cross", "induction"] == tests["cross", "content alone"] == {None}
+
+
+@pytest.mark.parametrize("model", [None, "decoder"])
+def test_roles_of_a_run_are_probed(here: Path, model: str | None) -> None:
+    layers = {"model.n_layers": 1} if model else {"model.n_encoder_layers": 1, "model.n_decoder_layers": 1}
+    settings = {**layers, "model.d_model": 16, "model.n_heads": 2, "training.examples": 64, "training.batch_size": 16}
+    train(here / "run", Experiment.of("arithmetic:maximum=30", "sinusoidal", settings, 1, "float32", model))
+    (here / "sums.txt").write_text("".join(f"{number}+12\n" for number in range(1, 13)))
+    printed = command("heads", "run", "--data", "sums.txt", "--out", "a")
+    assert printed.returncode == 0, printed.stderr
+    tests = tests_of_roles("a")
+    assert tests["decoder", "offset"] == {"random"}
+    assert tests["decoder", "position alone"] == {"random"}
+    if not model:
+        assert tests["encoder", "same token"] == {"repeats"}
+        assert tests["cross", "offset"] == {"random"}
 
 
 def test_importance_of_an_encoder_by_its_embedding(models: Path) -> None:

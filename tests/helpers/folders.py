@@ -70,6 +70,26 @@ def bart(folder: Path, **settings) -> Path:
     return folder
 
 
+def marian(folder: Path, **settings) -> Path:
+    from transformers import MarianConfig, MarianMTModel
+
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "vocab_size": 24, "max_position_embeddings": 64, **BOTH, **IDS}
+    MarianMTModel(MarianConfig(**{**sizes, **settings})).save_pretrained(folder)
+    tokenizer_of().save_pretrained(folder)
+    return folder
+
+
+def t5(folder: Path, **settings) -> Path:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 24}
+    T5ForConditionalGeneration(T5Config(**{**sizes, **IDS, **settings})).save_pretrained(folder)
+    tokenizer_of().save_pretrained(folder)
+    return folder
+
+
 def led(folder: Path, **settings) -> Path:
     """An encoder that pads its source to its window, so that its keys are more than those of the decoder."""
     from transformers import LEDConfig, LEDForConditionalGeneration

@@ -32,7 +32,7 @@ from jarilab.huggingface.model_inputs import (
 )
 from jarilab.huggingface.outputs import token_names
 from jarilab.inspect.study.example import Batch
-from jarilab.inspect.study.probes import ProbeInput
+from jarilab.inspect.study.probes import ProbeInput, Rows, other_tokens
 
 KINDS: dict[str, Kind] = {
     "pixel_values": "image",
@@ -85,26 +85,57 @@ class HuggingFaceBatches:
 
     def probe_input(self, row: ExampleRow) -> ProbeInput | None:
         """How random sequences are drawn, with the special tokens of this row around them; None without tokens."""
-        if self.kind != "text" or self._is_alone:
+        if self.kind != "text":
             return None
+        tokenizer, model = self.loaded.tokenizer, self.model
         ids = self._encode(ExampleRow(row.origin, row.text)).ids
         inner = [place for place, each in enumerate(ids) if each not in self._special_ids]
+        if not inner:
+            return None
         start, end = ids[: inner[0]], ids[inner[-1] + 1 :]
-        words = self._word_ids()
-        return ProbeInput(self.texts_of, words, start, end, max_length(self.loaded))
+        words, longest = self._word_ids(tokenizer, model), max_length(self.loaded)
+        pads = "attention_mask" in self._parameters
+        if not self._has_decoder:
+            return ProbeInput(self.texts_of, words, start, end, longest, pads)
+        decoder: Any = model.get_decoder()  # type: ignore[operator]
+        others = other_tokens(words, self._word_ids(self.loaded.target_tokenizer, decoder))
+        first = self.loaded.config.decoder_start_token_id
+        first_ids = [] if first is None else [first]
+
+        def probe(rows: Rows) -> Batch:
+            targets = []
+            for each in map(result.inner, rows):
+                targets.append([*first_ids, *(others[token] for token in each)])
+            return self._pairs_of(rows, targets)
+
+        ids = [*others]
+        result = ProbeInput(probe, ids, start, end, longest - 1, pads, len(first_ids))
+        return result
 
     @cached_property
     def _special_ids(self) -> set[int]:
         return {*self.loaded.tokenizer.all_special_ids}
 
-    @property
-    def _vocabulary_size(self) -> int:
-        model: Any = self.model
-        return len(model.get_input_embeddings().weight)
+    def _pairs_of(self, sources: Rows, targets: Rows) -> Batch:
+        """A batch of pairs of token ids."""
+        batch, names = self.texts_of(sources), []
+        lengths = torch.tensor([len(each) for each in targets])
+        valid = torch.arange(int(lengths.max())) < lengths.unsqueeze(-1)
+        ids = _padded(targets, 0)
+        for tokens, target in zip(batch.tokens, targets, strict=True):
+            names.append({**tokens, "target": list(map(str, target))})
+        return replace(
+            batch,
+            kwargs={**batch.kwargs, "decoder_input_ids": ids},
+            tokens=names,
+            valid={**batch.valid, "target": valid},
+            ids={**batch.ids, "target": ids},
+        )
 
-    def _word_ids(self) -> list[int]:
+    @staticmethod
+    def _word_ids(tokenizer: Any, model: Any) -> list[int]:
         """Tokens that are words of at least three letters; all tokens but special ones if these are few."""
-        tokenizer, size = self.loaded.tokenizer, self._vocabulary_size
+        size = len(model.get_input_embeddings().weight)
         vocabulary = {
             number: text for text, number in tokenizer.get_vocab().items() if number < size
         }

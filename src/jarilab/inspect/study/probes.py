@@ -36,7 +36,8 @@ class ProbeInput:
 
     batch: makes a batch of rows of token ids. ids: of which sequences are drawn. start, end: ids around each sequence,
     as the model's data have them. longest: the largest number of tokens of a row. pads: whether `batch` can make a
-    batch of rows of different lengths.
+    batch of rows of different lengths. target_start: the number of tokens before a sequence in the target, if there
+    are other ones than in the source.
     """
 
     batch: Callable[[Rows], Batch]
@@ -45,6 +46,17 @@ class ProbeInput:
     end: Sequence[int] = ()
     longest: int = MAX_LENGTH
     pads: bool = True
+    target_start: int | None = None
+
+    def inner(self, row: list[int]) -> list[int]:
+        """A row without start and end."""
+        return row[len(self.start) : len(row) - len(self.end)]
+
+    def start_of(self, side: str) -> int:
+        """The number of tokens before a sequence of this side."""
+        if side == "target" and self.target_start is not None:
+            return self.target_start
+        return len(self.start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,13 +218,23 @@ class ProbeRunner:
     def _content(self, of_orders: list[list[HeadMaps]], orders: list[np.ndarray]) -> np.ndarray:
         """The shares of one set of tokens, `(H, 2)`; NaN where queries and keys differ."""
         values = np.full((len(self.heads), 2), np.nan)
-        start, size = len(self.input.start), len(orders[0])
+        size = len(orders[0])
         for parts in zip(*of_orders, strict=True):
-            first = parts[0].map
+            first, start = parts[0].map, self.input.start_of(parts[0].keys)
             if first.same and min(first.weights.shape[1:]) >= start + size:
                 inner = [_inner(each.map, start, size) for each in parts]
                 values[parts[0].rows] = _explained_shares(inner, orders)
         return values
+
+
+def other_tokens(source: Sequence[int], target: Sequence[int]) -> dict[int, int]:
+    """Another token of the target's vocabulary for each token of the source's.
+
+    A target of such tokens repeats as its source does, and cross-attention finds no equal tokens in it.
+    """
+    count = min(len(source), len(target))
+    rolled = np.roll(np.asarray(target[:count]), count // 2)
+    return dict(zip(source[:count], rolled.tolist(), strict=True))
 
 
 def _variation(one: Map, other: Map) -> Float[Tensor, " H"]:

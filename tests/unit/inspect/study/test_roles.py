@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ from helpers.planted_heads import (
     same_token,
     uniform,
 )
+from jarilab.inspect.study.example import Batch
+from jarilab.inspect.study.probes import ProbeInput, other_tokens
 from jarilab.inspect.study.roles import NO_PATTERN, NOT_TESTABLE
 
 Heads = dict[str, Callable[[], Tensor]]
@@ -169,3 +172,16 @@ def test_padded_rows_do_not_change_a_role() -> None:
 
     rows = roles({"previous": PLANTED["previous"], "next": PLANTED["next"]}, padded(), causal=False)
     assert [row["role"] for row in rows] == ["previous", "next"]
+
+
+def test_a_target_of_probes_repeats_as_its_source_with_other_tokens() -> None:
+    for source, target in ((range(5, 17), range(5, 17)), ([3, 9, 40], range(50)), (range(90), [1, 2, 3])):
+        others = other_tokens(source, target)
+        assert len({*others.values()}) == len(others) == min(len(source), len(target))
+        assert {*others} <= {*source}
+        assert {*others.values()} <= {*target}
+        assert all(one != other for one, other in others.items()) or source != target
+    probe = ProbeInput(lambda rows: Batch(), range(9), start=[1, 2], end=[3], target_start=1)
+    assert probe.inner([1, 2, 7, 8, 3]) == [7, 8]
+    assert (probe.start_of("source"), probe.start_of("target")) == (2, 1)
+    assert replace(probe, target_start=None).start_of("target") == 2
