@@ -16,8 +16,9 @@ from jarilab.inspect.study.tables import plain
 
 RESAMPLES = 2000
 """Bootstrap samples of examples."""
-RESAMPLES_AT_ONCE = 100
 COLUMNS_AT_ONCE = 512
+CELLS_AT_ONCE = 2**20
+"""Numbers of a part of the examples, and of a part of the bootstrap samples."""
 EXAMPLES_IN_MEMORY = 64
 """Examples that are collected before they are written to the file."""
 LEVEL = 0.95
@@ -100,15 +101,12 @@ class MeasureTable:
         return [dict(row) for row in rows]
 
     def _summarize(self, seed: int) -> list[dict[str, Any]]:
-        examples = self.examples
         columns = int(np.prod(self.shape))
-        flat = self.values().reshape(examples, columns)
         mean, low, high = np.full((3, columns), np.nan)
         count = np.zeros(columns, np.int64)
         for first in range(0, columns, COLUMNS_AT_ONCE):
             part = slice(first, first + COLUMNS_AT_ONCE)
-            block = np.asarray(flat[:, part], np.float32)
-            mean[part], low[part], high[part], count[part] = bootstrap(block, seed)
+            mean[part], low[part], high[part], count[part] = bootstrap(_Columns(self, part), seed)
         table = [array.reshape(self.shape) for array in (mean, low, high, count)]
         return [self._row(number, head, table) for number, head in enumerate(self.heads)]
 
@@ -124,27 +122,54 @@ class MeasureTable:
         return row
 
 
+class _Columns:
+    """Some columns of a table, of which a part of the examples is read at a time.
+
+    Pages of a mapped file count as memory until the map is closed, so each part opens the file again.
+    """
+
+    def __init__(self, table: MeasureTable, columns: slice):
+        self.table, self.columns = table, columns
+        self._values = table.values() if table.path is None else None
+
+    def __len__(self) -> int:
+        return self.table.examples
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        values = self.table.values() if self._values is None else self._values
+        return np.array(values[rows].reshape(-1, int(np.prod(self.table.shape)))[:, self.columns])
+
+
 def bootstrap(
-    values: np.ndarray, seed: int = 0
+    values: np.ndarray | _Columns, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Mean, 95 % percentile interval and count of each column of `(N, C)`; NaN entries are left out.
 
     Rows are resampled with replacement (Efron 1979), the same ones for all columns. An interval needs two values.
     """
-    defined = np.isfinite(values)
-    count = defined.sum(0)
-    filled = np.where(defined, values, np.float32(0))
+    size = max(1, CELLS_AT_ONCE // values[:1].shape[1])
+    parts = [slice(first, first + size) for first in range(0, len(values), size)]
+    count, total = np.zeros((2, values[:1].shape[1]))
+    for part in parts:
+        defined = np.isfinite(values[part])
+        count += defined.sum(0)
+        total += np.where(defined, values[part], 0).sum(0, dtype=np.float64)
+    count = count.astype(np.int64)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = filled.sum(0, dtype=np.float64) / count
+        mean = total / count
         if len(values) < 2:
             return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan), count
-        # Deviations, so that float32 resolves them.
-        deviation = np.where(defined, values - mean, 0).astype(np.float32)
-        is_complete = bool(defined.all())
         draws = []
         for weights in resampled(len(values), seed):
-            total = len(values) if is_complete else weights @ defined.astype(np.float32)
-            draws.append(weights @ deviation / total)
+            sums, sizes = np.zeros((2, len(weights), len(mean)), np.float32)
+            for part in parts:
+                block = values[part]
+                defined = np.isfinite(block)
+                # Deviations, so that float32 resolves them.
+                deviation = np.where(defined, block - mean, 0).astype(np.float32)
+                sums += weights[:, part] @ deviation
+                sizes += weights[:, part] @ defined.astype(np.float32)
+            draws.append(sums / sizes)
         ends, enough = [(1 - LEVEL) / 2, (1 + LEVEL) / 2], count > 1
         low, high = np.full((2, len(mean)), np.nan)
         if enough.any():
@@ -166,8 +191,9 @@ def interval_columns(name: str, values: np.ndarray, seed: int) -> dict[str, list
 def resampled(count: int, seed: int) -> Iterator[np.ndarray]:
     """How often each of `count` examples is drawn, for `RESAMPLES` samples, some at a time."""
     generator = np.random.default_rng(seed)
-    for _ in range(0, RESAMPLES, RESAMPLES_AT_ONCE):
-        weights = np.empty((RESAMPLES_AT_ONCE, count), np.float32)
-        for row in range(RESAMPLES_AT_ONCE):
+    size = min(RESAMPLES, max(1, CELLS_AT_ONCE // count))
+    for first in range(0, RESAMPLES, size):
+        weights = np.empty((min(size, RESAMPLES - first), count), np.float32)
+        for row in range(len(weights)):
             weights[row] = np.bincount(generator.integers(0, count, count), minlength=count)
         yield weights

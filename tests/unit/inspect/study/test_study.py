@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tracemalloc
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from helpers.planted_heads import PlantedHeads, induction, noise, offset
 from jarilab.core.errors import UserError
 from jarilab.inspect.measure.measures import MEASURES
 from jarilab.inspect.study import example as examples
+from jarilab.inspect.study import measure_table
+from jarilab.inspect.study.head import Head
 from jarilab.inspect.study.mean_maps import MeanMaps
 from jarilab.inspect.study.measure_table import bootstrap
 
@@ -100,6 +103,32 @@ def test_undefined_values_are_left_out_of_mean_interval_and_count() -> None:
     assert low[0] < 2 < high[0]
     assert np.isnan(low[1])
     assert np.isnan(high[1])
+
+
+def test_parts_of_the_examples_give_the_interval_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    values = generator.normal(size=(300, 5)).astype(np.float32)
+    values[generator.random((300, 5)) < 0.1] = np.nan
+    at_once = bootstrap(values)
+    monkeypatch.setattr(measure_table, "CELLS_AT_ONCE", 700)
+    for part, all_values in zip(bootstrap(values), at_once, strict=True):
+        np.testing.assert_allclose(part, all_values, atol=1e-6)
+
+
+def test_intervals_need_no_more_memory_for_more_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_table, "CELLS_AT_ONCE", 2**12)
+    monkeypatch.setattr(measure_table, "RESAMPLES", 40)
+    heads = [Head(f"site.{number}", 0, f"L{number}H0") for number in range(100)]
+    peaks = []
+    for count in (1000, 4000):
+        table = measure_table.MeasureTable(heads, {"previous": MEASURES["previous"]}, tmp_path / str(count))
+        for _ in range(count):
+            table.append(np.zeros(table.shape, np.float32))
+        tracemalloc.start()
+        table.rows()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
 
 
 def test_long_examples_in_parts_equal_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
