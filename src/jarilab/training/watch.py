@@ -65,8 +65,7 @@ class Watch:
         writer: Any = None,
         start: int = 0,
     ):
-        if every < 1:
-            raise UserError(f"expected every of at least 1 step, got {every}; use every=100")
+        _check_every(every)
         check_is_installed()
         while isinstance(model, DataParallel | DistributedDataParallel):
             model = model.module
@@ -118,6 +117,7 @@ class Watch:
         options: as of `Watch`; the folder is `watch` in the Trainer's `output_dir` by default.
         Raises UserError if transformers is missing.
         """
+        _check_every(every)
         transformers = import_optional("transformers", "huggingface")
 
         class WatchCallback(transformers.TrainerCallback):
@@ -139,6 +139,8 @@ class Watch:
     def _select_heads(self, texts: Sequence[str] | None) -> list[HeadName]:
         """The named heads, or the first ones that have a map; checked by a recorded forward."""
         tapes = self._tapes(None)
+        if not tapes:
+            raise UserError("expected some inputs to watch, got an empty batch; pass at least one")
         names, tape = tapes[0]
         if self.tokens is not None and len(self.tokens) != len(tapes):
             raise UserError(
@@ -211,6 +213,13 @@ class Watch:
         if text not in self._notices:
             self._notices.add(text)
             warnings.warn(f"jarilab.Watch: {text}", stacklevel=2)
+
+
+def _check_every(every: Any) -> None:
+    if not isinstance(every, int) or every < 1:
+        raise UserError(
+            f"expected every as a whole number of steps from 1, got {every!r}; use every=100"
+        )
 
 
 def _on(value: Any, device: torch.device) -> Any:

@@ -185,13 +185,16 @@ def test_padding_counts_as_nothing(tmp_path, side):
         ({"heads": ["encoder.0:2"]}, "encoder.0 has the heads 0 to 1, got 2"),
         ({"heads": ["encoder.0"]}, "expected SITE:HEAD, got 'encoder.0'"),
         ({"every": 0}, "got 0"),
+        ({"every": 1.5}, "whole number of steps from 1, got 1.5"),
+        ({"every": "3"}, "got '3'"),
+        ({"batch": torch.zeros(0, 4, dtype=torch.long)}, "got an empty batch"),
         ({"tokens": [["a", "b"], ["c"]]}, "expected a name for each of the 7"),
         ({"tokens": []}, "got 0 lists"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_written(tmp_path, options, message):
     with pytest.raises(UserError, match=message):
-        jarilab.Watch(Copier(), IDS, folder=tmp_path / "watch", **options)
+        jarilab.Watch(Copier(), **{"batch": IDS, "folder": tmp_path / "watch", **options})
     assert not (tmp_path / "watch").exists()
 
 
