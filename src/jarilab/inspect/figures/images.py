@@ -81,6 +81,12 @@ def _image(pixels: Any) -> np.ndarray:
             "image.permute(1, 2, 0)"
         )
     if image.dtype != np.uint8:
+        low, high = image.min(), image.max()
+        if not -1e-3 <= low <= high <= 1 + 1e-3:
+            raise UserError(
+                f"expected an image of bytes, or of numbers from 0 to 1, got numbers from {low:.3g} to {high:.3g}; "
+                "divide by 255, or undo the normalization of the model"
+            )
         image = np.round(255 * np.clip(image, 0, 1)).astype(np.uint8)
     return image
 

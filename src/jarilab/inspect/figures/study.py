@@ -23,6 +23,7 @@ def draw_heads(rows: Sequence[Mapping[str, Any]], kind: str = "roles", **options
     Raises UserError for an unknown column, and for roles that were not named.
     """
     columns = [name.removesuffix("_low") for name in rows[0] if name.endswith("_low")]
+    columns = [name for name in columns if not name.startswith("role")]
     if kind != "roles" and not any(isinstance(row.get(kind), int | float) for row in rows):
         raise unknown("column of the heads", kind, ["roles", *columns])
     layers = [list(group) for _, group in groupby(rows, key=lambda row: row["site"])]

@@ -9,7 +9,7 @@ roles are scored on probes, the first token and delimiters on the data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,8 @@ from jarilab.inspect.study.targets import OFFSETS, ROLES, SUB_ROLES
 MIN_SCORE, STRONG_SCORE = 0.5, 0.9
 MIN_ENTROPY, MAX_PEAK = 0.95, 3.0
 """Uniform: entropy over its maximum, and the largest weight over that of even weights."""
-MAX_VARIATION = 0.1
-"""Position alone: total variation between two inputs of equal length."""
+MIN_SHARED = 0.9
+"""Position alone: 1 less the total variation between two inputs of equal length."""
 MIN_CONTENT, MAX_OFFSET_SHARE = 0.9, 0.05
 """Content alone: variance of scores that a pair of tokens explains, and that the offset explains."""
 NO_PATTERN, NOT_TESTABLE = "no simple pattern", "not testable here"
@@ -150,7 +150,7 @@ class Roles:
         # Without a role, the numbers are those of the best candidate.
         shown = best or max(rows, key=lambda row: _low(row), default={})
         columns = {f"role_{name}": shown.get(name) for name in names}
-        candidate = shown.get("role")
+        candidate = None if shown.get("low") is None else shown["role"]
         is_strong = bool(best) and (shown.get("low") or 0) >= STRONG_SCORE
         return {
             "role": role,
@@ -261,9 +261,10 @@ class Roles:
         if self.probes is None:
             return rows
         moved, content, offset = self.probes.moved, self.probes.content, self.probes.offset
-        is_fixed = bool(moved.high[head] <= MAX_VARIATION)
+        shared = replace(moved, mean=1 - moved.mean, low=1 - moved.high, high=1 - moved.low)
+        is_fixed = bool(shared.low[head] >= MIN_SHARED)
         is_content = content.low[head] >= MIN_CONTENT and offset.high[head] <= MAX_OFFSET_SHARE
-        rows.append(self._wide_row(head, "position alone", moved, "random", is_fixed))
+        rows.append(self._wide_row(head, "position alone", shared, "random", is_fixed))
         rows.append(self._wide_row(head, "content alone", content, "orders", bool(is_content)))
         return rows
 

@@ -120,6 +120,9 @@ def test_no_grid_of_patches_is_refused():
     [
         (np.zeros((3, 8, 9)), np.ones((1, 2, 2)), r"\(height, width, 3\), got the shape \(3, 8, 9\).*permute"),
         (np.zeros((8, 9, 3)), np.ones((2, 2)), r"\(N, rows, columns\).*got \(2, 2\)"),
+        (np.full((8, 9, 3), 200.0), np.ones((1, 2, 2)), r"from 0 to 1, got numbers from 200 to 200; divide by 255"),
+        (np.full((8, 9, 3), -0.5), np.ones((1, 2, 2)), r"got numbers from -0.5 to -0.5.*normalization"),
+        (np.full((8, 9, 3), np.nan), np.ones((1, 2, 2)), r"got numbers from nan to nan"),
     ],
 )
 def test_images_of_other_shapes_are_refused(pixels, weights, message):

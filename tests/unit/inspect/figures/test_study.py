@@ -53,11 +53,12 @@ def test_roles_are_dots():
     [
         ("roles", "heads with roles, got rows without.*study.figure"),
         ("skin", "unknown column of the heads 'skin'.*sink"),
+        ("role", r"did you mean 'roles'\? Known: roles, sink$"),
     ],
 )
 def test_what_was_not_measured_is_refused(kind, message):
     with pytest.raises(UserError, match=message):
-        draw_heads([row_of(0, 0, sink=0.5, sink_low=0.1)], kind)
+        draw_heads([row_of(0, 0, sink=0.5, sink_low=0.1, role_low=0.5)], kind)
 
 
 def made_study(inputs: torch.Tensor) -> Study:

@@ -121,6 +121,12 @@ def test_a_significant_head_below_the_effect_size_has_no_role() -> None:
     assert row["previous_low"] > row["previous_chance"]
     # Its weights do depend on positions alone.
     assert row["role"] == "position alone"
+    assert 0.9 <= row["role_low"] <= row["role_score"] <= row["role_high"] <= 1
+
+
+def test_a_head_that_was_not_tested_comes_close_to_no_role() -> None:
+    rows = jarilab.study(PlantedHeads({"weak": lambda: offset(-1)}), [torch.tensor([[1, 2]])], probes=False).rows()
+    assert [(row["role"], row["role_candidate"]) for row in rows] == [(NOT_TESTABLE, None)]
 
 
 def test_a_role_on_probes_that_the_data_contradict_is_not_named() -> None:
