@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 
 import catalogue
+import circuits
 import config
 import expected
 import header
@@ -34,6 +35,7 @@ def main() -> None:
         shutil.rmtree(CACHE, ignore_errors=True)
     print("runs", flush=True)
     runs.make()
+    circuits.make()
     print("live pages", flush=True)
     live.make()
     print("laws", flush=True)

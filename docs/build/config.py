@@ -10,7 +10,7 @@ from jarilab.encodings.base import registry
 
 LESSONS = (
     *("bag", "query-key-value", "sqrt", "masks", "seq2seq", "sinusoids", "where", "rotary"),
-    *("beyond", "language", "heads", "images", "norms", "break"),
+    *("beyond", "language", "heads", "images", "norms", "break", "causes"),
 )
 """In the order in which they are read."""
 Entry = tuple[str, str, "str | list[Entry]"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import circuits
 from places import LIVE, jarilab
 
 
@@ -13,6 +14,15 @@ def explored(*runs: str, at: str, site: str | None = None, head: int = 0) -> tup
     return "explore", *(f"runs/{run}" for run in runs), "--input", at, *opening
 
 
+def caused(circuit: str) -> tuple[str, ...]:
+    """The command that asks which head of a planted model gives the answer."""
+    words = "--text", circuits.TEXT, "--answer", circuits.ANSWERS[circuit]
+    return "causes", f"circuits/{circuit}", *words
+
+
+PRONOUNS = "the animal did not cross the street because it was too tired"
+CAUSES = ("--at", "8", "--answer", "es", "--rival", "sie")
+"""Of the translation of `PRONOUNS`: the pronoun, beside that of the street."""
 PAGES: dict[str, tuple[str, ...]] = {
     "bag": explored("add-none", "add-rotary", at="21+211"),
     "query-key-value": explored("add-rotary", at="12+1", site="encoder.0"),
@@ -28,9 +38,10 @@ PAGES: dict[str, tuple[str, ...]] = {
     "images": explored("digits-none", "digits-rotary2d", at="#0"),
     "norms": explored("add-rotary", at="999-1", site="encoder.1"),
     "break": explored("add-rotary", at="21+211"),
-    "pronouns": explored(
-        "pronouns", at="the animal did not cross the street because it was too tired"
-    ),
+    "pronouns": explored("pronouns", at=PRONOUNS),
+    "causes": ("causes", "runs/pronouns", "--text", PRONOUNS, *CAUSES),
+    "decoy": caused("decoy"),
+    "backup": caused("backup"),
 }
 
 
@@ -42,6 +53,6 @@ def make() -> None:
         if path.exists():
             continue
         start = time.monotonic()
-        jarilab(*words, "--save", str(path))
+        jarilab(*words, "--out" if words[0] == "causes" else "--save", str(path))
         size = path.stat().st_size / 1e6
         print(f"  page {name}: {time.monotonic() - start:.0f} s, {size:.1f} MB", flush=True)

@@ -9,11 +9,14 @@ from typing import Any
 import torch
 
 import jarilab
+from circuits import ANSWERS, TEXT
 from jarilab.inspect.intervene.effects import ablation
 from jarilab.inspect.intervene.interventions import HeadOff, operate
 from jarilab.inspect.record.capture import Tape, look_inside
 from jarilab.inspect.record.model_io import to_float64
+from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.runs.loaded import OpenRun
+from live import PRONOUNS
 from places import CACHE, RUNS
 from places import jarilab as command
 from runs import ARITHMETIC
@@ -241,10 +244,61 @@ def break_a_head() -> Numbers:
     return found
 
 
+def _weight(causes: Any, row: dict[str, Any], query: int, key: int) -> float:
+    """The weight of a head from one token to another."""
+    site = next(each for each in causes.maps["sites"] if each["site"] == row["site"])
+    return float(unpacked(site["weights"])[row["index"]][query, key])
+
+
+def causes() -> Numbers:
+    """Heads that look at the right word, a decoy, and a backup: what the answer loses without them."""
+    run = RUNS / "pronouns"
+    asked = jarilab.causes(run, PRONOUNS, answer="es", rival="sie", at=8)
+    crossing = [row for row in asked.rows if row["head"].startswith("cross")]
+    watching = {row["head"]: _weight(asked, row, 8, 1) for row in crossing}
+    rows = {row["head"]: row for row in asked.rows}
+    strongest = rows[asked.conclusion["strongest"]]
+    on_animal = [rows[name] for name, weight in watching.items() if weight > 0.9]
+    found: Numbers = {
+        "causes.heads": asked.conclusion["all"],
+        "causes.lead": asked.about["score"],
+        "causes.watching": len(on_animal),
+        "causes.deciding": len(asked.conclusion["heads"]),
+        "causes.least": min(asked.about["score"] - row["total"] for row in on_animal),
+        "causes.strongest": strongest["head"],
+        "causes.left": asked.about["score"] - strongest["total"],
+        "causes.passing": asked.conclusion["passing"],
+        "causes.chance": asked.conclusion["by_chance"],
+    }
+    decoy = jarilab.causes(CACHE / "circuits/decoy", TEXT, answer=ANSWERS["decoy"])
+    silent = [row for row in decoy.rows if _weight(decoy, row, -1, -2) > 0.9]
+    (real,) = decoy.conclusion["heads"]
+    found |= {
+        "causes.decoys": ", ".join(row["head"] for row in silent),
+        "causes.decoy_weight": min(_weight(decoy, row, -1, -2) for row in silent),
+        "causes.decoy_effect": max(abs(row["total"]) for row in silent),
+        "causes.real": real,
+        "causes.real_effect": {row["head"]: row["total"] for row in decoy.rows}[real],
+    }
+    backup = jarilab.causes(CACHE / "circuits/backup", TEXT, answer=ANSWERS["backup"])
+    (pair,) = backup.pairs
+    primary = next(row for row in backup.rows if row["head"] == pair["head"])
+    return found | {
+        "causes.primary": pair["head"],
+        "causes.backup": pair["other"],
+        "causes.primary_effect": abs(primary["total"]),
+        "causes.primary_direct": primary["direct"],
+        "causes.both": pair["total"],
+    }
+
+
 def all_numbers() -> Numbers:
     """Those of all lessons."""
     found: Numbers = {}
-    lessons = (bag, query_key_value, masks, seq2seq, beyond, language, images, norms, break_a_head)
+    lessons = (
+        *(bag, query_key_value, masks, seq2seq, beyond, language, images, norms, break_a_head),
+        causes,
+    )
     for lesson in lessons:
         found |= lesson()
     return found

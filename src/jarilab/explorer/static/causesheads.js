@@ -5,7 +5,7 @@ import { clamp, known, unique } from "kit/numbers.js";
 import { token } from "kit/tokens.js";
 import { nats, t } from "./causeswords.js";
 
-const CEILINGS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100];
+const CEILINGS = [-3, -2, -1, 0, 1, 2].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
 const NOTHING = 5e-4; // nats; the same as in which_head.py
 const TOP = 22;
 const layerOf = (head) => head.replace(/H\d+$/, "");
@@ -47,6 +47,9 @@ function moveByKey(event, choose) {
   beyond.sort((one, other) => distance(one) - distance(other))[0]?.focus();
 }
 
+/** A dashed line between heads that stand in for each other. */
+const pairNode = ([x1, y1], [x2, y2]) => svg("path", { class: "pair", d: `M${x1} ${y1}Q${(x1 + x2) / 2} ${Math.max(y1, y2) + (y1 === y2 ? 16 : 0)} ${x2} ${y2}` });
+
 /** An arrow between heads, or from a head to the answer: a link to its numbers. */
 function edgeNode(edge, [x1, y1], [x2, y2], ceiling, isCurrent, href) {
   const width = 1 + 4 * Math.sqrt(Math.abs(edge.effect) / ceiling);
@@ -79,6 +82,7 @@ export function drawHeads(root, page, state, { choose, addressOf }) {
   const drawing = svg("svg", { width, height: bottom + size + 4, role: "group", "aria-label": t("headsLabel") }, numbers, names,
     edges.map((edge) => edgeNode(edge, places.get(edge.source), places.get(edge.target) ? places.get(edge.target).map((value, axis) => axis ? value - cell / 2 + 6 : value) : middle, ceiling,
       edge.source === state.head && edge.target === state.to, addressOf({ head: edge.source, to: edge.target }))),
+    page.pairs.map((pair) => pairNode(places.get(pair.head), places.get(pair.other))),
     page.heads.map((row) => headNode(row, places.get(row.head), cell, ceiling, { isChosen: row.head === state.head, choose: () => choose(row.head) })),
     svg("rect", { class: "answer", x: middle[0] - box / 2, y: bottom, width: box, height: size, rx: 4 }),
     svg("text", { class: "name", x: middle[0], y: bottom + 16, "text-anchor": "middle" }, words));
@@ -94,5 +98,5 @@ export function marksNode(page) {
     [[half("total", ceiling, 13, 11, 9, ceiling)], t("mark_total")], [[half("direct", ceiling, 8, 11, 9, ceiling)], t("mark_direct")],
     [whole(-ceiling), t("mark_against")], [[nothing(11, 11)], t("mark_none")], [whole(ceiling), nats(ceiling)], [whole(ceiling / 10), nats(ceiling / 10)],
   ];
-  return entries.map(([drawn, words]) => el("span", {}, mark(...drawn), words));
+  return entries.filter(Boolean).map(([drawn, words]) => el("span", {}, mark(...drawn), words));
 }
