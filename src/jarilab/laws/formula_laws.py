@@ -99,6 +99,7 @@ class FormulaTrial:
         return call_of(self.encoding, self.q, self.k, self.v, q_pos, k_pos, mask, self.x)
 
 
+@np.errstate(over="ignore")  # far distances: a sigmoid of -1,000 is 0
 def formula(subject: Subject) -> str:
     """Input, scores over every distance and output match a double loop in float64."""
     if subject.oracle is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -89,7 +90,7 @@ def answers(
     penalty = decoding.length_penalty
     rows = zip(written.ids, written.log_probabilities, length_B.tolist(), totals, strict=True)
     return [
-        [Hypothesis(ids[:length], logs[:length], total, total / length**penalty)]
+        [Hypothesis(ids[:length], logs[:length], total, total / _power(length, penalty))]
         for ids, logs, length, total in rows
     ]
 
@@ -99,3 +100,11 @@ def _lengths(ids_BL: Int[Tensor, "B L"], end: int) -> Int[Tensor, " B"]:
     is_end_BL = ids_BL == end
     before_end_BL = is_end_BL.cumsum(1) - is_end_BL.long() == 0
     return before_end_BL.sum(1)
+
+
+def _power(length: int, penalty: float) -> float:
+    """`length ** penalty`; infinity where that is too large for a float."""
+    try:
+        return length**penalty
+    except OverflowError:
+        return math.inf

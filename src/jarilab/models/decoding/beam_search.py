@@ -13,7 +13,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.models.base import Generates, Places, in_order
 from jarilab.models.decoding.greedy_search import check_longest
-from jarilab.models.decoding.hypotheses import NEVER, Hypotheses, Hypothesis
+from jarilab.models.decoding.hypotheses import NEVER, Hypotheses, Hypothesis, rank
 from jarilab.positions.coordinates import Tokens
 
 # Tokens of a block in the search for the most likely ones.
@@ -132,7 +132,7 @@ class _Search:
         self.ended_B = self.ended_B + over_BC.sum(1)
         over = replace(grown, totals=grown.totals.masked_fill(~over_BC, NEVER))
         both = self.ended.beside(over)
-        best_BN = both.scores(self.length_penalty).topk(self.best).indices
+        best_BN = both.ranks(self.length_penalty).topk(self.best).indices
         self.ended = both.pick(best_BN)
 
     def _continuations(self, log_RV: Tensor, length: int) -> tuple[Tensor, Hypotheses]:
@@ -163,11 +163,11 @@ class _Search:
     def done(self, length: int) -> Tensor:
         """Return which sources are finished, `(B,)`."""
         penalty = self.length_penalty
-        worst_B = self.ended.scores(penalty).amin(1)
+        worst_B = self.ended.ranks(penalty).amin(1)
         open_B = self.open.totals.amax(1)
         # A sum of log-probabilities only falls, so it scores at most what it would score at the greatest length.
-        beaten_B = open_B / self.longest_B**penalty <= worst_B
-        behind_B = open_B / length**penalty <= worst_B
+        beaten_B = rank(open_B, self.longest_B, penalty) <= worst_B
+        behind_B = rank(open_B, torch.full_like(self.longest_B, length), penalty) <= worst_B
         enough_B = self.ended_B >= self.beam_size
         return (enough_B & behind_B) | beaten_B | (self.longest_B == length)
 

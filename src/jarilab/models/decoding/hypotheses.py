@@ -26,6 +26,11 @@ class Hypothesis:
     score: float
 
 
+def rank(totals: Tensor, lengths: Tensor, length_penalty: float) -> Tensor:
+    """Minus the logarithm of minus the score `total / length ** length_penalty`, of which a power may overflow."""
+    return length_penalty * lengths.double().log() - totals.double().neg().log()
+
+
 @dataclass(frozen=True, eq=False)
 class Hypotheses:
     """N hypotheses of each of B sources: sums and lengths `(B, N)`, tokens and log-probabilities `(B, N, L)`.
@@ -44,8 +49,9 @@ class Hypotheses:
         ids_BN0 = torch.empty(batch, number, 0, dtype=torch.long, device=device)
         return Hypotheses(totals_BN, torch.ones_like(totals_BN), ids_BN0, ids_BN0.float())
 
-    def scores(self, length_penalty: float) -> Tensor:
-        return self.totals / self.lengths**length_penalty
+    def ranks(self, length_penalty: float) -> Tensor:
+        """Numbers in the order of the scores."""
+        return rank(self.totals, self.lengths, length_penalty)
 
     def pick(self, index_BM: Tensor) -> Hypotheses:
         """Select hypotheses of each source."""
@@ -87,7 +93,7 @@ class Hypotheses:
     def listed(self, length_penalty: float) -> list[list[Hypothesis]]:
         """Return the hypotheses of each source as a list."""
         totals, lengths = self.totals.tolist(), self.lengths.tolist()
-        penalized = self.scores(length_penalty).tolist()
+        penalized = (-self.ranks(length_penalty).neg().exp()).tolist()
         listed: list[list[Hypothesis]] = []
         for b, of_source in enumerate(totals):
             hypotheses = []

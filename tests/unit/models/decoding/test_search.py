@@ -313,6 +313,17 @@ def test_a_beam_finds_what_greedy_misses(beam_size, length_penalty, wanted):
     assert probabilities == pytest.approx(wanted, rel=1e-4)
 
 
+def test_a_power_that_overflows_ranks_by_length_first():
+    """4**100 is more than float32 holds."""
+    model, source = Table(FORK, "_^.ab"), source_of(torch.zeros(1, 2).long())
+    (answers,) = search(model, source, beam_size=3, best=3, longest=8, length_penalty=100.0)
+    exact = [100 * math.log(len(answer.ids)) - math.log(-answer.total) for answer in answers]
+    assert len(answers) == 3
+    assert exact == sorted(exact, reverse=True)
+    assert [answer.score for answer in answers] == pytest.approx([-math.exp(-each) for each in exact])
+    assert len(answers[0].ids) == 8
+
+
 def test_a_source_is_done_when_nothing_open_can_win_and_not_before():
     """After `a .` the open `b` could still win with a length penalty, as a longer answer; without one it cannot."""
     table = {"": {"a": 0.8, "b": 0.2}, "a": {".": 0.9, "a": 0.1}, "b": {"b": 1.0}, "bb": {"b": 1.0}, "bbb": {".": 1.0}}
