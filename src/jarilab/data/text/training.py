@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -15,10 +16,15 @@ TRAINING_BYTES = 16_000_000
 """A tokenizer is trained on the first 16 MB of text."""
 
 _MAX_PIECE_LENGTH = 24
+# The library needs time with the square of a word's length.
+_LONG_WORD = re.compile(r"\S{1000}(?=\S)")
 
 
 def training_sample(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the first TRAINING_BYTES of the texts. Raises UserError if they are white space only."""
+    """Yield the first TRAINING_BYTES of the texts, with words cut after 1,000 characters.
+
+    Raises UserError if they are white space only.
+    """
     left, usable = TRAINING_BYTES, False
     for text in texts:
         try:
@@ -26,7 +32,7 @@ def training_sample(texts: Iterable[str]) -> Iterator[str]:
         except UnicodeEncodeError:
             raise surrogate() from None
         usable = usable or bool(text.strip())
-        yield text
+        yield from _cut(text)
         left -= len(text.encode())
         # A character has at most 4 bytes, so nothing more fits.
         if left < 4:
@@ -35,6 +41,14 @@ def training_sample(texts: Iterable[str]) -> Iterator[str]:
         raise UserError(
             "expected text to train a tokenizer on; got only white space; add some text"
         )
+
+
+def _cut(text: str) -> Iterator[str]:
+    start = 0
+    for match in _LONG_WORD.finditer(text):
+        yield text[start : match.end()]
+        start = match.end()
+    yield text[start:]
 
 
 def tokenizers_library() -> Any:

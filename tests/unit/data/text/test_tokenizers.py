@@ -188,6 +188,13 @@ def test_training_reads_no_more_than_its_bound(tokenizer: Tokenizer, monkeypatch
     assert train(tokenizer.kind, texts(), size=400) == train(tokenizer.kind, [*TEXTS, "th"], size=400)
 
 
+def test_long_words_are_cut_for_training_alone() -> None:
+    words = "AC" * 1200, f"{'G' * 1000} {'T' * 999}", "a b"
+    assert list(training.training_sample(words)) == [words[0][:1000], words[0][1000:2000], words[0][2000:], *words[1:]]
+    bpe = train("bpe", [words[0]], size=300)
+    assert bpe.decode(bpe.encode(words[0])) == words[0]
+
+
 def test_json_and_back(tokenizer: Tokenizer) -> None:
     for one in (tokenizer, train(tokenizer.kind, ["A b"], size=300, lowercase=True)):
         other = Tokenizer.from_json(one.to_json())
