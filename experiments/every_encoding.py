@@ -33,7 +33,6 @@ from typing import Any
 
 from images import at_least_one, markdown, told
 from longer import TASKS
-from longer_text import measure, split
 
 import jarilab
 from jarilab.core.registry import split_specs
@@ -81,11 +80,7 @@ class TextColumn(Column):
     """A text, whose longer windows are measured apart."""
 
     def measured(self, folder: Path, ended: Mapping[str, Any]) -> list[float]:
-        losses = measure(folder, [CONTEXT, 4 * CONTEXT])
-        refused = next((loss for loss in losses.values() if isinstance(loss, str)), None)
-        if refused is not None:
-            raise jarilab.UserError(refused)
-        return [float(loss) for loss in losses.values()]
+        return [jarilab.evaluate(folder, length=length, threads=1)["loss"] for length in (CONTEXT, 4 * CONTEXT)]
 
 
 @dataclass(frozen=True)
@@ -106,7 +101,7 @@ def columns_of(out: Path, text: Path | None, translation: Sequence[str]) -> list
     found = [Column(name, name, {**SMALL, **LINES}, groups) for name in ("copy", "reverse", "sort")]
     found.append(Column("addition", TASKS["addition"], {**SMALL, **SUMS}, groups))
     if text is not None:
-        settings = {**SMALL, **STACK, **TEXT, **split(text, out)}
+        settings = {**SMALL, **STACK, **TEXT, "task.train": str(text)}
         found.append(TextColumn("text, loss", "text", settings, ("loss", "longer_loss"), share=False))
     if translation:
         settings = {**SMALL, **PAIRS, "task.train": list(translation)}

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 import jarilab
 from helpers.runs import newest_of
+from helpers.trials import trials_in_this_process
 from jarilab.data.images import idx
 from jarilab.data.images.labelled import Wanted, read_labelled
 from jarilab.tasks.classification import LoadedImage
@@ -563,21 +564,19 @@ def test_a_language_model_is_measured_on_longer_windows_of_the_same_text(
     longer_text = load("longer_text")
     for name, value in {**SMALL, "model.n_layers": 1, "task.context_length": 8}.items():
         monkeypatch.setitem(longer_text.SETTINGS, name, value)
-    monkeypatch.setattr(longer_text, "CONTEXT", 8)
-    monkeypatch.setattr(longer_text, "LONGEST", 32)
+    monkeypatch.setattr(longer_text, "LENGTHS", (8, 16))
     out = tmp_path / "out"
     command = ["--text", str(text_file), "--out", str(out), "--seeds", "1"]
-    said = trained_again(longer_text, [*command, "--encodings", "alibi,learned:positions=16"], out, capsys)
-    alibi, learned = rows_of(said)
-    ended = json.loads((out / "alibi-1" / "result.json").read_text())
+    with trials_in_this_process():
+        said = trained_again(longer_text, [*command, "--encodings", "alibi,rotary"], out, capsys)
+    alibi, rotary, plain, linear, *_ = [row for row in rows_of(said) if row[0].startswith("`")]
+    ended = json.loads(next(out.glob("study/alibi-1/result.json")).read_text())
     assert alibi[1] == f"{ended['loss']:.3f}", "as trained is what was measured then"
-    assert len(set(alibi[1:])) == 3
-    assert learned[3] == "-"
-    assert "- `learned:positions=16` at 32: " in said
-    text_file.write_text("short " * 300)
-    monkeypatch.setattr(longer_text, "LONGEST", 2048)
-    assert longer_text.main(command) == 2
-    assert "expects 32,770 characters or more, got 1,800" in capsys.readouterr().err
+    assert rotary[1:] == plain[1:]
+    assert linear[1] == plain[1], "nothing is stretched at the trained length"
+    assert linear[2] != plain[2]
+    assert longer_text.main(["--table", str(out / "longer_text.json")]) == 0
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.long
