@@ -27,6 +27,11 @@ GUIDE: list[Entry] = [
     ("Record any model", "어떤 모델이든 기록하기", "recording.md"),
     ("Heads over a data set", "데이터 전체에서 보는 헤드", "guide/heads.md"),
     ("Which head does it?", "어느 헤드가 하는가?", "guide/causes.md"),
+    (
+        "Which tokens does the answer depend on?",
+        "답은 어느 토큰에 달려 있는가?",
+        "guide/relevance.md",
+    ),
     ("A figure for a paper", "논문에 넣을 그림", "guide/figures.md"),
     ("Watch your own training", "내 학습 지켜보기", "guide/watching.md"),
     ("Speech", "음성", "guide/speech.md"),

@@ -29,6 +29,7 @@ GUIDES = [
             "exporting",
             "heads",
             "causes",
+            "relevance",
             "figures",
             "own-attention",
             "watching",

@@ -393,8 +393,8 @@ class InputRelevance:
     def _check_is_plain_encoder(self) -> None:
         for layer in self._layers:
             allowed_BQK = allowed_links(layer.call).squeeze(1)
-            valid_BL = self.valid[layer.site.keys]
-            hidden = ~allowed_BQK & valid_BL.unsqueeze(1) & valid_BL.unsqueeze(2)
+            queries_BQ, keys_BK = (self.valid[side] for side in layer.sides)
+            hidden = ~allowed_BQK & queries_BQ.unsqueeze(2) & keys_BK.unsqueeze(1)
             if layer.site.kind != "encoder" or bool(hidden.any()):
                 raise UserError(
                     f"expected an encoder without a mask for rollout, got {layer.site.name}, a {layer.site.kind} "

@@ -88,8 +88,9 @@ class Removal:
             generator = np.random.default_rng([seed, number])
             if not number:
                 self._leave_out(relevance)
-            removed_TBN = self._removed(relevance, generator)
+            # Draws do not depend on the methods: other ids and random orders come first.
             others = _other_ids(relevance, pool, generator)
+            removed_TBN = self._removed(relevance, generator)
             for kind, each in areas.items():
                 if kind == "mask" or others:
                     values_TB = _answers(
@@ -132,7 +133,7 @@ class Removal:
         scores = [self._scores(relevance, method) for method in self.methods]
         scores_OBN = np.stack(scores + [np.zeros(removable_BN.shape)] * self._orders)
         # A constant map sorted by index would remove the first tokens first, which a causal model attends to most.
-        ties_OBN = generator.random(scores_OBN.shape)
+        ties_OBN = generator.random(scores_OBN.shape)[::-1]
         last_OBN = np.broadcast_to(~removable_BN, scores_OBN.shape)
         rank_OBN = np.lexsort((ties_OBN, -scores_OBN, last_OBN)).argsort(-1)
         count_B = removable_BN.sum(1)
@@ -220,22 +221,33 @@ class Removal:
         if not gains or not self.methods:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.left_out.items())
             return {"winner": None, "better_than_random": [], "sentence": f"Not judged. {reasons}"}
-        better = np.all([self._are_positive(each) for each in gains], 0)
-        names = [name for name, is_better in zip(self.methods, better, strict=True) if is_better]
-        best = int(
-            np.argmax(np.where(better, np.mean([each.mean(0) for each in gains], 0), -np.inf))
-        )
-        wins = bool(better.any()) and all(
+        mean = np.mean([each.mean(0) for each in gains], 0)
+        better = self._named(gains, mean)
+        raw = [self.methods.index("attention")] if "attention" in self.methods else []
+        over_raw = self._named([each - each[:, raw] for each in gains], mean) if raw else []
+        best = self.methods.index(better[0]) if better else 0
+        wins = bool(better) and all(
             self._are_positive(np.delete(each[:, [best]] - each, best, 1)).all() for each in gains
         )
         count = f"over {len(gains[0])} examples"
         sentence = f"No method is shown to be better than random {count}."
         if wins:
-            sentence = f"{self.methods[best]} wins {count}: it is better than random and than all other methods."
-        elif names:
-            sentence = f"Better than random {count}: {', '.join(names)}. None is shown to be better than all others."
-        result = {"winner": self.methods[best] if wins else None, "better_than_random": names}
-        return result | self._survival(gains, sentence)
+            sentence = (
+                f"{better[0]} wins {count}: it is better than random and than all other methods."
+            )
+        elif better:
+            sentence = f"Better than random {count}: {', '.join(better)}. "
+            sentence += f"Better than raw attention: {', '.join(over_raw) or 'no method'}. "
+            sentence += "None is shown to be better than all others."
+        result = {"winner": better[0] if wins else None, "better_than_random": better}
+        return result | {"better_than_attention": over_raw} | self._survival(gains, sentence)
+
+    def _named(self, changes: list[np.ndarray], mean: np.ndarray) -> list[str]:
+        """The methods whose change is positive for each kind of removal, the largest mean gain first."""
+        are_positive = np.all([self._are_positive(each) for each in changes], 0)
+        return [
+            self.methods[each] for each in np.argsort(-mean, kind="stable") if are_positive[each]
+        ]
 
     def _survival(self, gains: list[np.ndarray], sentence: str) -> dict[str, Any]:
         correlation = None

@@ -190,6 +190,13 @@ def test_plain_rollout_is_refused_for_an_encoder_with_a_mask():
         relevance.of("rollout")
 
 
+def test_plain_rollout_is_refused_for_cross_attention_without_a_mask():
+    model = initialised(nn.MultiheadAttention(8, 2, batch_first=True))
+    batch = Batch((torch.randn(2, 3, 8), *[torch.randn(2, 5, 8)] * 2), {"need_weights": False}, [{}, {}])
+    with pytest.raises(UserError, match="a cross attention"):
+        InputRelevance(model, batch, lambda outputs, batch: outputs[0].sum((1, 2))).of("rollout")
+
+
 def test_raw_attention_and_weighted_values_read_the_last_layer():
     relevance = relevance_of("Bert")
     last = relevance._layers[-1]
