@@ -54,7 +54,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tasks.predictors",
     }
     | {"runs", "pages.encodings"},
-    "comparison": {"core", "attention", "inspect", "tasks", "tasks.predictors", "runs", "training", "pages.kit"},
+    "comparison": {"core", "encodings", "attention", "inspect", "tasks", "tasks.predictors", "runs", "training"}
+    | {"pages.kit"},
     "api": {"core", "attention", "inspect", "tasks.predictors", "runs", "training", "comparison"},
     "serving": {"_version", "core", "data", "tasks.predictors", "runs", "pages.kit"},
     "export": {"_version", "core", "positions", "data", "encodings", "attention", "nn", "models", "inspect", "runs"}

@@ -114,7 +114,7 @@ def test_train_prints_one_json_object_and_all_else_elsewhere(trained):
     assert all(re.match(r"run: step \d+/20  loss \d+\.\d+", line) for line in lines)
     assert any(line.startswith("run: step 20/20") for line in lines)
     assert {path.name for path in folder.iterdir()} == {
-        ".lock", "run.json", "metrics.jsonl", "result.json", "checkpoints",
+        ".lock", "run.json", "metrics.jsonl", "outcomes.json", "result.json", "checkpoints",
     }  # fmt: skip
 
 

@@ -1,15 +1,13 @@
-"""All pairs of encodings compared: paired over seeds, corrected for the number of pairs.
+"""All pairs of encodings compared: paired over seeds and held-out examples, corrected for the number of pairs.
 
 Of six equal encodings with three seeds, separate tests of each pair find a difference in every second study. Here all
-intervals hold together in 95 % of studies. At most 5 % of studies then call any two equal encodings different. A
-difference must exceed two noises of the seeds:
+intervals are corrected together. A difference has two noises, squared and added:
 
-- the noise of all encodings together (Tukey 1953, in the two-way layout of encodings and seeds). Three seeds that
-  happen to agree cannot make it small;
-- the noise of its own two encodings, with their degrees of freedom alone. Some encodings scatter far more than others,
-  and the common noise would be too small for them.
-
-For shares, another sample of held-out examples is a third noise: Wilson's, squared and added.
+- of seeds, see `jarilab.comparison.seed_noise`;
+- of held-out examples. All encodings are measured on the same ones, so what makes an example hard for all of them
+  cancels. What remains is the covariance of two seeds' differences over examples: the interaction of encodings and
+  examples in a model with crossed random effects of seeds and examples. Without outcomes of single examples, the
+  examples of two shares are taken as independent (Newcombe 1998), which is far wider.
 """
 
 from __future__ import annotations
@@ -17,30 +15,41 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from jarilab.comparison.statistics import LEVEL, wilson
+from jarilab.comparison.seed_noise import (
+    common_noise,
+    detectable_over_seeds,
+    gap_half_widths,
+    noise_half_widths,
+    seed_gaps,
+    seeds_that_settle,
+    tukey_quantile,
+    without_seed_effects,
+)
+from jarilab.comparison.statistics import wilson
 from jarilab.tasks.metrics import Metric
 
-POWER = 0.8
-"""The share of studies that would find a difference of the size `Pairs.detectable`."""
-STUDIES = 2000
-"""Simulated studies from which that size is computed."""
+Outcomes = Mapping[str, np.ndarray]
+"""For each encoding the outcome of each held-out example `(S, N)`; their mean is the value of a seed."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """first - second, with the ends of its interval; None if they are unknown."""
+    """first - second, with the ends of its interval; None if they are unknown.
+
+    scattered: the encoding whose seeds lie so far apart that the pair is not ranked, and their gap; None for others.
+    """
 
     first: str
     second: str
     difference: float
     low: float | None = None
     high: float | None = None
+    scattered: tuple[str, float] | None = None
 
     @property
     def ranked(self) -> bool:
@@ -53,18 +62,23 @@ class Pairs:
     """All pairs of a study.
 
     seeds: the number that every encoding has. detectable: the true difference that four of five studies with this noise
-    would detect; None without intervals.
+    would detect; None without intervals. has_outcomes: whether they are paired over examples.
     """
 
     differences: list[Difference]
     seeds: int
     detectable: float | None
+    has_outcomes: bool = False
 
 
 def compare_pairs(
-    values: Mapping[str, Sequence[float]], held_out: int, *, share: bool = True
+    values: Mapping[str, Sequence[float]],
+    held_out: int,
+    *,
+    share: bool = True,
+    outcomes: Outcomes | None = None,
 ) -> Pairs:
-    """Every pair of encodings, with intervals that hold together in 95 % of studies.
+    """Every pair of encodings, with intervals corrected for all pairs.
 
     values: for each encoding, one value a seed, with seeds in the same order. held_out: the number of examples that
     shares were measured on. There are no intervals with one seed, or if values that are no shares do not differ at all.
@@ -76,48 +90,59 @@ def compare_pairs(
     if seeds < 2 or not pairs:
         differences = [Difference(a, b, means[a] - means[b]) for a, b in pairs]
         return Pairs(differences, seeds, None)
-    half_widths = seed_half_widths(numbers_ES).tolist()
+    half_widths = zip(
+        noise_half_widths(numbers_ES).tolist(), gap_half_widths(numbers_ES).tolist(), strict=True
+    )
+    gaps_E = seed_gaps(without_seed_effects(numbers_ES))
+    widest = (list(values)[int(gaps_E.argmax())], float(gaps_E.max()))
     differences, example_widths = [], [0.0]
-    for (a, b), half_width in zip(pairs, half_widths, strict=True):
+    for (a, b), (noise, gap) in zip(pairs, half_widths, strict=True):
         below = above = 0.0
-        if share:
+        if outcomes is not None:
+            below = above = _shared_example_width(outcomes[a] - outcomes[b], encodings, share)
+        elif share:
             below, above = _example_widths(means[a], means[b], held_out, encodings)
-            example_widths += [below, above]
-        difference = means[a] - means[b]
-        low = difference - math.hypot(half_width, below)
-        high = difference + math.hypot(half_width, above)
-        if share:  # two shares differ by 1 at most
-            low, high = max(-1.0, low), min(1.0, high)
-        interval = (low, high) if high > low else (None, None)
-        differences.append(Difference(a, b, difference, *interval))
+        example_widths += [below, above]
+        one = _interval(a, b, means[a] - means[b], max(noise, gap), below, above, share)
+        if not one.ranked and _interval(a, b, one.difference, noise, below, above, share).ranked:
+            one = replace(one, scattered=widest)
+        differences.append(one)
     has_interval = any(one.low is not None for one in differences)
-    seed_difference = float(common_noise(numbers_ES)) * _detectable_over_seeds(encodings, seeds)
+    seed_difference = float(common_noise(numbers_ES)) * detectable_over_seeds(encodings, seeds)
     detectable = math.hypot(seed_difference, max(example_widths)) if has_interval else None
-    return Pairs(differences, seeds, detectable)
+    return Pairs(differences, seeds, detectable, outcomes is not None)
 
 
-def seed_half_widths(numbers_ES: np.ndarray) -> np.ndarray:
-    """Half-width of each pair's interval over seeds `(..., P)`.
+def _interval(
+    first: str,
+    second: str,
+    difference: float,
+    half_width: float,
+    below: float,
+    above: float,
+    share: bool,
+) -> Difference:
+    """The pair with its interval. half_width: over seeds; below, above: over examples."""
+    low = difference - math.hypot(half_width, below)
+    high = difference + math.hypot(half_width, above)
+    if share:  # two shares differ by 1 at most
+        low, high = max(-1.0, low), min(1.0, high)
+    if high <= low:
+        return Difference(first, second, difference)
+    return Difference(first, second, difference, low, high)
 
-    numbers_ES: values of E encodings and S seeds `(..., E, S)`. Pairs are in the order of `itertools.combinations`.
-    """
-    *_, encodings, seeds = numbers_ES.shape
-    first, second = np.triu_indices(encodings, 1)
-    pair_noise = (numbers_ES[..., first, :] - numbers_ES[..., second, :]).std(-1, ddof=1)
-    all_noise = math.sqrt(2) * common_noise(numbers_ES)[..., None]
-    width_from_all = tukey_quantile(encodings, (encodings - 1) * (seeds - 1)) * all_noise
-    width_from_pair = tukey_quantile(encodings, seeds - 1) * pair_noise
-    return np.maximum(width_from_all, width_from_pair) / math.sqrt(seeds)
 
-
-def common_noise(numbers_ES: np.ndarray) -> np.ndarray:
-    """Standard deviation of the residuals after removing encoding and seed effects `(...)`."""
-    *_, encodings, seeds = numbers_ES.shape
-    encoding_means = numbers_ES.mean(-1, keepdims=True)
-    seed_means = numbers_ES.mean(-2, keepdims=True)
-    residual_ES = numbers_ES - encoding_means - seed_means + encoding_means.mean(-2, keepdims=True)
-    degrees_of_freedom = (encodings - 1) * (seeds - 1)
-    return np.asarray(np.sqrt((residual_ES**2).sum((-2, -1)) / degrees_of_freedom))
+def _shared_example_width(difference_SN: np.ndarray, encodings: int, share: bool) -> float:
+    """How far another sample of shared examples may move a difference, beyond what seeds do."""
+    seeds, examples = difference_SN.shape
+    of_means = float(difference_SN.mean(0).var(ddof=1))
+    of_seeds = float(difference_SN.var(1, ddof=1).mean())
+    # The mean covariance of two different seeds. The rest of the variance is in the noise of seeds already.
+    covariance = max(0.0, (seeds * of_means - of_seeds) / (seeds - 1))
+    # One more example in favour of each encoding (Agresti and Min 2005): no difference in a sample does not mean none.
+    additional = 2.0 if share else 0.0
+    variance = (examples * covariance + additional) / examples**2
+    return tukey_quantile(encodings, examples - 1) * math.sqrt(variance)
 
 
 def _example_widths(
@@ -133,59 +158,94 @@ def _example_widths(
     return below, above
 
 
-@lru_cache
-def tukey_quantile(encodings: int, degrees_of_freedom: int | float) -> float:
-    """The 95 % quantile of the studentized range, divided by the root of 2.
-
-    In 95 % of studies of equal encodings with a common variance, the largest t of all pairs is below it. For two
-    encodings it is Student's t.
-    """
-    from scipy.stats import studentized_range
-
-    return float(studentized_range.ppf(LEVEL, encodings, degrees_of_freedom)) / math.sqrt(2)
-
-
-@lru_cache
-def _detectable_over_seeds(encodings: int, seeds: int) -> float:
-    """The difference, in standard deviations of a run, that a share `POWER` of studies detects, by simulation."""
-    generator = np.random.default_rng(0)  # a report made again has the same number
-    numbers_MES = generator.standard_normal((STUDIES, encodings, seeds))
-    means_ME = numbers_MES.mean(-1)
-    noise_M = means_ME[:, 0] - means_ME[:, 1]
-    detected_M = seed_half_widths(numbers_MES)[:, 0] - noise_M
-    return float(np.quantile(detected_M, POWER))
-
-
 # Verdicts ------------------------------------------------------------------------------------------------------------
 
 
-def pair_row(difference: Difference, metric: Metric, seeds: int) -> dict[str, Any]:
-    """A pair in the table. better: the better encoding, or None if the pair is not ranked."""
-    better = None
+@dataclass(frozen=True)
+class Bound:
+    """The upper bound of an encoding without positions. above: the encodings whose seeds all pass it."""
+
+    encoding: str
+    limit: float
+    above: frozenset[str]
+
+    @staticmethod
+    def of(
+        encoding: str, limit: float, values: Mapping[str, Sequence[float]], held_out: int
+    ) -> Bound | None:
+        """The bound of `encoding`; None if it passes the bound itself.
+
+        values: the seeds of each encoding. A seed passes if Wilson's interval of its examples, corrected for all pairs,
+        lies above the limit. No second seed is needed, since the bound holds for every seed of the other encoding.
+        """
+        z = tukey_quantile(max(2, len(values)), math.inf)
+        passing = [
+            name for name, seeds in values.items() if wilson(min(seeds), held_out, z)[0] > limit
+        ]
+        return None if encoding in passing else Bound(encoding, limit, frozenset(passing))
+
+    def better(self, difference: Difference) -> str | None:
+        """The encoding of a pair that passes the bound of the other one; None if there is none."""
+        if self.encoding not in (difference.first, difference.second):
+            return None
+        is_first = difference.first == self.encoding
+        other = difference.second if is_first else difference.first
+        return other if other in self.above else None
+
+
+def pair_row(
+    difference: Difference, metric: Metric, pairs: Pairs, bound: Bound | None = None
+) -> dict[str, Any]:
+    """A pair in the table.
+
+    better: the better encoding, or None if the pair is not ranked. limit: the bound that decided it alone. scattered:
+    the encoding whose seeds keep the pair from being ranked, their gap, and the number of seeds that would settle it.
+    """
+    better = limit = scattered = None
     if difference.ranked:
-        better = (
-            difference.first if metric.better(difference.difference, 0.0) else difference.second
-        )
-    return {
+        is_better = metric.better(difference.difference, 0.0)
+        better = difference.first if is_better else difference.second
+    elif bound is not None and (better := bound.better(difference)):
+        limit = bound.limit
+    elif difference.scattered is not None:
+        encoding, gap = difference.scattered
+        enough = seeds_that_settle(len(pairs.differences))
+        scattered = {"encoding": encoding, "gap": gap, "seeds": enough}
+    row = {
         "first": difference.first,
         "second": difference.second,
         "difference": difference.difference,
         "low": difference.low,
         "high": difference.high,
         "better": better,
-        "verdict": _verdict(difference, better, metric, seeds),
+        "limit": limit,
+        "scattered": scattered,
     }
+    return {**row, "verdict": _verdict(row, metric, pairs)}
 
 
-def _verdict(difference: Difference, better: str | None, metric: Metric, seeds: int) -> str:
-    if better is not None:
-        return f"{better} is better"
-    if difference.low is not None:
-        noise = "seeds and examples" if metric.share else "the seeds"
+def _verdict(row: Mapping[str, Any], metric: Metric, pairs: Pairs) -> str:
+    if row["limit"] is not None:
+        limit = metric.text(row["limit"])
+        return f"{row['better']} is better: above {limit}, the upper bound without positions"
+    if row["better"] is not None:
+        return f"{row['better']} is better"
+    if row["scattered"] is not None:
+        return _scattered_verdict(row["scattered"], metric, pairs.seeds)
+    if row["low"] is not None:
+        has_examples = metric.share or pairs.has_outcomes
+        noise = "seeds and examples" if has_examples else "the seeds"
         return f"below the noise of {noise}; not ranked"
-    if seeds > 1:
+    if pairs.seeds > 1:
         return "the seeds do not differ at all, so not ranked"
     return "one seed each, so not ranked: --seeds 5 would tell chance from encoding"
+
+
+def _scattered_verdict(scattered: Mapping[str, Any], metric: Metric, seeds: int) -> str:
+    gap = f"{100 * scattered['gap']:.2f} points" if metric.share else metric.text(scattered["gap"])
+    text = f"seeds of {scattered['encoding']} lie {gap} apart, so not ranked"
+    more = f": --seeds {scattered['seeds']} may settle it"
+    return text + more if scattered["seeds"] > seeds else text
 
 
 def describe_pairs(pairs: Pairs, held_out: int, metric: Metric) -> dict[str, Any]:
@@ -194,6 +254,7 @@ def describe_pairs(pairs: Pairs, held_out: int, metric: Metric) -> dict[str, Any
         "count": len(pairs.differences),
         "seeds": pairs.seeds,
         "seen": pairs.detectable,
+        "outcomes": pairs.has_outcomes,
         "correction": _correction(pairs, held_out, metric),
         "power": _power(pairs, metric),
     }
@@ -204,10 +265,16 @@ def _correction(pairs: Pairs, held_out: int, metric: Metric) -> str | None:
         return None
     count = len(pairs.differences)
     counted = "1 pair" if count == 1 else f"{count:,} pairs"
-    examples = f" and {held_out:,} examples" if metric.share else ""
+    examples = ""
+    if pairs.has_outcomes:
+        examples = f" and {held_out:,} paired examples"
+    elif metric.share:
+        examples = (
+            f" and {held_out:,} examples, taken as independent: single outcomes were not kept"
+        )
     return (
-        f"{counted}: all intervals hold together in 95 % of studies (Tukey's range over {pairs.seeds} paired seeds"
-        f"{examples}), so at most 5 % call any two equal encodings different."
+        f"{counted}, corrected together over {pairs.seeds} paired seeds{examples}. At most 5 % of simulated studies "
+        "call two encodings different whose runs are distributed alike."
     )
 
 

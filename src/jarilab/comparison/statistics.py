@@ -20,25 +20,34 @@ class Interval:
     how: str
 
 
-def mean_interval(values: Sequence[float], held_out: int, *, share: bool = True) -> Interval:
+def mean_interval(
+    values: Sequence[float], held_out: int, *, share: bool = True, at_least: float = 0.0
+) -> Interval:
     """The mean of several seeds with its 95 % interval.
 
     values: one for each seed. held_out: examples on which each was measured. share: whether values are shares from 0 to
-    1. Shares have Wilson's interval for the examples, combined with Student's t over two or more seeds (Newcombe 1998;
-    Zou and Donner 2008). Other values have Student's t alone, and no interval if the seeds do not differ.
+    1. at_least: the smallest half-width over two or more seeds, from other encodings.
+
+    Shares have Wilson's interval for the examples, combined with Student's t over two or more seeds (Newcombe 1998; Zou
+    and Donner 2008). Other values have Student's t alone, and no interval if the seeds do not differ.
     """
     mean = fmean(values)
-    half_width = _half_width(values) if len(values) > 1 else None
+    half_width, student = None, "Student's t"
+    if len(values) > 1:
+        half_width = _half_width(values)
+        if at_least > half_width * (1 + 1e-9):  # its own, summed in another order, is no reason
+            half_width = at_least
+            student += ", as wide as for the encoding whose seeds fall into two groups"
     if not share:
         if not half_width:
             reason = "one seed" if half_width is None else "equal seeds"
             return Interval(mean, None, None, f"none: {reason}, so nothing about others")
-        how = f"95 % over {len(values)} seeds (Student's t)"
+        how = f"95 % over {len(values)} seeds ({student})"
         return Interval(mean, mean - half_width, mean + half_width, how)
     if half_width is None:
         how = f"95 % for sampling {held_out:,} examples; one seed, so nothing about others"
     else:
-        how = f"95 % over {len(values)} seeds (Student's t) and {held_out:,} examples (Wilson)"
+        how = f"95 % over {len(values)} seeds ({student}) and {held_out:,} examples (Wilson)"
     # Once for all seeds: they share their examples, so another sample would move all of them together.
     low, high = wilson(mean, held_out)
     below = math.hypot(half_width or 0.0, mean - low)

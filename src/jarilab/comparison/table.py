@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from jarilab.comparison.pairs import Pairs, compare_pairs, describe_pairs, pair_row
+import numpy as np
+
+from jarilab.comparison.pairs import Bound, Outcomes, Pairs, compare_pairs, describe_pairs, pair_row
+from jarilab.comparison.seed_noise import bimodal_half_width
 from jarilab.comparison.statistics import mean_interval
 from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
+from jarilab.encodings.compose import NO_ENCODING
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_run
+from jarilab.runs.outcomes import FILE as OUTCOMES_FILE
+from jarilab.runs.outcomes import TRAINED, read_outcomes
 from jarilab.runs.results import read_result
 from jarilab.tasks.base import Task
 from jarilab.tasks.metrics import Metric
@@ -42,20 +49,30 @@ def tabulate(
     for row in rows:
         rows_by_encoding.setdefault(row["encoding"], []).append(row)
     metric = task.metric
+    at_least = _bimodal_half_width(rows_by_encoding)
     summaries = [
-        _summary(name, encoding_rows, metric) for name, encoding_rows in rows_by_encoding.items()
+        _summary(name, encoding_rows, metric, at_least)
+        for name, encoding_rows in rows_by_encoding.items()
     ]
+    ceiling = task.ceiling()
+    # The bound holds where only the encoding gives the order; a recurrent model reads it by itself.
+    has_bound = metric.name == "exact_match" and reference.model == task.usual_model
+    limit = ceiling["all"] if ceiling and has_bound else None
     return {
         "task": reference.task,
         "describe": task.describe(),
         "metric": metric.name,
-        "ceiling": task.ceiling(),
+        "ceiling": ceiling,
         "trials": rows,
         "unfinished": list(unfinished),
         "encodings": summaries,
-        **_compare_pairs(rows_by_encoding, rows[0]["held_out"], metric),
+        **_compare_pairs(rows_by_encoding, rows[0]["held_out"], metric, TRAINED, limit),
         "lengths": _lengths(trials[0].lengths, rows_by_encoding, task),
     }
+
+
+def _bimodal_half_width(rows_of: Mapping[str, Sequence[Mapping[str, Any]]]) -> float:
+    return bimodal_half_width([[row["value"] for row in rows] for rows in rows_of.values()])
 
 
 def _lengths(
@@ -75,16 +92,22 @@ def _at_length(
     measured: dict[str, list[dict[str, Any]]] = {}
     encodings = []
     for name, rows in rows_of.items():
-        measured[name] = [{"seed": row["seed"], **row["lengths"][str(length)]} for row in rows]
+        measured[name] = [
+            {"seed": row["seed"], "run": row["run"], "hash": row["hash"]}
+            | row["lengths"][str(length)]
+            for row in rows
+        ]
+    at_least = _bimodal_half_width(measured)
+    for name in rows_of:
         values = [row["value"] for row in measured[name]]
         first = measured[name][0]
-        interval = mean_interval(values, first["examples"], share=metric.share)
+        interval = mean_interval(values, first["examples"], share=metric.share, at_least=at_least)
         summary = {"mean": interval.mean, "low": interval.low, "high": interval.high}
         encodings.append({"encoding": name, **summary, "notices": first["notices"]})
     sign = 1 if metric.higher else -1
     best = max(encodings, key=lambda row: sign * row["mean"])["encoding"]
     examples = measured[best][0]["examples"]
-    compared = _compare_pairs(measured, examples, metric)
+    compared = _compare_pairs(measured, examples, metric, str(length))
     unranked = []
     for row in compared["differences"]:
         if best in (row["first"], row["second"]) and row["better"] != best:
@@ -132,11 +155,13 @@ def _row(
     }
 
 
-def _summary(name: str, rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, Any]:
-    """One encoding over all its seeds."""
+def _summary(
+    name: str, rows: Sequence[Mapping[str, Any]], metric: Metric, at_least: float
+) -> dict[str, Any]:
+    """One encoding over all its seeds. at_least: the smallest half-width of its interval over seeds."""
     first = rows[0]
     values = [row["value"] for row in rows]
-    interval = mean_interval(values, first["held_out"], share=metric.share)
+    interval = mean_interval(values, first["held_out"], share=metric.share, at_least=at_least)
     groups, group_intervals = {}, {}
     for group in first["groups"]:
         group_values = [row["groups"][group] for row in rows]
@@ -192,28 +217,57 @@ def _mean_parts(rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, 
 
 
 def _compare_pairs(
-    rows_of: Mapping[str, Sequence[Mapping[str, Any]]], held_out: int, metric: Metric
+    rows_of: Mapping[str, Sequence[Mapping[str, Any]]],
+    held_out: int,
+    metric: Metric,
+    length: str,
+    limit: float | None = None,
 ) -> dict[str, Any]:
-    """Every pair of encodings in the table, and how the pairs were compared. held_out: the number of examples."""
-    pairs = _pairs(rows_of, held_out, metric)
-    differences = [pair_row(one, metric, pairs.seeds) for one in pairs.differences]
+    """Every pair of encodings in the table, and how the pairs were compared.
+
+    held_out: the number of examples. length: of their outcomes. limit: the upper bound without positions, if it holds.
+    """
+    rows_by_seed: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for name, rows in rows_of.items():
+        rows_by_seed[name] = {row["seed"]: row for row in rows}
+    common_seeds = sorted(set.intersection(*map(set, rows_by_seed.values())))
+    paired = {name: [rows[seed] for seed in common_seeds] for name, rows in rows_by_seed.items()}
+    pairs, bound = Pairs([], 0, None), None
+    if common_seeds:  # otherwise some failed at every seed of another
+        values = {name: [row["value"] for row in rows] for name, rows in paired.items()}
+        outcomes = _outcomes(paired, length) if len(common_seeds) > 1 else None
+        pairs = compare_pairs(values, held_out, share=metric.share, outcomes=outcomes)
+        if limit is not None and NO_ENCODING in values:
+            bound = Bound.of(NO_ENCODING, limit, values, held_out)
+    differences = [pair_row(one, metric, pairs, bound) for one in pairs.differences]
     return {"differences": differences, "pairs": describe_pairs(pairs, held_out, metric)}
 
 
-def _pairs(
-    rows_of: Mapping[str, Sequence[Mapping[str, Any]]], held_out: int, metric: Metric
-) -> Pairs:
-    """Every pair of encodings, over the seeds that all of them have."""
-    values: dict[str, dict[int, float]] = {}
+def _outcomes(rows_of: Mapping[str, Sequence[Mapping[str, Any]]], length: str) -> Outcomes | None:
+    """The outcome of each held-out example; None if a trial did not keep them, as those of older versions."""
+    outcomes: dict[str, np.ndarray] = {}
     for name, rows in rows_of.items():
-        values[name] = {row["seed"]: row["value"] for row in rows}
-    common_seeds = sorted(set.intersection(*map(set, values.values())))
-    if not common_seeds:  # some failed at every seed of another
-        return Pairs([], 0, None)
-    paired = {}
-    for name, by_seed in values.items():
-        paired[name] = [by_seed[seed] for seed in common_seeds]
-    return compare_pairs(paired, held_out, share=metric.share)
+        values = [read_outcomes(Path(row["run"]), row["hash"]).get(length) for row in rows]
+        present = [values_N for values_N in values if values_N is not None and len(values_N) > 1]
+        if len(present) < len(rows):
+            return None
+        for row, values_N in zip(rows, present, strict=True):
+            _check_outcomes(row, values_N)
+        if len({len(values_N) for values_N in present}) > 1:
+            return None
+        outcomes[name] = np.stack(present)
+    return outcomes if len({values.shape for values in outcomes.values()}) == 1 else None
+
+
+def _check_outcomes(row: Mapping[str, Any], values_N: np.ndarray) -> None:
+    """Raises UserError if the mean of outcomes is not the value of the trial."""
+    mean, value = float(values_N.mean(dtype=np.float64)), row["value"]
+    if not np.isclose(mean, value, rtol=1e-3, atol=1e-6):
+        path = Path(row["run"]) / OUTCOMES_FILE
+        raise UserError(
+            f"{path}: expected outcomes with a mean of {value:g} as in result.json, got {mean:g}; remove the file, and "
+            "pairs are compared without it"
+        )
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -27,6 +27,7 @@ from jarilab.runs import metrics_log
 from jarilab.runs.environment import environment_record, what_changed
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.lock import FolderLock, locked
+from jarilab.runs.outcomes import Outcomes, read_outcomes, write_outcomes
 from jarilab.runs.results import read_result
 
 FORMAT = "jari run 1"
@@ -199,9 +200,17 @@ class Run:
         write_text(self._metrics, metrics_log.sealed_lines(rows, self.record["hash"]))
         self._lines = len(rows)
 
-    def finish(self, result: dict[str, Any]) -> None:
-        """Write result.json. Raises UserError if the disk is full or the folder was removed."""
+    def finish(self, result: dict[str, Any], outcomes: Outcomes) -> None:
+        """Write result.json, and outcomes.json beside those at other lengths.
+
+        Raises UserError if the disk is full or the folder was removed.
+        """
         self.check_exists()
+        if outcomes:
+            former: Outcomes = {}
+            with contextlib.suppress(UserError):  # a damaged file is replaced
+                former = read_outcomes(self.folder, self.record["hash"])
+            write_outcomes(self.folder, self.record["hash"], former | outcomes)
         # Each line has its own checksum, so only this number shows that lines at the end are missing.
         result["curve_rows"] = self._lines
         self.result = result
@@ -332,7 +341,7 @@ class ReadOnlyRun(Run):
     def cut_metrics(self, step: int, rows: int | None) -> None:
         return
 
-    def finish(self, result: dict[str, Any]) -> None:
+    def finish(self, result: dict[str, Any], outcomes: Outcomes) -> None:
         self.result = result
 
 

@@ -24,6 +24,8 @@ from jarilab.runs.folder import (
     set_aside,
 )
 from jarilab.runs.lock import locked
+from jarilab.runs.outcomes import FILE as OUTCOMES
+from jarilab.runs.outcomes import read_outcomes
 from jarilab.runs.results import read_result
 from jarilab.runs.weights import read_tensors
 
@@ -139,14 +141,17 @@ def _curve(folder: Path) -> list[CheckedFile]:
 
 
 def _result(folder: Path, owner: str) -> list[CheckedFile]:
-    path = folder / "result.json"
-    if not _is_there(path):
-        return []
-    try:
-        read_result(folder, owner)
-    except UserError as error:
-        return [CheckedFile(path.name, DAMAGED, str(error))]
-    return [CheckedFile(path.name, WHOLE)]
+    files = []
+    for name, read in (("result.json", read_result), (OUTCOMES, read_outcomes)):
+        if not _is_there(folder / name):
+            continue
+        try:
+            read(folder, owner)
+        except UserError as error:
+            files.append(CheckedFile(name, DAMAGED, str(error)))
+        else:
+            files.append(CheckedFile(name, WHOLE))
+    return files
 
 
 def _steps(folder: Path) -> list[Path]:
@@ -185,6 +190,7 @@ def _others(folder: Path, known: set[str]) -> Iterator[CheckedFile]:
         ASIDE,
         "metrics.jsonl",
         "result.json",
+        OUTCOMES,
     }
     for path in sorted(folder.iterdir()):
         if path.name not in parts and path not in partial:

@@ -244,7 +244,7 @@ class Arithmetic(TokenTask):
                 counts[operator] = len(of_operator)
         if examples is None:
             metrics |= {"group_examples": counts} if counts else {}
-            metrics |= parts_of(exact.bool(), self._kinds(numbers))
+            metrics |= parts_of(exact.bool(), self._kinds(numbers)) | {"outcomes": exact.tolist()}
         return metrics
 
     def _kinds(self, numbers: Int[Tensor, " N"]) -> dict[str, Int[Tensor, " N"]]:

@@ -287,7 +287,8 @@ class Task(ABC):
         `examples`.
 
         On all data a task may add `parts`, its metric by a property of examples (see `parts_of`), and
-        `group_examples`, the number of examples in each group. A report shows them with intervals.
+        `group_examples`, the number of examples in each group. A report shows them with intervals. If `metric` is a
+        mean over examples, it may add `outcomes`, a list of their values: comparisons pair encodings over them.
         """
 
     def ceiling(self) -> dict[str, float] | None:

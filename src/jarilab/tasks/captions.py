@@ -252,30 +252,36 @@ class Captions(Task):
         """
         held_out = self._source.held_out(evenly(self._source.held_out_size, examples))
         captions, values = held_out.captions, held_out.values
-        metrics = self._loss(learner, captions, self.codes.encode(held_out.images).flatten(1))
-        metrics |= {
+        codes_BN = self.codes.encode(held_out.images).flatten(1)
+        nats_BN = self._nats(learner, captions, codes_BN)
+        outcomes_B = nats_BN.mean(1)
+        metrics: dict[str, Any] = {
+            "loss": float(nats_BN.mean()),
+            "loss_of_ink": float(nats_BN[codes_BN != self._facts["empty"]].mean()),
             "psnr": self.codes.measured["psnr"],
             "codes_used": self.codes.measured["codes_used"],
         }
         if self._judges is not None and values is not None:
             drawn = self._draw(learner.model, captions, values)
-            metrics |= self._judges.metrics(drawn, values) | self._facts["ceiling"]
+            right = self._judges.right(drawn, values)
+            outcomes_B = right["exact_match"]
+            metrics |= {name: float(value_B.mean()) for name, value_B in right.items()}
+            metrics |= self._facts["ceiling"]
+        if examples is None:
+            metrics["outcomes"] = outcomes_B.tolist()
         return {**metrics, "examples": len(captions)}
 
-    def _loss(
-        self, learner: Learner, captions: Sequence[str], codes_BN: Tensor
-    ) -> dict[str, float]:
+    def _nats(
+        self, learner: Learner, captions: Sequence[str], codes_BN: Int[Tensor, "B N"]
+    ) -> Float[Tensor, "B N"]:
+        """Return the loss of each code of these captions."""
         rows_BT = self.sources([self.read(caption) for caption in captions])
         nats = []
         for some in torch.arange(len(captions)).split(AT_ONCE):
             batch = _batch(rows_BT[some], codes_BN[some], torch.zeros(len(some), dtype=torch.bool))
             log_p_BNC = learner.scores(batch).image.float().log_softmax(-1)
             nats.append(-log_p_BNC.gather(-1, codes_BN[some].unsqueeze(-1)).squeeze(-1))
-        every = torch.cat(nats)
-        return {
-            "loss": float(every.mean()),
-            "loss_of_ink": float(every[codes_BN != self._facts["empty"]].mean()),
-        }
+        return torch.cat(nats)
 
     def _draw(self, model: Any, captions: Sequence[str], values: Tensor) -> Pixels:
         """Draw one image for each caption. Captions of a style have one length."""

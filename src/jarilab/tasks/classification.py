@@ -271,22 +271,24 @@ class ClassificationTask(ImageTask):
 
     @final
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """Return accuracy and mean cross-entropy."""
+        """Return accuracy and mean cross-entropy; on all data also the `outcomes`."""
         held_out = self.held_out
         indices = evenly(len(held_out), examples)
-        right, loss = 0, 0.0
+        right: list[Tensor] = []
+        loss = 0.0
         for some in indices.split(self._at_once):
             labels = held_out.labels[some]
             images = Images(self._normalised(held_out.images(some)))
             scores = learner.scores(Batch((images,), labels))
-            hits = scores.argmax(-1) == labels
-            right += int(hits.sum())
+            right.append(scores.argmax(-1) == labels)
             loss += float(functional.cross_entropy(scores, labels, reduction="sum"))
-        return {
-            "accuracy": right / len(indices),
+        hits = torch.cat(right)
+        metrics: dict[str, Any] = {
+            "accuracy": int(hits.sum()) / len(indices),
             "loss": loss / len(indices),
             "examples": float(len(indices)),
         }
+        return metrics if examples is not None else {**metrics, "outcomes": hits.tolist()}
 
     def _normalised(self, pixels: UInt8[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         """Normalize each channel to mean 0 and deviation 1 over the training images."""

@@ -236,6 +236,7 @@ class PairsTask(TokenTask):
             right = [answer == target for answer, (_, target) in zip(written, pairs, strict=True)]
             lengths = torch.tensor([len(target) for target in targets])
             metrics |= parts_of(torch.tensor(right), {"tokens of the answer": lengths})
+            metrics["outcomes"] = right
         metrics |= self.own_metrics(pairs, written)
         return metrics | self._exact_matches(pairs, written, counted=examples is None)
 

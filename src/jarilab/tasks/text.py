@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal, final
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
+from torch.nn import functional
 
 from jarilab.core.errors import UserError
-from jarilab.core.shapes import Int, Tensor
+from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.data.text import END, FIRST, PADDING, store, text_files
 from jarilab.data.text.spelling import Spelling
 from jarilab.data.text.tokenizers import Tokenizer
@@ -197,6 +198,7 @@ class Text(TokenTask):
         Windows do not overlap. With a stride they do, and each token counts in the first window that reads it.
         """
         stream, loss, count, ids = self._measured(), 0.0, 0, []
+        losses: list[float] = []
         step = self._stride or self.context_length
         # A window is needed until the one before it reaches the end.
         starts = torch.arange(0, max(1, len(stream) - self.context_length + step), step)
@@ -205,13 +207,19 @@ class Text(TokenTask):
             batch = self._batch(stream, some)
             batch.labels[some > 0, : self.context_length - step] = PADDING
             tokens = int((batch.labels != PADDING).sum())
-            loss += tokens * float(self.loss(learner.scores(batch), batch))
+            scores = learner.scores(batch)
+            loss += tokens * float(self.loss(scores, batch))
             count += tokens
+            if examples is None and self.metric.name == "loss":
+                losses += _window_losses(scores, batch.labels).tolist()
             ids += batch.labels[batch.labels > END].tolist()
         # Decoded together, since the bytes of one character may lie in two batches.
         characters = len(self._known.decode(ids))
         mean = loss / count
+        # In units of a mean window, so that their mean is the loss of a token though the last window is shorter.
+        outcomes = [loss * len(starts) / count for loss in losses]
         return {
+            **({"outcomes": outcomes} if outcomes else {}),
             "loss": mean,
             "perplexity": math.exp(min(mean, 700.0)),
             "bits_per_character": loss / math.log(2) / max(1, characters),
@@ -336,3 +344,13 @@ class Stream:
 
 def _padded(ids_BL: np.ndarray, real_BL: np.ndarray) -> Int[Tensor, "B L"]:
     return torch.from_numpy(np.where(real_BL, ids_BL, PADDING).astype(np.int64))
+
+
+def _window_losses(
+    scores: Float[Tensor, "B L V"], labels: Int[Tensor, "B L"]
+) -> Float[Tensor, " B"]:
+    """Return the sum of the cross-entropies of each window, without padding."""
+    losses_BL = functional.cross_entropy(
+        scores.transpose(1, 2).float(), labels, ignore_index=PADDING, reduction="none"
+    )
+    return losses_BL.sum(1)

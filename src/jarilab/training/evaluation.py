@@ -8,8 +8,9 @@ from typing import Any
 from jarilab.core.errors import UserError
 from jarilab.runs import checkpoint
 from jarilab.runs.folder import Run
+from jarilab.runs.outcomes import TRAINED, Outcomes
 from jarilab.tasks.base import Task
-from jarilab.tasks.predictors.base import predictor_for, untrained_positions
+from jarilab.tasks.predictors.base import Predictor, predictor_for, untrained_positions
 from jarilab.training.checkpointing import Checkpointer
 from jarilab.training.memory import peak_memory
 from jarilab.training.state import TrainingState
@@ -20,10 +21,15 @@ class Evaluator:
 
     def __init__(self, state: TrainingState, checkpointer: Checkpointer):
         self.state, self.checkpointer = state, checkpointer
+        self.outcomes: Outcomes = {}
+        """Outcomes of the first evaluation on all held-out data of each length, for the run folder."""
 
     def evaluate(self, examples: int | None = None) -> dict[str, Any]:
         """The task's metrics in float32, on so many held-out examples; on all of them by default."""
-        return predictor_for(self.state.evaluated, self.state.task).evaluate(examples)
+        predictor = predictor_for(self.state.evaluated, self.state.task)
+        if examples is not None:
+            return predictor.evaluate(examples)
+        return self._evaluate_examples(predictor, TRAINED)
 
     def evaluate_midway(self, examples: int) -> dict[str, Any]:
         """Evaluate on so many examples, update the best of the progress, and return the values for the curve."""
@@ -46,7 +52,7 @@ class Evaluator:
         task, model = self.state.task, self.state.evaluated
         measured = {}
         for length, at_length in longer.items():
-            metrics = predictor_for(model, at_length).evaluate()
+            metrics = self._evaluate_examples(predictor_for(model, at_length), str(length))
             measured[str(length)] = {
                 "value": metrics[task.metric.name],
                 "examples": int(metrics["examples"]),
@@ -78,6 +84,13 @@ class Evaluator:
             "cpu_seconds": progress.cpu_seconds,
             "peak_memory": peak_memory(),
         }
+
+    def _evaluate_examples(self, predictor: Predictor, length: str) -> dict[str, Any]:
+        metrics, outcomes_N = predictor.evaluate_examples()
+        if outcomes_N is not None:
+            # The best weights are evaluated after the last ones, which are compared.
+            self.outcomes.setdefault(length, outcomes_N.numpy())
+        return metrics
 
     def _best(self, run: Run, last: dict[str, Any]) -> dict[str, Any]:
         best = self.state.progress.best

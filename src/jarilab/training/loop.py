@@ -120,7 +120,7 @@ class Trainer:
         self.checkpointer.load(run)
         lengths = result.get("lengths", {}) | self.evaluator.evaluate_lengths(missing)
         result = {**result, "lengths": lengths}
-        run.finish(result)
+        run.finish(result, self.evaluator.outcomes)
         return result
 
     def _run_steps(
@@ -243,7 +243,7 @@ class Trainer:
             # Held-out data taken from the training data have the same notices.
             if notice not in self.task.notices():
                 run.notice(notice)
-        run.finish(result)
+        run.finish(result, self.evaluator.outcomes)
         return result
 
     def _patience_ended(self, run: Run) -> bool:

@@ -6,11 +6,16 @@ import math
 import numpy as np
 import pytest
 
-from jarilab.comparison.pairs import (
+from jarilab.comparison.pairs import compare_pairs
+from jarilab.comparison.seed_noise import (
     common_noise,
-    compare_pairs,
+    largest_rank_sum,
+    noise_half_widths,
+    seed_gaps,
     seed_half_widths,
+    seeds_that_settle,
     tukey_quantile,
+    without_seed_effects,
 )
 from jarilab.comparison.statistics import student_quantile, wilson
 
@@ -37,11 +42,21 @@ def drawn(encodings, seeds, kind="normal"):
         noise_MES = chance.exponential(size=noise_MES.shape)
     if kind == "learned or not":  # as runs that find the answer with a chance of 0.8
         noise_MES = (chance.random(noise_MES.shape) < 0.8) + 0.01 * noise_MES
+    if kind == "heavy":
+        noise_MES = chance.standard_t(2, noise_MES.shape)
     return of_seed + noise_MES
 
 
+def tossed(encodings, seeds, tossing, noise):
+    """Studies in which the first `tossing` encodings learn or not at the toss of a coin, and the others never do."""
+    chance = np.random.default_rng([encodings, seeds, tossing])
+    numbers_MES = noise * chance.standard_normal((STUDIES, encodings, seeds))
+    numbers_MES[:, :tossing] += chance.random((STUDIES, tossing, seeds)) < 0.5
+    return numbers_MES
+
+
 @pytest.mark.parametrize(("encodings", "seeds"), [(6, 3), (6, 8), (12, 3), (12, 8), (2, 3), (2, 5)])
-@pytest.mark.parametrize("kind", ["normal", "skewed", "learned or not"])
+@pytest.mark.parametrize("kind", ["normal", "skewed", "heavy", "learned or not"])
 def test_at_most_5_percent_of_studies_call_equal_encodings_different(encodings, seeds, kind):
     assert called(drawn(encodings, seeds, kind)) <= AT_MOST
 
@@ -57,6 +72,19 @@ def test_so_it_is_where_encodings_scatter_unequally(encodings, seeds):
     far_E = 10.0 * np.arange(encodings)
     far_E[:2] = 0
     assert called(numbers_MES * quiet_E[:, None] + far_E[:, None], among=2) <= AT_MOST
+
+
+@pytest.mark.parametrize(("encodings", "tossing"), [(2, 2), (3, 3), (6, 6), (12, 12), (6, 3), (12, 6), (12, 2)])
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("noise", [0.01, 0.1])
+def test_so_it_is_where_runs_toss_a_coin(encodings, tossing, seeds, noise):
+    numbers_MES = tossed(encodings, seeds, tossing, noise)
+    assert called(numbers_MES, among=tossing) <= AT_MOST
+    if (encodings, tossing, seeds) == (12, 6, 3):  # by their noise alone, some pair of equals is called different
+        means_ME = numbers_MES.mean(-1)
+        first, second = np.triu_indices(12, 1)
+        alone_MP = np.abs(means_ME[:, first] - means_ME[:, second]) > noise_half_widths(numbers_MES)
+        assert alone_MP[:, second < tossing].any(1).mean() > 0.1
 
 
 def test_the_check_can_fail():
@@ -124,14 +152,132 @@ def test_the_common_noise_by_hand():
     assert common_noise(numbers_ES) == pytest.approx(1.0)
 
 
-def test_half_widths_by_hand_with_the_degrees_of_freedom_of_each_noise():
-    # Residuals (u, -u, 0) with u = (1, -1, 1, -1): a common variance of 8 / ((3 - 1)(4 - 1)). Tables: q(3, 6), q(3, 3).
-    u_S, of_seed_S = np.array([1.0, -1.0, 1.0, -1.0]), np.array([0.0, 5.0, -3.0, 1.0])
-    numbers_ES = np.stack([u_S, -u_S, 0 * u_S]) + of_seed_S + np.array([[1.0], [4.0], [9.0]])
-    by_all = 4.339 * math.sqrt(8 / 6) / math.sqrt(4)
-    by_pair = 5.910 / math.sqrt(2) * math.sqrt(16 / 3) / math.sqrt(4)
-    assert by_pair > by_all > by_pair / 2
-    assert seed_half_widths(numbers_ES) == pytest.approx([by_pair, by_all, by_all], rel=2e-4)
+def test_noises_by_hand():
+    # Residuals (u, -u, 0) with u = (1, -1, 1, -1): a common variance of 8 / ((3 - 1)(4 - 1)). Tables: q(3, 6).
+    u_S = np.array([1.0, -1.0, 1.0, -1.0])
+    numbers_ES = np.stack([u_S, -u_S, 0 * u_S]) + np.array([[1.0], [4.0], [9.0]])
+    from_all = 4.339 * math.sqrt(8 / 6) / math.sqrt(4)
+    loudest = 1.1 * 3.18245 * math.sqrt(4 / 3) / math.sqrt(4)
+    # A freedom of 2 * 3 (3 - 1) / 3 = 4 and a variance of 4 / 2 each; with the third, half of both.
+    of_pair, of_third = 5.040 / math.sqrt(2) * math.sqrt(4 / 4), 8.331 / math.sqrt(2) * math.sqrt(2 / 4)
+    assert loudest < of_pair < of_third
+    assert loudest < from_all
+    assert noise_half_widths(numbers_ES) == pytest.approx([from_all] * 3, rel=2e-4)
+    quiet_ES = np.concatenate([numbers_ES, np.arange(5)[:, None] + 0 * u_S])
+    loudest_of_eight = noise_half_widths(quiet_ES)
+    assert loudest_of_eight[0] == pytest.approx(loudest, rel=2e-4)
+    assert loudest_of_eight[-1] == pytest.approx(
+        tukey_quantile(8, 21) * math.sqrt(2) * common_noise(quiet_ES) / 2, rel=1e-6
+    ), "a pair without noise of its own has the common noise"
+
+
+def test_what_a_seed_does_to_all_is_removed_where_it_is_clear():
+    generator = np.random.default_rng(0)
+    noise_ES = 0.01 * generator.standard_normal((4, 5))
+    assert without_seed_effects(noise_ES) == pytest.approx(noise_ES, abs=0)
+    of_seed_S = np.array([0.0, 5.0, -3.0, 1.0, 2.0])
+    cleared_ES = without_seed_effects(noise_ES + of_seed_S)
+    assert cleared_ES.mean(1) == pytest.approx(noise_ES.mean(1) + of_seed_S.mean())
+    assert cleared_ES.std(1).max() < 0.05
+    assert noise_half_widths(noise_ES + of_seed_S).max() < 0.1
+
+
+# Mann and Whitney (1947), as every table has it: two-sided 5 %.
+@pytest.mark.parametrize(("seeds", "largest"), [(3, -1), (4, 0), (5, 2), (6, 5), (7, 8), (8, 13), (10, 23), (20, 127)])
+def test_rank_sums_are_those_of_the_tables(seeds, largest):
+    assert largest_rank_sum(seeds, 1) == largest
+
+
+def test_seeds_that_settle_are_those_that_ranks_need():
+    assert [seeds_that_settle(pairs) for pairs in (1, 3, 15, 66)] == [4, 5, 6, 7]
+
+
+def test_ranks_settle_what_gaps_do_not():
+    """With ten seeds, encodings that are apart are ranked though another one tosses a coin."""
+    generator = np.random.default_rng(1)
+    numbers_ES = 0.01 * generator.standard_normal((3, 10)) + np.array([[0.1], [0.9], [0.5]])
+    numbers_ES[2] += np.tile([-0.5, 0.5], 5)
+    assert seed_gaps(numbers_ES).max() > 0.9
+    assert noise_half_widths(numbers_ES)[0] < 0.8
+    assert seed_half_widths(numbers_ES)[0] == noise_half_widths(numbers_ES)[0]
+    assert seed_half_widths(numbers_ES[:, 5:])[0] == pytest.approx(noise_half_widths(numbers_ES[:, 5:])[0])
+    assert seed_half_widths(numbers_ES[:, 6:])[0] > 0.9, "four seeds of three pairs are too few"
+
+
+def drawn_outcomes(generator, skills, seeds, examples, *, scatter=0.05):
+    """Outcomes of encodings of these skills: hard examples are hard for all."""
+    skill_ES = scatter * generator.standard_normal((len(skills), seeds)) + np.array(skills)[:, None]
+    hard_N = 1.5 * generator.standard_normal(examples)
+    chance_ESN = 1 / (1 + np.exp(hard_N - skill_ES[..., None]))
+    return (generator.random(chance_ESN.shape) < chance_ESN).astype(np.float32)
+
+
+def compare_outcomes(outcomes_ESN, *, kept=True):
+    outcomes = {str(number): values_SN for number, values_SN in enumerate(outcomes_ESN)}
+    values = {name: values_SN.mean(1).tolist() for name, values_SN in outcomes.items()}
+    return compare_pairs(values, outcomes_ESN.shape[2], outcomes=outcomes if kept else None)
+
+
+def test_pairing_over_examples_sees_what_was_not_seen():
+    """A gap of 5.4 points on 1,000 examples, as three and five seeds of six encodings see it."""
+    generator = np.random.default_rng(2)
+    seen = {(seeds, kept): 0 for seeds in (3, 5) for kept in (True, False)}
+    for seeds in (3, 5):
+        for _ in range(60):
+            outcomes_ESN = drawn_outcomes(generator, [1.91, 1.5, 1.5, 1.5, 1.5, 1.5], seeds, 1000)
+            for kept in (True, False):
+                seen[seeds, kept] += compare_outcomes(outcomes_ESN, kept=kept).differences[0].ranked
+    assert seen[3, False] < 0.2 * 60
+    assert seen[3, True] > 0.4 * 60
+    assert seen[5, False] < 0.4 * 60
+    assert seen[5, True] > 0.9 * 60
+
+
+def test_equals_on_few_examples_are_seldom_called_different():
+    generator = np.random.default_rng(3)
+    wrong = 0
+    for _ in range(300):
+        wrong += any(one.ranked for one in compare_outcomes(drawn_outcomes(generator, [2.0] * 4, 3, 50)).differences)
+    assert wrong <= 0.05 * 300
+
+
+def test_examples_by_hand():
+    """What two seeds share over examples, with one more example in favour of each encoding."""
+    first_SN = np.array([[1, 1, 1, 0, 1, 1, 0, 1], [1, 1, 1, 0, 0, 1, 1, 1]], dtype=np.float32)
+    second_SN = np.array([[0, 0, 1, 0, 1, 1, 0, 1], [0, 0, 1, 0, 0, 1, 0, 1]], dtype=np.float32)
+    (one,) = compare_outcomes(np.stack([first_SN, second_SN])).differences
+    difference_SN = first_SN - second_SN
+    covariance = np.cov(difference_SN)[0, 1]
+    of_examples = tukey_quantile(2, 7) * math.sqrt((8 * covariance + 2) / 64)
+    of_seeds = float(seed_half_widths(np.stack([first_SN, second_SN]).mean(-1).astype(np.float64))[0])
+    assert one.high - one.difference == pytest.approx(min(math.hypot(of_examples, of_seeds), 1 - one.difference))
+    assert one.difference - one.low == pytest.approx(math.hypot(of_examples, of_seeds), rel=1e-6)
+
+
+def test_examples_without_losses_of_their_own_leave_the_seeds():
+    """Where two seeds share nothing over examples, their noise is counted once, with the seeds."""
+    difference_SN = np.array([[0.1, -0.1, 0.1, -0.1], [-0.1, 0.1, -0.1, 0.1]]) + np.array([[0.5], [0.6]])
+    outcomes = {"a": difference_SN, "b": 0 * difference_SN}
+    values = {name: values_SN.mean(1).tolist() for name, values_SN in outcomes.items()}
+    paired = compare_pairs(values, 4, share=False, outcomes=outcomes).differences[0]
+    alone = compare_pairs(values, 4, share=False).differences[0]
+    assert (paired.low, paired.high) == pytest.approx((alone.low, alone.high))
+
+
+def test_a_pair_that_gaps_keep_unranked_names_the_encoding():
+    values = {"a": [0.02, 0.03, 0.02], "b": [0.98, 0.99, 0.98], "c": [0.03, 0.99, 0.98]}
+    pairs = {(one.first, one.second): one for one in compare_pairs(values, 10**9).differences}
+    assert not pairs["a", "b"].ranked
+    assert pairs["a", "b"].scattered == ("c", pytest.approx(0.95))
+    values = {name: [*seeds, *seeds[:2]] for name, seeds in values.items()}
+    values["c"] = [0.98, 0.99, 0.98, 0.99, 0.03]
+    pairs = {(one.first, one.second): one for one in compare_pairs(values, 10**9).differences}
+    assert pairs["a", "b"].ranked, "five seeds of three pairs are enough for ranks"
+    for name in "defg":
+        values[name] = values["b"]
+    pairs = {(one.first, one.second): one for one in compare_pairs(values, 10**9).differences}
+    assert pairs["a", "b"].scattered == ("c", pytest.approx(0.95))
+    assert not pairs["a", "b"].ranked
 
 
 def test_another_sample_of_examples_moves_each_end_by_its_own_share():

@@ -191,7 +191,7 @@ def make_payload(
             found.append(Difference(best["encoding"], row["encoding"], difference, *ends))
     pairs = Pairs(found, seeds, 0.0123 if seeds > 1 else None)
     metric = METRICS["exact_match"]
-    differences = [pair_row(one, metric, seeds) for one in found]
+    differences = [pair_row(one, metric, pairs) for one in found]
     made = {
         "title": f"arithmetic: {', '.join(goals)}",
         "model": "encoder_decoder",
@@ -741,9 +741,7 @@ def test_bleu_is_drawn_as_it_is(open_report: Any) -> None:
     ]  # fmt: skip
     assert page.locator("#ranking-table td").all_inner_texts()[:2] == ["+21.91", "+20.81 to +22.81"]
     assert page.locator("#how-compared").inner_text() == (
-        "2 pairs: all intervals hold together in 95 % of studies (Tukey's range over 3 paired seeds), so at most 5 % "
-        "call any two equal encodings different. With 3 seeds and such noise, a true difference of 1.23 would have "
-        "been seen in four of five studies."
+        f"{payload['pairs']['correction']} {payload['pairs']['power']}"
     )
     page.locator("#folded > summary").click()
     assert page.locator("#trial-table tbody tr").first.inner_text().split("\t")[:4] == ["none", "1", "10.00", "10.00"]

@@ -6,6 +6,7 @@ import re
 import shlex
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from helpers.runs import held, seal
@@ -17,6 +18,7 @@ from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import FORMAT
+from jarilab.runs.outcomes import FILE, TRAINED, write_outcomes
 from jarilab.tasks.metrics import METRICS
 
 
@@ -91,6 +93,67 @@ def test_the_table_has_the_means_of_the_seeds(trials):
     assert table["describe"] == task.describe()
 
 
+def with_outcomes(trials):
+    """Keep an outcome of each of 43 examples."""
+    for trial in trials:
+        value = held(trial.folder / "result.json")["exact_match"]
+        outcomes = (np.arange(43) < round(43 * value)).astype(float)
+        path = trial.folder / "result.json"
+        seal(path, held(path) | {"exact_match": outcomes.mean()})
+        write_outcomes(trial.folder, trial.experiment.hash, {TRAINED: outcomes})
+
+
+def test_pairs_are_compared_over_the_outcomes_that_trials_keep(trials):
+    task = trials[0].experiment.resolved.build_task()
+    with_outcomes(trials)
+    table = tabulate(trials, task)
+    assert table["pairs"]["outcomes"]
+    assert "43 paired examples" in table["pairs"]["correction"]
+    (trials[1].folder / FILE).unlink()
+    independent = tabulate(trials, task)
+    assert not independent["pairs"]["outcomes"]
+    assert "were not kept" in independent["pairs"]["correction"]
+    paired_row, row = table["differences"][0], independent["differences"][0]
+    assert paired_row["difference"] == row["difference"]
+    assert paired_row["low"] != row["low"]
+
+
+def test_outcomes_of_another_value_are_refused(trials):
+    with_outcomes(trials)
+    write_outcomes(trials[1].folder, trials[1].experiment.hash, {TRAINED: np.eye(43)[0]})
+    with pytest.raises(UserError) as error:
+        tabulate(trials, trials[0].experiment.resolved.build_task())
+    for part in (str(trials[1].folder / FILE), "0.81", "0.02", "remove the file"):
+        assert part in str(error.value)
+
+
+def test_the_upper_bound_decides_a_pair_of_one_seed(trials):
+    task = trials[0].experiment.resolved.build_task()
+    for trial in trials[:2]:  # with 43 examples, chance is far
+        path = trial.folder / "result.json"
+        seal(path, held(path) | {"examples": 4300.0})
+    (row,) = tabulate(trials[:2], task)["differences"]
+    assert task.ceiling()["all"] < 0.8
+    assert (row["better"], row["limit"]) == ("rotary", task.ceiling()["all"])
+    assert row["low"] is None
+    task.usual_model = "recurrent"  # the bound is not one of the model that was trained
+    (row,) = tabulate(trials[:2], task)["differences"]
+    assert row["better"] is None
+
+
+def test_no_interval_is_narrower_than_that_of_seeds_in_two_groups(trials):
+    more = []
+    for seed, encoding in ((3, "none"), (3, "rotary")):
+        experiment = replace(trials[0].experiment if encoding == "none" else trials[1].experiment, seed=seed)
+        more.append(written(Trial(f"{encoding}-3", experiment, trials[0].folder.parent / f"{encoding}-3")))
+    path = more[1].folder / "result.json"
+    seal(path, held(path) | {"exact_match": 0.1})
+    none, rotary = tabulate([*trials, *more], trials[0].experiment.resolved.build_task())["encodings"]
+    assert (none["low"], none["high"]) == (0, 1)
+    assert "two groups" in none["interval"]
+    assert "two groups" not in rotary["interval"]
+
+
 def test_unequal_budgets_are_refused(trials):
     more = {**trials[2].experiment.training, "examples": 200}
     written(replace(trials[2], experiment=replace(trials[2].experiment, training=more)))
@@ -137,7 +200,7 @@ def test_a_table_of_another_metric(tmp_path):
     assert re.search(r"encoding +BLEU +95 % interval", text)
     assert re.search(r"none +20\.20 +18\.93 - 21\.47 +21\.20 +1,000  2\.0000  400 MB", text)
     assert "none - rotary: -10.05 (-10.69 to -9.41): rotary is better" in text
-    assert "%" not in text.replace("95 %", "").replace("at most 5 %", "")
+    assert "%" not in text.replace("95 %", "").replace("At most 5 %", "")
 
 
 def test_a_table_of_one_seed_of_another_metric(tmp_path):

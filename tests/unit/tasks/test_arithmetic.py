@@ -339,6 +339,9 @@ def test_evaluation_of_a_perfect_and_of_a_wrong_model(options):
         for metrics in (right, wrong)
     ]
     assert shares == [{1.0}, {0.0}]
+    assert [metrics.pop("outcomes") for metrics in (right, wrong)] == [
+        [share] * len(task._held_out) for share in (1.0, 0.0)
+    ]
     counted = [metrics.pop("group_examples", {}) for metrics in (right, wrong)]
     assert counted[0] == counted[1]
     assert sum(counted[0].values()) == (len(task._held_out) if len(task.groups) > 1 else 0)
@@ -431,7 +434,7 @@ def test_an_operator_without_held_out_expressions_is_no_group():
     assert [o for _, o, _ in expressions(task, task._held_out)] == ["-"]
     assert task.groups == ("all", "-")
     assert task.evaluate(Writes(generator(task))) == {
-        "examples": 1.0, "exact_match": 1.0, "exact_match_-": 1.0, "group_examples": {"-": 1},
+        "examples": 1.0, "exact_match": 1.0, "exact_match_-": 1.0, "group_examples": {"-": 1}, "outcomes": [1.0],
     }  # fmt: skip
 
 

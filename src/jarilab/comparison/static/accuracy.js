@@ -25,12 +25,14 @@ const t = speaking({
   interval: ["Line with ends, and the small numbers: the *interval* that plausibly contains the true value ({0}).", "끝이 있는 선과 작은 수: 참값이 있을 만한 *구간*({0})."],
   noInterval: ["No interval was computed.", "구간은 계산하지 않았습니다."],
   overSeeds: ["", "시드 {0}개에 대한 95 %, 스튜던트 t"],
+  asWide: ["", "{0}, 시드가 두 무리로 갈리는 인코딩만큼 넓게"],
   overBoth: ["", "시드 {0}개(스튜던트 t)와 예제 {1}개(윌슨)에 대한 95 %"],
   overSample: ["", "예제 {0}개를 뽑은 데 따른 95 %. 시드가 하나라 다른 시드에 대해서는 알 수 없음"],
   pairs: ["Pairs compared: difference of the means, its interval, and the conclusion.", "짝 비교: 평균의 차이, 그 구간, 결론."],
   pairsShare: ["Pairs compared: difference of the means in percentage points, its interval, and the conclusion.", "짝 비교: 평균의 차이(퍼센트포인트), 그 구간, 결론."],
-  corrected: ["", "짝 {0}개: 모든 구간이 함께 맞을 확률이 95 %(튜키의 범위, 짝지은 시드 {1}개). 실제로 같은 인코딩을 다르다고 말하는 연구는 많아야 5 %."],
-  correctedShare: ["", "짝 {0}개: 모든 구간이 함께 맞을 확률이 95 %(튜키의 범위, 짝지은 시드 {1}개와 예제 {2}개). 실제로 같은 인코딩을 다르다고 말하는 연구는 많아야 5 %."],
+  corrected: ["", "짝 {0}개를 함께 보정했습니다(짝지은 시드 {1}개). 결과의 분포가 같은 두 인코딩을 다르다고 한 모의 연구는 많아야 5 %입니다."],
+  correctedShare: ["", "짝 {0}개를 함께 보정했습니다(짝지은 시드 {1}개, 서로 독립으로 본 예제 {2}개: 예제마다의 결과가 남아 있지 않음). 결과의 분포가 같은 두 인코딩을 다르다고 한 모의 연구는 많아야 5 %입니다."],
+  correctedOutcomes: ["", "짝 {0}개를 함께 보정했습니다(짝지은 시드 {1}개와 짝지은 예제 {2}개). 결과의 분포가 같은 두 인코딩을 다르다고 한 모의 연구는 많아야 5 %입니다."],
   power: ["", "시드 {0}개와 이만한 잡음이라면 실제 차이 {1}만큼은 연구 다섯 번 중 네 번 드러납니다."],
   powerNone: ["", "시드 {0}개와 이만한 잡음이라면 어떤 차이도 연구 다섯 번 중 네 번 드러나지는 않습니다."],
   powerShare: ["", "시드 {0}개와 이만한 잡음이라면 실제 차이 {1}퍼센트포인트는 연구 다섯 번 중 네 번 드러납니다."],
@@ -38,8 +40,12 @@ const t = speaking({
     "여기서는 순위를 매기지 않습니다. 실제 차이를 우연과 구별하려면 위치 인코딩마다 시드(무작위 초깃값)가 여럿 있어야 합니다."],
   oneSeed: ["", "시드가 하나씩이라 순위를 매기지 않음: --seeds 5면 우연과 인코딩의 효과를 구별할 수 있음"],
   allEqual: ["", "시드들이 전혀 다르지 않아 순위를 매기지 않음"],
-  belowNoise: ["", metric.share ? "시드와 예제의 잡음보다 작음. 순위를 매기지 않음" : "시드의 잡음보다 작음. 순위를 매기지 않음"],
+  belowNoise: ["", metric.share || pairs.outcomes ? "시드와 예제의 잡음보다 작음. 순위를 매기지 않음" : "시드의 잡음보다 작음. 순위를 매기지 않음"],
   isBetter: ["", "더 좋음: {0}"],
+  isAbove: ["", "더 좋음: {0}. 위치 없이 가능한 상한 {1}보다 높음"],
+  scattered: ["", "{0}의 시드가 서로 {1}만큼 떨어져 있어 순위를 매기지 않음"],
+  scatteredShare: ["", "{0}의 시드가 서로 {1}퍼센트포인트만큼 떨어져 있어 순위를 매기지 않음"],
+  maySettle: ["", "{0}: --seeds {1}이면 가려질 수 있음"],
   leftOut: ["Left out, so that these means are over fewer seeds: ", "빠진 시행(아래 평균은 그만큼 적은 시드에 대한 것): "],
   all: ["All numbers of the bars as a table", "막대의 모든 수를 표로 보기"],
   means: ["Means per encoding, of the last and of the best checkpoints. Parameters are the numbers that training adjusts.",
@@ -66,7 +72,8 @@ const [bars, groupBars, partLines] = [el("div", { class: "chart", id: "bars" }),
 const sentence = (text, korean = null) => language() === "ko" && korean ? el("span", {}, korean) : el("span", { lang: "en" }, text);
 
 const overSeeds = (row) => metric.share ? t("overBoth", row.trials, whole(task.held_out)) : t("overSeeds", row.trials);
-const howKnown = (row) => row.trials > 1 ? overSeeds(row) : t("overSample", whole(task.held_out));
+const widened = (row) => row.interval?.includes("two groups") ? t("asWide", overSeeds(row)) : overSeeds(row);
+const howKnown = (row) => row.trials > 1 ? widened(row) : t("overSample", whole(task.held_out));
 function intervalKey() {
   const rows = summary.filter((row) => known(row.low));
   const kinds = new Map(rows.map((row) => [row.interval, sentence(row.interval, howKnown(row))]));
@@ -75,8 +82,12 @@ function intervalKey() {
 }
 
 /** What may be concluded of a pair, in Korean. */
-function concluded({ low, better: winner }) {
-  if (winner) return t("isBetter", winner);
+function concluded({ low, better: winner, limit, scattered }) {
+  if (winner) return known(limit) ? t("isAbove", winner, shown(limit)) : t("isBetter", winner);
+  if (scattered) {
+    const text = t(metric.share ? "scatteredShare" : "scattered", scattered.encoding, points(scattered.gap).replace("+", ""));
+    return scattered.seeds > pairs.seeds ? t("maySettle", text, scattered.seeds) : text;
+  }
   if (known(low)) return t("belowNoise");
   return t(pairs.seeds > 1 ? "allEqual" : "oneSeed");
 }
@@ -85,7 +96,7 @@ function concluded({ low, better: winner }) {
 function howCompared() {
   if (!known(pairs.seen)) return null;
   const share = metric.share ? "Share" : "";
-  const corrected = t(`corrected${share}`, pairs.count, pairs.seeds, whole(task.held_out));
+  const corrected = t(`corrected${pairs.outcomes ? "Outcomes" : share}`, pairs.count, pairs.seeds, whole(task.held_out));
   const power = t(metric.share && pairs.seen >= 1 ? "powerNone" : `power${share}`, pairs.seeds, points(pairs.seen).replace("+", ""));
   return el("p", { class: "note", id: "how-compared" }, sentence(pairs.correction, corrected), " ", sentence(pairs.power, power));
 }

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from jarilab.core.shapes import Int
+from jarilab.core.shapes import Float, Int
 from jarilab.core.storage.content_cache import cached
 from jarilab.data.captions.attributes import describe_images, matches_caption
 from jarilab.data.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
@@ -74,8 +74,13 @@ class Judges:
 
         values: the words of the captions, as word indices of the style.
         """
-        right = matches_caption(self.style, values, images, self.judge.read(images))
-        return {name: float(value.mean()) for name, value in right.items()}
+        return {name: float(value.mean()) for name, value in self.right(images, values).items()}
+
+    def right(
+        self, images: Pixels, values: Int[Tensor, "B P"]
+    ) -> Mapping[str, Float[Tensor, " B"]]:
+        """Return whether each image matches its caption, by name of the share."""
+        return matches_caption(self.style, values, images, self.judge.read(images))
 
     def ceiling(self, source: SceneSource, codes: ImageTokenizer) -> dict[str, float]:
         """Return the judge's accuracy on real images of held-out digits, and on their reconstructions from codes."""

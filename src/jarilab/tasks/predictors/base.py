@@ -6,6 +6,7 @@ walks and the explorer use the predictor, so no package above this one depends o
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -18,7 +19,7 @@ import torch
 from jarilab.core.devices import CPU, device_of, to_device
 from jarilab.core.errors import UserError
 from jarilab.core.registry import Registry
-from jarilab.core.shapes import Int, Tensor
+from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.models.base import ReadsImages, check_protocol
 from jarilab.models.decoding.answers import GREEDY, Decoding, answers
@@ -186,6 +187,30 @@ class Predictor(ABC):
 
     def evaluate(self, examples: int | None = None, options: Any = None) -> dict[str, Any]:
         """Return the task's metrics on its held-out data, or on `examples` of them. options: of `scoring`."""
+        metrics = self._measure(examples, options)
+        metrics.pop("outcomes", None)
+        return metrics
+
+    def evaluate_examples(self) -> tuple[dict[str, Any], Float[Tensor, " N"] | None]:
+        """Return the task's metrics on all held-out data, and the value of each example if the task gives it.
+
+        Raises UserError if these values do not have the metric as their mean.
+        """
+        metrics = self._measure()
+        outcomes_N = None
+        if (outcomes := metrics.pop("outcomes", None)) is not None:
+            outcomes_N = torch.as_tensor(outcomes, dtype=torch.float64)
+            name, examples = self.task.metric.name, metrics["examples"]
+            value, mean = metrics[name], float(outcomes_N.mean())
+            is_mean = math.isclose(mean, value, rel_tol=1e-4, abs_tol=1e-6)
+            if len(outcomes_N) != examples or not is_mean:
+                raise UserError(
+                    f"outcomes of the task: expected {examples:.0f} values with a mean {name} of {value:g}, got "
+                    f"{len(outcomes_N)} with {mean:g}; return one value for each example, or none"
+                )
+        return metrics, outcomes_N
+
+    def _measure(self, examples: int | None = None, options: Any = None) -> dict[str, Any]:
         with evaluating(self.model):
             return self.task.evaluate(self.learner(options), examples)
 
