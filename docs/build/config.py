@@ -54,6 +54,7 @@ RESULTS: list[Entry] = [
     ("Recipes", "훈련법", "/results/recipes.md"),
     ("Reliability", "믿을 수 있는가", "/results/reliability.md"),
     ("Laws of models", "모델의 법칙", "/results/model-laws.md"),
+    ("Comparisons", "비교의 오류와 검정력", "/results/comparison.md"),
     ("Architectures", "아키텍처", "/results/architectures.md"),
 ]
 REFERENCE: list[Entry] = [

@@ -46,7 +46,18 @@ PAIRS = [(ENGLISH, KOREAN), *((ROOT / "docs" / name, ROOT / "docs/ko" / name) fo
 INDEX = tuple(ROOT / "docs" / "site" / language / "encodings" / "index.md" for language in ("en", "ko"))
 """The site's list of encodings: test_site_encodings.py holds its pages equal."""
 BOTH = pytest.mark.parametrize(("english", "korean"), PAIRS, ids=lambda page: page.stem)
-RESULTS = ["architectures", "arithmetic", "images", "long", "model-laws", "positions", "recipes", "reliability", "text"]
+RESULTS = [
+    "architectures",
+    "arithmetic",
+    "comparison",
+    "images",
+    "long",
+    "model-laws",
+    "positions",
+    "recipes",
+    "reliability",
+    "text",
+]
 OTHERS = [
     "design.md",
     *(f"results/{name}.md" for name in RESULTS),

@@ -723,6 +723,46 @@ def test_the_page_says_what_a_model_of_its_kind_knows_of_order(open_report: Any,
     assert len(page.locator("[data-model]:visible").all()) == 1
 
 
+def test_errors_near_0_stand_on_a_logarithmic_axis(open_report: Any) -> None:
+    payload = make_payload({"none": 0.03, "alibi": 0.995, "rotary": 0.9995, "learned": 1.0}, seeds=2)
+    for row, mean in zip(payload["summary"], (0.03, 0.995, 0.9995, 1.0), strict=True):
+        row |= {"mean": mean, "low": mean - 0.001, "high": mean}
+    for trial in payload["trials"]:
+        trial["value"] = next(row["mean"] for row in payload["summary"] if row["encoding"] == trial["encoding"])
+    page = open_report(payload)
+    none, alibi, rotary, learned = (float(x.get_attribute("x")) for x in page.locator("#errors .bar").all())
+    dots = [float(dot.get_attribute("cx")) for dot in page.locator("#errors .dot").all()]
+    assert dots[2] == pytest.approx(alibi + 4), "dots stand below their mean"
+    decade = alibi - rotary
+    assert none - alibi == pytest.approx(decade * math.log10(0.97 / 0.005), rel=1e-3)
+    texts = [text.replace("\u00a0", " ") for text in page.locator("#errors text").all_text_contents()]
+    assert {"0.01 %", "0.1 %", "1 %", "10 %", "100 %", "97.0 %", "0.50 %", "0.05 %", "0 %"} < set(texts)
+    axis = [float(line.get_attribute("x1")) for line in page.locator("#errors .axis").all()]
+    assert learned + 4 == pytest.approx(axis[0]), "no error is at the left end"
+    assert "Wrong answers" in page.locator("#accuracy").inner_text()
+
+
+def test_errors_are_drawn_only_where_bars_look_alike(open_report: Any) -> None:
+    assert open_report(make_payload({"none": 0.03, "rotary": 0.97})).locator("#errors").count() == 0
+    assert open_report(make_language()).locator("#errors").count() == 0
+
+
+def test_what_the_upper_bound_and_scattered_seeds_decide_is_told(open_report: Any) -> None:
+    payload = make_payload({"none": 0.03, "rotary": 0.9995, "alibi": 0.995}, seeds=2)
+    bound = {"better": "rotary", "limit": 0.0433, "verdict": "rotary is better: above 4.33%"}
+    scattered = {"encoding": HOSTILE, "gap": 0.95, "seeds": 6}
+    payload["differences"][0] |= bound
+    payload["differences"][1] |= {"better": None, "limit": None, "scattered": scattered, "verdict": "seeds lie apart"}
+    page = open_report(payload)
+    verdicts = [row.locator("td").last.inner_text() for row in page.locator("#ranking-table tbody tr").all()]
+    assert verdicts == ["rotary is better: above 4.33%", "seeds lie apart"]
+    page.locator("#language button").click()
+    verdicts = [row.locator("td").last.inner_text() for row in page.locator("#ranking-table tbody tr").all()]
+    assert "4.33" in verdicts[0]
+    assert "rotary" in verdicts[0]
+    assert all(part in verdicts[1] for part in (HOSTILE, "95.00", "--seeds 6"))
+
+
 def test_bleu_is_drawn_as_it_is(open_report: Any) -> None:
     payload = make_translation()
     page = open_report(payload)

@@ -4,7 +4,7 @@ import { el, refill } from "kit/elements.js";
 import { known, number } from "kit/numbers.js";
 import { nameNode } from "kit/tokens.js";
 import { language, speaking } from "kit/words.js";
-import { drawBars } from "./bars.js";
+import { drawBars, drawErrors } from "./bars.js";
 import { drawLengths, lengthsFigure } from "./lengths.js";
 import { drawLines } from "./lines.js";
 import { exact, metric } from "./metric.js";
@@ -23,6 +23,9 @@ const t = speaking({
   sample: exact ? ["problems", "문제"] : ["examples", "예제"],
   key: ["Bar: mean over the trials. Circle: one trial, that is one training run with its own random start.", "막대: 시행들의 평균. 원: 시행 하나, 곧 무작위 초깃값이 저마다 다른 학습 한 번."],
   interval: ["Line with ends, and the small numbers: the *interval* that plausibly contains the true value ({0}).", "끝이 있는 선과 작은 수: 참값이 있을 만한 *구간*({0})."],
+  errorsTitle: exact ? ["Wrong answers", "틀린 답"] : ["Error", "오류"],
+  errorsNote: ["The same runs by the share that is wrong, on a logarithmic axis: equal distances are equal factors, and less is better. None at all stands at the left end.",
+    "같은 실행을 틀린 비율로 본 것, 로그 눈금: 같은 거리는 같은 배수이고, 적을수록 좋습니다. 하나도 틀리지 않은 것은 왼쪽 끝에 있습니다."],
   noInterval: ["No interval was computed.", "구간은 계산하지 않았습니다."],
   overSeeds: ["", "시드 {0}개에 대한 95 %, 스튜던트 t"],
   asWide: ["", "{0}, 시드가 두 무리로 갈리는 인코딩만큼 넓게"],
@@ -65,6 +68,8 @@ const t = speaking({
   "tokens of the answer": ["tokens of the answer", "답의 토큰 수"],
 }, WORDS);
 
+const NEAR = 0.99; // from here on bars look alike
+const errors = metric.share && summary.some((row) => row.mean >= NEAR) ? el("div", { class: "chart", id: "errors" }) : null;
 const [bars, groupBars, partLines] = [el("div", { class: "chart", id: "bars" }), el("div", { class: "groups", id: "group-bars" }),
   el("div", { class: "groups", id: "parts" })];
 
@@ -163,6 +168,7 @@ function drawAll() {
   const dotsOf = ({ encoding }) => trials.filter((trial) => trial.encoding === encoding && known(trial.value));
   const rows = summary.map((row) => ({ ...row, value: row.mean, dots: dotsOf(row) }));
   drawBars(bars, metricTitle(), rows, ceiling.all, t("ceiling", shown(ceiling.all)));
+  if (errors) drawErrors(errors, t("errorsTitle"), rows);
   for (const box of groupBars.querySelectorAll(".chart")) {
     const { group } = box.dataset;
     const groupRows = summary.map((row) => {
@@ -191,7 +197,8 @@ export const accuracy = {
     return section("accuracy", t("title"),
       el("p", {}, exact ? t.parts("exact", t("unit")) : t.parts("measured", t("metric"), better()), " ",
         el("span", { id: "task" }, t.parts("task", task.name, sentence(task.sentence), whole(task.held_out), t("sample")))),
-      figure("accuracy", metricTitle(), bars, [t("key"), " ", intervalKey()]), leftOut(), groupBars,
+      figure("accuracy", metricTitle(), bars, [t("key"), " ", intervalKey()]),
+      errors && figure("errors", t("errorsTitle"), errors, [el("h3", {}, t("errorsTitle")), t("errorsNote")]), leftOut(), groupBars,
       partNames.length > 0 && partLines, lengthsFigure(),
       ceilingSentence && el("p", { class: "note", id: "ceiling" }, sentence(ceilingSentence, t("ceilingSentence", t("unit")))),
       ranking(), summaryTable());

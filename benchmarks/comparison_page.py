@@ -1,0 +1,146 @@
+"""Write docs/results/comparison.md from comparison.json, the measurements of `comparison_error.py`.
+
+python benchmarks/comparison_page.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+METHODS = ("compare", "Tukey", "Holm", "mixed model", "pairs alone")
+ON_EXAMPLES = ("compare", "without outcomes", "Tukey", "Holm", "mixed model", "bootstrap")
+Measured = Mapping[str, Any]
+
+
+def main() -> None:
+    measured = json.loads((RESULTS / "comparison.json").read_text())
+    (RESULTS / "comparison.md").write_text(page(measured))
+
+
+def page(measured: Measured) -> str:
+    """The page in Markdown."""
+    worst = max(measured["errors"], key=lambda row: row["compare"])
+    parts = [
+        _head(measured, worst),
+        "## Error: equal encodings called different",
+        "Share of studies that call some pair of equal encodings different, by encodings x seeds. *Equal* means that "
+        "the runs of both have the same distribution; where scatter is unequal, the same mean.",
+        _errors(measured["errors"]),
+        _other_methods(measured["errors"]),
+        "## Power: a true gap",
+        "One of six encodings is better than five equal ones, which answer 75 % right. All answer the same held-out "
+        "examples, and a hard example is hard for all. *Scatter* is the standard deviation of the true share of a run, "
+        "in percentage points. *Error* is the share of studies that call some pair of the five different.",
+        _power([row for row in measured["examples"] if row["gap"]]),
+        "## Error on few shared examples",
+        "All encodings are equal, on 500 shared examples; scatter 0.5 points.",
+        _few([row for row in measured["examples"] if not row["gap"]]),
+        "## Intervals of single means",
+        "Share of intervals that hold the true mean, 95 % intended. Where some encodings toss a coin, only they count.",
+        _coverage(measured["coverage"]),
+        _limits(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(measured: Measured, worst: Measured) -> str:
+    studies, seconds = measured["errors"][0]["studies"], measured["cpu_seconds"]
+    noise = 100 * 1.96 * (0.05 * 0.95 / studies) ** 0.5
+    mixed_model = measured["mixed_model"]
+    return f"""# Comparisons of encodings: error and power
+
+<!-- Written by benchmarks/comparison_page.py from comparison.json. -->
+
+How often `jarilab compare` calls equal encodings different, and which gaps it sees, in simulated studies: {studies:,} a
+cell for errors, {seconds:,} CPU-seconds in all. The [guide](../guide/comparing.md#what-may-be-concluded) explains the
+verdicts.
+
+    python benchmarks/comparison_error.py
+
+**Worst error found: {_percent(worst["compare"])} %** ({worst["case"]}; {worst["encodings"]} x {worst["seeds"]}).
+With {studies:,} studies, a true 5 % is measured as {5 - noise:.1f} to {5 + noise:.1f} % in 95 of 100 cells.
+
+- *Tukey*: Tukey's range in the layout of encodings and seeds. *Holm*: paired t-tests with Holm's correction.
+- *Mixed model*: random seeds, and crossed random examples where there are outcomes; Wald tests with Holm's correction.
+  In these measurements {mixed_model}.
+- *Bootstrap*: paired, over examples, with Bonferroni's correction. *Pairs alone*: paired t-tests without a correction.
+- *Without outcomes*: `compare` on trials that did not keep the outcome of each example."""
+
+
+def _cells(rows: Iterable[Measured]) -> list[str]:
+    return [f"{row['encodings']} x {row['seeds']}" for row in rows]
+
+
+def _by_case(rows: Sequence[Measured]) -> dict[str, list[Measured]]:
+    cases: dict[str, list[Measured]] = {}
+    for row in rows:
+        cases.setdefault(row["case"], []).append(row)
+    return cases
+
+
+def _errors(rows: Sequence[Measured]) -> str:
+    cases = _by_case(rows)
+    heads = ["`compare`, %", *_cells(next(iter(cases.values())))]
+    lines = [[name, *(_percent(row["compare"]) for row in cells)] for name, cells in cases.items()]
+    return _table(heads, lines)
+
+
+def _other_methods(rows: Sequence[Measured]) -> str:
+    lines = []
+    for name, cells in _by_case(rows).items():
+        lines.append([name, *(_percent(max(row[method] for row in cells)) for method in METHODS)])
+    return "The largest of these nine shares, beside other methods:\n\n" + _table(["%, at worst", *METHODS], lines)
+
+
+def _power(rows: Sequence[Measured]) -> str:
+    heads = ["gap, points", "examples", "scatter", "seeds", *ON_EXAMPLES, "error of `compare`"]
+    lines = []
+    for row in rows:
+        setting = [f"{100 * row['gap']:g}", f"{row['examples']:,}", f"{100 * row['scatter']:g}", str(row["seeds"])]
+        power = [f"{100 * row['power'][method]:.0f}" if method in row["power"] else "-" for method in ON_EXAMPLES]
+        lines.append([*setting, *power, _percent(row["error"]["compare"])])
+    counts = sorted({row["studies"] for row in rows})
+    return f"Studies a row: {' to '.join(map(str, counts))}. Percent of studies that see the gap:\n\n" + _table(
+        heads, lines
+    )
+
+
+def _few(rows: Sequence[Measured]) -> str:
+    lines = []
+    for cell, row in zip(_cells(rows), rows, strict=True):
+        lines.append([cell, *(_percent(row["error"][method]) for method in ON_EXAMPLES)])
+    return f"{rows[0]['studies']} studies a row.\n\n" + _table(["%", *ON_EXAMPLES], lines)
+
+
+def _coverage(rows: Sequence[Measured]) -> str:
+    lines = []
+    for name, cells in _by_case(rows).items():
+        for method in ("compare", "Student's t"):
+            lines.append([f"{name}: {method}", *(_percent(row[method]) for row in cells)])
+    return _table(["%", *_cells(next(iter(_by_case(rows).values())))], lines)
+
+
+def _limits() -> str:
+    return """## What cannot be promised
+
+With three seeds, no method controls the error for every distribution. If a run tosses a coin and every run of another
+encoding reaches half, their means are equal, and three heads show a clear difference in a quarter of all studies.
+`compare` promises 5 % for runs that are distributed alike, as far as the cases above go. Two encodings that both toss a
+coin are called different in 3.1 % of studies of three seeds: three heads beside three tails."""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+if __name__ == "__main__":
+    main()
