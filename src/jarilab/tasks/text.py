@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, final
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
-from torch.nn import functional
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
@@ -350,7 +349,6 @@ def _window_losses(
     scores: Float[Tensor, "B L V"], labels: Int[Tensor, "B L"]
 ) -> Float[Tensor, " B"]:
     """Return the sum of the cross-entropies of each window, without padding."""
-    losses_BL = functional.cross_entropy(
-        scores.transpose(1, 2).float(), labels, ignore_index=PADDING, reduction="none"
-    )
-    return losses_BL.sum(1)
+    log_p_BLV = scores.float().log_softmax(-1)
+    log_p_BL = log_p_BLV.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    return -log_p_BL.masked_fill(labels == PADDING, 0.0).sum(1)
