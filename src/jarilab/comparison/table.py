@@ -72,7 +72,11 @@ def tabulate(
 
 
 def _bimodal_half_width(rows_of: Mapping[str, Sequence[Mapping[str, Any]]]) -> float:
-    return bimodal_half_width([[row["value"] for row in rows] for rows in rows_of.values()])
+    return bimodal_half_width(list(map(_values, rows_of.values())))
+
+
+def _values(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [row["value"] for row in rows]
 
 
 def _lengths(
@@ -160,7 +164,7 @@ def _summary(
 ) -> dict[str, Any]:
     """One encoding over all its seeds. at_least: the smallest half-width of its interval over seeds."""
     first = rows[0]
-    values = [row["value"] for row in rows]
+    values = _values(rows)
     interval = mean_interval(values, first["held_out"], share=metric.share, at_least=at_least)
     groups, group_intervals = {}, {}
     for group in first["groups"]:
@@ -231,10 +235,12 @@ def _compare_pairs(
     for name, rows in rows_of.items():
         rows_by_seed[name] = {row["seed"]: row for row in rows}
     common_seeds = sorted(set.intersection(*map(set, rows_by_seed.values())))
-    paired = {name: [rows[seed] for seed in common_seeds] for name, rows in rows_by_seed.items()}
+    paired: dict[str, list[Mapping[str, Any]]] = {}
+    for name, rows in rows_by_seed.items():
+        paired[name] = [rows[seed] for seed in common_seeds]
     pairs, bound = Pairs([], 0, None), None
     if common_seeds:  # otherwise some failed at every seed of another
-        values = {name: [row["value"] for row in rows] for name, rows in paired.items()}
+        values = {name: _values(rows) for name, rows in paired.items()}
         outcomes = _outcomes(paired, length) if len(common_seeds) > 1 else None
         pairs = compare_pairs(values, held_out, share=metric.share, outcomes=outcomes)
         if limit is not None and NO_ENCODING in values:
