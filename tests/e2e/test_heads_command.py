@@ -193,6 +193,26 @@ def test_a_long_example_is_shown_in_part(models: Path, here: Path) -> None:
     assert "[CLS]" + " The" * 39 + " ... (52)\n" in printed.stderr
 
 
+@pytest.mark.parametrize(("family", "sites"), [("whisper", {"encoder", "decoder"}), ("wav2vec2", {"encoder"})])
+def test_a_folder_of_sounds(here: Path, family: str, sites: set[str]) -> None:
+    getattr(folders, family)(here / family)
+    (here / "sounds").mkdir()
+    for number in range(2):
+        wave = np.random.default_rng(number).integers(-9000, 9000, 4000 + 800 * number).astype(np.int16)
+        wavfile.write(here / "sounds" / f"{number}.wav", 8000, wave)
+    printed = command("heads", family, "--data", "sounds", "--out", "a")
+    assert printed.returncode == 0, printed.stderr
+    rows = rows_of("a")
+    assert {row["site"].partition(".")[0] for row in rows} == sites
+    assert {row["entropy_count"] for row in rows} == {2}
+    (here / "sounds" / "1.wav").write_bytes(b"RIFF no sound")
+    printed = command("heads", family, "--data", "sounds", "--out", "b")
+    assert printed.returncode == 2
+    assert printed.stderr.count("1.wav") == 2, printed.stderr  # the example and its file
+    assert "audio" in printed.stderr
+    assert not (here / "b").exists()
+
+
 def test_a_run_of_jari(here: Path) -> None:
     train(here / "run", tiny("sinusoidal"))
     (here / "sums.txt").write_text("1+1\n12+3\n2+21\n")

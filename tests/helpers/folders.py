@@ -127,6 +127,18 @@ def whisper(folder: Path) -> Path:
     return folder
 
 
+def wav2vec2(folder: Path) -> Path:
+    from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
+
+    torch.manual_seed(0)
+    sizes = {name: size for name, size in SMALL.items() if name != "max_position_embeddings"}
+    layers = {"conv_dim": (8, 8), "conv_stride": (40, 8), "conv_kernel": (40, 8), "num_feat_extract_layers": 2}
+    positions = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    Wav2Vec2Model(Wav2Vec2Config(**sizes, **layers, **positions)).save_pretrained(folder)
+    Wav2Vec2FeatureExtractor(sampling_rate=8000).save_pretrained(folder)
+    return folder
+
+
 def swin(folder: Path) -> Path:
     """16 x 16 patches in windows of 4 x 4, moved by 2 in every other layer, then 8 x 8."""
     from transformers import SwinConfig, SwinForImageClassification, ViTImageProcessorPil
