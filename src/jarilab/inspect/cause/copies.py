@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -22,11 +23,11 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Int, Tensor
 from jarilab.inspect.cause.answers import token_at, valid_of
-from jarilab.inspect.cause.parts import SITE, ModelParts, Part
+from jarilab.inspect.cause.parts import SITE, ModelParts, Part, is_within, is_within_any
+from jarilab.inspect.cause.replays import LinearCall, Replay, repeat, replaced_forward, run_at
 from jarilab.inspect.intervene.interventions import change_outputs
 from jarilab.inspect.record.model_io import repeat_batch
 from jarilab.inspect.study.example import Batch
-from jarilab.inspect.study.losses import logits_of
 from jarilab.positions.coordinates import Tokens
 from jarilab.positions.patches import Images
 
@@ -49,7 +50,7 @@ class CleanRun:
     """A forward without replacement.
 
     heads: the output `(B, H, Q, W)` of each call, by site. streams: the residual stream of each call, by event. linear:
-    the outputs of linear parts, by path, each with its number among the events. events: sites, paths of linear parts
+    the calls of linear parts, by path. units: of modules of several linear parts. events: sites, paths of linear parts
     and names of streams in the order in which they ended.
     """
 
@@ -57,7 +58,8 @@ class CleanRun:
     outputs: Any = None
     heads: dict[str, list[Tensor]] = field(default_factory=dict)
     streams: dict[str, list[Tensor]] = field(default_factory=dict)
-    linear: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
+    linear: dict[str, list[LinearCall]] = field(default_factory=dict)
+    units: dict[str, list[LinearCall]] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
 
 
@@ -105,12 +107,15 @@ class Copies:
     """Runs a model with replaced parts.
 
     can_freeze: whether the direct effect can be computed. can_replay: whether linear parts can return their clean
-    outputs. unembedding: path of the module that gives the logits, if it can run at the answers' positions alone.
+    outputs. pointwise: linear parts that compute each position alone. read_once: those that can run at the answers'
+    positions only. All are found by `check`.
     """
 
     def __init__(self, parts: ModelParts):
         self.parts, self.model = parts, parts.model
-        self.can_freeze, self.can_replay, self.unembedding = parts.can_freeze, True, ""
+        self.can_freeze, self.can_replay = parts.can_freeze, True
+        self.pointwise: frozenset[str] = frozenset()
+        self.read_once: frozenset[str] = frozenset()
 
     # Clean runs -------------------------------------------------------------------------------------------------------
 
@@ -129,12 +134,13 @@ class Copies:
             run.events.append(SITE + site)
             return output
 
-        def keep_linear(path: str) -> Callable[..., None]:
-            def hook(module: nn.Module, args: object, output: Any) -> None:
+        def keep_linear(path: str, calls: dict[str, list[LinearCall]]) -> Callable[..., None]:
+            def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
                 # The model may write into the output afterwards.
                 copied = tree_map_only(Tensor, torch.clone, output)
-                run.linear.setdefault(path, []).append((len(run.events), copied))
-                run.events.append(path)
+                calls.setdefault(path, []).append(LinearCall.of(len(run.events), args, copied))
+                if calls is run.linear:
+                    run.events.append(path)
 
             return hook
 
@@ -146,7 +152,12 @@ class Copies:
         with ExitStack() as hooks:
             if not heads_only:
                 for path, module in self.parts.linear.items():
-                    hooks.callback(module.register_forward_hook(keep_linear(path)).remove)
+                    hook = keep_linear(path, run.linear)
+                    hooks.callback(module.register_forward_hook(hook).remove)
+                for path in self.parts.units:
+                    hook = keep_linear(path, run.units)
+                    module = self.model.get_submodule(path)
+                    hooks.callback(module.register_forward_hook(hook).remove)
                 for part in self.parts.streams():
                     keep = partial(keep_stream, part.event)
                     hooks.callback(self._hook_stream(part, len(batch), keep))
@@ -165,7 +176,7 @@ class Copies:
             calls = [
                 call for path in self.parts.mlps[part.site] for call in clean.linear.get(path, [])
             ]
-            values = [output for _, output in sorted(calls, key=lambda call: call[0])]
+            values = [call.output for call in sorted(calls, key=lambda call: call.number)]
         else:
             values = clean.heads.get(part.site, [])
             values = [z[:, part.index] for z in values] if part.kind == "head" else values
@@ -204,13 +215,13 @@ class Copies:
         """The outputs of the copies, `(C * B, ...)`.
 
         frozen: keep later heads and MLPs at their clean outputs. read_at: the position of each row at which logits are
-        read; if the unembedding can run there alone, all positions have its logits. Raises UserError if a replaced part
+        read; the logits at others may be wrong. Raises UserError if a replaced part
         did not run.
         """
         change = _Change(self, clean, copies, replacement)
         with (
             self._replayed(clean, len(copies), change.parts, frozen=frozen),
-            self._only_at(read_at, len(copies)),
+            self._only_at(clean, read_at, len(copies), change.parts),
             self._hooked(change, len(copies) * len(clean.batch)),
         ):
             outputs = repeat_rows(clean.batch, len(copies)).forward(self.model)
@@ -268,14 +279,34 @@ class Copies:
         stacked = self.parts.stacked if frozen else frozenset()
         live = self.parts.output_projections(clean.events, sites) if frozen else frozenset()
         with ExitStack() as undo:
-            for path, module in self.parts.linear.items():
-                if path not in clean.linear or not (frozen or self.can_replay):
-                    continue
-                until = len(clean.events) if path in stacked and path not in live else first
-                undo.callback(_restore_forward, module, vars(module).get("forward"))
-                calls, rows = clean.linear[path], len(clean.batch)
-                module.forward = _replay(module.forward, calls, until, rows, copies)
+            if frozen or self.can_replay:
+                for path, calls in self._replaying(clean, parts, frozen=frozen).items():
+                    module = self.model.get_submodule(path)
+                    replay = Replay(module.forward, calls, len(clean.batch), copies)
+                    is_frozen = path in stacked and path not in live
+                    replay.until = len(clean.events) if is_frozen else first
+                    replay.is_pointwise = path in self.pointwise
+                    undo.enter_context(replaced_forward(module, replay))
             yield
+
+    def _replaying(
+        self, clean: CleanRun, parts: Sequence[Part], *, frozen: bool = False
+    ) -> dict[str, list[LinearCall]]:
+        """The calls of units and of the linear parts outside them. A unit with a replaced part is divided."""
+        replaced = chain.from_iterable(
+            self.parts.mlps[part.site] for part in parts if part.kind == "mlp"
+        )
+        units = (
+            {}
+            if frozen
+            else {path: clean.units[path] for path in self.pointwise & clean.units.keys()}
+        )
+        for path in replaced:
+            units = {unit: calls for unit, calls in units.items() if not is_within(path, unit)}
+        linear = {
+            path: calls for path, calls in clean.linear.items() if not is_within_any(path, units)
+        }
+        return units | linear
 
     def first_event(self, clean: CleanRun, part: Part) -> int:
         """The number of the event at which a part first runs. Raises UserError if it did not."""
@@ -285,45 +316,41 @@ class Copies:
         return clean.events.index(part.event)
 
     @contextmanager
-    def _only_at(self, read_at: Int[Tensor, " B"] | None, copies: int) -> Iterator[None]:
-        """Inside the block, the unembedding runs at one position of each row, and returns its logits everywhere."""
-        if read_at is None or not self.unembedding:
+    def _only_at(
+        self, clean: CleanRun, read_at: Int[Tensor, " B"] | None, copies: int, parts: Sequence[Part]
+    ) -> Iterator[None]:
+        """Inside the block, linear parts after the last attention run at one position of each row."""
+        places_R = None if read_at is None else read_at.repeat(copies)
+        with ExitStack() as undo:
+            for path in () if places_R is None else self._replaying(clean, parts):
+                if path in self.read_once:
+                    module = self.model.get_submodule(path)
+                    forward = partial(run_at, module.forward, places_R)
+                    undo.enter_context(replaced_forward(module, forward))
             yield
-            return
-        module = self.parts.linear[self.unembedding]
-        forward, earlier = module.forward, vars(module).get("forward")
-        places_R = read_at.repeat(copies)
-
-        def at_answers(x_RLD: Tensor) -> Tensor:
-            rows_R = torch.arange(len(x_RLD), device=x_RLD.device)
-            x_R1D = x_RLD[rows_R, places_R.to(x_RLD.device)][:, None]
-            return forward(x_R1D).expand(-1, x_RLD.shape[1], -1)
-
-        module.forward = at_answers
-        try:
-            yield
-        finally:
-            _restore_forward(module, earlier)
 
     def forwards(
         self, clean: CleanRun, groups: Sequence[Group], *, read_once: bool = False
     ) -> Iterator[list[int]]:
-        """The numbers of the groups of each forward: those with the same first event, as many as fit.
+        """The numbers of the groups of each forward, as many as fit, the first to run first.
 
-        read_once: whether `run` is called with `read_at`.
+        They have the same first event, unless linear parts compute only what changed. read_once: whether `run` is
+        called with `read_at`.
         """
         tensors = [each for each in tree_leaves(clean.outputs) if isinstance(each, Tensor)]
         size = max((each.numel() for each in tensors), default=1)
-        if read_once and self.unembedding:
-            size //= clean.linear[self.unembedding][0][1].shape[1]
+        if read_once and clean.events[-1] in self.read_once:
+            size //= clean.linear[clean.events[-1]][0].output.shape[1]
         tokens = max(each[0].shape[0] * each[0].shape[2] for each in clean.heads.values())
         at_once = max(1, min(MAX_TOKENS // tokens, MAX_OUTPUTS // max(1, size)))
         by_event: dict[int, list[int]] = {}
         for number, parts in enumerate(groups):
             firsts = (self.first_event(clean, part) for part in parts)
-            first = min(firsts, default=len(clean.events))
-            by_event.setdefault(first, []).append(number)
-        for numbers in by_event.values():
+            by_event.setdefault(min(firsts, default=len(clean.events)), []).append(number)
+        runs = [by_event[first] for first in sorted(by_event)]
+        if self.can_replay and self.parts.stacked & clean.linear.keys() <= self.pointwise:
+            runs = [list(chain.from_iterable(runs))]
+        for numbers in runs:
             for start in range(0, len(numbers), at_once):
                 yield numbers[start : start + at_once]
 
@@ -350,11 +377,17 @@ class Copies:
                 actual = measure(outputs, repeat_rows(clean.batch, 2))
             except (RuntimeError, ValueError, IndexError, TypeError, UserError):
                 return False
-            tolerance = 1e-4 if is_precise else 3e-2
             return torch.allclose(
                 actual, torch.cat([expected] * 2), rtol=tolerance, atol=tolerance, equal_nan=True
             )
 
+        tolerance = 1e-4 if is_precise else 3e-2
+        pointwise = []
+        for path, calls in (clean.linear | clean.units).items():
+            module = self.model.get_submodule(path)
+            if all(call.is_pointwise(module, tolerance) for call in calls):
+                pointwise.append(path)
+        self.pointwise = frozenset(pointwise)
         # Repeated outputs do not fit where rows have another order, as the tokens of an expert.
         self.can_replay = is_same()
         if not self.can_replay and not is_same():
@@ -367,19 +400,19 @@ class Copies:
         is_idle = any(_parent(path) not in parents for path in idle)
         self.can_freeze = self.can_freeze and self.can_replay and not is_idle
         self.can_freeze = self.can_freeze and is_same(frozen=True)
-        self.unembedding = self._unembedding(clean) if read_at is not None else ""
-        if self.unembedding and not is_same(read_at=read_at):
-            self.unembedding = ""
+        self.read_once = self._after_attention(clean) if read_at is not None else frozenset()
+        if self.read_once and not is_same(read_at=read_at):
+            self.read_once = frozenset()
 
-    def _unembedding(self, clean: CleanRun) -> str:
-        """The last linear part, if it ran once after the stacks and gave tensors of the logits' shape."""
-        path = clean.events[-1]
-        logits, calls = logits_of(clean.outputs), clean.linear.get(path, [])
-        if logits is None or path in self.parts.stacked or len(calls) != 1:
-            return ""
-        output = calls[0][1]
-        has_shape = isinstance(output, Tensor) and output.ndim == 3 and output.shape == logits.shape
-        return path if has_shape else ""
+    def _after_attention(self, clean: CleanRun) -> frozenset[str]:
+        """The pointwise linear parts that run once, after the last attention."""
+        last = max(number for number, event in enumerate(clean.events) if event.startswith(SITE))
+        once = [
+            path
+            for path, calls in (clean.linear | clean.units).items()
+            if len(calls) == 1 and calls[0].number > last
+        ]
+        return self.pointwise & {*once}
 
 
 # Replays ------------------------------------------------------------------------------------------------------------
@@ -403,59 +436,20 @@ def _parent(path: str) -> str:
     return path.rpartition(".")[0]
 
 
-def _replay(
-    forward: Callable[..., Any],
-    calls: Sequence[tuple[int, Any]],
-    until: int,
-    rows: int,
-    copies: int,
-) -> Callable[..., Any]:
-    """A forward that returns the outputs of earlier calls, repeated, if their numbers are below `until`.
-
-    rows: of the batch.
-    """
-    remaining = iter(calls)
-
-    def repeat(tensor: Tensor) -> Tensor:
-        has_rows = tensor.ndim > 0 and tensor.shape[0] % rows == 0
-        return _repeat(tensor, copies) if has_rows else tensor
-
-    def replay(*args: Any, **kwargs: Any) -> Any:
-        number, output = next(remaining, (until, None))
-        if number >= until:
-            return forward(*args, **kwargs)
-        # The recorder then takes the output for a function of the module's inputs.
-        with torch._C.DisableTorchFunction():
-            return tree_map_only(Tensor, repeat, output)
-
-    return replay
-
-
-def _restore_forward(module: nn.Module, forward: Any) -> None:
-    """Undo the replacement of a forward. forward: that of the instance before; None without one."""
-    del module.forward
-    if forward is not None:
-        module.forward = forward
-
-
 # Copies -------------------------------------------------------------------------------------------------------------
 
 
 def repeat_rows(batch: Batch, copies: int) -> Batch:
     """The batch `copies` times, one copy below the other."""
 
-    def repeat(value: Any) -> Any:
+    def repeated_rows(value: Any) -> Any:
         if isinstance(value, Tokens | Images):
             return repeat_batch(value, copies)
         has_rows = value.ndim > 0 and value.shape[0] == len(batch)
-        return _repeat(value, copies) if has_rows else value
+        return repeat(value, copies) if has_rows else value
 
     with_rows = {name: getattr(batch, name) for name in ("args", "kwargs", "valid", "ids")}
-    repeated = tree_map_only((Tensor, Tokens, Images), repeat, with_rows)
+    repeated = tree_map_only((Tensor, Tokens, Images), repeated_rows, with_rows)
     for name in ("tokens", "origins", "extras", "words"):
         repeated[name] = getattr(batch, name) * copies
     return replace(batch, **repeated)
-
-
-def _repeat(tensor: Tensor, copies: int) -> Tensor:
-    return tensor.repeat(copies, *[1] * (tensor.ndim - 1))

@@ -76,7 +76,8 @@ class ModelParts:
     """The parts of a model, found in a forward of `batch`.
 
     heads: all heads. sites: the paths of the modules that attend, by site. sides: the sequences of queries, by site.
-    linear: the linear parts, by path. stacked: those within layers. layers: paths of the layers of each stack.
+    linear: the linear parts, by path. stacked: those within layers. units: modules within layers, but outside
+    attentions, of several linear parts. layers: paths of the layers of each stack.
     can_freeze: whether every matrix within layers belongs to a linear part.
     """
 
@@ -105,6 +106,23 @@ class ModelParts:
             else:
                 self.linear[path] = module
         self.stacked = {path for path in self.linear if is_within_any(path, stacks)}
+        self.units = self._units()
+
+    def _units(self) -> list[str]:
+        """The outermost modules of several linear parts in each layer that neither attend nor stand in attentions."""
+        units: list[str] = []
+        layers = [layer for layers in self.layers.values() for layer in layers]
+        for path, module in self.model.named_modules():
+            count = sum(is_within(part, path) for part in self.linear)
+            is_inside = any(path.startswith(f"{layer}.") for layer in layers)
+            if count < 2 or not is_inside or isinstance(module, nn.ModuleList | nn.ModuleDict):
+                continue
+            attends = any(is_within(site, path) for site in self.sites.values())
+            if not (
+                attends or is_within_any(path, self.sites.values()) or is_within_any(path, units)
+            ):
+                units.append(path)
+        return units
 
     def select(self, kinds: Iterable[Kind] = KINDS) -> list[Part]:
         """All parts of these kinds. Raises UserError for an unknown kind, and for one that the model does not have."""

@@ -1,0 +1,132 @@
+"""Linear parts that compute only what differs from a clean run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from jarilab.core.shapes import Float, Int, Tensor
+
+MAX_CHANGED = 0.75
+"""Share of changed positions up to which they are computed alone."""
+
+
+class LinearCall(NamedTuple):
+    """A call of a linear part in a clean run.
+
+    number: among the events. input: `(B, L, D)` if it was called with one tensor. version: of the input, which grows if
+    the model writes into it.
+    """
+
+    number: int
+    output: Any
+    input: Tensor | None
+    version: int
+
+    @staticmethod
+    def of(number: int, args: tuple[Any, ...], output: Any) -> LinearCall:
+        """A call with these arguments."""
+        if len(args) == 1 and isinstance(args[0], Tensor) and args[0].ndim == 3:
+            return LinearCall(number, output, args[0], args[0]._version)
+        return LinearCall(number, output, None, 0)
+
+    @property
+    def clean_input(self) -> Tensor | None:
+        """The input, unless the model has written into it since."""
+        is_intact = self.input is not None and self.input._version == self.version
+        return self.input if is_intact else None
+
+    def is_pointwise(self, module: nn.Module, tolerance: float) -> bool:
+        """Whether the module gives the same for two positions alone."""
+        x_BLD, output = self.clean_input, self.output
+        if x_BLD is None or not isinstance(output, Tensor) or output.shape[:-1] != x_BLD.shape[:-1]:
+            return False
+        ends = torch.tensor([0, -1], device=x_BLD.device)
+        try:
+            alone = module(x_BLD.flatten(0, 1)[ends][None])[0]
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return False
+        expected = output.flatten(0, 1)[ends]
+        return alone.shape == expected.shape and torch.allclose(
+            alone, expected, rtol=tolerance, atol=tolerance
+        )
+
+
+class Replay:
+    """The forward of a linear part in a forward of copies.
+
+    calls: of the clean run. rows: of its batch. until: calls with lower numbers return their clean outputs.
+    is_pointwise: whether other calls may compute only the positions whose input has changed.
+    """
+
+    def __init__(
+        self, forward: Callable[..., Any], calls: Sequence[LinearCall], rows: int, copies: int
+    ):
+        self._forward, self._remaining = forward, iter(calls)
+        self._rows, self._copies = rows, copies
+        self.until, self.is_pointwise = 0, False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = next(self._remaining, None)
+        if call is None:
+            return self._forward(*args, **kwargs)
+        # The recorder then takes the output for a function of the module's inputs.
+        with torch._C.DisableTorchFunction():
+            if call.number < self.until:
+                return tree_map_only(Tensor, self._repeat, call.output)
+            if self.is_pointwise and len(args) == 1 and not kwargs:
+                return self._at_changes(args[0], call)
+        return self._forward(*args, **kwargs)
+
+    def _repeat(self, tensor: Tensor) -> Tensor:
+        has_rows = tensor.ndim > 0 and tensor.shape[0] % self._rows == 0
+        return repeat(tensor, self._copies) if has_rows else tensor
+
+    def _at_changes(self, x_RLD: Tensor, call: LinearCall) -> Tensor:
+        clean_BLD = call.clean_input
+        if clean_BLD is None or x_RLD.shape != (
+            self._copies * len(clean_BLD),
+            *clean_BLD.shape[1:],
+        ):
+            return self._forward(x_RLD)
+        changed_CBL = (x_RLD.unflatten(0, (self._copies, -1)) != clean_BLD).any(-1)
+        changed_RL = changed_CBL.flatten(0, 1)
+        count = int(changed_RL.sum())
+        if count > MAX_CHANGED * changed_RL.numel():
+            return self._forward(x_RLD)
+        output_RLN = repeat(call.output, self._copies)
+        if count:
+            output_RLN[changed_RL] = self._forward(x_RLD[changed_RL][None])[0]
+        return output_RLN
+
+
+def run_at(
+    forward: Callable[..., Any], places_R: Int[Tensor, " R"], x: Tensor
+) -> Float[Tensor, "R L N"]:
+    """The output of a linear part at one position of each row, as if it were that of all positions."""
+    rows_R = torch.arange(len(x), device=x.device)
+    x_R1D = x[rows_R, places_R.to(x.device)][:, None]
+    return forward(x_R1D).expand(-1, x.shape[1], -1)
+
+
+@contextmanager
+def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Inside the block, the module runs another forward."""
+    earlier = vars(module).get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+        if earlier is not None:
+            module.forward = earlier
+
+
+def repeat(tensor: Tensor, copies: int) -> Tensor:
+    """The rows of a tensor `copies` times."""
+    return tensor.repeat(copies, *[1] * (tensor.ndim - 1))
