@@ -23,7 +23,7 @@ from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.inspect.cause.answers import AnswerMetric, valid_of
+from jarilab.inspect.cause.answers import AnswerMetric, checked, valid_of
 from jarilab.inspect.cause.copies import CleanRun, Copies
 from jarilab.inspect.cause.integrated_gradients import integrate
 from jarilab.inspect.cause.parts import ModelParts, Part, is_within
@@ -159,8 +159,12 @@ class InputRelevance:
 
         with torch.enable_grad(), change_outputs(self.model, add_zeros):
             values = self.answer(self.batch.forward(self.model), self.batch)
-        self._check(values)
-        self.values: Float[Tensor, " B"] = values.detach()
+        self.values: Float[Tensor, " B"] = checked(values, "the answer", self.batch)
+        if not values.requires_grad:
+            raise UserError(
+                "expected an answer with a gradient, got one without; compute it from the outputs of the model by "
+                "functions of PyTorch, without detach or no_grad"
+            )
         zeros = [each for _, each in ran]
         gradients = torch.autograd.grad(
             values.sum(), zeros, allow_unused=True, materialize_grads=True
@@ -172,18 +176,6 @@ class InputRelevance:
             layers.append(_Layer(tape.site(name), call, weights, gradient))
             counts[name] += 1
         return layers
-
-    def _check(self, values: Tensor) -> None:
-        if values.shape != (len(self.batch),) or not bool(values.isfinite().all()):
-            raise UserError(
-                f"expected a finite number for each of {len(self.batch)} rows, got {values.detach().tolist()}; return "
-                "a tensor (B,) from answer"
-            )
-        if not values.requires_grad:
-            raise UserError(
-                "expected an answer with a gradient, got one without; compute it from the outputs of the model by "
-                "functions of PyTorch, without detach or no_grad"
-            )
 
     def _lengths(self) -> dict[str, int]:
         """The number of tokens of each sequence."""
@@ -343,8 +335,8 @@ class InputRelevance:
         """The module that multiplies z by W_O. Raises UserError if it does not map z to its recorded output."""
         (copies, clean), name = self._copies, layer.site.name
         for path in copies.parts.output_projections(clean.events, [name]):
-            module, z_BHQW = copies.parts.linear[path], clean.heads[name][-1]
-            output = clean.linear[path][-1][1]
+            module, z_BHQW = copies.parts.linear[path], clean.heads[name][0]
+            output = clean.linear[path][0][1]
             if isinstance(module, nn.MultiheadAttention):
                 module, output = module.out_proj, output[0]
             z_BQF = z_BHQW.transpose(1, 2).flatten(2)
@@ -370,24 +362,20 @@ class InputRelevance:
                 f"expected {site.name} within a list of layers, got it outside of one, so the vectors after its layer "
                 "are not known; use value_weighted"
             )
-        last, count = len(clean.heads[site.name]) - 1, layer.weights.shape[-1]
+        count = layer.weights.shape[-1]
         keys, zeroed = iter(range(count)), list[Tensor]()
 
         def without_next_key(part: Part, call: int, output: Tensor) -> Tensor:
-            if part.kind == "stream":
-                zeroed.append(output.double())
-            elif call == last:
+            if part.kind != "stream":
                 return output - layer.written_by(next(keys))
+            zeroed.append(output.double())
             return output
 
         group = (Part("attention", site.name, 0, site.name, site.queries), after[0])
-        columns = []
         for numbers in copies.forwards(clean, [group] * count):
             copies.run(clean, [group] * len(numbers), without_next_key)
-            columns += zeroed[-len(numbers) :]
-            zeroed.clear()
         clean_BQD = copies.values(clean, after[0])[-1].double()
-        similar = [cosine_similarity(each, clean_BQD, dim=-1) for each in columns]
+        similar = [cosine_similarity(each, clean_BQD, dim=-1) for each in zeroed]
         return (1 - torch.stack(similar, -1)).to(layer.weights.dtype)
 
     def _check_is_plain_encoder(self) -> None:

@@ -10,7 +10,7 @@ is f for the least relevant first, so that insertion less deletion is the area b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,8 +52,7 @@ class Removal:
 
     answer: of `InputRelevance`, or one for each batch. special: of `InputRelevance`. Removable are all tokens but
     padding, special tokens, the last of a causal sequence, and the one that the answer reads if it is one.
-    steps: points of a curve, if there are more tokens. orders: random ones. options: of `integrate`, for integrated
-    gradients. report: called with the batches that are done and with all.
+    steps: points of a curve, if there are more tokens. orders: random ones. options: of `integrate`.
     left_out: methods and kinds of removal that do not work here, with the reasons.
     shares: deletion and insertion of each example and method by kind, `(N, M + 1, 2)`; that of random orders is last.
     They are divided by the mean of f(0) - f(n) over examples, which is not near 0 as that of one example can be.
@@ -71,7 +70,6 @@ class Removal:
         orders: int = MIN_ORDERS,
         seed: int = 0,
         options: Mapping[str, Any] | None = None,
-        report: Callable[[int, int], None] | None = None,
     ):
         if not batches or orders < MIN_ORDERS or steps < 2:
             raise UserError(
@@ -83,22 +81,17 @@ class Removal:
         areas: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
         pool = _pool(batches, special)
         answers = [answer] * len(batches) if callable(answer) else answer
-        for number, (batch, each) in enumerate(zip(batches, answers, strict=True)):
-            relevance = InputRelevance(model, batch, each, special=special)
+        for number, (batch, of_batch) in enumerate(zip(batches, answers, strict=True)):
+            relevance = InputRelevance(model, batch, of_batch, special=special)
             generator = np.random.default_rng([seed, number])
             if not number:
                 self._leave_out(relevance)
             # Draws do not depend on the methods: other ids and random orders come first.
             others = _other_ids(relevance, pool, generator)
             removed_TBN = self._removed(relevance, generator)
-            for kind, each in areas.items():
-                if kind == "mask" or others:
-                    values_TB = _answers(
-                        relevance, removed_TBN, others if kind == "replace" else None
-                    )
-                    each.append(self._areas(values_TB))
-            if report is not None:
-                report(number + 1, len(batches))
+            for kind, ids in (("mask", None), ("replace", others)):
+                if ids != {}:
+                    areas[kind].append(self._areas(_answers(relevance, removed_TBN, ids)))
         self.shares = {kind: np.concatenate(each) for kind, each in areas.items() if each}
         if "replace" not in self.shares:
             self.left_out["replace"] = "expected token ids as inputs, two or more, got none"
@@ -119,10 +112,8 @@ class Removal:
         """The relevance of the tokens of all sequences, `(B, N)`; 0 where a method has none."""
         options = self._options if method == "integrated_gradients" else {}
         scores = relevance.of(method, **options).scores
-        every = [
-            scores.get(side, torch.zeros(valid.shape)) for side, valid in relevance.valid.items()
-        ]
-        return torch.cat([each.double().cpu() for each in every], 1).numpy()
+        every = [scores.get(side, 0 * valid) for side, valid in relevance.valid.items()]
+        return torch.cat(every, 1).double().cpu().numpy()
 
     def _removed(self, relevance: InputRelevance, generator: np.random.Generator) -> np.ndarray:
         """The removed tokens of each forward, `(T, B, N)`: none, all, then deletions and insertions by order and step.
@@ -192,11 +183,8 @@ class Removal:
                 row: dict[str, Any] = {"removal": kind, "method": self.methods[number]}
                 row |= {"examples": len(gain), "p_holm": p_holm[number]}
                 for name, ends in table.items():
-                    names = (name, f"{name}_low", f"{name}_high")
-                    row |= {
-                        each: plain(float(end[number]))
-                        for each, end in zip(names, ends, strict=True)
-                    }
+                    for suffix, end in zip(("", "_low", "_high"), ends, strict=True):
+                        row[name + suffix] = plain(float(end[number]))
                 rows.append(row)
         return rows
 
@@ -207,9 +195,8 @@ class Removal:
     def _are_positive(self, changes: np.ndarray) -> np.ndarray:
         """Whether the mean of each column is shown to be above 0, with Holm's correction."""
         p = adjusted_p(changes, seed=self._seed)
-        return np.array([not isinstance(each, str) and each < LEVEL for each in p]) & (
-            changes.mean(0) > 0
-        )
+        is_significant = [not isinstance(each, str) and each < LEVEL for each in p]
+        return np.array(is_significant) & (changes.mean(0) > 0)
 
     def verdict(self) -> dict[str, Any]:
         """The method that wins, those that are better than random, and whether the ranking survives, as a sentence.
@@ -232,9 +219,7 @@ class Removal:
         count = f"over {len(gains[0])} examples"
         sentence = f"No method is shown to be better than random {count}."
         if wins:
-            sentence = (
-                f"{better[0]} wins {count}: it is better than random and than all other methods."
-            )
+            sentence = f"{better[0]} wins {count}: better than random and than all other methods."
         elif better:
             sentence = f"Better than random {count}: {', '.join(better)}. "
             sentence += f"Better than raw attention: {', '.join(over_raw) or 'no method'}. "
@@ -257,9 +242,7 @@ class Removal:
             survives = "survives" if correlation >= MIN_RANK_CORRELATION else "does not survive"
             sentence += f" The ranking {survives} the second kind of removal (rank correlation {correlation:.2f})."
         else:
-            sentence += (
-                f" A ranking needs two kinds of removal, got {len(gains)}, and three methods."
-            )
+            sentence += " It takes two kinds of removal and three methods to test the ranking."
         return {"rank_correlation": correlation, "sentence": sentence}
 
 
@@ -282,14 +265,12 @@ def _removable(relevance: InputRelevance) -> np.ndarray:
 
 def _pool(batches: Sequence[Batch], special: Collection[int]) -> IdsBySide:
     """The ids of the tokens in the data, without special ones and padding."""
-    ids: dict[str, list[np.ndarray]] = {}
+    pool: IdsBySide = {}
     for batch in batches:
-        for side, ids_BL in ids_of(batch).items():
-            valid = batch.valid.get(side)
-            ids.setdefault(side, []).append(
-                (ids_BL if valid is None else ids_BL[valid]).cpu().numpy().ravel()
-            )
-    return {side: np.setdiff1d(np.concatenate(each), list(special)) for side, each in ids.items()}
+        for side, ids in ids_of(batch).items():
+            ids = ids[batch.valid[side]] if side in batch.valid else ids
+            pool[side] = np.union1d(pool.get(side, []), ids.cpu().numpy()).astype(int)
+    return {side: np.setdiff1d(ids, list(special)) for side, ids in pool.items()}
 
 
 def _other_ids(
@@ -297,13 +278,12 @@ def _other_ids(
 ) -> IdsBySide:
     """A random other id for each token by sequence, `(B, L)`; empty if a sequence has no ids to choose from."""
     others = {}
-    for side in relevance.lengths:
-        ids, choices = relevance.ids.get(side), pool.get(side, np.empty(0))
-        if ids is None or len(choices) < 2:
+    for side, valid_BL in relevance.valid.items():
+        choices = pool.get(side, np.empty(0))
+        if side not in relevance.ids or len(choices) < 2:
             return {}
-        ids_BL = ids.cpu().numpy()
-        drawn_BL = generator.integers(len(choices) - 1, size=ids_BL.shape)
-        is_same = choices[drawn_BL] == ids_BL
+        drawn_BL = generator.integers(len(choices) - 1, size=valid_BL.shape)
+        is_same = choices[drawn_BL] == relevance.ids[side].cpu().numpy()
         others[side] = choices[np.where(is_same, len(choices) - 1, drawn_BL)]
     return others
 
@@ -323,17 +303,12 @@ def _answers(
         )
         batch = repeat_rows(relevance.batch, len(part) // rows)
         if others is None:
-            valid = {
-                side: each & ~removed[side].to(each.device)
-                for side, each in batch.valid.items()
-                if side in removed
-            }
             with change_outputs(relevance.model, _hide(relevance, removed)):
                 outputs = batch.forward(relevance.model)
-            values = relevance.answer(outputs, replace(batch, valid=batch.valid | valid))
+            batch = _without(batch, relevance, removed)
         else:
             outputs = _with_ids(batch, relevance, removed, others).forward(relevance.model)
-            values = relevance.answer(outputs, batch)
+        values = relevance.answer(outputs, batch)
         answers.append(values.double().cpu().reshape(-1, rows))
     values_TB = torch.cat(answers)
     clean_B = relevance.values.double().cpu()

@@ -286,6 +286,17 @@ def test_value_zeroing_of_a_head_that_writes_nothing_is_0_and_no_equal_share():
         InputRelevance(model, batch, answer)
 
 
+def test_layers_that_share_weights_are_layers_of_their_own():
+    model, inputs = architectures.of_text("Albert")
+    relevance = InputRelevance(initialised(model), batch_of(inputs), answer)
+    assert len(relevance.sites) == 1
+    expected = by_hand(relevance)["source", "source"]
+    assert torch.allclose(relevance.maps("attention_gradient")["source", "source"], expected, rtol=1e-4, atol=1e-6)
+    assert len(relevance._layers) == 2
+    with pytest.raises(UserError, match=r"encoder\.0 ran 2 times"):
+        relevance.of("value_zeroing")
+
+
 # What an answer reads -------------------------------------------------------------------------------------------------
 
 

@@ -263,6 +263,20 @@ def test_the_class_token_is_not_removed_and_a_pooled_answer_loses_the_removed_to
     assert module._without(batch, single, removed) is batch
 
 
+def test_hidden_tokens_do_not_move_the_position_that_an_answer_reads():
+    model, batch = model_and_batch("Llama")
+    relevance = InputRelevance(model, batch, logit_over_mean(5, position=2))
+    removed = np.zeros((2, 2, 7), bool)
+    removed[1, :, 4] = True  # behind the position that is read
+    values = module._answers(relevance, removed, None)
+    assert values[1] == pytest.approx(values[0], abs=1e-5)
+    removed[1, :, 0] = True
+    values = module._answers(relevance, removed, None)
+    with torch.no_grad(), operate(model, [TokenOff(tuple(relevance.sites), None, 0)]):
+        expected = relevance.answer(batch.forward(model), batch)
+    assert values[1] == pytest.approx(expected.numpy(), abs=1e-5)
+
+
 def test_other_ids_are_of_the_data_and_differ_from_the_token():
     model, batch = model_and_batch("T5")
     relevance = InputRelevance(model, batch, answer, special=[8])
