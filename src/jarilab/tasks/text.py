@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
@@ -16,7 +17,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.data.text import END, FIRST, PADDING, store, text_files
 from jarilab.data.text.spelling import Spelling
-from jarilab.data.text.tokenizers import Tokenizer
+from jarilab.data.text.tokenizers import UNKNOWN, Tokenizer, UnknownPieces
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner, evenly, registry
 from jarilab.tasks.metrics import METRICS
@@ -66,6 +67,7 @@ class Text(TokenTask):
         self.share = held_out
         self.metric = METRICS[metric]
         self._tokenizer: Tokenizer | None = None
+        self._measured_path = valid or train
         self._training: Stream | None = None
         self._held_out: Stream | None = None
 
@@ -119,7 +121,8 @@ class Text(TokenTask):
             raise UserError(
                 f"--data expects one file or folder of text, got {len(paths)}; give one"
             )
-        self._held_out = self._stream(paths[0])
+        self._held_out, self._measured_path = self._stream(paths[0]), paths[0]
+        self.__dict__.pop("_held_out_unknown", None)
 
     @property
     def trained_length(self) -> int:
@@ -212,8 +215,6 @@ class Text(TokenTask):
             if examples is None and self.metric.name == "loss":
                 losses += _window_losses(scores, batch.labels).tolist()
             ids += batch.labels[batch.labels > END].tolist()
-        # Decoded together, since the bytes of one character may lie in two batches.
-        characters = len(self._known.decode(ids))
         mean = loss / count
         # In units of a mean window, so that their mean is the loss of a token though the last window is shorter.
         outcomes = [loss * len(starts) / count for loss in losses]
@@ -221,9 +222,39 @@ class Text(TokenTask):
             **({"outcomes": outcomes} if outcomes else {}),
             "loss": mean,
             "perplexity": math.exp(min(mean, 700.0)),
-            "bits_per_character": loss / math.log(2) / max(1, characters),
+            "bits_per_character": self._bits_per_character(loss / math.log(2), ids),
             "examples": float(len(starts)),
         }
+
+    def _bits_per_character(self, bits: float, ids: list[int]) -> float:
+        """The bits of a text per character. Each byte of an unknown token costs 8 bits more."""
+        # Decoded together, since the bytes of one character may lie in two batches.
+        characters = float(len(self._known.decode(ids)))
+        if self._known.has_unknown(ids):
+            missing, unknown = ids.count(UNKNOWN), self._held_out_unknown
+            bits += 8 * missing * unknown.bytes
+            characters += missing * (unknown.characters - 1)
+        return bits / max(1.0, characters)
+
+    @cached_property
+    def _held_out_unknown(self) -> UnknownPieces:
+        """The unknown pieces of the file that is measured."""
+        return self._unknown_in(self._measured(), self._measured_path)
+
+    def _unknown_in(self, stream: Stream, path: str) -> UnknownPieces:
+        # The ids are read first, since they are mapped into memory and few vocabularies lack anything.
+        texts = chain.from_iterable(text_files.documents(Path(path)))
+        return UnknownPieces.of(texts if self._known.has_unknown(stream.ids) else (), self._known)
+
+    @cached_property
+    def _notices(self) -> list[str]:
+        return self._unknown_in(self._windows, self.train).notice(self.train)
+
+    def notices(self) -> list[str]:
+        return self._notices
+
+    def held_out_notices(self) -> list[str]:
+        return self._held_out_unknown.notice(self._measured_path)
 
     def _measured(self) -> Stream:
         """The held-out text, read on first use."""
@@ -234,6 +265,13 @@ class Text(TokenTask):
     # Text and answers --------------------------------------------------------------------------------------------
 
     def read(self, line: str) -> list[int]:
+        line = self._known.known_form(line)
+        missing = self._known.unknown(line)
+        if missing and self.tokenizer == "characters":
+            raise UserError(
+                f"expected characters of the training text, got {', '.join(map(repr, missing[:5]))}; leave them out, "
+                "or train with --tokenizer bpe, which knows every text"
+            )
         return self._known.encode(line)
 
     def sources(self, lines: Sequence[list[int]]) -> Tokens:
@@ -306,6 +344,11 @@ class Stream:
 
     def __len__(self) -> int:
         return self._stop - self._start
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The tokens of all documents that the stream is a part of."""
+        return self._encoded.ids
 
     @property
     def documents(self) -> int:

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -307,3 +308,31 @@ def test_the_rate_of_a_training_is_told_in_tokens(folder: Path, tmp_path: Path) 
     }
     jarilab.train("text", tmp_path / "run", settings=settings, threads=1, report=rows.append)
     assert [row["tokens"] for row in rows] == [7 * row["examples"] for row in rows]
+
+
+def test_unknown_tokens_cost_their_letters(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("aa bbb aa cccc " * 20)
+    task = prepared(path, tokenizer="words", vocab_size=5, valid=str(path))
+    metrics = task.evaluate(Notices(5))
+    # Of four words one is known; an end follows the last. Words are joined with blanks.
+    bits = 81 * math.log2(5) + 8 * 20 * (3 + 4)
+    characters = len("aa bbb aa cccc " * 20) - 1
+    assert metrics["bits_per_character"] == pytest.approx(bits / characters, rel=1e-5)
+    for notices in (task.notices(), task.held_out_notices()):
+        (notice,) = notices
+        assert str(path) in notice
+        assert "50.00%" in notice
+    assert prepared(path).notices() == []
+
+
+def test_a_prompt_takes_the_form_that_the_vocabulary_knows(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("하나 둘 셋 " * 20)
+    task = prepared(path)
+    decomposed = unicodedata.normalize("NFD", "하나")
+    assert decomposed != "하나"
+    assert task.read(decomposed) == task.read("하나")
+    with pytest.raises(UserError, match="expected characters of the training text, got 'x', 'y'"):
+        task.read("x하y")
+    assert prepared(path, tokenizer="bpe", vocab_size=300).read(decomposed)

@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from jarilab.core.errors import UserError, unknown
 from jarilab.data.text.pieces import (
@@ -46,6 +50,8 @@ UNKNOWN_SIGN = "\ufffd"
 """The text of an unknown token."""
 
 MAX_JSON_CHARACTERS = 64_000_000
+COUNTED_CHARACTERS = 1_000_000
+"""Characters of a text in which unknown pieces are counted."""
 
 CUTS = {"bpe": BYTE_LEVEL, "unigram": BYTE_LEVEL, "words": WORDS, "characters": CHARACTERS}
 """The pattern that cuts a text before its pieces are found, in JavaScript: see `jarilab.data.text.spelling`."""
@@ -103,6 +109,14 @@ class Tokenizer:
         pieces = [piece for number, piece in pairs if number == UNKNOWN]
         return list(dict.fromkeys(pieces))
 
+    def known_form(self, text: str) -> str:
+        """Return the Unicode form of a text, NFC or NFD, in which the vocabulary lacks fewest pieces.
+
+        The text itself, if it lacks none. Korean of a Mac is often decomposed (NFD).
+        """
+        forms = [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
+        return min(forms, key=lambda form: len(self.unknown(form)))
+
     def pieces(self, text: str) -> list[str]:
         """Return the part of the text that each token stands for. Raises as `encode` does."""
         try:
@@ -111,7 +125,7 @@ class Tokenizer:
             raise surrogate() from None
         return [text[start:end] for start, end in encoding.offsets]
 
-    def has_unknown(self, ids: Sequence[int]) -> bool:
+    def has_unknown(self, ids: Sequence[int] | np.ndarray) -> bool:
         """Whether one of these ids is UNKNOWN, which bpe and unigram lack."""
         return not over_bytes(self.kind) and UNKNOWN in ids
 
@@ -217,6 +231,42 @@ class Tokenizer:
                 f"expected token ids from 0 to {len(self) - 1}; got {out_of_range}; use the tokenizer that encoded them"
             )
         return ids
+
+
+@dataclass(frozen=True)
+class UnknownPieces:
+    """Pieces of a text that a vocabulary lacks: their share of all, and their mean length."""
+
+    share: float
+    characters: float
+    bytes: float
+
+    @staticmethod
+    def of(texts: Iterable[str], tokenizer: Tokenizer) -> UnknownPieces:
+        """Count in the first million characters of the texts."""
+        tokens, missing, seen = 0, [], 0
+        for text in texts if not over_bytes(tokenizer.kind) else ():
+            pieces = zip(tokenizer.encode(text), tokenizer.pieces(text), strict=True)
+            for number, piece in pieces:
+                tokens += 1
+                if number == UNKNOWN:
+                    missing.append(piece)
+            seen += len(text)
+            if seen > COUNTED_CHARACTERS:
+                break
+        if not missing:
+            return UnknownPieces(0.0, 0.0, 0.0)
+        count, joined = len(missing), "".join(missing)
+        return UnknownPieces(count / tokens, len(joined) / count, len(joined.encode()) / count)
+
+    def notice(self, where: str) -> list[str]:
+        """What to print about them; nothing if there are none."""
+        if not self.share:
+            return []
+        return [
+            f"{where}: {self.share:.2%} of the tokens are unknown to the vocabulary; loss and perplexity count each as "
+            "one token, so do not compare them with another vocabulary; --tokenizer bpe knows every text"
+        ]
 
 
 def train(kind: str, texts: Iterable[str], *, size: int, lowercase: bool = False) -> Tokenizer:
