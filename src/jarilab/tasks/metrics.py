@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 
 @dataclass(frozen=True)
@@ -40,3 +44,19 @@ METRICS = {
         Metric("bits_per_character", "bits per character", higher=False, digits=4),
     )
 }
+
+SCRIPTS_WITHOUT_BLANKS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+"""First words of the names of characters, in scripts that put no blanks between words."""
+
+
+def bleu_tokenizer(references: Iterable[str]) -> str:
+    """Return the tokenizer with which sacreBLEU should judge these texts.
+
+    13a for text with blanks between words, zh for Chinese, char for other text without blanks.
+    """
+    letters = islice((c for text in references for c in text if c.isalpha()), 10_000)
+    counts = Counter(unicodedata.name(letter, "").partition(" ")[0] for letter in letters)
+    without_blanks = sum(counts[script] for script in SCRIPTS_WITHOUT_BLANKS)
+    if 2 * without_blanks <= counts.total():
+        return "13a"
+    return "zh" if 20 * counts["CJK"] > 19 * without_blanks else "char"

@@ -17,6 +17,7 @@ from jarilab.core.shapes import Int
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner, evenly, parts_of, right_padded
+from jarilab.tasks.metrics import bleu_tokenizer
 from jarilab.tasks.token_task import TokenTask
 
 AT_ONCE = 256  # held-out examples in a batch, sorted by length
@@ -92,7 +93,7 @@ class PairsTask(TokenTask):
     asks_policy = True
     length_unit = "tokens of the source at most, and more than half as many"
     words: str | None = "none"
-    """sacreBLEU's tokenizer for words, `none` for words between spaces, None for no BLEU."""
+    """sacreBLEU's tokenizer, `none` for words between spaces, `auto` by the references, None for no BLEU."""
 
     def __init__(self, longest: int):
         self._longest = longest
@@ -203,6 +204,10 @@ class PairsTask(TokenTask):
         """Return the group of a held-out pair among `groups`; `all` for none."""
         return "all"
 
+    def as_written(self, target: str) -> str:
+        """Return a held-out target as a right answer writes it."""
+        return target
+
     def own_metrics(
         self, pairs: Sequence[tuple[str, str]], written: Sequence[str]
     ) -> dict[str, float]:
@@ -233,7 +238,10 @@ class PairsTask(TokenTask):
         metrics = {"perplexity": math.exp(min(loss / count, 700.0)), "examples": float(len(pairs))}
         metrics |= self._judge(written, [target for _, target in pairs])
         if examples is None and self.metric.name == "exact_match":
-            right = [answer == target for answer, (_, target) in zip(written, pairs, strict=True)]
+            right = [
+                answer == self.as_written(target)
+                for answer, (_, target) in zip(written, pairs, strict=True)
+            ]
             lengths = torch.tensor([len(target) for target in targets])
             metrics |= parts_of(torch.tensor(right), {"tokens of the answer": lengths})
             metrics["outcomes"] = right
@@ -247,7 +255,7 @@ class PairsTask(TokenTask):
         of_group: dict[str, list[bool]] = {group: [] for group in self.groups}
         for (source, target), answer in zip(pairs, written, strict=True):
             for group in {"all", self.group_of(source, target)} & of_group.keys():
-                of_group[group].append(answer == target)
+                of_group[group].append(answer == self.as_written(target))
         known = {group: right for group, right in of_group.items() if right}
         counts = {group: len(right) for group, right in known.items() if group != "all"}
         shares = {
@@ -262,7 +270,8 @@ class PairsTask(TokenTask):
         bleu_of: Any = import_optional("sacrebleu.metrics.bleu", "text").BLEU
         chrf_of: Any = import_optional("sacrebleu.metrics.chrf", "text").CHRF
         answers, right = list(written), [list(references)]
-        metric = bleu_of(tokenize=self.words)
+        words = bleu_tokenizer(references) if self.words == "auto" else self.words
+        metric = bleu_of(tokenize=words)
         bleu = metric.corpus_score(answers, right).score
         chrf = chrf_of().corpus_score(answers, right).score
         return {"bleu": bleu, "chrf": chrf, "signature": str(metric.get_signature())}

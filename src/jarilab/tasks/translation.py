@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.text import END, store, text_files
 from jarilab.data.text.spelling import STRIPPED, Spelling
@@ -36,7 +36,8 @@ class Translation(PairsTask):
     characters. vocab_size: tokens of the tokenizer. joint: one vocabulary for both sides. lowercase: read and write
     lower case. longest: maximal tokens of a line; longer pairs are omitted and counted. swap: translate from the second
     file to the first. metric: what runs are judged by. tokenized: the files are tokenized, so BLEU splits words at
-    spaces instead of by WMT's rules (13a).
+    spaces. bleu_tokenizer: how sacreBLEU splits words otherwise. auto takes 13a, WMT's rules; zh for Chinese; and char,
+    single characters, for other text without blanks. ja-mecab, ko-mecab and flores200 need packages of their own.
     """
 
     def __init__(
@@ -52,11 +53,14 @@ class Translation(PairsTask):
         swap: bool = False,
         metric: JudgedBy = "bleu",
         tokenized: bool = False,
+        bleu_tokenizer: Literal[
+            "auto", "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores200"
+        ] = "auto",
     ):
         super().__init__(longest)
         self._notices: list[str] = []
         self._tokenizers: tuple[Tokenizer, Tokenizer] | None = None
-        self.words = "none" if tokenized else "13a"
+        self.words = "none" if tokenized else bleu_tokenizer
         self.train, self.valid = tuple(train), tuple(valid)
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
         self.joint, self.lowercase, self.swap = joint, lowercase, swap
@@ -107,6 +111,7 @@ class Translation(PairsTask):
         self._tokenizers = source, target
 
     def _read_data(self) -> tuple[Rows, Rows]:
+        _check_installed(self.words)
         paths = _paths("train", self.train)
         first, second = store.train_tokenizers(
             paths, self.tokenizer, size=self.vocab_size, joint=self.joint, lowercase=self.lowercase
@@ -157,6 +162,10 @@ class Translation(PairsTask):
                     (source.lower(), target.lower()) if self.lowercase else (source, target)
                 )
         return pairs
+
+    def as_written(self, target: str) -> str:
+        """Return a held-out target as a right answer writes it: words are joined with blanks."""
+        return " ".join(self.tokenizers[1].pieces(target)) if self.tokenizer == "words" else target
 
     def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
         target = self.tokenizers[1]
@@ -210,6 +219,21 @@ class Translation(PairsTask):
 
     def fingerprint(self) -> str:
         return f"sha256 {text_files.content_hash(_paths('train', self.train))}"
+
+
+def _check_installed(words: str | None) -> None:
+    """Raises UserError if sacreBLEU lacks the package of a tokenizer."""
+    if words not in ("ja-mecab", "ko-mecab", "flores200"):
+        return
+    bleu_of: Any = import_optional("sacrebleu.metrics.bleu", "text").BLEU
+    try:
+        bleu_of(tokenize=words)
+    except (ImportError, RuntimeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"bleu_tokenizer: expected the package of {words}, got none ({reason}); install it as sacreBLEU says, or "
+            "use --bleu-tokenizer char"
+        ) from None
 
 
 @final

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jarilab.tasks.metrics import METRICS
+from jarilab.tasks.metrics import METRICS, bleu_tokenizer
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,19 @@ def test_less_is_better(name):
 def test_a_share_of_all_answers(name):
     assert METRICS[name].share
     assert METRICS[name].higher
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokenizer"),
+    [
+        (["a dog runs .", "ein Hund"], "13a"),
+        (["강아지가 달린다"], "13a"),
+        (["собака бежит"], "13a"),
+        (["的一是不了人我在", "有他这为之大来以"], "zh"),
+        (["犬が走っている", "猫です"], "char"),
+        (["หมาวิ่ง"], "char"),
+        (["1 2 3"], "13a"),
+    ],
+)
+def test_bleu_splits_words_by_script(texts: list[str], tokenizer: str) -> None:
+    assert bleu_tokenizer(texts) == tokenizer

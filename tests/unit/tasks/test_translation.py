@@ -248,6 +248,22 @@ def test_answers_are_judged_with_what_is_copied(files: tuple[str, str], tmp_path
     assert metrics["exact_match"] == 1.0
 
 
+@pytest.mark.parametrize("target", ["one, two.", "one, unheard."])
+def test_words_are_judged_as_a_model_can_write_them(tmp_path: Path, pairs: list[tuple[str, str]], target: str) -> None:
+    """Words are joined with blanks, so no answer is `one, two.`"""
+    files = written(tmp_path, [*pairs, ("eins, zwei.", "one, two.")])
+    task = prepared(files, tokenizer="words", joint=False, valid=written(tmp_path, [(target, target)], "valid"))
+    ids = task.tokenizers[1].encode(target)
+    metrics = task.evaluate(Looks((), says=ids))
+    assert metrics["exact_match"] == 1.0
+
+
+def test_a_tokenizer_of_bleu_that_is_not_installed(files: tuple[str, str]) -> None:
+    pytest.importorskip("sacrebleu")
+    with pytest.raises(UserError, match=r"the package of ko-mecab, got none .*use --bleu-tokenizer char"):
+        prepared(files, bleu_tokenizer="ko-mecab")
+
+
 # Runs ----------------------------------------------------------------------------------------------------------------
 
 SETTINGS = {
