@@ -13,6 +13,7 @@ from jarilab.cli.run_arguments import add_open
 if TYPE_CHECKING:
     from jarilab.explorer.causes import Causes
 
+INPUTS = {"q": "queries", "k": "keys", "v": "values"}
 MAX_ROWS = 12
 """Heads that the terminal shows."""
 
@@ -88,5 +89,5 @@ def _line(row: dict[str, Any], columns: Iterable[str]) -> list[str]:
 
 
 def _edge(edge: dict[str, Any]) -> str:
-    part = "" if edge["input"] is None else f" by its {edge['input']}"
+    part = f" by its {INPUTS[edge['input']]}"
     return f"{edge['source']} acts on {edge['target']}{part}: {edge['effect']:+.4f} nats"

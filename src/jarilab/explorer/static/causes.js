@@ -1,15 +1,14 @@
 // Which head decides one answer: the question, every head by total and direct effect, the paths between heads, one head closely.
 import { block } from "kit/blocks.js";
 import { barNode, note, scrolling, tableOf } from "kit/controls.js";
-import { byId, el, refill, styled } from "kit/elements.js";
+import { byId, el, refill, styled, svg } from "kit/elements.js";
 import { mapDrawing } from "kit/mapdrawing.js";
 import { clamp, known, percent } from "kit/numbers.js";
 import { firstPayload as page } from "kit/payload.js";
-import { svg } from "kit/elements.js";
 import { token, tokenNode } from "kit/tokens.js";
 import { languageButton } from "kit/words.js";
 import { drawHeads, marksNode } from "./causesheads.js";
-import { findingOf, nats, t, verdictOf } from "./causeswords.js";
+import { findingOf, nats, t, verdictOf, whyOf } from "./causeswords.js";
 
 const BEST_KEYS = 3;
 const LABELS = 116; // pixels beside a map
@@ -86,6 +85,7 @@ function drawHead(map) {
   const edges = page.edges.filter((edge) => edge.source === state.head && edge.target === state.to);
   refill(byId("head-title"), state.to ? `${state.head} → ${state.to === "answer" ? t("answer") : state.to}` : state.head);
   refill(byId("verdict"), ...verdictOf(row, link));
+  refill(byId("why"), whyOf(row));
   const entries = [["total", row.total], ["mean", row.mean], ["direct", row.direct], ["random", row.control],
     ...edges.map((edge) => ["edge", edge.effect, edge.target, edge.input])];
   const largest = Math.max(...entries.map(([, value]) => Math.abs(value ?? 0)), 1e-9);

@@ -5,7 +5,7 @@ import { clamp, known, unique } from "kit/numbers.js";
 import { token } from "kit/tokens.js";
 import { nats, t } from "./causeswords.js";
 
-const CEILINGS = [-3, -2, -1, 0, 1, 2].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
+const CEILINGS = [-3, -2, -1, 0, 1, 2].flatMap((power) => [1, 2, 5].map((digit) => Number(`${digit}e${power}`)));
 const NOTHING = 5e-4; // nats; the same as in which_head.py
 const TOP = 22;
 const layerOf = (head) => head.replace(/H\d+$/, "");
@@ -96,7 +96,7 @@ export function marksNode(page) {
   const whole = (effect) => [half("total", effect, 11, 11, 9, ceiling), half("direct", effect, 11, 11, 9, ceiling)];
   const entries = [
     [[half("total", ceiling, 13, 11, 9, ceiling)], t("mark_total")], [[half("direct", ceiling, 8, 11, 9, ceiling)], t("mark_direct")],
-    [whole(-ceiling), t("mark_against")], [[nothing(11, 11)], t("mark_none")], [whole(ceiling), nats(ceiling)], [whole(ceiling / 10), nats(ceiling / 10)],
+    [whole(-ceiling), t("mark_against")], [[nothing(11, 11)], t("mark_none")], [whole(ceiling), `${ceiling} nat`], [whole(ceiling / 10), `${Number((ceiling / 10).toPrecision(1))} nat`],
   ];
   return entries.filter(Boolean).map(([drawn, words]) => el("span", {}, mark(...drawn), words));
 }

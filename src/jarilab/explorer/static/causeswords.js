@@ -42,6 +42,11 @@ export const t = speaking({
   v_needed: ["is needed; this model does not allow to tell how", "필요합니다. 이 모델에서는 어떻게 작용하는지 알 수 없습니다"], v_backed_up: ["backed up by {0}", "{0} 헤드가 대신할 수 있습니다"],
   v_backup: ["stands in for {0} where that is off", "{0} 헤드가 꺼지면 대신합니다"], v_compensated: ["writes it, and later layers make up for it", "답에 쓰지만, 꺼지면 뒤 층이 메웁니다"],
   v_constant: ["needed constant: zero and mean ablation differ", "필요한 상수: 0과 평균의 효과가 다릅니다"], v_chance: ["not more than a random direction", "무작위 방향보다 크지 않습니다"],
+  why_constant: ["Zero in its place costs {0}, the mean of its output {1}. The mean keeps what the head always writes, so the answer needs that constant, not what the head reads here.",
+    "0으로 바꾸면 {0}, 출력의 평균으로 바꾸면 {1}입니다. 평균에는 헤드가 늘 쓰는 것이 남으므로, 답에는 헤드가 여기서 읽는 것이 아니라 그 상수가 필요합니다."],
+  why_backed_up: ["Alone it costs {0}, since the other head then writes the answer. With later heads kept as they were it costs {2}.", "혼자 끄면 다른 헤드가 답을 대신 쓰므로 {0}입니다. 뒤의 헤드를 원래대로 두면 {2}입니다."],
+  why_through: ["It costs {0}, and only {2} of that is what it writes to the answer itself.", "끄면 {0}이고, 그중 답에 직접 쓰는 것은 {2}뿐입니다."],
+  why_chance: ["A random direction added to its output changes the score as much.", "출력에 더한 무작위 방향도 점수를 그만큼 바꿉니다."],
   v_untested: ["small, so not compared with random directions", "작아서 무작위 방향과 비교하지 않았습니다"],
 });
 t.language = language;
@@ -49,13 +54,20 @@ t.language = language;
 /** A number of nats; signed: with its sign in front. */
 export function nats(value, signed = false) {
   const size = Math.abs(value);
-  const text = size < 5e-5 ? "0" : size < 0.001 ? value.toFixed(4).replace("-", "−") : number(Number(value.toPrecision(3)));
-  return `${signed && value > 5e-5 ? "+" : ""}${text} nat`;
+  const text = size < 5e-5 ? "0" : size < 0.001 ? value.toFixed(4) : size < 1000 ? value.toPrecision(3) : number(value);
+  return `${signed && value > 5e-5 ? "+" : ""}${text.replace("-", "−")} nat`;
 }
 
 const joined = (nodes) => nodes.flatMap((node, place) => place ? [", ", node] : [node]);
 /** The verdict of a head; link(head) makes the heads that it names links. */
 export const verdictOf = (row, link) => [row.passes && row.total < 0 ? t("against") : "", t.parts(`v_${row.verdict}`, joined(row.via.map((head) => link(head))))];
+
+/** Why a head has its verdict, by its numbers; nothing where the verdict says it. */
+export function whyOf(row) {
+  const key = `why_${row.verdict}`;
+  const words = t(key, nats(-row.total, true), nats(-row.mean, true), nats(-row.direct, true));
+  return words === key ? "" : words;
+}
 
 function falls(page, effect) {
   if (!known(page.probability)) return t("fallsScore", nats(page.score), nats(page.score - effect));
