@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -22,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Int, Tensor
-from jarilab.inspect.cause.answers import token_at, valid_of
+from jarilab.inspect.cause.answers import AnswerMetric, checked, token_at, valid_of
 from jarilab.inspect.cause.parts import SITE, ModelParts, Part, is_within, is_within_any
 from jarilab.inspect.cause.replays import LinearCall, Replay, repeat, replaced_forward, run_at
 from jarilab.inspect.intervene.interventions import change_outputs
@@ -353,6 +354,34 @@ class Copies:
         for numbers in runs:
             for start in range(0, len(numbers), at_once):
                 yield numbers[start : start + at_once]
+
+    def measure(
+        self,
+        clean: CleanRun,
+        groups: Sequence[Group],
+        replacement: Replacement,
+        metrics: Sequence[AnswerMetric],
+        *,
+        allow_nan: bool = False,
+    ) -> list[np.ndarray]:
+        """Each metric with each group replaced, `(B, G)`. All metrics are read at the same position.
+
+        Raises UserError for a metric that is not finite, unless `allow_nan`.
+        """
+        read_at = metrics[0].read_at(clean.outputs, clean.batch)
+        tables = [np.empty((len(clean.batch), len(groups))) for _ in metrics]
+        for numbers in self.forwards(clean, groups, read_once=read_at is not None):
+            copies = [groups[each] for each in numbers]
+            outputs = self.run(clean, copies, replacement, read_at=read_at)
+            batch = repeat_rows(clean.batch, len(copies))
+            for table, metric in zip(tables, metrics, strict=True):
+                values_CB = metric(outputs, batch).view(len(copies), -1)
+                for parts, values_B in zip(copies, values_CB, strict=True):
+                    if not allow_nan:
+                        names = " and ".join(part.short for part in parts)
+                        checked(values_B, f"{metric.name} with {names} replaced", clean.batch)
+                table[:, numbers] = values_CB.T.cpu().numpy()
+        return tables
 
     def check(
         self,

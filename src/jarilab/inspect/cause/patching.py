@@ -27,7 +27,7 @@ from jarilab.inspect.cause.answers import (
     logit_difference,
     logit_over_mean,
 )
-from jarilab.inspect.cause.copies import CleanRun, Copies, Group, Replacement, repeat_rows
+from jarilab.inspect.cause.copies import CleanRun, Copies, Group, Replacement
 from jarilab.inspect.cause.parts import Kind, ModelParts, Part
 from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
@@ -257,29 +257,13 @@ class _Patching:
                     valid = [*inputs[donor].valid.values()] or [torch.ones(len(inputs[donor]), 1)]
                     rows_B = other_rows(torch.cat(valid, 1), [self._seed, number])
                 replacement = _replacement(self.copies[donor], run, rows_B)
-                patched = self._patched(base, runs[base], of_direction, replacement, metrics)
+                patched = self.copies[base].measure(
+                    runs[base], of_direction, replacement, metrics, allow_nan=is_control
+                )
                 effects[direction].batches.append((values[base], values[donor], patched))
             if self._report is not None and not is_control:
                 self._report(number + 1, len(self._inputs))
         return effects
-
-    def _patched(
-        self,
-        base: str,
-        run: CleanRun,
-        groups: Sequence[Group],
-        replacement: Replacement,
-        metrics: Metrics,
-    ) -> Values:
-        copies, read_at = self.copies[base], metrics[0].read_at(run.outputs, run.batch)
-        values = [np.empty((len(run.batch), len(groups))) for _ in metrics]
-        for numbers in copies.forwards(run, groups, read_once=read_at is not None):
-            together = [groups[each] for each in numbers]
-            outputs = copies.run(run, together, replacement, read_at=read_at)
-            batch = repeat_rows(run.batch, len(numbers))
-            for table, metric in zip(values, metrics, strict=True):
-                table[:, numbers] = metric(outputs, batch).view(len(numbers), -1).T.cpu().numpy()
-        return values
 
 
 def _values(run: CleanRun, metrics: Metrics) -> Values:

@@ -13,6 +13,7 @@ from helpers.circuits import TEMPERATURE, Circuit, V, examples, previous, silent
 from jarilab.core.errors import UserError
 from jarilab.inspect.cause import copies as copies_module
 from jarilab.inspect.cause.answers import logit_difference, logit_over_mean
+from jarilab.inspect.cause.copies import Copies
 from jarilab.inspect.cause.parts import ModelParts, Part
 from jarilab.inspect.cause.patching import patch
 from jarilab.inspect.study.example import Batch
@@ -45,12 +46,13 @@ def test_everything_gives_one_and_nothing_gives_nothing(name):
     parts = ModelParts(model, clean)
     streams = tuple(part for part in parts.streams() if part.site.split(".")[2] == "0" and not part.index)
     everything = (*parts.select(["head", "mlp"]), *streams)
-    rows = patch(model, clean, corrupt, ANSWERS, RIVALS, groups=[streams, everything, ()], controls=0)
-    assert len(rows) == 2 * 2 * 3
+    rows = patch(model, clean, corrupt, ANSWERS, RIVALS, groups=[streams, everything], controls=0)
+    assert len(rows) == 2 * 2 * 2
+    for row in patch(model, clean, corrupt, ANSWERS, RIVALS, groups=[()], controls=0):
+        assert row["part"] == "nothing"
+        assert row["change"] == row["fraction"] == 0.0, "bit-identical"
     for row in rows:
-        expected = 0.0 if row["part"] == "nothing" else 1.0
-        assert row["fraction"] == pytest.approx(expected, abs=1e-6), row
-        assert expected or row["change"] == 0.0, "bit-identical"
+        assert row["fraction"] == pytest.approx(1.0, abs=1e-6), row
         assert row["examples"] == 4
         assert (row["fraction_low"] is None) == ("includes 0" in row["note"])
     assert json.loads(json.dumps(rows)) == rows
@@ -61,7 +63,7 @@ def test_an_input_patched_with_itself_changes_nothing(kind):
     model, clean, _ = pair_of("llama")
     rows = patch(model, clean, clean, ANSWERS, RIVALS, kinds=[kind], controls=0)
     for row in rows:
-        assert row["change"] == 0.0
+        assert row["change"] == pytest.approx(0.0, abs=1e-12)
         assert row["fraction"] is None, "0 / 0"
         assert "no fraction" in row["note"]
         assert "differ by 0" in row["note"]
@@ -76,7 +78,7 @@ def test_the_stream_at_the_place_that_differs_is_the_whole_difference():
     for direction in ("denoising", "noising"):
         fractions = by_part(rows, direction)
         assert fractions["L0 stream", 4] == pytest.approx(1.0, abs=1e-9)
-        assert fractions["L0 stream", 3] == 0.0
+        assert fractions["L0 stream", 3] == pytest.approx(0.0, abs=1e-12)
         assert fractions["L2 stream out", -1] == pytest.approx(1.0, abs=1e-9)
         assert abs(fractions["L2 stream", 4]) < 1.0, "the answer's position reads it before"
 
@@ -252,7 +254,8 @@ def test_two_models_on_the_same_input():
         fractions = by_part(rows, direction)
         assert fractions["L1 attention", None] == pytest.approx(1.0, abs=1e-9)
         assert fractions["L2 stream", None] == pytest.approx(1.0, abs=1e-9)
-        assert fractions["L0 attention", None] == fractions["L1 stream", None] == 0.0
+        for part in ("L0 attention", "L1 stream"):
+            assert fractions[part, None] == pytest.approx(0.0, abs=1e-12)
 
 
 # Bad input ------------------------------------------------------------------------------------------------------------
@@ -312,3 +315,30 @@ def test_models_that_do_not_fit_are_refused():
     bert, batch = any_model("bert")
     with pytest.raises(UserError, match=r"expected logits.*load the model with a head"):
         patch(bert, batch, batch, ANSWERS, RIVALS)
+
+
+def test_patches_compute_only_the_positions_that_change(monkeypatch):
+    model, clean, _ = pair_of("llama")
+    ids = clean.kwargs["input_ids"][:1].clone()
+    other = ids.clone()
+    other[0, 6] = (other[0, 6] + 1) % 40
+    rows = []
+
+    def linear(x, weight, bias=None, linear=torch.nn.functional.linear):
+        rows.append(x.numel() // x.shape[-1])
+        return linear(x, weight, bias)
+
+    run = Copies.run
+
+    def counted(self, clean, copies, *args, **options):
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.nn.functional, "linear", linear)
+            return run(self, clean, copies, *args, **options)
+
+    monkeypatch.setattr(Copies, "run", counted)
+    patch(model, batch_of({"input_ids": ids}), batch_of({"input_ids": other}), 3, 5, directions=["noising"])
+    # The last forward has all 12 heads. Position 6 and the two after it change; the answer is read at the last.
+    *_, last = rows
+    assert last == 12, "the unembedding, once for each copy"
+    layers = rows[-(3 + 2 * 7 + 1) :]
+    assert sum(layers) < 0.5 * 12 * 9 * len(layers), layers
