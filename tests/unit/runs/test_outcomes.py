@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jarilab
-from helpers.runs import held, seal
+from helpers.runs import seal
 from jarilab.core.errors import UserError
 from jarilab.runs.outcomes import FILE, TRAINED, read_outcomes, write_outcomes
 from jarilab.runs.verifying import verify
@@ -18,6 +18,9 @@ HASH = "0123456789ab"
 SETTINGS = {"model.d_model": 16, "model.n_encoder_layers": 1, "model.n_decoder_layers": 1, "model.n_heads": 2}
 SETTINGS |= {"training.examples": 64, "training.batch_size": 32, "training.evaluation_examples": 20}
 SETTINGS |= {"task.maximum": 20}
+
+TEXT = {"model.d_model": 16, "model.n_layers": 1, "model.n_heads": 2, "training.epochs": 1}
+TEXT |= {"training.batch_size": 8, "task.context_length": 16}
 
 
 def test_bits_and_losses_come_back(tmp_path: Path) -> None:
@@ -64,10 +67,17 @@ def test_records_that_are_no_outcomes_are_refused(tmp_path: Path, change: dict[s
 
 
 def test_a_run_keeps_its_outcomes_and_verifies_them(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    result = jarilab.train("arithmetic", out, encoding="rotary", settings=SETTINGS, threads=1)
-    kept = read_outcomes(out, result["hash"])[TRAINED]
-    assert (len(kept), kept.mean()) == (result["examples"], pytest.approx(result["exact_match"]))
+    text, out = tmp_path / "text.txt", tmp_path / "run"
+    text.write_text("".join(chr(97 + number * number % 26) for number in range(3000)))
+    options: dict[str, Any] = {"encoding": "alibi", "settings": TEXT | {"task.train": str(text)}, "threads": 1}
+    result = jarilab.train("text", out, **options, eval_lengths=[32])
+    kept = read_outcomes(out, result["hash"])
+    assert kept.keys() == {TRAINED, "32"}
+    for length, (count, value) in {
+        TRAINED: (result["examples"], result["loss"]),
+        "32": (result["lengths"]["32"]["examples"], result["lengths"]["32"]["value"]),
+    }.items():
+        assert (len(kept[length]), kept[length].mean()) == (count, pytest.approx(value, rel=1e-3))
     assert "outcomes" not in result
     assert "outcomes" not in jarilab.evaluate(out, threads=1)
     before = (out / FILE).read_bytes()
@@ -80,10 +90,12 @@ def test_a_run_keeps_its_outcomes_and_verifies_them(tmp_path: Path) -> None:
     (out / FILE).write_text("{}")
     assert states()[FILE] == "damaged"
     (out / "result.json").unlink()
-    again = jarilab.train("arithmetic", out, encoding="rotary", settings=SETTINGS, threads=1)
-    assert again["exact_match"] == result["exact_match"]
+    assert jarilab.train("text", out, **options, eval_lengths=[32])["loss"] == result["loss"]
     assert (out / FILE).read_bytes() == before
-    assert held(out / "result.json")["exact_match"] == result["exact_match"]
+    # Another length is added to those that are there.
+    jarilab.train("text", out, **options, eval_lengths=[32, 64])
+    assert read_outcomes(out, result["hash"]).keys() == {TRAINED, "32", "64"}
+    assert read_outcomes(out, result["hash"])[TRAINED].tolist() == kept[TRAINED].tolist()
 
 
 @pytest.mark.parametrize(("values", "parts"), [([1, 0, 1], ["4 values", "got 3"]), ([1, 0, 0, 0], ["0.5", "0.25"])])
