@@ -238,6 +238,8 @@ def test_all_methods_remove_the_same_tokens_and_never_special_ones_padding_and_t
     expected = (ids != 5) & valid
     expected[0, 6] = expected[1, 4] = False
     assert (removed.any(0) == expected.numpy()).all()
+    early = module._removable(InputRelevance(model, batch, logit_over_mean(5, position=2)))
+    assert early.tolist() == [[True, True, False, True, True, True, False], [True, True, False, True] + [False] * 3]
     assert not removed[0].any()
     assert (removed[1] == expected.numpy()).all()
     counts = removed[2:].reshape(3 + 20 + 3, -1, 2, 7).sum(-1)
@@ -290,6 +292,18 @@ def test_other_ids_are_of_the_data_and_differ_from_the_token():
     assert changed.kwargs["input_ids"].tolist() == others["source"].tolist()
     assert changed.kwargs["decoder_input_ids"].tolist() == others["target"].tolist()
     assert changed.ids is batch.ids, "the answer still reads the data"
+
+
+def test_equal_ids_of_source_and_target_are_replaced_apart():
+    model, batch = model_and_batch("T5")
+    ids = batch.kwargs["input_ids"]
+    batch = batch_of({**batch.kwargs, "decoder_input_ids": ids.clone()})
+    relevance = InputRelevance(model, batch, answer)
+    others = {side: np.full(ids.shape, 7) for side in ("source", "target")}
+    removed = {"source": torch.zeros(ids.shape, dtype=torch.bool), "target": torch.ones(ids.shape, dtype=torch.bool)}
+    changed = module._with_ids(batch, relevance, removed, others)
+    assert changed.kwargs["input_ids"].tolist() == ids.tolist()
+    assert bool((changed.kwargs["decoder_input_ids"] == 7).all())
 
 
 def test_a_padded_row_has_the_shares_that_it_has_alone():
