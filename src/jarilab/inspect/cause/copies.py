@@ -7,7 +7,7 @@ computing them again. For the direct effect, later heads and MLPs return their c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -211,17 +211,18 @@ class Copies:
         replacement: Replacement,
         *,
         frozen: bool = False,
+        live: Collection[str] = (),
         read_at: Int[Tensor, " B"] | None = None,
     ) -> Any:
         """The outputs of the copies, `(C * B, ...)`.
 
-        frozen: keep later heads and MLPs at their clean outputs. read_at: the position of each row at which logits are
-        read; the logits at others may be wrong. Raises UserError if a replaced part
-        did not run.
+        frozen: keep later heads and MLPs at their clean outputs. live: paths of linear parts that run even so. read_at:
+        the position of each row at which logits are read; the logits at others may be wrong. Raises UserError if a
+        replaced part did not run.
         """
         change = _Change(self, clean, copies, replacement)
         with (
-            self._replayed(clean, len(copies), change.parts, frozen=frozen),
+            self._replayed(clean, len(copies), change.parts, live, frozen=frozen),
             self._only_at(clean, read_at, len(copies), change.parts),
             self._hooked(change, len(copies) * len(clean.batch)),
         ):
@@ -272,13 +273,19 @@ class Copies:
 
     @contextmanager
     def _replayed(
-        self, clean: CleanRun, copies: int, parts: Sequence[Part], *, frozen: bool
+        self,
+        clean: CleanRun,
+        copies: int,
+        parts: Sequence[Part],
+        live: Collection[str],
+        *,
+        frozen: bool,
     ) -> Iterator[None]:
         """Inside the block, linear parts that the replaced parts do not change return their clean outputs."""
         first = min((self.first_event(clean, part) for part in parts), default=len(clean.events))
         sites = {part.site for part in parts if part.event.startswith(SITE)}
         stacked = self.parts.stacked if frozen else frozenset()
-        live = self.parts.output_projections(clean.events, sites) if frozen else frozenset()
+        live = {*live, *self.parts.output_projections(clean.events, sites)}
         with ExitStack() as undo:
             if frozen or self.can_replay:
                 for path, calls in self._replaying(clean, parts, frozen=frozen).items():

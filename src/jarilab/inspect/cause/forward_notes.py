@@ -100,8 +100,9 @@ class ForwardNotes:
 
     def _on_norm(self, module: nn.Module, args: tuple[Any, ...], y: Any) -> None:
         x = args[0] if args else None
-        is_mapped = isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape
-        if is_mapped and not is_same(x, y):  # dropout in evaluation returns its input
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.shape != y.shape:
+            return
+        if not is_same(x, y):  # dropout in evaluation returns its input
             self.norms.append(NormCall(module, x, y))
 
     def _on_entry(self, module: nn.Module, args: Any, kwargs: Any) -> None:
