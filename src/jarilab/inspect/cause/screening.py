@@ -68,10 +68,8 @@ def screen(
     """
     check_evaluating(model)
     if not batches or (donors is not None and len(donors) != len(batches)):
-        got = "none" if donors is None else f"{len(batches)} and {len(donors)}"
-        raise UserError(
-            f"expected a batch or more, and a donor for each, got {got}; pass both lists"
-        )
+        got = f"{len(batches)} batches" + ("" if donors is None else f" and {len(donors)} donors")
+        raise UserError(f"expected a batch or more, and a donor for each, got {got}; pass both")
     copies = Copies(ModelParts(model, batches[0]))
     copies.check(copies.run_clean(batches[0]), score)
     runs = [copies.run_clean(batch) for batch in batches]
@@ -80,22 +78,22 @@ def screen(
     estimates = torch.cat([estimated_changes(copies, *pair, score) for pair in pairs]).cpu().numpy()
     order = np.argsort(-np.abs(estimates.mean(0)), kind="stable")
     generator = np.random.default_rng(seed)
-    random = generator.permutation(order[top:])[:sample]
-    chosen = [*order[:top], *random]
+    random = generator.permutation(order[top:])[:sample].tolist()
+    chosen = [*order[:top].tolist(), *random]
     actual = np.full_like(estimates, np.nan)
     if chosen:
         actual[:, chosen] = np.concatenate(
             [_actual_changes(copies, *pair, score, chosen) for pair in pairs]
         )
     means = estimates.mean(0), actual.mean(0)
-    checks = {int(each): "random" for each in random} | {int(each): "top" for each in order[:top]}
+    checks = dict.fromkeys(random, "random") | dict.fromkeys(order[:top].tolist(), "top")
     columns = interval_columns("estimate", estimates, seed) | interval_columns(
         "actual", actual, seed
     )
     table = rows_of(columns)
     rows = [
-        copies.parts.heads[each].columns | table[each] | {"checked": checks.get(int(each))}
-        for each in order
+        copies.parts.heads[each].columns | table[each] | {"checked": checks.get(each)}
+        for each in order.tolist()
     ]
     return Screening(rows, _rank_correlation(*means, chosen), _rank_correlation(*means, random))
 
@@ -154,8 +152,7 @@ def _actual_changes(
 
 def _rank_correlation(one: np.ndarray, other: np.ndarray, chosen: Sequence[int]) -> float | None:
     """Spearman's correlation of some entries, ties in their order; None where it is not defined."""
-    values = [each[list(chosen)] for each in (one, other)]
-    if len(chosen) < MIN_RANKED or any(np.ptp(each) == 0 for each in values):
+    values = np.stack([one, other])[:, list(chosen)]
+    if len(chosen) < MIN_RANKED or (np.ptp(values, 1) == 0).any():
         return None
-    ranks = [each.argsort(kind="stable").argsort() for each in values]
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(values.argsort(1, kind="stable").argsort(1))[0, 1])
