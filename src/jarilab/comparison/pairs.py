@@ -265,13 +265,11 @@ def _correction(pairs: Pairs, held_out: int, metric: Metric) -> str | None:
         return None
     count = len(pairs.differences)
     counted = "1 pair" if count == 1 else f"{count:,} pairs"
-    examples = ""
-    if pairs.has_outcomes:
-        examples = f" and {held_out:,} paired examples"
-    elif metric.share:
-        examples = (
-            f" and {held_out:,} examples, taken as independent: single outcomes were not kept"
-        )
+    examples = f" and {held_out:,} paired examples"
+    if not pairs.has_outcomes:
+        taken = f" and {held_out:,} examples, taken as independent"
+        ignored = ", without the noise of examples"
+        examples = (taken if metric.share else ignored) + ": single outcomes were not kept"
     return (
         f"{counted}, corrected together over {pairs.seeds} paired seeds{examples}. At most 5 % of simulated studies "
         "call two encodings different whose runs are distributed alike."

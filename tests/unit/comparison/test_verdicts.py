@@ -70,8 +70,8 @@ def test_the_number_of_pairs_and_the_power_are_described():
 def test_one_pair_of_another_metric():
     pairs = compare_pairs({"a": [20.0, 21.0], "b": [30.0, 30.5]}, 1000, share=False)
     description = describe_pairs(pairs, 1000, METRICS["bleu"])
-    assert description["correction"].startswith("1 pair, corrected together over 2 paired seeds.")
-    assert "examples" not in description["correction"]
+    assert description["correction"].startswith("1 pair, corrected together over 2 paired seeds,")
+    assert "without the noise of examples" in description["correction"]
     assert f"a true difference of {description['seen']:.2f} would" in description["power"]
 
 

@@ -33,7 +33,7 @@ const t = speaking({
   overSample: ["", "예제 {0}개를 뽑은 데 따른 95 %. 시드가 하나라 다른 시드에 대해서는 알 수 없음"],
   pairs: ["Pairs compared: difference of the means, its interval, and the conclusion.", "짝 비교: 평균의 차이, 그 구간, 결론."],
   pairsShare: ["Pairs compared: difference of the means in percentage points, its interval, and the conclusion.", "짝 비교: 평균의 차이(퍼센트포인트), 그 구간, 결론."],
-  corrected: ["", "짝 {0}개를 함께 보정했습니다(짝지은 시드 {1}개). 결과의 분포가 같은 두 인코딩을 다르다고 한 모의 연구는 많아야 5 %입니다."],
+  corrected: ["", "짝 {0}개를 함께 보정했습니다(짝지은 시드 {1}개. 예제마다의 결과가 남아 있지 않아 예제의 잡음은 세지 않음). 결과의 분포가 같은 두 인코딩을 다르다고 한 모의 연구는 많아야 5 %입니다."],
   correctedShare: ["", "짝 {0}개를 함께 보정했습니다(짝지은 시드 {1}개, 서로 독립으로 본 예제 {2}개: 예제마다의 결과가 남아 있지 않음). 결과의 분포가 같은 두 인코딩을 다르다고 한 모의 연구는 많아야 5 %입니다."],
   correctedOutcomes: ["", "짝 {0}개를 함께 보정했습니다(짝지은 시드 {1}개와 짝지은 예제 {2}개). 결과의 분포가 같은 두 인코딩을 다르다고 한 모의 연구는 많아야 5 %입니다."],
   power: ["", "시드 {0}개와 이만한 잡음이라면 실제 차이 {1}만큼은 연구 다섯 번 중 네 번 드러납니다."],
