@@ -49,6 +49,9 @@ METHODS = {
 }
 """The formula of each method. Of the resulting matrix, the rows that the answer reads are averaged."""
 
+ROUNDING = 1e-10
+"""The largest cosine distance of vectors that differ by rounding in float32."""
+
 Answer = Callable[[Any, Batch], Tensor]
 """Takes outputs and their batch; returns the number to explain of each row, `(B,)`, such as the logit of a class."""
 Sides = tuple[str, str]
@@ -376,7 +379,9 @@ class InputRelevance:
             copies.run(clean, [group] * len(numbers), without_next_key)
         clean_BQD = copies.values(clean, after[0])[-1].double()
         similar = [cosine_similarity(each, clean_BQD, dim=-1) for each in zeroed]
-        return (1 - torch.stack(similar, -1)).to(layer.weights.dtype)
+        distance = 1 - torch.stack(similar, -1)
+        # Rounding alone would order the keys that change nothing.
+        return distance.where(distance > ROUNDING, 0).to(layer.weights.dtype)
 
     def _check_is_plain_encoder(self) -> None:
         for layer in self._layers:
