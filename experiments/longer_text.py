@@ -46,9 +46,9 @@ STRETCHED = {
     "rotary_ntk": "rotary_ntk:factor={factor}",
     "rotary_dynamic": "rotary_dynamic:trained_length={trained}",
     "yarn": "yarn:factor={factor},trained_length={trained}",
-    "llama3": "llama3:factor={factor},trained_length={trained}",
+    "llama3": "llama3:base=10000,factor={factor},trained_length={trained}",
 }
-"""Encodings that read a rotary model. factor: the length over the trained one."""
+"""Encodings that read a rotary model of the base 10,000. factor: the length over the trained one."""
 
 Losses = Mapping[str, Mapping[str, Sequence[float]]]
 """Nats a character, by encoding and by length of windows, of each seed."""

@@ -579,6 +579,18 @@ def test_a_language_model_is_measured_on_longer_windows_of_the_same_text(
     assert capsys.readouterr().out == said
 
 
+@pytest.mark.parametrize("page", ["results/positions.md", "site/en/which-encoding.md", "site/ko/which-encoding.md"])
+def test_pages_have_the_tables_of_longer_texts_as_measured(
+    load: Load, page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docs = EXPERIMENTS.parent / "docs"
+    assert load("longer_text").main(["--table", str(docs / "results" / "longer_text.json")]) == 0
+    tables = capsys.readouterr().out.split("\n\n")
+    text = (docs / page).read_text(encoding="utf-8")
+    assert len(tables) == 2
+    assert all(table.strip() in text for table in tables)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["encoder_decoder", "decoder"])
 def test_plain_and_reversed_answers_are_compared(

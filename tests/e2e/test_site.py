@@ -142,7 +142,8 @@ def asked_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("asked")
     tiny = ["--d-model=16", "--lines=50", "--held-out=5", "--examples=64", "--threads=1"]
     assert command("train", "reverse", *tiny, "--out", folder / "runs" / "add").returncode == 0
-    (folder / "runs" / "deen").symlink_to(folder / "runs" / "add")
+    for name in ("deen", "mine"):
+        (folder / "runs" / name).symlink_to(folder / "runs" / "add")
     return folder
 
 
