@@ -78,7 +78,9 @@ def test_paths_are_those_of_two_runs_by_hand(name):
     parts = {part.short: part for part in map(patching.parts.of_head, patching.parts.heads)}
     pairs = [(0, 1), (3, 2), (3, 3)]
     edges = [Edge(parts[f"L0H{one}"], parts[f"L2H{two}"], kind) for one, two in pairs for kind in ("q", "k", "v")]
-    effects = patching.effects(edges)
+    # A receiver between them does not pass on what it reads.
+    between = Edge(parts["L0H3"], parts["L1H0"], "v")
+    effects = patching.effects([*edges, between])
     for column, edge in enumerate(edges):
         expected = by_hand(name, model, batch, edge.sender.index, edge.receiver.index, edge.input, score)
         torch.testing.assert_close(effects[:, column], expected, rtol=1e-4, atol=1e-6)

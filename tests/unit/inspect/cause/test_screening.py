@@ -73,6 +73,16 @@ def test_an_ablated_layer_has_no_gradient_and_leaves_those_of_the_others(name):
     assert not torch.allclose(before[:, :4], estimates[:, :4])
 
 
+def test_a_layer_whose_output_nobody_reads_has_a_gradient_of_zero():
+    copies, clean, _ = set_up("gpt2")
+    pruned = copies.model.transformer.h[1].attn.c_proj
+    hook = pruned.register_forward_hook(lambda module, args, output: torch.zeros_like(output))
+    estimates = estimated_changes(copies, clean, zero, logit_difference(5, 7))
+    hook.remove()
+    assert not bool(estimates[:, 4:8].any())
+    assert bool(estimates[:, :4].any())
+
+
 def uniform(seed: int):
     q_DE, k_DE, ov_DD = previous()
     generator = torch.Generator().manual_seed(seed)
