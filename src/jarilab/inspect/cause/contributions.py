@@ -31,8 +31,8 @@ from jarilab.inspect.cause.parts import ModelParts, Part, is_within
 from jarilab.inspect.intervene.interventions import change_outputs, check_evaluating
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.losses import Loss, logits_of
-from jarilab.inspect.study.measure_table import bootstrap
-from jarilab.inspect.study.tables import plain
+from jarilab.inspect.study.measure_table import interval_columns
+from jarilab.inspect.study.tables import rows_of
 
 TOLERANCE, TOLERANCE_IN_HALF = 1e-4, 3e-2
 """Largest difference of the sum from the score, relative to the largest contribution or 1. Norms of LLaMA compute in
@@ -326,39 +326,33 @@ def contribution_rows(
     copies = Copies(parts)
     copies.check(copies.run_clean(batches[0]), answer)
     direct = [contributions(parts, batch, answer) for batch in batches]
-    heads_and_mlps, others = list(direct[0].values), list(direct[0].others)
-    columns = [torch.stack([*(each.values | each.others).values()], 1) for each in direct]
+    values = [torch.stack([*(each.values | each.others).values()], 1) for each in direct]
     effects = [_recomputed(copies, *pair, answer) for pair in zip(batches, direct, strict=True)]
-    table = bootstrap(torch.cat(columns).double().cpu().numpy(), seed)[:3]
-    effect_table = bootstrap(torch.cat(effects).double().cpu().numpy(), seed)[:3]
+    columns = interval_columns("contribution", torch.cat(values).double().cpu().numpy(), seed)
+    columns |= interval_columns("recomputed", torch.cat(effects).numpy(), seed)
+    names = [part.columns for part in direct[0].values]
+    for name in direct[0].others:
+        kind = "bias" if name == BIASES else "embedding"
+        names.append({"part": name, "kind": kind, "site": "", "index": 0, "position": None})
     shared = {
         "residue": max(each.residue for each in direct),
         "score": float(torch.cat([each.score for each in direct]).mean()),
         "unembedding": direct[0].unembedding,
     }
-    rows = []
-    for number in range(table[0].shape[0]):
-        row: dict[str, Any] = {}
-        if number < len(heads_and_mlps):
-            row |= heads_and_mlps[number].columns
-        else:
-            name = others[number - len(heads_and_mlps)]
-            kind = "bias" if name == BIASES else "embedding"
-            row |= {"part": name, "kind": kind, "site": "", "index": 0, "position": None}
-        for name, values in (("contribution", table), ("recomputed", effect_table)):
-            for end, value in zip(("", "_low", "_high"), values, strict=True):
-                is_known = number < value.shape[0]
-                row[name + end] = plain(value[number]) if is_known else None
-        rows.append(row | shared)
+    rows = [name | row | shared for name, row in zip(names, rows_of(columns), strict=True)]
     return sorted(rows, key=lambda row: -abs(row["contribution"]))
 
 
 def _recomputed(
     copies: Copies, batch: Batch, direct: Contributions, answer: Loss
 ) -> Float[Tensor, "B P"]:
-    """How much the score falls without each part, with later parts at their clean outputs and live norms."""
+    """How much the score falls without each part, with later parts at their clean outputs and live norms.
+
+    NaN for parts that cannot be replaced, and for what is no part.
+    """
     parts = list(direct.values)
-    effect_BP = torch.full((len(batch), len(parts)), torch.nan, dtype=torch.double)
+    count = len(parts) + len(direct.others)
+    effect_BP = torch.full((len(batch), count), torch.nan, dtype=torch.double)
     if not copies.can_freeze:
         return effect_BP
     clean = copies.run_clean(batch)
