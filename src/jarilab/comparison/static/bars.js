@@ -5,7 +5,7 @@ import { cutToken } from "kit/tokens.js";
 import { toned, variantOf } from "kit/tones.js";
 import { speaking } from "kit/words.js";
 import { metric } from "./metric.js";
-import { compact, largest, precisePercent, smallest } from "./numbers.js";
+import { compact, largest, smallest } from "./numbers.js";
 import { interval, looks, shown } from "./study.js";
 import { powerTicks, roundTicks } from "./ticks.js";
 
@@ -73,34 +73,22 @@ export function drawBars(box, label, rows, limit, limitWords) {
     known(limit) && limitLine(limit, limitWords, laid)));
 }
 
-const rangeOf = (row) => known(row.low) ? `${precisePercent(1 - row.high).replace("\u00a0%", "")} – ${precisePercent(1 - row.low)}` : "";
+const wrong = (share) => known(share) ? 1 - share : null;
 
-/** Shares of wrong answers on a logarithmic axis, which tells 99.9 % from 99.99 %. every: rows as for bars, of shares of right answers. */
+/** Shares of wrong answers on a logarithmic axis, which tells 99.9 % from 99.99 %. every: rows as for bars, of right answers. */
 export function drawErrors(box, label, every) {
-  const rows = every.filter((row) => known(row.value));
+  const rows = every.map(({ encoding, value, low, high, dots }) => ({ encoding, value: wrong(value), low: wrong(high), high: wrong(low),
+    dots: dots.map((dot) => ({ ...dot, value: wrong(dot.value) })) }));
   const width = Math.max(260, box.clientWidth);
   const laid = layOut(width, rows, null);
-  const wrong = rows.flatMap(({ value, high, dots = [] }) => [value, high, ...dots.map((dot) => dot.value)])
-    .filter(known).map((share) => 1 - share).filter((share) => share > 0);
-  const low = Math.min(-2, Math.floor(Math.log10(smallest([...wrong, 1])))); // no error at all stands at the left end
-  const x = (share) => laid.x(1 - Math.log10(Math.max(share, 10 ** low)) / low);
-  const ticks = powerTicks(low, 0).map((tick) => [
+  const shares = rows.flatMap(({ value, low, dots }) => [value, low, ...dots.map((dot) => dot.value)]);
+  const least = Math.min(-2, Math.floor(Math.log10(smallest([...shares.filter((share) => share > 0), 1]))));
+  const x = (share) => laid.x(1 - Math.log10(Math.max(share, 10 ** least)) / least); // no error at all stands at the left end
+  const ticks = powerTicks(least, 0).map((tick) => [
     svg("line", { class: "axis", x1: x(tick), x2: x(tick), y1: laid.top, y2: laid.bottom + 4 }),
     svg("text", { class: "small", x: x(tick), y: laid.bottom + 19, "text-anchor": "middle" }, `${Number((100 * tick).toPrecision(3))}\u00a0%`)]);
-  const line = (row, index) => {
-    const [y, beside] = [laid.y(index), laid.x(1) + 12];
-    const [left, right] = known(row.low) ? [x(1 - row.high), x(1 - row.low)] : [];
-    return toned(row.encoding, svg("g", {},
-      svg("text", { class: "strong", x: laid.left - 10, y: y + 5, "text-anchor": "end" }, laid.names[index], svg("title", {}, row.encoding)),
-      svg("text", { class: "strong", x: beside, y: y + 5 }, precisePercent(1 - row.value)),
-      known(left) && svg("path", { class: "whisker", d: `M${left} ${y}H${right}M${left} ${y - 5}v10M${right} ${y - 5}v10` }),
-      known(left) && svg("text", { class: "small", x: beside, y: y + 21 }, rangeOf(row)),
-      svg("rect", { class: isSecond(row) ? "bar second" : "bar", x: x(1 - row.value) - 4, y: y - 8, height: 16, width: 8 }),
-      (row.dots ?? []).map((dot) => svg("circle", { class: "dot", cx: x(1 - dot.value), cy: y + 17, r: 3.5 },
-        svg("title", {}, t("trial", dot.seed, precisePercent(1 - dot.value)))))));
-  };
-  const words = `${label}: ${rows.map((row) => `${row.encoding} ${precisePercent(1 - row.value)}`).join(", ")}`;
+  const words = `${label}: ${rows.map((row) => `${row.encoding} ${shown(row.value)}`).join(", ")}`;
   const height = laid.bottom + 24;
   box.replaceChildren(svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words },
-    ticks, rows.map(line)));
+    ticks, rows.map((row, index) => bar(row, laid.names[index], { ...laid, x }, laid.y(index)))));
 }
