@@ -104,7 +104,7 @@ def with_encoding(run: OpenRun, encoding: str) -> OpenRun:
     experiment = replace(run.experiment, model_options=options)
     model = experiment.resolved.build_model(run.task)
     weights, kinds = run.model.state_dict(), kinds_of(model)
-    others = sorted(name for name, kind in kinds_of(run.model).items() ^ kinds.items())
+    others = sorted(dict(kinds_of(run.model).items() ^ kinds.items()))
     if others:
         raise UserError(
             f"expected an encoding with the parameters of {run.experiment.encoding}, got {encoding}, for which "

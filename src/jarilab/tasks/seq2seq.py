@@ -235,7 +235,10 @@ class PairsTask(TokenTask):
             tokens = int((batch.labels != PADDING).sum())
             loss += tokens * float(self.loss(learner.scores(batch), batch))
             count += tokens
-        metrics = {"perplexity": math.exp(min(loss / count, 700.0)), "examples": float(len(pairs))}
+        metrics: dict[str, Any] = {
+            "perplexity": math.exp(min(loss / count, 700.0)),
+            "examples": float(len(pairs)),
+        }
         metrics |= self._judge(written, [target for _, target in pairs])
         if examples is None and self.metric.name == "exact_match":
             right = [

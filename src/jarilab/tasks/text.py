@@ -122,7 +122,7 @@ class Text(TokenTask):
                 f"--data expects one file or folder of text, got {len(paths)}; give one"
             )
         self._held_out, self._measured_path = self._stream(paths[0]), paths[0]
-        self.__dict__.pop("_held_out_unknown", None)
+        vars(self).pop("_held_out_unknown", None)
 
     @property
     def trained_length(self) -> int:

@@ -277,7 +277,7 @@ def _importance(
 
     def tables() -> dict[str, list[dict[str, Any]]]:
         asked: list[Any] = [by_name[name] for name in names]
-        kinds = list(dict.fromkeys([*importance.finished_kinds, *asked]))
+        kinds: list[Any] = list(dict.fromkeys([*importance.finished_kinds, *asked]))
         with progress:
             rows = importance.rows(kinds)
             pairs = [row for kind in kinds for row in importance.pair_rows(rows, kind)]

@@ -228,7 +228,9 @@ class HeadCauses:
         if len(self.heads) <= MAX_PAIRED:
             return list(combinations(range(len(self.heads)), 2))
         hidden = [
-            each for each in np.argsort(-np.abs(direct)) if _is_hidden(zero[each], direct[each])
+            each
+            for each in np.argsort(-np.abs(direct))
+            if _is_hidden(float(zero[each]), float(direct[each]))
         ]
         pairs = {
             tuple(sorted((int(one), other)))
