@@ -4,6 +4,9 @@ The weights are random, which changes no time. Two inputs of 16 tokens differ at
 in a sentence do, or at all tokens. Linear parts compute the positions that a patch changes, so the first pair is
 cheaper. Forwards are those of the clean input, one row. `patches` are the forwards of copies, `in all` is a call of
 `patch` in one direction, with its recording, its clean runs and its checks. A loop would take 144 forwards.
+
+Measured 2026-11-25, PyTorch 2.13, one core of an AMD EPYC with AVX-512 that others used too, in forwards of 117 ms:
+patches 12.4 if one token differs, 23.9 if all do; in all 20.6.
 """
 
 from __future__ import annotations

@@ -328,12 +328,11 @@ class Copies:
         self, clean: CleanRun, read_at: Int[Tensor, " B"] | None, copies: int, parts: Sequence[Part]
     ) -> Iterator[None]:
         """Inside the block, linear parts after the last attention run at one position of each row."""
-        places_R = None if read_at is None else read_at.repeat(copies)
         with ExitStack() as undo:
-            for path in () if places_R is None else self._replaying(clean, parts):
-                if path in self.read_once:
+            if read_at is not None:
+                for path in self.read_once & self._replaying(clean, parts).keys():
                     module = self.model.get_submodule(path)
-                    forward = partial(run_at, module.forward, places_R)
+                    forward = partial(run_at, module.forward, read_at.repeat(copies))
                     undo.enter_context(replaced_forward(module, forward))
             yield
 
