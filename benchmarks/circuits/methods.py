@@ -10,13 +10,19 @@ from typing import Any
 import torch
 
 from jarilab.core.errors import UserError
+from jarilab.inspect.cause.answers import AnswerMetric, logit_over_mean
+from jarilab.inspect.cause.composition import compositions
+from jarilab.inspect.cause.contributions import contribution_rows
+from jarilab.inspect.cause.parts import ModelParts
+from jarilab.inspect.cause.patching import patch
+from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.importance import HeadImportance
 from jarilab.inspect.study.model_batches import study
 
 from .planting import PlantedModel, answer_loss, plant
 
-STUDIED_ROWS, ROWS = 16, 16
-"""Examples of a study, and of ablations."""
+STUDIED_ROWS, ROWS, PAIRS = 16, 16, 12
+"""Examples of a study and of ablations, and pairs of inputs for patching."""
 Job = tuple[str, int, tuple[str, ...]]
 """A family, a seed and names of `MEASURES`."""
 Measurement = dict[str, dict[str, Any]]
@@ -43,9 +49,61 @@ def measure_importance(planted: PlantedModel) -> Measurement:
     return measured
 
 
+def measure_patching(planted: PlantedModel) -> Measurement:
+    """Recovered fractions of each head, in both directions and by both metrics."""
+    pairs = planted.pairs(PAIRS)
+    if not pairs:
+        return {}
+    rows = patch(
+        planted.model,
+        planted.batch([pair.clean for pair in pairs]),
+        planted.batch([pair.corrupt for pair in pairs]),
+        [pair.answer for pair in pairs],
+        [pair.rival for pair in pairs],
+        read_at=pairs[0].position,
+        controls=0,
+    )
+    measured: Measurement = {}
+    for row in rows:
+        suffix = "_difference" if row["metric"] == "logit difference" else ""
+        method = row["direction"] + suffix
+        measured.setdefault(method, {})[row["part"]] = _interval(row, "fraction")
+    return measured
+
+
+def _answered(planted: PlantedModel) -> tuple[Batch, AnswerMetric]:
+    """Inputs with the metric of their right answer: of the pairs, or at the last position if there are none."""
+    pairs = planted.pairs(PAIRS)
+    if pairs:
+        batch = planted.batch([pair.clean for pair in pairs])
+        return batch, logit_over_mean([pair.answer for pair in pairs], pairs[0].position)
+    batch = planted.examples(PAIRS, 3)
+    return batch, logit_over_mean([answers[-1] for answers in batch.extras])
+
+
+def measure_contributions(planted: PlantedModel) -> Measurement:
+    """Direct contribution of each head to the logit of the right answer."""
+    batch, metric = _answered(planted)
+    rows = contribution_rows(planted.model, [batch], metric)
+    return {"contribution": {row["part"]: _interval(row, "contribution") for row in rows if row["kind"] == "head"}}
+
+
+def measure_composition(planted: PlantedModel) -> Measurement:
+    """For each pair of heads, how much of the earlier head the later one's q, k and v can read, over chance."""
+    batch, _ = _answered(planted)
+    rows = compositions(ModelParts(planted.model, batch), batch)
+    measured: dict[str, dict[str, float]] = {}
+    for row in rows:
+        measured.setdefault(f"{row['head']} {row['to']}", {})[row["input"]] = _short(row["to_chance"])
+    return {"composition": measured}
+
+
 MEASURES: dict[str, Callable[[PlantedModel], Measurement]] = {
     "roles": measure_roles,
     "importance": measure_importance,
+    "patching": measure_patching,
+    "contributions": measure_contributions,
+    "composition": measure_composition,
 }
 
 

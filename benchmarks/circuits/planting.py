@@ -73,9 +73,16 @@ class PlantedModel:
         return self.batch(ids, answers)
 
     def pairs(self, rows: int) -> list[Pair]:
-        """Pairs for patching; none if the task has none."""
+        """Pairs for patching that are read at one position, which is drawn; none if the task has none."""
         generator = np.random.default_rng([self.seed, 13])
-        return [] if self.task.pair is None else [self.task.pair(generator) for _ in range(rows)]
+        by_position: dict[int, list[Pair]] = {}
+        while self.task.pair is not None:
+            pair = self.task.pair(generator)
+            members = by_position.setdefault(pair.position, [])
+            members.append(pair)
+            if len(members) == rows:
+                return members
+        return []
 
     def probes(self) -> ProbeInput:
         """How random sequences are made for the model."""

@@ -23,7 +23,8 @@ THRESHOLDS = {
     "contribution": 1.0,
 }
 """The smallest effect that counts: nats a token, a fraction of the recovered answer, a logit out of about 10."""
-
+MIN_COMPOSITION = 2.0
+"""Times the score of unrelated heads."""
 METHODS_OF = {
     "importance": ("zero", "mean", "mean_by_position", "resample", "direct"),
     "patching": ("denoising", "noising", "denoising_difference", "noising_difference"),
@@ -64,6 +65,13 @@ def decide(measured: Sequence[Any], threshold: float) -> str:
     return DOWN if high < -threshold and is_significant else OPEN
 
 
+def decide_composition(scores: Mapping[str, float | None]) -> str:
+    """The input with the largest score over chance if that is beyond the threshold, else no."""
+    known = {name: score for name, score in scores.items() if score is not None}
+    best = max(known, key=lambda name: known[name], default=NO)
+    return best if best != NO and known[best] > MIN_COMPOSITION else NO
+
+
 def verdicts(record: Mapping[str, Any]) -> Iterator[Verdict]:
     """All answers about one model."""
     measured = dict(record["measured"])
@@ -82,10 +90,10 @@ def verdicts(record: Mapping[str, Any]) -> Iterator[Verdict]:
         right = PAIRS.get(record["family"], {}).get((first, second), NO)
         said = decide(values, THRESHOLDS["pairs"])
         yield _verdict(record, "pairs", heads, f"{first} + {second}", said, right)
-    for heads, said in measured.get("composition", {}).items():
+    for heads, scores in measured.get("composition", {}).items():
         one, other = (record["names"][head] for head in heads.split())
         right = COMPOSITION.get(record["family"], {}).get((one, other), NO)
-        yield _verdict(record, "composition", heads, f"{one} > {other}", said, right)
+        yield _verdict(record, "composition", heads, f"{one} > {other}", decide_composition(scores), right)
 
 
 def _verdict(record: Mapping[str, Any], method: str, head: str, design: str, said: str, right: str) -> Verdict:
