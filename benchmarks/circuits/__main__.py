@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,15 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="where to keep the records")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     options = parser.parse_args(words)
-    methods = tuple(options.methods)
-    jobs = [(family, seed, methods) for seed in range(*options.seeds) for family in options.only]
     records: dict[tuple[str, int], Record] = {}
     if options.json is not None and options.json.exists():
         records = {(each["family"], each["seed"]): each for each in json.loads(options.json.read_text())}
+    done = {key: record["methods"] for key, record in records.items()}
+    jobs = []
+    for seed, family in product(range(*options.seeds), options.only):
+        missing = tuple(method for method in options.methods if method not in done.get((family, seed), ()))
+        if missing:
+            jobs.append((family, seed, missing))
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         for record in pool.map(measure_model, jobs):
             _report(record)
@@ -48,7 +53,8 @@ def _merged(old: Record, new: Record) -> Record:
     """The record of a model with what both have measured. Raises RuntimeError for different models."""
     if old["names"] != new["names"]:
         raise RuntimeError(f"{old['family']}, seed {old['seed']}: expected the same heads; measure all methods again")
-    both = {key: old[key] | new[key] for key in ("measured", "errors")}
+    both: Record = {key: old[key] | new[key] for key in ("measured", "errors")}
+    both["methods"] = [*old["methods"], *new["methods"]]
     return old | both | {"seconds": round(old["seconds"] + new["seconds"], 1)}
 
 

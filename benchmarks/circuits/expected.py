@@ -163,7 +163,11 @@ COMPOSITION: dict[str, dict[tuple[str, str], str]] = {
     "two back, V-composition": {("first", "second"): "v"},
     "backup head": {("primary", "backup"): "q"},
 }
-"""What a later head reads of an earlier one: its queries, keys or values; other pairs: nothing."""
+"""What a later head reads of an earlier one: its queries, keys or values; other pairs of designed heads: nothing.
+
+Pairs with heads of random weights are not judged. These use the N dimensions of the circuit alone, so that their
+composition is about sqrt(D / N) times that of unrelated heads of D dimensions.
+"""
 
 
 def roles_of(family: str, head: str, facts: dict[str, int], *, rotary: bool) -> tuple[str, ...]:

@@ -49,12 +49,12 @@ def measure_importance(planted: PlantedModel) -> Measurement:
     return measured
 
 
-def measure_patching(planted: PlantedModel) -> Measurement:
-    """Recovered fractions of each head, in both directions and by both metrics."""
+def patch_pairs(planted: PlantedModel) -> list[dict[str, Any]]:
+    """The rows of `patch` for each head, in both directions and by both metrics; none without pairs."""
     pairs = planted.pairs(PAIRS)
     if not pairs:
-        return {}
-    rows = patch(
+        return []
+    return patch(
         planted.model,
         planted.batch([pair.clean for pair in pairs]),
         planted.batch([pair.corrupt for pair in pairs]),
@@ -63,8 +63,12 @@ def measure_patching(planted: PlantedModel) -> Measurement:
         read_at=pairs[0].position,
         controls=0,
     )
+
+
+def measure_patching(planted: PlantedModel) -> Measurement:
+    """Recovered fractions of each head."""
     measured: Measurement = {}
-    for row in rows:
+    for row in patch_pairs(planted):
         suffix = "_difference" if row["metric"] == "logit difference" else ""
         method = row["direction"] + suffix
         measured.setdefault(method, {})[row["part"]] = _interval(row, "fraction")
@@ -81,11 +85,15 @@ def _answered(planted: PlantedModel) -> tuple[Batch, AnswerMetric]:
     return batch, logit_over_mean([answers[-1] for answers in batch.extras])
 
 
-def measure_contributions(planted: PlantedModel) -> Measurement:
-    """Direct contribution of each head to the logit of the right answer."""
+def contributions_of(planted: PlantedModel) -> list[dict[str, Any]]:
+    """The rows of `contribution_rows` for each head, to the logit of the right answer over the mean."""
     batch, metric = _answered(planted)
-    rows = contribution_rows(planted.model, [batch], metric)
-    return {"contribution": {row["part"]: _interval(row, "contribution") for row in rows if row["kind"] == "head"}}
+    return [row for row in contribution_rows(planted.model, [batch], metric) if row["kind"] == "head"]
+
+
+def measure_contributions(planted: PlantedModel) -> Measurement:
+    """Direct contribution of each head."""
+    return {"contribution": {row["part"]: _interval(row, "contribution") for row in contributions_of(planted)}}
 
 
 def measure_composition(planted: PlantedModel) -> Measurement:
@@ -128,16 +136,18 @@ def measure_model(job: Job) -> dict[str, Any]:
         "draws": planted.draws,
         "facts": planted.circuit.facts,
         "names": planted.names,
+        "methods": list(methods),
         "measured": measured,
         "errors": errors,
         "seconds": round(time.process_time() - begin, 1),
     }
 
 
-def _interval(row: Mapping[str, Any], name: str, p: str | None = None) -> list[Any]:
-    """The value of a column with its interval, and the p-value in another column."""
-    columns = (name, f"{name}_low", f"{name}_high", *([p] if p else []))
-    return [_short(row[column]) for column in columns]
+def _interval(row: Mapping[str, Any], name: str, p: str | None = None, divisor: float = 1.0) -> list[Any]:
+    """The value of a column with its interval over a divisor, and the p-value in another column."""
+    values = [row[column] for column in (name, f"{name}_low", f"{name}_high")]
+    divided = [None if value is None else _short(value / divisor) for value in values]
+    return [*divided, *([_short(row[p])] if p else [])]
 
 
 def _short(value: Any) -> Any:

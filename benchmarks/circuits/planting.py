@@ -32,6 +32,7 @@ NOISE = (0.02, 0.10)
 """Standard deviation of the noise of a weight, over the root mean square of its matrix."""
 NOISE_HEAD, SHARP_SHARE, SHARPNESS = 0.05, 0.5, (10, 60)
 """Noise heads: weights times the square root of N; the share that attends unevenly; the factor of its W_Q and W_K."""
+MIN_NOISE_WIDTH = 8
 MAX_DRAWS = 50
 CHECKED_ROWS = 64
 
@@ -149,7 +150,8 @@ def _size_of(circuit: Circuit, n_heads: int, n_kv_heads: int, layers: int, host:
     heads = [head for layer in circuit.layers for head in layer.heads]
     scores = max((head.query.shape[1] for head in heads), default=stream.vocabulary)
     if host.rotary:
-        scores += 2 * STATIC_PAIR
+        # Noise heads need some width too.
+        scores = 2 * STATIC_PAIR + max(scores, MIN_NOISE_WIDTH)
     width = max(scores, *(head.value.shape[1] for head in heads), -(-(stream.size + 3) // n_heads))
     width += width % 2
     hidden = max((layer.mlp.up.shape[1] for layer in circuit.layers if layer.mlp is not None), default=8)

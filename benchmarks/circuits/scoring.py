@@ -23,7 +23,7 @@ THRESHOLDS = {
     "contribution": 1.0,
 }
 """The smallest effect that counts: nats a token, a fraction of the recovered answer, a logit out of about 10."""
-MIN_COMPOSITION = 2.0
+MIN_COMPOSITION = 1.4
 """Times the score of unrelated heads."""
 METHODS_OF = {
     "importance": ("zero", "mean", "mean_by_position", "resample", "direct"),
@@ -92,6 +92,8 @@ def verdicts(record: Mapping[str, Any]) -> Iterator[Verdict]:
         yield _verdict(record, "pairs", heads, f"{first} + {second}", said, right)
     for heads, scores in measured.get("composition", {}).items():
         one, other = (record["names"][head] for head in heads.split())
+        if "noise" in (one, other):
+            continue
         right = COMPOSITION.get(record["family"], {}).get((one, other), NO)
         yield _verdict(record, "composition", heads, f"{one} > {other}", decide_composition(scores), right)
 
