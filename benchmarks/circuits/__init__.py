@@ -3,7 +3,8 @@
     cd benchmarks
     python -m circuits --seeds 0 20                                # develop: prints the table
     python -m circuits --seeds 100 120 --json MEASURED.json        # publish, once
-    python -m circuits.page MEASURED.json                          # writes docs/results/circuits.md
+    python -m circuits.others --seeds 100 120 --json OTHERS.json   # TransformerLens, where it is installed
+    python -m circuits.page MEASURED.json OTHERS.json              # writes docs/results/circuits.md
 
 `families` describes the circuits, `tasks` their examples, `hosts` and `planting` put them into models, `expected` has
 the right answers, `scoring` runs the methods and compares.

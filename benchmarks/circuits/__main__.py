@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,9 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.json is not None and options.json.exists():
         records = {(each["family"], each["seed"]): each for each in json.loads(options.json.read_text())}
     done = {key: record["methods"] for key, record in records.items()}
-    jobs = []
-    for seed, family in product(range(*options.seeds), options.only):
+    models: list[tuple[str, int]] = [(family, seed) for seed in range(*options.seeds) for family in options.only]
+    jobs: list[tuple[str, int, tuple[str, ...]]] = []
+    for family, seed in models:
         missing = tuple(method for method in options.methods if method not in done.get((family, seed), ()))
         if missing:
             jobs.append((family, seed, missing))

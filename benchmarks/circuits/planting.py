@@ -55,7 +55,7 @@ class PlantedModel:
         """The id of the start token."""
         return self.circuit.stream.vocabulary
 
-    def batch(self, ids: Array | Sequence[Sequence[int]], answers: Array | None = None) -> Batch:
+    def batch(self, ids: Array | Sequence[Array] | Sequence[Sequence[int]], answers: Array | None = None) -> Batch:
         """Rows of ids as a batch; its extras are the right answers."""
         tensor = torch.as_tensor(np.asarray(ids))
         host = HOSTS[self.host]

@@ -49,11 +49,13 @@ class Verdict:
     outcome: str
 
 
-def decide(measured: Sequence[Any], threshold: float) -> str:
+def decide(measured: Sequence[Any] | int, threshold: float) -> str:
     """+ or - if the interval of an effect is beyond the threshold, no if it is within, else open.
 
-    measured: the value, the ends of its interval, and p if there is one.
+    measured: the value, the ends of its interval, and p if there is one; 0 for an effect that rounds to 0.
     """
+    if isinstance(measured, int):
+        return NO
     _, low, high, *p = measured
     if low is None or high is None:
         return OPEN

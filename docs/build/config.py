@@ -56,6 +56,7 @@ RESULTS: list[Entry] = [
     ("Laws of models", "모델의 법칙", "/results/model-laws.md"),
     ("Comparisons", "비교의 오류와 검정력", "/results/comparison.md"),
     ("Architectures", "아키텍처", "/results/architectures.md"),
+    ("Known circuits", "회로를 아는 모델", "/results/circuits.md"),
 ]
 REFERENCE: list[Entry] = [
     ("The explorer", "보기와 척도", "explorer.md"),
