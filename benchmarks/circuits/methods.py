@@ -15,6 +15,7 @@ from jarilab.inspect.cause.composition import compositions
 from jarilab.inspect.cause.contributions import contribution_rows
 from jarilab.inspect.cause.parts import ModelParts
 from jarilab.inspect.cause.patching import patch
+from jarilab.inspect.cause.screening import screen
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.importance import HeadImportance
 from jarilab.inspect.study.model_batches import study
@@ -96,6 +97,21 @@ def measure_contributions(planted: PlantedModel) -> Measurement:
     return {"contribution": {row["part"]: _interval(row, "contribution") for row in contributions_of(planted)}}
 
 
+def measure_screening(planted: PlantedModel) -> Measurement:
+    """Attribution patching: estimated fraction of the answer that each head's clean output recovers."""
+    pairs = planted.pairs(PAIRS)
+    if not pairs:
+        return {}
+    clean, corrupt = (planted.batch([getattr(pair, side) for pair in pairs]) for side in ("clean", "corrupt"))
+    metric = logit_over_mean([pair.answer for pair in pairs], pairs[0].position)
+    with torch.no_grad():
+        values = [metric(batch.forward(planted.model), batch).mean() for batch in (clean, corrupt)]
+    difference = float(values[0] - values[1])
+    rows = screen(planted.model, [corrupt], metric, [clean], top=0, sample=0).rows
+    estimates = {row["head"]: _interval(row, "estimate", divisor=difference) for row in rows}
+    return {"attribution": estimates}
+
+
 def measure_composition(planted: PlantedModel) -> Measurement:
     """For each pair of heads, how much of the earlier head the later one's q, k and v can read, over chance."""
     batch, _ = _answered(planted)
@@ -111,6 +127,7 @@ MEASURES: dict[str, Callable[[PlantedModel], Measurement]] = {
     "importance": measure_importance,
     "patching": measure_patching,
     "contributions": measure_contributions,
+    "screening": measure_screening,
     "composition": measure_composition,
 }
 
