@@ -358,7 +358,7 @@ def _recomputed(
     clean = copies.run_clean(batch)
     columns = [number for number, part in enumerate(parts) if _is_replaceable(copies, clean, part)]
     groups = [(parts[number],) for number in columns]
-    for numbers in copies.forwards(clean, groups):
+    for numbers in copies.forwards(clean, groups, frozen=True):
         chosen = [groups[number] for number in numbers]
         with _outputs_of(copies.model, direct.unembedding) as logits:
             outputs = copies.run(

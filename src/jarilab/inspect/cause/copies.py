@@ -337,12 +337,17 @@ class Copies:
             yield
 
     def forwards(
-        self, clean: CleanRun, groups: Sequence[Group], *, read_once: bool = False
+        self,
+        clean: CleanRun,
+        groups: Sequence[Group],
+        *,
+        frozen: bool = False,
+        read_once: bool = False,
     ) -> Iterator[list[int]]:
         """The numbers of the groups of each forward, as many as fit, the first to run first.
 
-        They have the same first event, unless linear parts compute only what changed. read_once: whether `run` is
-        called with `read_at`.
+        They have the same first event, unless linear parts compute only what changed. frozen: as in `run`. read_once:
+        whether `run` is called with `read_at`.
         """
         tensors = [each for each in tree_leaves(clean.outputs) if isinstance(each, Tensor)]
         size = max((each.numel() for each in tensors), default=1)
@@ -355,7 +360,9 @@ class Copies:
             firsts = (self.first_event(clean, part) for part in parts)
             by_event.setdefault(min(firsts, default=len(clean.events)), []).append(number)
         runs = [by_event[first] for first in sorted(by_event)]
-        if self.can_replay and self.parts.stacked & clean.linear.keys() <= self.pointwise:
+        is_pointwise = self.parts.stacked & clean.linear.keys() <= self.pointwise
+        # Frozen copies share what stays live, so that a later part of another copy must not be among them.
+        if self.can_replay and is_pointwise and not frozen:
             runs = [list(chain.from_iterable(runs))]
         for numbers in runs:
             for start in range(0, len(numbers), at_once):

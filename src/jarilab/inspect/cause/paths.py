@@ -158,7 +158,7 @@ class PathPatching:
         groups: list[Group] = [(sender,) for sender in senders]
         outputs: dict[int, Tensor] = {}
         live = self._projections({edge.receiver.site for edge in edges})
-        for numbers in self._copies.forwards(self._clean, groups):
+        for numbers in self._copies.forwards(self._clean, groups, frozen=True):
             chosen = [groups[number] for number in numbers]
             with self._calls() as calls:
                 self._copies.run(self._clean, chosen, self._replaced, frozen=True, live=live)

@@ -250,7 +250,7 @@ class HeadImportance:
         frozen: bool,
     ) -> Changes:
         changes = np.full((len(clean.batch), len(groups)), np.nan)
-        for columns in self._copies.forwards(clean, groups):
+        for columns in self._copies.forwards(clean, groups, frozen=frozen):
             copies = [groups[column] for column in columns]
             outputs = self._copies.run(clean, copies, replacement, frozen=frozen)
             values = self._values(outputs, repeat_rows(clean.batch, len(copies)))
