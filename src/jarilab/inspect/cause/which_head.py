@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from jarilab.inspect.cause.copies import Group
+from jarilab.inspect.cause.paths import PathPatching
 from jarilab.inspect.study.example import Batch
-from jarilab.inspect.study.head import Head
 from jarilab.inspect.study.importance import CONTROL, HeadImportance
 from jarilab.inspect.study.losses import Loss
 
@@ -35,6 +35,10 @@ MAX_CONTROL_COPIES = 2**11
 """Copies of the input with a random direction; of larger models, only the strongest heads are compared."""
 MAX_PAIRED = 24
 """Heads of which all pairs are ablated; of larger models, pairs with a head that seems to be backed up."""
+MAX_PATHS = 8
+"""Heads whose effect is followed to later heads."""
+MIN_SHARE, NAMED_SHARE = 0.1, 0.25
+"""The share of a head's effect that a path must carry to be listed, and a head to be named."""
 MAX_BACKED_UP = 4
 """Heads of a larger model whose backups are searched."""
 
@@ -55,8 +59,6 @@ AGAINST = "the answer is better without it: "
 """In front of the verdict of a head with a negative effect."""
 
 Row = dict[str, Any]
-Paths = Callable[[Head], list[Row]]
-"""Takes a head; returns a row for each later head that may carry its effect: `target`, `input` and `effect` in nats."""
 
 
 @dataclass(eq=False)
@@ -112,8 +114,7 @@ class HeadCauses:
     batch: one row. score: takes outputs and their batch, and returns a score a row, in nats, such as a log-probability
     or a difference of logits. lead: likewise, above 0 where the answer wins; a head decides if it no longer does.
     means: batches over which mean ablation takes the mean; by default the positions of `batch`. corrupt: another input
-    of the same length, between which and `batch` each head is patched. paths: finds the heads that carry the effect of
-    another. Raises UserError as `HeadImportance` does.
+    of the same length, between which and `batch` each head is patched. Raises UserError as `HeadImportance` does.
 
     rows: one a head, in the order of the model. pairs: heads that stand in for each other. edges: from the heads that
     matter to the heads that carry their effect, and to the answer. conclusion: for the whole input.
@@ -128,7 +129,6 @@ class HeadCauses:
         *,
         means: Sequence[Batch] | None = None,
         corrupt: Batch | None = None,
-        paths: Paths | None = None,
         controls: int = CONTROLS,
         seed: int = 0,
     ):
@@ -154,7 +154,7 @@ class HeadCauses:
         ]
         if corrupt is not None:
             self._patch(model, batch, corrupt, loss)
-        self.edges = self._edges(paths)
+        self.edges = self._edges(lambda: PathPatching(model, batch, score))
         by_name = {row["head"]: row for row in self.rows}
         for row in self.rows:
             _judge(row, by_name, self.pairs, self.edges)
@@ -252,30 +252,31 @@ class HeadCauses:
         )
         return sorted(order[:count])
 
-    def _edges(self, paths: Paths | None) -> list[Row]:
-        """From heads that matter to the heads that carry their effect, and to the answer."""
-        edges: list[Row] = []
-        by_name = {head.short: head for head in self.heads}
-        for row in self.rows:
-            if not row["passes"] and not row["direct_passes"]:
-                continue
-            if row["direct_passes"]:
-                edges.append(_edge(row["head"], "answer", None, row["direct"]))
-            if paths is None or not row["passes"] or _is_direct(row):
-                continue
-            carriers = [each for each in paths(by_name[row["head"]]) if _matters(each, row)]
-            edges += sorted(carriers, key=lambda each: -abs(each["effect"]))
+    def _edges(self, make: Callable[[], PathPatching]) -> list[Row]:
+        """From heads that matter to the heads that carry their effect, and to the answer. make: the path patching."""
+        edges = [
+            _edge(row["head"], "answer", None, row["direct"])
+            for row in self.rows
+            if row["direct_passes"]
+        ]
+        indirect = [
+            (abs(row["total"]), number)
+            for number, row in enumerate(self.rows)
+            if row["passes"] and row["direct"] is not None and not _is_direct(row)
+        ]
+        patching = make() if indirect else None
+        for total, number in sorted(indirect, reverse=True)[:MAX_PATHS]:
+            assert patching is not None
+            rows = patching.rows(self.heads[number])
+            edges += [
+                row for row in rows if abs(row["effect"]) > max(MIN_EFFECT, total * MIN_SHARE)
+            ]
         return edges
 
 
 def _edge(source: str, target: str, part: str | None, effect: float) -> Row:
     """part: the input of the target that carries the effect: q, k or v."""
     return {"source": source, "target": target, "input": part, "effect": effect}
-
-
-def _matters(edge: Row, row: Row) -> bool:
-    """Whether an edge carries a tenth of its head's effect, or more."""
-    return abs(edge["effect"]) > max(MIN_EFFECT, abs(row["total"]) / 10)
 
 
 def _is_hidden(total: float, direct: float) -> bool:
@@ -304,8 +305,11 @@ def _judge(row: Row, rows: Mapping[str, Row], pairs: Iterable[Row], edges: Itera
         for pair in pairs
         if name in (pair["head"], pair["other"]) and abs(row["total"]) < pair["total"] / 2
     ]
-    to_heads = (edge for edge in edges if edge["source"] == name and edge["target"] != "answer")
-    carriers = list(dict.fromkeys(edge["target"] for edge in to_heads))
+    carried: dict[str, float] = {}
+    for edge in edges:
+        if edge["source"] == name and edge["target"] != "answer":
+            carried[edge["target"]] = carried.get(edge["target"], 0.0) + edge["effect"]
+    carriers = [each for each, effect in carried.items() if effect / row["total"] > NAMED_SHARE]
     verdict = _verdict(row, partners, carriers)
     via = {"through": carriers}.get(verdict, [])
     if verdict in ("backed_up", "backup"):

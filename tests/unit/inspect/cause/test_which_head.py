@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from benchmarks.circuits.planting import answer_loss, plant
 from torch import Tensor
 
 from helpers import circuits
@@ -72,6 +73,29 @@ def test_of_two_equal_heads_each_is_backed_up_by_the_other():
     assert verdicts(found)["L0H0"][1] == ["L0H1"]
     assert verdicts(found)["L0H1"][1] == ["L0H0"]
     assert found.conclusion["verdict"] == "pair"
+
+
+@pytest.mark.parametrize(("family", "part"), [("induction, K-composition", "k"), ("two back, V-composition", "v")])
+def test_a_head_works_through_the_head_that_reads_it(family: str, part: str):
+    planted = plant(family, 0, "decoder")
+    names = {design: head for head, design in planted.names.items()}
+    first, second = (names[each] for each in planted.names.values() if not each.startswith("noise"))
+    found = HeadCauses(planted.model, planted.examples(1, 2), lambda outputs, batch: -answer_loss(outputs, batch))
+    named = verdicts(found)
+    assert named[first] == ("through", [second])
+    assert named[second] == ("itself", [])
+    assert {row for row, (verdict, _) in named.items() if verdict != "chance"} == {first, second}
+    (path,) = (edge for edge in found.edges if edge["target"] != "answer")
+    assert (path["source"], path["target"], path["input"]) == (first, second, part)
+    rows = {row["head"]: row for row in found.rows}
+    assert path["effect"] == pytest.approx(rows[first]["total"], rel=0.1)
+
+
+def test_a_head_that_an_mlp_reads_works_through_later_layers():
+    planted = plant("AND of two heads", 0, "decoder")
+    found = HeadCauses(planted.model, planted.examples(1, 2), lambda outputs, batch: -answer_loss(outputs, batch))
+    arms = [head for head, design in planted.names.items() if design == "arm"]
+    assert [verdicts(found)[arm][0] for arm in arms] == ["later", "later"]
 
 
 def test_a_large_model_searches_backups_of_heads_that_write_more_than_is_lost(monkeypatch: pytest.MonkeyPatch):
