@@ -451,6 +451,15 @@ def test_integrated_gradients_of_a_linear_model_are_exact():
     assert float(gap.abs().max()) < 1e-4
 
 
+def test_equal_ids_of_source_and_target_have_attributions_of_their_own():
+    model, batch = model_and_batch("T5")
+    batch = batch_of({**batch.kwargs, "decoder_input_ids": batch.kwargs["input_ids"].clone()})
+    result = InputRelevance(model, batch, answer).of("integrated_gradients", steps=100)
+    assert all(bool(each.any()) for each in result.scores.values())
+    assert not torch.allclose(result.scores["source"], result.scores["target"])
+    assert float(result.gap.abs().max()) < 0.02
+
+
 def test_an_attribution_of_0_is_refused():
     model, batch = model_and_batch("GPT2")
     ids = {int(each) for each in batch.ids["target"].unique()}
