@@ -178,7 +178,7 @@ def causes_of(
     scored: ScoredInput,
     means: Sequence[Batch] | None = None,
     corrupt: Batch | None = None,
-    **options: int,
+    **options: Any,
 ) -> Causes:
     """`causes` of an input that is read, of a model of any library. options: of `HeadCauses`."""
     lead = None if scored.continuation else scored.lead

@@ -155,5 +155,5 @@ def _rank_correlation(one: np.ndarray, other: np.ndarray, chosen: Sequence[int])
     values = np.stack([one, other])[:, list(chosen)]
     if len(chosen) < MIN_RANKED or (np.ptp(values, 1) == 0).any():
         return None
-    correlations: np.ndarray = np.corrcoef(values.argsort(1, kind="stable").argsort(1))
-    return float(correlations[0, 1])
+    first, second = values.argsort(1, kind="stable").argsort(1)
+    return float(np.corrcoef(first, second)[0, 1])
