@@ -50,7 +50,7 @@ def test_every_head_of_a_language_model(models: Path, tmp_path: Path) -> None:
     first, _, header, *_ = said.stdout.splitlines()
     assert "heads are larger than each of 3 random directions; about 4.0 would be by chance" in first
     assert header.split()[:4] == ["head", "zero", "mean", "direct"]
-    assert len(re.findall(r"^L[01]H[0-3] ", said.stdout, re.MULTILINE)) == 8
+    assert len(re.findall(r"^L[01]H[0-3] +[-+]", said.stdout, re.MULTILINE)) == 8
     assert "the positions of this input" in said.stdout
     assert page.read_text("utf-8").startswith("<!doctype html>")
 
