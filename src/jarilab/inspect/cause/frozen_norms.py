@@ -72,7 +72,9 @@ def scale_of(norm: nn.Module, x: Float[Tensor, "*L D"]) -> NormScale | None:
         for is_centered in (False, True):
             scale = NormScale(is_centered, float(eps))
             scales = [scale.of(each) for each in (rows_ND + other_ND, rows_ND, other_ND)]
-            if _is_additive([y_ND * s_N1 for y_ND, s_N1 in zip(outputs, scales, strict=True)]):
+            products = zip(outputs, scales, strict=True)
+            # In the dtype of the model, whose rounding sets the tolerance.
+            if _is_additive([(y_ND * s_N1).to(y_ND.dtype) for y_ND, s_N1 in products]):
                 return scale
     except (RuntimeError, TypeError, ValueError, IndexError):
         return None

@@ -122,3 +122,12 @@ def test_a_model_with_a_norm_of_another_kind_is_refused():
     model.transformer.ln_f = nn.Softmax(-1)
     with pytest.raises(UserError, match="got none"):
         logit_lens(ModelParts(model, batch), batch)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_the_norm_of_a_model_in_half_precision_is_known(name, dtype):
+    model, batch = any_model(name, dtype)
+    parts = ModelParts(model, batch)
+    assert not logit_lens(parts, batch).warning
+    assert contributions(parts, batch, logit_over_mean(3)).residue < 0.03
