@@ -169,9 +169,9 @@ class InputRelevance:
                 "functions of PyTorch, without detach or no_grad"
             )
         zeros = [each for _, each in ran]
-        gradients = torch.autograd.grad(
-            values.sum(), zeros, allow_unused=True, materialize_grads=True
-        )
+        with torch.enable_grad():
+            total = values.sum()
+        gradients = torch.autograd.grad(total, zeros, allow_unused=True, materialize_grads=True)
         layers, counts = [], dict.fromkeys(tape.sites, 0)
         for (name, _), gradient in zip(ran, gradients, strict=True):
             call = tape.recorded(name, counts[name]).call

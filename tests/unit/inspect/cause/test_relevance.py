@@ -506,3 +506,11 @@ def test_models_that_do_not_relate_whole_sequences_are_refused():
         InputRelevance(OneLayer().train(), batch_of(IDS), logit(2))
     with pytest.raises(UserError, match="attention_gradient"):
         relevance_of("Llama").of("attention_gradent")
+
+
+def test_gradients_are_computed_without_gradients_around():
+    model, batch = OneLayer(), batch_of(IDS)
+    expected = InputRelevance(model, batch, logit(2)).of("attention_gradient").scores["target"]
+    with torch.no_grad():
+        actual = InputRelevance(model, batch, logit(2)).of("attention_gradient").scores["target"]
+    assert torch.equal(actual, expected)
