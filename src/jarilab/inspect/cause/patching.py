@@ -126,11 +126,12 @@ def _inputs(clean: Batches, corrupt: Batches, third: Batches | None) -> list[dic
     inputs = rows_of(columns)
     for each in inputs:
         for name, batch in each.items():
-            _check_aligned(each["clean"], batch, name)
+            check_aligned(each["clean"], batch, name)
     return inputs
 
 
-def _check_aligned(clean: Batch, batch: Batch, name: str) -> None:
+def check_aligned(clean: Batch, batch: Batch, name: str) -> None:
+    """Raises UserError if two batches differ in rows, in the tokens of a row, or in padding."""
     if len(batch) != len(clean):
         raise UserError(
             f"expected {len(clean)} {name} inputs, one for each clean one, got {len(batch)}; pair them"

@@ -19,11 +19,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from jarilab.core.errors import UserError
+from jarilab.inspect.cause.answers import checked
 from jarilab.inspect.cause.copies import Group
+from jarilab.inspect.cause.patching import check_aligned
 from jarilab.inspect.cause.paths import PathPatching
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.importance import CONTROL, HeadImportance
 from jarilab.inspect.study.losses import Loss
+from jarilab.inspect.study.tables import plain
 
 CONTROLS = 39
 """Random directions that a head is compared with: by chance, 1 head of 40 hurts more, and 1 helps more, than all."""
@@ -74,8 +78,8 @@ class _Effects:
 
     def columns(self, head: int) -> Row:
         """The effects of a head and the largest of its controls in their direction; None if it is not tested."""
-        row: Row = {"total": float(self.zero[head]), "mean": float(self.mean[head])}
-        row["direct"] = _plain(self.direct[head])
+        row: Row = {"total": float(self.zero[head]), "mean": plain(self.mean[head])}
+        row["direct"] = plain(self.direct[head])
         row |= dict.fromkeys(("control", "direct_control", "passes", "direct_passes"))
         if head in self.tested:
             place = self.tested.index(head)
@@ -113,8 +117,10 @@ class HeadCauses:
 
     batch: one row. score: takes outputs and their batch, and returns a score a row, in nats, such as a log-probability
     or a difference of logits. lead: likewise, above 0 where the answer wins; a head decides if it no longer does.
-    means: batches over which mean ablation takes the mean; by default the positions of `batch`. corrupt: another input
-    of the same length, between which and `batch` each head is patched. Raises UserError as `HeadImportance` does.
+    means: batches over which mean ablation takes the mean; by default the positions of `batch`, and without an effect
+    for a single position, whose mean is itself. corrupt: another input
+    of the same length, between which and `batch` each head is patched. Raises UserError as `HeadImportance` does, and
+    for several rows, inputs of different lengths, and a score that is not finite.
 
     rows: one a head, in the order of the model. pairs: heads that stand in for each other. edges: from the heads that
     matter to the heads that carry their effect, and to the answer. conclusion: for the whole input.
@@ -133,8 +139,9 @@ class HeadCauses:
         seed: int = 0,
     ):
         def loss(outputs: Any, batch: Batch) -> Any:
-            return -score(outputs, batch)
+            return -checked(score(outputs, batch), "score", batch)
 
+        _check(batch, corrupt, controls)
         self._importance = HeadImportance(model, [batch], loss, means=means, seed=seed)
         self._lead = None if lead is None else _Lead(model, batch, lead)
         self.heads, self._controls = self._importance.heads, controls
@@ -142,6 +149,8 @@ class HeadCauses:
         singles: list[Group] = [(part,) for part in self._parts]
         zero, direct = self._falls("zero", singles)
         mean, _ = self._falls("mean", singles, direct=False)
+        if means is None:
+            mean[[len(batch.tokens[0].get(part.side, ())) == 1 for part in self._parts]] = np.nan
         self.pairs = self._pairs(zero, direct)
         tested = self._tested(np.fmax(np.abs(zero), np.abs(np.nan_to_num(direct))))
         copies: list[Group] = [(self._parts[each],) for each in tested for _ in range(controls)]
@@ -207,10 +216,12 @@ class HeadCauses:
         together, _ = self._falls("zero", groups, direct=False)
         first, second = np.array(numbers).T
         excess = together - zero[first] - zero[second]
+        # Heads that the answer is better without do not stand in for others.
+        lost_together = together - zero.clip(0)[first] - zero.clip(0)[second]
         rows: list[Row] = []
         for each in np.argsort(-excess):
             # Half of the pair's effect must come from their being off together.
-            if excess[each] < max(MIN_EFFECT, together[each] / 2):
+            if lost_together[each] < max(MIN_EFFECT, together[each] / 2):
                 continue
             random, _ = self._falls(CONTROL, [groups[each]] * self._controls, direct=False)
             control, is_larger = _compared(float(together[each]), random)
@@ -274,6 +285,16 @@ class HeadCauses:
         return edges
 
 
+def _check(batch: Batch, corrupt: Batch | None, controls: int) -> None:
+    if len(batch) != 1 or controls < 1:
+        raise UserError(
+            f"expected a batch of one row and a random direction or more, got {len(batch)} rows and {controls}; pass "
+            "one input, or use HeadImportance for a data set"
+        )
+    if corrupt is not None:
+        check_aligned(batch, corrupt, "corrupt")
+
+
 def _edge(source: str, target: str, part: str | None, effect: float) -> Row:
     """part: the input of the target that carries the effect: q, k or v."""
     return {"source": source, "target": target, "input": part, "effect": effect}
@@ -287,11 +308,7 @@ def _is_hidden(total: float, direct: float) -> bool:
 def _is_direct(row: Row) -> bool:
     """Whether most of a head's effect is its direct effect."""
     direct, total = row["direct"] or 0.0, row["total"]
-    return bool(row["direct_passes"]) and direct * total > 0 and abs(direct) >= abs(total) / 2
-
-
-def _plain(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    return direct * total > 0 and abs(direct) >= abs(total) / 2
 
 
 # Verdicts -----------------------------------------------------------------------------------------------------------
@@ -330,7 +347,7 @@ def _verdict(row: Row, partners: Sequence[Row], carriers: Sequence[str]) -> str:
         return "compensated"
     if not row["passes"]:
         return "chance"
-    if abs(row["mean"]) < abs(row["total"]) / 4:
+    if row["mean"] is not None and abs(row["mean"]) < abs(row["total"]) / 4:
         return "constant"
     if row["direct"] is None:
         return "needed"

@@ -71,7 +71,7 @@ class HeadImportance:
         progress: ProgressFile | None = None,
     ):
         check_evaluating(model)
-        if not batches:
+        if not batches or (means is not None and not means):
             raise UserError("expected a batch of examples or more, got none; pass examples")
         self._batches, self._loss, self._seed, self._draws = batches, loss, seed, draws
         self._batches_of_means = batches if means is None else means

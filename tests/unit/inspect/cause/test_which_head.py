@@ -10,10 +10,13 @@ from benchmarks.circuits.planting import answer_loss, plant
 from torch import Tensor
 
 from helpers import circuits
+from helpers.any_models import any_model
 from helpers.circuits import Circuit, examples, loss_of_previous, loss_of_three, previous, silent, sink
 from jarilab.core.errors import UserError
 from jarilab.inspect.cause import which_head
+from jarilab.inspect.cause.answers import log_probability
 from jarilab.inspect.cause.which_head import HeadCauses
+from jarilab.inspect.study.model_batches import batch_of
 
 BACKUP = previous(rest_if_filled=2 * circuits.BETA)
 
@@ -160,3 +163,46 @@ def test_a_model_in_training_is_refused():
     model = Circuit([previous()]).train()
     with pytest.raises(UserError, match=r"expected.*evaluation.*eval"):
         HeadCauses(model, examples(1), lambda outputs, batch: -loss_of_previous(outputs, batch))
+
+
+def score(outputs: Tensor, batch) -> Tensor:
+    return -loss_of_previous(outputs, batch)
+
+
+def test_one_input_of_one_length_with_a_finite_score_is_expected():
+    model, one = Circuit([previous()]), examples(1)
+    shorter = batch_of(one.args[0][:, 1:])
+    with pytest.raises(UserError, match=r"expected a finite number for row 1, got nan; check"):
+        HeadCauses(model, one, lambda outputs, batch: score(outputs, batch) * torch.nan)
+    with pytest.raises(UserError, match=r"expected a batch of one row.*got 4 rows.*HeadImportance"):
+        HeadCauses(model, examples(4), score)
+    with pytest.raises(UserError, match=r"a random direction or more, got 1 rows and 0"):
+        HeadCauses(model, one, score, controls=0)
+    with pytest.raises(UserError, match=r"expected the \d+ tokens .* of the clean input, got \d+ in the corrupt one"):
+        HeadCauses(model, batch_of(one.args[0]), score, corrupt=shorter)
+    with pytest.raises(UserError, match=r"expected a batch of examples or more, got none"):
+        HeadCauses(model, one, score, means=[])
+
+
+def test_the_mean_over_one_position_says_nothing():
+    model, one = any_model("gpt2")[0], batch_of({"input_ids": torch.tensor([[2]])})
+    answer = log_probability(3)
+    rows = HeadCauses(model, one, answer, controls=3).rows
+    assert {row["mean"] for row in rows} == {None}
+    assert "constant" not in {row["verdict"] for row in rows}
+    others = [batch_of({"input_ids": torch.tensor([[1, 4, 5]])})]
+    assert None not in {row["mean"] for row in HeadCauses(model, one, answer, controls=3, means=others).rows}
+
+
+def test_heads_that_only_help_when_off_do_not_stand_in_for_each_other():
+    """Off together they help less than both alone, so the excess is positive."""
+    found = causes([previous(), previous(write=-0.6), previous(write=-0.6), silent()])
+    effects = {row["head"]: row["total"] for row in found.rows}
+    for pair in found.pairs:
+        assert pair["total"] > max(effects[pair["head"]], effects[pair["other"]], 0)
+
+
+def test_a_head_with_most_of_its_effect_direct_does_it_itself():
+    row = {"passes": True, "direct_passes": False, "total": 0.59, "mean": 0.48, "direct": 0.52}
+    assert which_head._verdict(row, [], []) == "itself"
+    assert which_head._verdict(row | {"direct": 0.2}, [], []) == "later"
