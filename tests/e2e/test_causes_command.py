@@ -145,6 +145,7 @@ def test_a_mask_a_class_an_answer_and_a_run(models: Path, tmp_path: Path) -> Non
     ("model", "words", "parts"),
     [
         ("llama", ["--answer", "street it"], ["one token", "2 tokens", "'street', 'it'", "continuation"]),
+        ("llama", ["--answer", ""], ["one token", "empty", "write"]),
         ("llama", ["--answer", "zebra"], ["'zebra'", "does not know"]),
         ("llama", ["--at", "9"], ["0 to 5", "9", "'animal'"]),
         ("llama", ["--answer", "it", "--rival", "it"], ["rival other than the answer", "'it'"]),
@@ -178,6 +179,9 @@ def test_no_texts_for_means(models: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(UserError, match=r"expected a text a line, got none; add"):
         jarilab.causes(models / "llama", TEXT, means=tmp_path / "empty.txt")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(UserError, match=r"latin.txt.*UTF-8"):
+        jarilab.causes(models / "llama", TEXT, means=tmp_path / "latin.txt")
 
 
 # The page -------------------------------------------------------------------------------------------------------------

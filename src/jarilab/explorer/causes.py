@@ -13,6 +13,7 @@ from annotated_types import Ge, Le
 
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_text
+from jarilab.data.text.text_files import lines
 from jarilab.explorer.preview import preview_payload
 from jarilab.explorer.scored_input import ScoredInput, read_input
 from jarilab.inspect.cause.which_head import CONTROLS, HeadCauses
@@ -167,11 +168,11 @@ def causes(
     scored = scored.with_answer(answer, rival)
     batches = None if means is None else [scored.read(line).batch for line in _lines(Path(means))]
     other = None if corrupt is None else scored.corrupt(corrupt)
-    found = causes_of(scored, batches, other, controls=controls, seed=seed)
-    found.about["corrupt"] = corrupt
+    result = causes_of(scored, batches, other, controls=controls, seed=seed)
+    result.about["corrupt"] = corrupt
     if batches is not None:
-        found.about["means"] = [len(batches), Path(str(means)).name]
-    return found
+        result.about["means"] = [len(batches), Path(str(means)).name]
+    return result
 
 
 def causes_of(
@@ -196,10 +197,10 @@ def causes_of(
 
 def _lines(path: Path) -> Sequence[str]:
     """The texts of a file. Raises UserError if there are none."""
-    lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
-    if not lines:
+    texts = [line for line in lines(path) if line.strip()]
+    if not texts:
         raise UserError(f"{path}: expected a text a line, got none; add a line")
-    return lines[:MAX_EXAMPLES]
+    return texts[:MAX_EXAMPLES]
 
 
 def _about(scored: ScoredInput, outputs: Any) -> dict[str, Any]:

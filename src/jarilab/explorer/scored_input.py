@@ -253,6 +253,10 @@ def _token_id(tokenizer: Any, answer: str, model: str, size: int) -> int:
     if len(ids) == 2 and not tokenizer.decode(ids[:1]).strip():
         # Some tokenizers mark the start of a word, and read a space before it as a token of its own.
         ids = tokenizer(answer.strip(), add_special_tokens=False)["input_ids"]
+    if not ids:
+        raise UserError(
+            f"expected an answer of one token, got {answer!r}, an empty text; write the token"
+        )
     if len(ids) != 1:
         pieces = ", ".join(repr(tokenizer.decode([each])) for each in ids)
         raise UserError(
