@@ -113,13 +113,19 @@ def _column(ids: Ids, logits_BV: Tensor) -> Int[Tensor, "B 1"]:
     if not isinstance(ids, int):
         rows = ids.tolist() if isinstance(ids, Tensor) else list(ids)
         for row, each in enumerate(rows):
+            if isinstance(each, str):
+                raise UserError(
+                    f"expected token ids as answers, got {ids!r}; encode it with the tokenizer"
+                )
             if isinstance(each, Sequence | Tensor):
                 raise UserError(
                     f"row {row + 1}: expected an answer of one token, got {len(each)}: {list(each)}; choose an answer "
                     "of one token, or its first one"
                 )
         if not rows or count % len(rows):
-            raise UserError(f"expected an answer for each of {count} rows, got {len(rows)}")
+            raise UserError(
+                f"expected an answer for each of {count} rows, got {len(rows)}; pass one for all, or one a row"
+            )
         ids = torch.tensor(rows * (count // len(rows)))
     column = torch.as_tensor(ids, device=logits_BV.device).expand(count)[:, None]
     if column.is_floating_point() or not bool(((column >= 0) & (column < size)).all()):

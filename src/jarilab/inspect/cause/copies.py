@@ -180,7 +180,8 @@ class Copies:
             values = [call.output for call in sorted(calls, key=lambda call: call.number)]
         else:
             values = clean.heads.get(part.site, [])
-            values = [z[:, part.index] for z in values] if part.kind == "head" else values
+            if part.kind == "head":
+                values = [z[:, part.index] for z in values if 0 <= part.index < z.shape[1]]
         is_ready = all(
             isinstance(each, Tensor) and len(each) == len(clean.batch) for each in values
         )

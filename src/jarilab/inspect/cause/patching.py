@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -94,6 +95,10 @@ def patch(
     if groups is None:
         groups = [part.at(place) for part in patching.select(kinds) for place in positions]
     listed: list[Group] = [each if isinstance(each, tuple) else (each,) for each in groups]
+    if not listed:
+        raise UserError(
+            "expected a part or more to patch, got none; name kinds, positions or groups"
+        )
     effects = patching.effects(dict.fromkeys(directions, listed))
     top = {direction: effects[direction].top(controls) for direction in directions}
     has_control = third is not None or any(len(each["clean"]) > 1 for each in inputs)
@@ -118,6 +123,9 @@ def _inputs(clean: Batches, corrupt: Batches, third: Batches | None) -> list[dic
     columns = {
         name: [each] if isinstance(each, Batch) else list(each) for name, each in listed.items()
     }
+    for each in chain.from_iterable(columns.values()):
+        if not isinstance(each, Batch):
+            raise UserError(f"expected batches, got {type(each).__name__}; pass batch_of(inputs)")
     counts = {name: len(batches) for name, batches in columns.items()}
     if not columns["clean"] or len(set(counts.values())) > 1:
         raise UserError(
@@ -154,6 +162,11 @@ def check_aligned(clean: Batch, batch: Batch, name: str) -> None:
 
 def _metrics(answers: Ids, rivals: Ids | None, read_at: int, sizes: list[int]) -> list[Metrics]:
     """The metrics of each batch. sizes: of the batches."""
+    # A model's own answer is a tensor without axes: logits[0, -1].argmax().
+    answers, rivals = (
+        int(ids) if isinstance(ids, Tensor | np.integer) and not ids.ndim else ids
+        for ids in (answers, rivals)
+    )
     metrics = []
     for number, size in enumerate(sizes):
         first = sum(sizes[:number])
@@ -161,12 +174,17 @@ def _metrics(answers: Ids, rivals: Ids | None, read_at: int, sizes: list[int]) -
             each if each is None or isinstance(each, int) else each[first : first + size]
             for each in (answers, rivals)
         )
-        assert answer is not None
+        if answer is None:
+            raise UserError(
+                "expected the right answers, got None; pass a token id, or one for each example"
+            )
         difference = [] if rival is None else [logit_difference(answer, rival, read_at)]
         metrics.append([*difference, logit_over_mean(answer, read_at)])
     for ids in (answers, rivals):
         if ids is not None and not isinstance(ids, int) and len(ids) != sum(sizes):
-            raise UserError(f"expected an answer for each of {sum(sizes)} examples, got {len(ids)}")
+            raise UserError(
+                f"expected an answer for each of {sum(sizes)} examples, got {len(ids)}; pass one for all, or one each"
+            )
     return metrics
 
 

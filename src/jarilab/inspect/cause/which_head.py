@@ -118,9 +118,10 @@ class HeadCauses:
     batch: one row. score: takes outputs and their batch, and returns a score a row, in nats, such as a log-probability
     or a difference of logits. lead: likewise, above 0 where the answer wins; a head decides if it no longer does.
     means: batches over which mean ablation takes the mean; by default the positions of `batch`, and without an effect
-    for a single position, whose mean is itself. corrupt: another input
-    of the same length, between which and `batch` each head is patched. Raises UserError as `HeadImportance` does, and
-    for several rows, inputs of different lengths, and a score that is not finite.
+    for a single position, whose mean is itself. corrupt: another input of the same length, between which and `batch`
+    each head is patched.
+    Raises UserError as `HeadImportance` does, and for several rows, inputs of different lengths, and a score that is
+    not finite.
 
     rows: one a head, in the order of the model. pairs: heads that stand in for each other. edges: from the heads that
     matter to the heads that carry their effect, and to the answer. conclusion: for the whole input.

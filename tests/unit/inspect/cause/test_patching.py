@@ -297,6 +297,22 @@ def test_bad_questions_are_refused():
         patch(copy.deepcopy(model).train(), clean, corrupt, ANSWERS, RIVALS)
     with pytest.raises(UserError, match=r"L9H0: expected vectors.*got no vectors"):
         patch(model, clean, corrupt, ANSWERS, RIVALS, groups=[Part("head", "decoder.9.self", 0, "L9H0")])
+    with pytest.raises(UserError, match=r"L0H9: expected vectors.*got no vectors"):
+        patch(model, clean, corrupt, ANSWERS, RIVALS, groups=[Part("head", "decoder.0.self", 9, "L0H9")])
+    with pytest.raises(UserError, match=r"part or more to patch, got none; name"):
+        patch(model, clean, corrupt, ANSWERS, RIVALS, kinds=[])
+    with pytest.raises(UserError, match=r"token ids as answers, got 'Mary'; encode"):
+        patch(model, clean, corrupt, "Mary", RIVALS)
+    with pytest.raises(UserError, match=r"right answers, got None; pass"):
+        patch(model, clean, corrupt, None, RIVALS)
+    with pytest.raises(UserError, match=r"expected batches, got str; pass batch_of"):
+        patch(model, {"input_ids": clean.kwargs}, corrupt, 3, 5)
+
+
+def test_an_answer_may_be_a_tensor_without_axes():
+    model, clean, corrupt = pair_of("gpt2")
+    expected = patch(model, clean, corrupt, 3, 5, controls=0)
+    assert patch(model, clean, corrupt, torch.tensor(3), torch.tensor(5), controls=0) == expected
 
 
 def test_models_that_do_not_fit_are_refused():
