@@ -227,7 +227,7 @@ def test_a_run_of_jari(here: Path) -> None:
     assert "sums.txt:2: " in said.stderr
 
 
-def tests_of_roles(folder: str | Path) -> dict[tuple[str, str], set[str | None]]:
+def role_tests(folder: str | Path) -> dict[tuple[str, str], set[str | None]]:
     """On which inputs each role is tested, by kind of site; None if it is not testable."""
     tests: dict[tuple[str, str], set[str | None]] = {}
     for row in rows_of(folder, "roles"):
@@ -258,7 +258,7 @@ def test_roles_of_an_encoder_decoder_are_probed(here: Path, family: str) -> None
     (here / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in LINES))
     printed = command("heads", family, "--data", "pairs.tsv", "--out", "a")
     assert printed.returncode == 0, printed.stderr
-    tests = tests_of_roles("a")
+    tests = role_tests("a")
     assert tests.items() >= PAIRED.items()
     for kind in ("encoder", "decoder"):
         assert (tests[kind, "induction"], tests[kind, "content alone"]) == ({"induction"}, {"orders"})
@@ -273,7 +273,7 @@ def test_roles_of_a_run_are_probed(here: Path, model: str | None) -> None:
     (here / "sums.txt").write_text("".join(f"{number}+12\n" for number in range(1, 13)))
     printed = command("heads", "run", "--data", "sums.txt", "--out", "a")
     assert printed.returncode == 0, printed.stderr
-    tests = tests_of_roles("a")
+    tests = role_tests("a")
     assert tests["decoder", "offset"] == {"random"}
     assert tests["decoder", "position alone"] == {"random"}
     if not model:

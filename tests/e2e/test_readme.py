@@ -45,10 +45,12 @@ PAGES = [ENGLISH, *(ROOT / "docs" / name for name in GUIDES)]
 PAIRS = [(ENGLISH, KOREAN), *((ROOT / "docs" / name, ROOT / "docs/ko" / name) for name in GUIDES)]
 INDEX = tuple(ROOT / "docs" / "site" / language / "encodings" / "index.md" for language in ("en", "ko"))
 """The site's list of encodings: test_site_encodings.py holds its pages equal."""
+CHOICE = tuple(ROOT / "docs" / "site" / language / "which-encoding.md" for language in ("en", "ko"))
 BOTH = pytest.mark.parametrize(("english", "korean"), PAIRS, ids=lambda page: page.stem)
 RESULTS = [
     "architectures",
     "arithmetic",
+    "circuits",
     "comparison",
     "images",
     "long",
@@ -343,7 +345,7 @@ def numbers(page: Path) -> set[str]:
 @BOTH
 def test_both_languages_lead_to_the_same_pages(english: Path, korean: Path) -> None:
     """To the Korean page where there is one, and each to the other."""
-    korean_of = {one.resolve(): other.resolve() for one, other in [*PAIRS, INDEX]}
+    korean_of = {one.resolve(): other.resolve() for one, other in [*PAIRS, INDEX, CHOICE]}
     meant = {korean_of.get(target, target) for target in targets(english)}
     assert meant - {korean.resolve()} == targets(korean) - {english.resolve()}
     assert korean.resolve() in targets(english)
