@@ -153,8 +153,8 @@ def evaluate(
     stride: for text, tokens between the beginnings of windows (default: length, so windows do not overlap). A token
         counts in the first window that reads it. After the first window, each has at least length - stride tokens of
         context.
-    encoding: another encoding of the same parameters, such as yarn:factor=4 for a model trained with rotary (default:
-        the one that it was trained with).
+    encoding: another encoding of the same parameters, such as yarn:factor=4,trained_length=128 for a model trained with
+        rotary at 128 tokens (default: the one that it was trained with).
     checkpoint: the last checkpoint, or the best one by the metric of the task.
     threads: CPU threads of PyTorch; the last bits of results depend on it (default: all cores).
     device: cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one.
