@@ -75,6 +75,11 @@ def contributions(parts: ModelParts, batch: Batch, answer: Loss) -> Contribution
         logits, unembedding = run.logits(run.forward())
         score_B = answer(logits, batch)
         checked(score_B, "contributions", batch)
+        if not score_B.requires_grad:
+            raise UserError(
+                "expected an answer with a gradient, got one without; compute it from the logits without detach, and "
+                "leave torch.inference_mode"
+            )
         values, others = run.backward(score_B)
         others[BIASES] = others[BIASES] + _by_row(score_B, free_biases)
     summands = torch.stack([*values.values(), *others.values()]).double()

@@ -81,6 +81,11 @@ class Removal:
         areas: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
         pool = _pool(batches, special)
         answers = [answer] * len(batches) if callable(answer) else answer
+        if len(answers) != len(batches):
+            raise UserError(
+                f"expected an answer for each of {len(batches)} batches, got {len(answers)}; pass one for all, "
+                "or one each"
+            )
         for number, (batch, of_batch) in enumerate(zip(batches, answers, strict=True)):
             relevance = InputRelevance(model, batch, of_batch, special=special)
             generator = np.random.default_rng([seed, number])

@@ -235,6 +235,8 @@ def test_an_answer_that_is_not_linear_is_refused():
     model, batch = any_model("gpt2")
     with pytest.raises(UserError, match=r"row \d: expected contributions that add up.*answer"):
         contributions(ModelParts(model, batch), batch, log_probability(5))
+    with torch.inference_mode(), pytest.raises(UserError, match=r"with a gradient, got one without.*inference_mode"):
+        contributions(ModelParts(model, batch), batch, logit_over_mean(5))
 
 
 def test_an_answer_without_the_axis_of_the_batch_is_refused_by_its_shape():

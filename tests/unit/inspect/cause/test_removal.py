@@ -352,6 +352,8 @@ def test_bad_options_are_refused():
             Removal(Planted(), [batch], target, **options)
     with pytest.raises(UserError, match=r"at least one batch.*got 0"):
         Removal(Planted(), [], target)
+    with pytest.raises(UserError, match=r"answer for each of 2 batches, got 1; pass"):
+        Removal(Planted(), [batch, batch], [target])
     with pytest.raises(UserError, match=r"atention.*attention"):
         Removal(Planted(), [batch], target, ["atention"])
 
