@@ -213,6 +213,17 @@ def test_the_page_is_quiet_and_fits(page_html: str, pages: Pages, width: int, sc
 
 
 @pytest.mark.browser
+def test_the_box_of_a_long_answer_fits(models: Path, pages: Pages) -> None:
+    causes = jarilab.causes(models / "llama", TEXT, answer="street", controls=3)
+    causes.about["answer"] = "a-street-with-a-long-name"
+    box = pages.open(causes.html).locator("rect.answer")
+    first, last, width = box.evaluate(
+        "box => [box.getBBox().x, box.getBBox().x + box.getBBox().width, box.ownerSVGElement.clientWidth]"
+    )
+    assert 0 < first < last < width
+
+
+@pytest.mark.browser
 def test_the_page_is_used_by_keyboard_and_speaks_two_languages(page_html: str, pages: Pages) -> None:
     page = pages.open(page_html, at="#head=L0H1")
     assert page.locator("#head-title").inner_text() == "L0H1"

@@ -71,14 +71,14 @@ export function drawHeads(root, page, state, { choose, addressOf }) {
   const at = (row) => [left + (row.index + 0.5) * cell, TOP + (layers.indexOf(layerOf(row.head)) + 0.5) * line];
   const places = new Map(page.heads.map((row) => [row.head, at(row)]));
   const [width, bottom] = [Math.max(left + columns * cell + 8, 200), TOP + layers.length * line + 28];
-  const middle = [left + columns * cell / 2, bottom];
+  const words = known(page.answer) ? token(page.answer) : t("continuationShort");
+  const [box, size] = [Math.min(width - 16, 24 + 8 * [...words].length), 24];
+  const middle = [clamp(left + columns * cell / 2, box / 2 + 1, width - box / 2 - 1), bottom];
   const ceiling = ceilingOf(page);
   const edges = page.edges.filter((edge) => isShown(page.heads.find((row) => row.head === edge.source)));
   const numbers = Array.from({ length: columns }, (_, index) => index % Math.ceil(18 / cell) ? null
     : svg("text", { x: left + (index + 0.5) * cell, y: 14, "text-anchor": "middle" }, index ? String(index) : "H0"));
   const names = layers.map((name, place) => svg("text", { x: left - 8, y: TOP + (place + 0.5) * line + 4, "text-anchor": "end" }, name));
-  const words = known(page.answer) ? token(page.answer) : t("continuationShort");
-  const [box, size] = [Math.min(width - 16, 24 + 8 * [...words].length), 24];
   const drawing = svg("svg", { width, height: bottom + size + 4, role: "group", "aria-label": t("headsLabel") }, numbers, names,
     edges.map((edge) => edgeNode(edge, places.get(edge.source), places.get(edge.target) ? places.get(edge.target).map((value, axis) => axis ? value - cell / 2 + 6 : value) : middle, ceiling,
       edge.source === state.head && edge.target === state.to, addressOf({ head: edge.source, to: edge.target }))),
