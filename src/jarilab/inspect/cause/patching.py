@@ -163,16 +163,16 @@ def check_aligned(clean: Batch, batch: Batch, name: str) -> None:
 def _metrics(answers: Ids, rivals: Ids | None, read_at: int, sizes: list[int]) -> list[Metrics]:
     """The metrics of each batch. sizes: of the batches."""
     # A model's own answer is a tensor without axes: logits[0, -1].argmax().
-    answers, rivals = (
+    both = [
         int(ids) if isinstance(ids, Tensor | np.integer) and not ids.ndim else ids
         for ids in (answers, rivals)
-    )
+    ]
     metrics = []
     for number, size in enumerate(sizes):
         first = sum(sizes[:number])
         answer, rival = (
             each if each is None or isinstance(each, int) else each[first : first + size]
-            for each in (answers, rivals)
+            for each in both
         )
         if answer is None:
             raise UserError(
@@ -180,7 +180,7 @@ def _metrics(answers: Ids, rivals: Ids | None, read_at: int, sizes: list[int]) -
             )
         difference = [] if rival is None else [logit_difference(answer, rival, read_at)]
         metrics.append([*difference, logit_over_mean(answer, read_at)])
-    for ids in (answers, rivals):
+    for ids in both:
         if ids is not None and not isinstance(ids, int) and len(ids) != sum(sizes):
             raise UserError(
                 f"expected an answer for each of {sum(sizes)} examples, got {len(ids)}; pass one for all, or one each"
