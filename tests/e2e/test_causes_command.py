@@ -151,6 +151,7 @@ def test_a_mask_a_class_an_answer_and_a_run(models: Path, tmp_path: Path) -> Non
         ("llama", ["--answer", "it", "--rival", "it"], ["rival other than the answer", "'it'"]),
         ("llama", ["--answer", "it", "--continuation", "it"], ["answer or a continuation", "both"]),
         ("llama", ["--at", "1", "--continuation", "it"], ["position or a continuation", "both"]),
+        ("llama", ["--continuation", ""], ["a token or more", "empty", "leave it out"]),
         ("llama", ["--corrupt", "The animal"], ["equal length", "6 and 4 tokens", "replace"]),
         ("llama", ["--controls", "0"], ["--controls", "1"]),
         ("bert", [], ["[MASK]", "in the text"]),

@@ -162,6 +162,10 @@ def causes(
 
     Raises UserError for an input that the model cannot read, and for an answer that is not one token.
     """
+    if continuation == "":
+        raise UserError(
+            "expected a continuation of a token or more, got an empty one; write a text, or leave it out"
+        )
     if continuation and (answer or rival):
         raise UserError("expected an answer or a continuation, got both; leave out one of them")
     scored = read_input(model, text, continuation or "", at, trust_code=trust_code)

@@ -41,7 +41,7 @@ export const t = speaking({
   v_itself: ["does it itself", "직접 합니다"], v_through: ["works through {0}", "{0} 헤드를 거쳐 작용합니다"], v_later: ["works through later layers, no single head of them", "뒤 층을 거쳐 작용하지만, 헤드 하나로 좁혀지지 않습니다"],
   v_needed: ["is needed; this model does not allow to tell how", "필요합니다. 이 모델에서는 어떻게 작용하는지 알 수 없습니다"], v_backed_up: ["backed up by {0}", "{0} 헤드가 대신할 수 있습니다"],
   v_backup: ["stands in for {0} where that is off", "{0} 헤드가 꺼지면 대신합니다"], v_compensated: ["writes it, and later layers make up for it", "답에 쓰지만, 꺼지면 뒤 층이 메웁니다"],
-  v_constant: ["needed constant: zero and mean ablation differ", "필요한 상수: 0과 평균의 효과가 다릅니다"], v_chance: ["not more than a random direction", "무작위 방향보다 크지 않습니다"],
+  v_constant: ["a constant: zero and mean ablation differ", "상수: 0과 평균의 효과가 다릅니다"], v_chance: ["not more than a random direction", "무작위 방향보다 크지 않습니다"],
   why_constant: ["Zero in its place costs {0}, the mean of its output {1}. The mean keeps what the head always writes, so the answer needs that constant, not what the head reads here.",
     "0으로 바꾸면 {0}, 출력의 평균으로 바꾸면 {1}입니다. 평균에는 헤드가 늘 쓰는 것이 남으므로, 답에는 헤드가 여기서 읽는 것이 아니라 그 상수가 필요합니다."],
   why_backed_up: ["Alone it costs {0}, since the other head then writes the answer. With later heads kept as they were it costs {2}.", "혼자 끄면 다른 헤드가 답을 대신 쓰므로 {0}입니다. 뒤의 헤드를 원래대로 두면 {2}입니다."],

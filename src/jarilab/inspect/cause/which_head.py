@@ -54,7 +54,7 @@ VERDICTS = {
     "backed_up": "backed up by {via}",
     "backup": "stands in for {via} where that is off",
     "compensated": "writes it, and later layers make up for it",
-    "constant": "needed constant: zero and mean ablation differ",
+    "constant": "a constant: zero and mean ablation differ",
     "chance": "not more than a random direction",
     "untested": "small, so not compared with random directions",
 }
