@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 
 import catalogue
-import circuits
 import config
 import expected
 import header
@@ -19,6 +18,7 @@ import links
 import live
 import measured
 import pages
+import planted_heads
 import reference
 import runs
 import which
@@ -35,7 +35,7 @@ def main() -> None:
         shutil.rmtree(CACHE, ignore_errors=True)
     print("runs", flush=True)
     runs.make()
-    circuits.make()
+    planted_heads.make()
     print("live pages", flush=True)
     live.make()
     print("laws", flush=True)

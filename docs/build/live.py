@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-import circuits
+import planted_heads
 from places import LIVE, jarilab
 
 
@@ -16,7 +16,7 @@ def explored(*runs: str, at: str, site: str | None = None, head: int = 0) -> tup
 
 def caused(circuit: str) -> tuple[str, ...]:
     """The command that asks which head of a planted model gives the answer."""
-    words = "--text", circuits.TEXT, "--answer", circuits.ANSWERS[circuit]
+    words = "--text", planted_heads.TEXT, "--answer", planted_heads.ANSWERS[circuit]
     return "causes", f"circuits/{circuit}", *words
 
 

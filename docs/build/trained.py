@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 import jarilab
-from circuits import ANSWERS, TEXT
 from jarilab.inspect.intervene.effects import ablation
 from jarilab.inspect.intervene.interventions import HeadOff, operate
 from jarilab.inspect.record.capture import Tape, look_inside
@@ -19,6 +18,7 @@ from jarilab.runs.loaded import OpenRun
 from live import PRONOUNS
 from places import CACHE, RUNS
 from places import jarilab as command
+from planted_heads import ANSWERS, TEXT
 from runs import ARITHMETIC
 
 Numbers = dict[str, Any]

@@ -378,7 +378,7 @@ def test_laws_of_an_encoding():
 
 TRAIN = ["train", TASK, "--out", "{new}"]
 MISTAKES = {
-    "command": (["trian", "arithmetic"], "unknown command 'trian'; did you mean 'train'? Known: card, compare,"),
+    "command": (["trian", "arithmetic"], "unknown command 'trian'; did you mean 'train'? Known: card, causes,"),
     "no command": ([], "the following arguments are required: COMMAND; `jarilab --help` shows what there is"),
     "task": (["train", "arithmetik", "--out", "{new}"], "unknown task 'arithmetik'; did you mean 'arithmetic'? Known:"),
     "encoding": ([*TRAIN, "--encoding", "rotery"], "unknown encoding 'rotery'; did you mean 'rotary'? Known: alibi,"),

@@ -115,7 +115,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "top p": (["predict", "{language}", "--prompt", "one", "--top-p", "2"], "top_p: expected a probability above 0"),
     "stop": (["predict", "{language}", "--prompt", "one", "--stop", ""], "a text to stop at has one character or more"),
-    "temperature": (["predict", "{language}", "--temperature", "-1"], "temperature: expected 0 (the likeliest always)"),
+    "temperature": (
+        ["predict", "{language}", "--prompt", "one", "--temperature", "-1"],
+        "temperature: expected 0 (the likeliest always)",
+    ),
     "data": (["evaluate", "{run}", "--data", "{source}", "{short}"], "line 191 is the first without a partner"),
     "data missing": (["evaluate", "{run}", "--data", "{missing}"], "{missing}: expected a file; got a path that"),
     "data of a text": (

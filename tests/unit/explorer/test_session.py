@@ -110,7 +110,7 @@ def test_errors_of_inputs_views_and_heads(runs: Path, tmp_path: Path) -> None:
         open_explorer([])
     explorer = open_explorer([runs / "lm"])
     with pytest.raises(UserError, match=f"at most {MAX_TOKENS} tokens"):
-        explorer.look("a" * (MAX_TOKENS + 1), live=False)
+        explorer.look("o" * (MAX_TOKENS + 1), live=False)
     with pytest.raises(UserError, match="keeps its weights of the steps 0, 4, not of 3"):
         explorer.look("one", {0: 3}, live=False)
     with pytest.raises(UserError, match="view from 0 to 0, got 7"):
