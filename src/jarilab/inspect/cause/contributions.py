@@ -25,7 +25,7 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.cause.answers import checked
-from jarilab.inspect.cause.copies import CleanRun, Copies, repeat_rows
+from jarilab.inspect.cause.copies import CleanRun, Copies
 from jarilab.inspect.cause.frozen_norms import FrozenNorms, frozen_norms, has_no_matrix
 from jarilab.inspect.cause.parts import ModelParts, Part, is_within
 from jarilab.inspect.intervene.interventions import change_outputs, check_evaluating
@@ -363,15 +363,15 @@ def _recomputed(
     clean = copies.run_clean(batch)
     columns = [number for number, part in enumerate(parts) if _is_replaceable(copies, clean, part)]
     groups = [(parts[number],) for number in columns]
-    for numbers in copies.forwards(clean, groups, frozen=True):
-        chosen = [groups[number] for number in numbers]
-        with _outputs_of(copies.model, direct.unembedding) as logits:
-            outputs = copies.run(
-                clean, chosen, lambda part, call, z: torch.zeros_like(z), frozen=True
-            )
-        outputs = logits[-1] if logits else outputs
-        score = answer(outputs, repeat_rows(batch, len(chosen))).view(len(chosen), -1)
-        effect_BP[:, [columns[each] for each in numbers]] = (direct.score - score).T.cpu().double()
+    with _outputs_of(copies.model, direct.unembedding) as logits:
+        scores_GB = copies.scores(
+            clean,
+            groups,
+            lambda part, call, z: torch.zeros_like(z),
+            lambda outputs, rows: answer(logits.pop() if logits else outputs, rows),
+            frozen=True,
+        )
+    effect_BP[:, columns] = (direct.score - scores_GB.to(direct.score)).T.cpu().double()
     return effect_BP
 
 

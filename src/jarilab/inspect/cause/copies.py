@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -25,12 +25,16 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Int, Tensor
 from jarilab.inspect.cause.answers import AnswerMetric, checked, token_at, valid_of
 from jarilab.inspect.cause.parts import SITE, ModelParts, Part, is_within, is_within_any
-from jarilab.inspect.cause.replays import LinearCall, Replay, repeat, replaced_forward, run_at
+from jarilab.inspect.cause.replays import (
+    LinearCall,
+    Replay,
+    change_stream,
+    repeat_rows,
+    replaced_forward,
+    run_at,
+)
 from jarilab.inspect.intervene.interventions import change_outputs
-from jarilab.inspect.record.model_io import repeat_batch
 from jarilab.inspect.study.example import Batch
-from jarilab.positions.coordinates import Tokens
-from jarilab.positions.patches import Images
 
 MAX_TOKENS = 1536
 """Tokens in one forward of copies."""
@@ -263,12 +267,12 @@ class Copies:
         if part.index:
 
             def leave(module: nn.Module, args: object, output: Any) -> Any:
-                return _change_stream(output, rows, change)
+                return change_stream(output, rows, change)
 
             return layer.register_forward_hook(leave).remove
 
         def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            return _change_stream((args, kwargs), rows, change)
+            return change_stream((args, kwargs), rows, change)
 
         return layer.register_forward_pre_hook(enter, with_kwargs=True).remove
 
@@ -369,6 +373,26 @@ class Copies:
             for start in range(0, len(numbers), at_once):
                 yield numbers[start : start + at_once]
 
+    def scores(
+        self,
+        clean: CleanRun,
+        groups: Sequence[Group],
+        replacement: Replacement,
+        score: Callable[[Any, Batch], Tensor],
+        *,
+        frozen: bool = False,
+    ) -> Tensor:
+        """The score of each row with each group replaced, `(G, B, ...)`. score: of outputs and their batch."""
+        scores: dict[int, Tensor] = {}
+        for numbers in self.forwards(clean, groups, frozen=frozen):
+            chosen = [groups[number] for number in numbers]
+            outputs = self.run(clean, chosen, replacement, frozen=frozen)
+            values = score(outputs, repeat_rows(clean.batch, len(chosen)))
+            scores |= zip(numbers, values.unflatten(0, (len(chosen), -1)), strict=True)
+        if not scores:
+            return torch.zeros(0, len(clean.batch))
+        return torch.stack([scores[number] for number in range(len(groups))])
+
     def measure(
         self,
         clean: CleanRun,
@@ -461,38 +485,5 @@ class Copies:
 # Replays ------------------------------------------------------------------------------------------------------------
 
 
-def _change_stream(arguments: Any, rows: int, change: Callable[[Tensor], Tensor]) -> Any:
-    """Replace the first floating tensor `(rows, L, D)` among these by its change."""
-    streams: list[Tensor] = []
-
-    def replaced(tensor: Tensor) -> Tensor:
-        is_vectors = tensor.ndim == 3 and len(tensor) == rows and tensor.is_floating_point()
-        if streams or not is_vectors:
-            return tensor
-        streams.append(tensor)
-        return change(tensor)
-
-    return tree_map_only(Tensor, replaced, arguments)
-
-
 def _parent(path: str) -> str:
     return path.rpartition(".")[0]
-
-
-# Copies -------------------------------------------------------------------------------------------------------------
-
-
-def repeat_rows(batch: Batch, copies: int) -> Batch:
-    """The batch `copies` times, one copy below the other."""
-
-    def repeated_rows(value: Any) -> Any:
-        if isinstance(value, Tokens | Images):
-            return repeat_batch(value, copies)
-        has_rows = value.ndim > 0 and value.shape[0] == len(batch)
-        return repeat(value, copies) if has_rows else value
-
-    with_rows = {name: getattr(batch, name) for name in ("args", "kwargs", "valid", "ids")}
-    repeated = tree_map_only((Tensor, Tokens, Images), repeated_rows, with_rows)
-    for name in ("tokens", "origins", "extras", "words"):
-        repeated[name] = getattr(batch, name) * copies
-    return replace(batch, **repeated)

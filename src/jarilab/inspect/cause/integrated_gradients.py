@@ -12,7 +12,7 @@ from torch import nn
 
 from jarilab.core.errors import UserError, import_optional, unknown
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.inspect.cause.copies import repeat_rows
+from jarilab.inspect.cause.replays import repeat_rows
 from jarilab.inspect.study.example import Batch
 
 BASELINES = ("mean", "zero", "pad")

@@ -24,7 +24,7 @@ from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.cause.answers import checked
 from jarilab.inspect.cause.composition import INPUTS, Input
-from jarilab.inspect.cause.copies import Copies, Group, repeat_rows
+from jarilab.inspect.cause.copies import Copies, Group
 from jarilab.inspect.cause.parts import SITE, ModelParts, Part, is_within
 from jarilab.inspect.intervene.interventions import change_outputs, check_evaluating
 from jarilab.inspect.study.example import Batch
@@ -120,16 +120,13 @@ class PathPatching:
         groups: list[Group] = [
             (replace(edge.receiver, short=str(number)),) for number, edge in enumerate(edges)
         ]
-        effects_BE = self._base_B.new_zeros(len(self._base_B), len(edges))
-        for numbers in self._copies.forwards(self._clean, groups):
-            chosen = [groups[number] for number in numbers]
-            patched = self._copies.run(
-                self._clean, chosen, lambda part, call, z: outputs[int(part.short)]
-            )
-            rows = repeat_rows(self._clean.batch, len(chosen))
-            score = checked(self._score(patched, rows), "path patching", rows)
-            effects_BE[:, numbers] = self._base_B[:, None] - score.view(len(chosen), -1).T
-        return effects_BE
+        scores_EB = self._copies.scores(
+            self._clean,
+            groups,
+            lambda part, call, z: outputs[int(part.short)],
+            lambda patched, rows: checked(self._score(patched, rows), "path patching", rows),
+        )
+        return (self._base_B - scores_EB.to(self._base_B)).T
 
     def _check(self, edge: Edge) -> None:
         if edge.input not in INPUTS:

@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.cause.copies import repeat_rows
 from jarilab.inspect.cause.relevance import METHODS, Answer, InputRelevance, ids_of
+from jarilab.inspect.cause.replays import repeat_rows
 from jarilab.inspect.intervene.edit import ScoreTable
 from jarilab.inspect.intervene.interventions import OutputChange, change_outputs
 from jarilab.inspect.study.example import Batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,10 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from jarilab.core.shapes import Float, Int, Tensor
+from jarilab.inspect.record.model_io import repeat_batch
+from jarilab.inspect.study.example import Batch
+from jarilab.positions.coordinates import Tokens
+from jarilab.positions.patches import Images
 
 MAX_CHANGED = 0.75
 """Share of changed positions up to which they are computed alone."""
@@ -130,3 +135,33 @@ def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator
 def repeat(tensor: Tensor, copies: int) -> Tensor:
     """The rows of a tensor `copies` times."""
     return tensor.repeat(copies, *[1] * (tensor.ndim - 1))
+
+
+def change_stream(arguments: Any, rows: int, change: Callable[[Tensor], Tensor]) -> Any:
+    """Replace the first floating tensor `(rows, L, D)` among these by its change."""
+    streams: list[Tensor] = []
+
+    def replaced(tensor: Tensor) -> Tensor:
+        is_vectors = tensor.ndim == 3 and len(tensor) == rows and tensor.is_floating_point()
+        if streams or not is_vectors:
+            return tensor
+        streams.append(tensor)
+        return change(tensor)
+
+    return tree_map_only(Tensor, replaced, arguments)
+
+
+def repeat_rows(batch: Batch, copies: int) -> Batch:
+    """The batch `copies` times, one copy below the other."""
+
+    def repeated_rows(value: Any) -> Any:
+        if isinstance(value, Tokens | Images):
+            return repeat_batch(value, copies)
+        has_rows = value.ndim > 0 and value.shape[0] == len(batch)
+        return repeat(value, copies) if has_rows else value
+
+    with_rows = {name: getattr(batch, name) for name in ("args", "kwargs", "valid", "ids")}
+    repeated = tree_map_only((Tensor, Tokens, Images), repeated_rows, with_rows)
+    for name in ("tokens", "origins", "extras", "words"):
+        repeated[name] = getattr(batch, name) * copies
+    return replace(batch, **repeated)

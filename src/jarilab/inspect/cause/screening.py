@@ -23,7 +23,7 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.cause.answers import checked
-from jarilab.inspect.cause.copies import CleanRun, Copies, Replacement, repeat_rows
+from jarilab.inspect.cause.copies import CleanRun, Copies, Replacement
 from jarilab.inspect.cause.parts import ModelParts
 from jarilab.inspect.intervene.interventions import change_outputs, check_evaluating
 from jarilab.inspect.study.example import Batch
@@ -141,13 +141,13 @@ def _actual_changes(
     """The change of the score of each row with one of these heads replaced, `(B, G)`."""
     base_B = checked(score(run.outputs, run.batch), "screening", run.batch)
     groups = [(copies.parts.of_head(copies.parts.heads[each]),) for each in heads]
-    changes = np.zeros((len(run.batch), len(groups)))
-    for numbers in copies.forwards(run, groups):
-        chosen = [groups[number] for number in numbers]
-        rows = repeat_rows(run.batch, len(chosen))
-        values = checked(score(copies.run(run, chosen, replacement), rows), "screening", rows)
-        changes[:, numbers] = (values.view(len(chosen), -1) - base_B).T.cpu().numpy()
-    return changes
+    scores_GB = copies.scores(
+        run,
+        groups,
+        replacement,
+        lambda outputs, rows: checked(score(outputs, rows), "screening", rows),
+    )
+    return (scores_GB - base_B).T.cpu().numpy()
 
 
 def _rank_correlation(one: np.ndarray, other: np.ndarray, chosen: Sequence[int]) -> float | None:

@@ -22,7 +22,7 @@ from torch import nn
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Bool, Tensor
 from jarilab.inspect.cause.answers import valid_of
-from jarilab.inspect.cause.copies import CleanRun, Copies, Group, Replacement, repeat_rows
+from jarilab.inspect.cause.copies import CleanRun, Copies, Group, Replacement
 from jarilab.inspect.cause.parts import ModelParts, Part
 from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
@@ -249,15 +249,10 @@ class HeadImportance:
         *,
         frozen: bool,
     ) -> Changes:
-        changes = np.full((len(clean.batch), len(groups)), np.nan)
-        for columns in self._copies.forwards(clean, groups, frozen=frozen):
-            copies = [groups[column] for column in columns]
-            outputs = self._copies.run(clean, copies, replacement, frozen=frozen)
-            values = self._values(outputs, repeat_rows(clean.batch, len(copies)))
-            change = values.unflatten(0, (len(copies), -1)) - base
-            change = change.square().sum(-1) if change.ndim > 2 else change
-            changes[:, columns] = change.T.cpu().numpy()
-        return changes
+        scores = self._copies.scores(clean, groups, replacement, self._values, frozen=frozen)
+        change = scores - base
+        change = change.square().sum(-1) if change.ndim > 2 else change
+        return change.T.cpu().numpy()
 
     # Replacements ---------------------------------------------------------------------------------------------------
 
