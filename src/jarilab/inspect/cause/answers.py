@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
+import numpy as np
 import torch
 
 from jarilab.core.errors import UserError
@@ -107,32 +109,47 @@ def checked(values: Any, name: str, batch: Batch) -> Float[Tensor, " B"]:
     return values.detach().double()
 
 
-def _column(ids: Ids, logits_BV: Tensor) -> Int[Tensor, "B 1"]:
-    """One token a row, repeated for copies of a batch. Raises UserError for answers of several tokens."""
-    count, size = logits_BV.shape
-    if not isinstance(ids, int):
-        rows = ids.tolist() if isinstance(ids, Tensor) else list(ids)
-        for row, each in enumerate(rows):
-            if isinstance(each, str):
-                raise UserError(
-                    f"expected token ids as answers, got {ids!r}; encode it with the tokenizer"
-                )
-            if isinstance(each, Sequence | Tensor):
-                raise UserError(
-                    f"row {row + 1}: expected an answer of one token, got {len(each)}: {list(each)}; choose an answer "
-                    "of one token, or its first one"
-                )
-        if not rows or count % len(rows):
+def token_ids(ids: Ids) -> int | list[int]:
+    """The answer of all rows, or one a row, as numbers. Raises UserError for anything but single tokens."""
+    plain = _plain(ids)
+    rows = list(map(_plain, plain)) if _is_list(plain) else [plain]
+    for row, each in enumerate(rows):
+        if _is_list(each):
             raise UserError(
-                f"expected an answer for each of {count} rows, got {len(rows)}; pass one for all, or one a row"
+                f"row {row + 1}: expected an answer of one token, got {len(each)}: {list(each)}; choose an answer "
+                "of one token, or its first one"
             )
-        ids = torch.tensor(rows * (count // len(rows)))
-    column = torch.as_tensor(ids, device=logits_BV.device).expand(count)[:, None]
-    if column.is_floating_point() or not bool(((column >= 0) & (column < size)).all()):
+        if isinstance(each, bool) or not hasattr(each, "__index__"):
+            raise UserError(
+                f"expected token ids as answers, got {ids!r}; pass one for all rows or a list with one a row, and "
+                "encode text with the tokenizer"
+            )
+    return [*map(index, rows)] if _is_list(plain) else index(rows[0])
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _column(ids: Ids, logits_BV: Tensor) -> Int[Tensor, "B 1"]:
+    """One token a row, repeated for copies of a batch."""
+    count, size = logits_BV.shape
+    ids = token_ids(ids)
+    rows = [ids] if isinstance(ids, int) else ids
+    if not rows or count % len(rows):
         raise UserError(
-            f"expected tokens from 0 to {size - 1} as answers, got {column[:, 0].tolist()[:8]}; pass their ids"
+            f"expected an answer for each of {count} rows, got {len(rows)}; pass one for all, or one a row"
         )
-    return column
+    wrong = [each for each in rows if not 0 <= each < size]
+    if wrong:
+        raise UserError(
+            f"expected tokens from 0 to {size - 1} as answers, got {wrong[:8]}; pass their ids"
+        )
+    return torch.tensor(rows, device=logits_BV.device).repeat(count // len(rows))[:, None]
 
 
 # Positions ------------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from jarilab.inspect.cause.answers import (
     checked,
     logit_difference,
     logit_over_mean,
+    token_ids,
 )
 from jarilab.inspect.cause.copies import CleanRun, Copies, Group, Replacement
 from jarilab.inspect.cause.parts import Kind, ModelParts, Part
@@ -162,29 +163,24 @@ def check_aligned(clean: Batch, batch: Batch, name: str) -> None:
 
 def _metrics(answers: Ids, rivals: Ids | None, read_at: int, sizes: list[int]) -> list[Metrics]:
     """The metrics of each batch. sizes: of the batches."""
-    # A model's own answer is a tensor without axes: logits[0, -1].argmax().
-    both = [
-        int(ids) if isinstance(ids, Tensor | np.integer) and not ids.ndim else ids
-        for ids in (answers, rivals)
-    ]
+    if answers is None:
+        raise UserError(
+            "expected the right answers, got None; pass a token id, or one for each example"
+        )
+    both = [None if ids is None else token_ids(ids) for ids in (answers, rivals)]
+    for ids in both:
+        if isinstance(ids, list) and len(ids) != sum(sizes):
+            raise UserError(
+                f"expected an answer for each of {sum(sizes)} examples, got {len(ids)}; pass one for all, or one each"
+            )
     metrics = []
     for number, size in enumerate(sizes):
         first = sum(sizes[:number])
         answer, rival = (
-            each if each is None or isinstance(each, int) else each[first : first + size]
-            for each in both
+            each[first : first + size] if isinstance(each, list) else each for each in both
         )
-        if answer is None:
-            raise UserError(
-                "expected the right answers, got None; pass a token id, or one for each example"
-            )
         difference = [] if rival is None else [logit_difference(answer, rival, read_at)]
         metrics.append([*difference, logit_over_mean(answer, read_at)])
-    for ids in both:
-        if ids is not None and not isinstance(ids, int) and len(ids) != sum(sizes):
-            raise UserError(
-                f"expected an answer for each of {sum(sizes)} examples, got {len(ids)}; pass one for all, or one each"
-            )
     return metrics
 
 

@@ -285,6 +285,8 @@ def test_bad_questions_are_refused():
         patch(model, clean, corrupt, ANSWERS, RIVALS, read_at=6)
     with pytest.raises(UserError, match=r"row 2: expected an answer of one token, got 2: \[7, 8\]"):
         patch(model, clean, corrupt, [3, [7, 8], 11, 4], RIVALS)
+    with pytest.raises(UserError, match="row 1: expected an answer of one token, got 1"):
+        patch(model, clean, corrupt, torch.tensor(ANSWERS)[:, None], RIVALS)
     with pytest.raises(UserError, match=r"tokens from 0 to 39 as answers, got .*40"):
         patch(model, clean, corrupt, 40, RIVALS)
     with pytest.raises(UserError, match="an answer for each of 4 examples, got 3"):
@@ -301,8 +303,11 @@ def test_bad_questions_are_refused():
         patch(model, clean, corrupt, ANSWERS, RIVALS, groups=[Part("head", "decoder.0.self", 9, "L0H9")])
     with pytest.raises(UserError, match=r"part or more to patch, got none; name"):
         patch(model, clean, corrupt, ANSWERS, RIVALS, kinds=[])
-    with pytest.raises(UserError, match=r"token ids as answers, got 'Mary'; encode"):
-        patch(model, clean, corrupt, "Mary", RIVALS)
+    for bad in ("Mary", 5.5, True, torch.tensor(5.5), [5.5, 1, 2, 3], [3, None, 1, 2], {1, 2, 3, 4}, b"abcd"):
+        with pytest.raises(UserError, match=r"token ids as answers, got .*encode text with the tokenizer"):
+            patch(model, clean, corrupt, bad, RIVALS)
+        with pytest.raises(UserError, match="token ids as answers"):
+            patch(model, clean, corrupt, ANSWERS, bad)
     with pytest.raises(UserError, match=r"right answers, got None; pass"):
         patch(model, clean, corrupt, None, RIVALS)
     with pytest.raises(UserError, match=r"expected batches, got str; pass batch_of"):

@@ -95,7 +95,12 @@ def by_hand(relevance: InputRelevance) -> dict:
     for row in range(len(relevance.batch)):
         total = {(side, side): torch.eye(length) for side, length in relevance.lengths.items()}
         for layer in relevance._layers:
-            gradient = torch.einsum("hqw,hkw->hqk", layer.gradient[row], layer.call.v[row])
+            columns = []
+            for key in range(layer.weights.shape[-1]):
+                alone = torch.zeros_like(layer.weights)
+                alone[..., key] = 1
+                columns.append(definition.weighted(layer.call, alone)[row])  # the value, with what an encoding adds
+            gradient = torch.einsum("hqw,khqw->hqk", layer.gradient[row], torch.stack(columns))
             evidence = (layer.weights[row] * gradient).clamp(min=0).mean(0)
             queries, keys = layer.sides
             if queries == keys:
@@ -116,7 +121,7 @@ def by_hand(relevance: InputRelevance) -> dict:
     return {sides: torch.stack(each) for sides, each in totals.items()}
 
 
-@pytest.mark.parametrize("name", ["Llama", "Bert", "T5"])
+@pytest.mark.parametrize("name", ["Llama", "Bert", "T5", "jarilab"])
 def test_relevance_is_that_of_loops(name):
     relevance = relevance_of(name)
     maps, expected = relevance.maps("attention_gradient"), by_hand(relevance)
@@ -223,6 +228,25 @@ def test_weighted_values_need_an_output_projection():
         relevance.of("value_weighted")
     with pytest.raises(UserError, match=r"outside of one.*value_weighted"):
         relevance.of("value_zeroing")
+
+
+def test_weighted_values_need_a_projection_of_the_heads_in_their_order():
+    model, batch = model_and_batch("Bert")
+
+    class Reversed(nn.Module):
+        """Reads the numbers of all heads in another order."""
+
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x, *args):
+            return self.inner(x.flip(-1), *args)
+
+    output = model.encoder.layer[1].attention.output
+    model.encoder.layer[1].attention.output = Reversed(output)
+    with pytest.raises(UserError, match=r"reads all heads side by side.*recorded output"):
+        InputRelevance(model, batch, answer).of("value_weighted")
 
 
 def test_weighted_values_know_the_output_projection_of_pytorch():
@@ -338,6 +362,14 @@ def test_rows_have_the_tokens_that_the_model_saw():
     assert [row["position"] for row in rows] == [0, 1, 2, 3, 4]
     assert {row["sequence"] for row in rows} == {"target"}
     assert sum(row["relevance"] for row in rows) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("row", [9, -3, "1", 0.5])
+def test_a_row_that_is_not_there_is_refused(row):
+    relevance = InputRelevance(OneLayer(), batch_of(IDS), logit(2)).of("attention")
+    assert relevance.rows(-1) == relevance.rows(1)
+    with pytest.raises(UserError, match=r"expected a row from -2 to 1, got .*; choose"):
+        relevance.rows(row)
 
 
 def test_a_copied_token_supports_its_own_answer_and_not_its_rivals():
