@@ -167,21 +167,26 @@ def _metrics(answers: Ids, rivals: Ids | None, read_at: int, sizes: list[int]) -
         raise UserError(
             "expected the right answers, got None; pass a token id, or one for each example"
         )
-    both = [None if ids is None else token_ids(ids) for ids in (answers, rivals)]
-    for ids in both:
-        if isinstance(ids, list) and len(ids) != sum(sizes):
-            raise UserError(
-                f"expected an answer for each of {sum(sizes)} examples, got {len(ids)}; pass one for all, or one each"
-            )
+    answer_ids = _of_examples(answers, sum(sizes))
+    rival_ids = [] if rivals is None else _of_examples(rivals, sum(sizes))
     metrics = []
     for number, size in enumerate(sizes):
         first = sum(sizes[:number])
-        answer, rival = (
-            each[first : first + size] if isinstance(each, list) else each for each in both
-        )
-        difference = [] if rival is None else [logit_difference(answer, rival, read_at)]
+        answer, rival = (ids[first : first + size] for ids in (answer_ids, rival_ids))
+        difference = [logit_difference(answer, rival, read_at)] if rival else []
         metrics.append([*difference, logit_over_mean(answer, read_at)])
     return metrics
+
+
+def _of_examples(ids: Ids, count: int) -> list[int]:
+    """The answer of each example. Raises UserError for another number of answers."""
+    listed = token_ids(ids)
+    listed = [listed] * count if isinstance(listed, int) else listed
+    if len(listed) != count:
+        raise UserError(
+            f"expected an answer for each of {count} examples, got {len(listed)}; pass one for all, or one each"
+        )
+    return listed
 
 
 # Effects --------------------------------------------------------------------------------------------------------------
