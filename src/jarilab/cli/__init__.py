@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from jarilab.cli import commands
 from jarilab.cli.arguments import parse
-from jarilab.cli.terminal import SafeStderr, is_distributed, is_local_first, say
+from jarilab.cli.terminal import SafeStream, is_distributed, is_local_first, say
 from jarilab.core.errors import UserError
 
 
@@ -39,7 +39,10 @@ def _run_and_report(arguments: Sequence[str] | None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     words = sys.argv[1:] if arguments is None else arguments
-    with contextlib.redirect_stderr(SafeStderr(sys.stderr)):
+    with (
+        contextlib.redirect_stdout(SafeStream(sys.stdout)),
+        contextlib.redirect_stderr(SafeStream(sys.stderr, is_stderr=True)),
+    ):
         return _exit_code(words)
 
 

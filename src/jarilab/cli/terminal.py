@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 import webbrowser
 from collections.abc import Iterator
@@ -19,38 +20,54 @@ MAX_LINE_BYTES = 1 << 20
 """The longest line on standard input."""
 
 
-class SafeStderr(io.TextIOBase):
-    """Standard error that drops text once its reader is gone, as in `2>&1 | head -1`.
+class SafeStream(io.TextIOBase):
+    """Standard output or error, in which control characters of untrusted text are escaped.
 
     stream: the original stream, or None if the caller closed it.
+    is_stderr: drop text once the reader is gone, as in `2>&1 | head -1`, and let progress bars draw on a terminal.
     """
 
-    def __init__(self, stream: Any):
-        self._stream = stream
+    def __init__(self, stream: Any, *, is_stderr: bool = False):
+        self._stream, self._is_stderr = stream, is_stderr
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
+        controls = _CONTROLS_BUT_DRAWING if self._is_stderr and self.isatty() else _CONTROLS
+        with self._if_open():
             if self._stream is not None:
-                self._stream.write(text)
+                self._stream.write(controls.sub(_escaped, text))
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        with self._if_open():
             if self._stream is not None:
                 self._stream.flush()
+
+    def _if_open(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.suppress(*[OSError] * self._is_stderr)
 
     def isatty(self) -> bool:
         return self._stream is not None and self._stream.isatty()
 
     def fileno(self) -> int:
         if self._stream is None:
-            raise io.UnsupportedOperation("standard error is closed")
+            raise io.UnsupportedOperation("the stream is closed")
         return self._stream.fileno()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
         """Encoding of the terminal, by which progress bars choose their characters."""
         return "utf-8" if self._stream is None else self._stream.encoding
+
+
+# Tabs, line ends and form feeds stand in ordinary texts. Directional overrides make a line read as another one.
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\r(?!\n)")
+# What `rich` and counters write to move the cursor and to colour.
+_CONTROLS_BUT_DRAWING = re.compile(rf"(?!\x1b\[[0-9;?]*[A-Za-z]|\r)(?:{_CONTROLS.pattern})")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """The character as JSON writes it, so that JSON stays JSON."""
+    return f"\\u{ord(found[0]):04x}"
 
 
 # Processes of torchrun, found without importing torch ----------------------------------------------------------------

@@ -20,9 +20,11 @@ from jarilab.comparison.curves import UNKNOWN
 from jarilab.comparison.examples import LONGEST_INPUT
 from jarilab.comparison.statistics import mean_interval
 from jarilab.core.errors import UserError
+from jarilab.core.private_paths import without_home
 from jarilab.core.storage.files import sha256, write_bytes, write_text
 from jarilab.inspect.record.capture import record
 from jarilab.pages.kit.image_data import png
+from jarilab.runs.environment import recorded_command
 from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import OpenRun
 from jarilab.runs.results import read_result
@@ -50,7 +52,7 @@ def card(loaded: OpenRun, picture: str | None = None) -> str:
         _settings(loaded),
         _versions(loaded, run),
     ]
-    return "\n\n".join(sections) + "\n"
+    return without_home("\n\n".join(sections) + "\n")
 
 
 def write(loaded: OpenRun, out: Path) -> Path | None:
@@ -239,7 +241,8 @@ def _settings(loaded: OpenRun) -> str:
 def _versions(loaded: OpenRun, run: Mapping[str, Any]) -> str:
     environment = run["environment"]
     names = ("jari", "python", "torch", "cpu", "device", "system", "started", "command")
-    rows = [f"| {name} | {plain(environment[name])} |" for name in names if name in environment]
+    shown = {**environment, "command": recorded_command(environment)}
+    rows = [f"| {name} | {plain(shown[name])} |" for name in names if name in shown]
     weights = loaded.folder / "checkpoints" / f"step-{loaded.step:09d}" / "model.safetensors"
     if weights.is_file():
         rows.append(f"| weights at step {loaded.step:,} | sha256 `{sha256(weights)}` |")

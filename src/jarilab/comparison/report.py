@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from jarilab.comparison.examples import Trials, blind_of, example_of, lead_example
 from jarilab.pages.kit.page import assemble
 from jarilab.pages.kit.tones import tones_of
+from jarilab.runs.environment import typed_command
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics, read_run
 from jarilab.runs.training_options import deciding
@@ -98,7 +98,7 @@ def _what_ran(experiment: Experiment, folder: Path) -> dict[str, Any]:
     environment = record["environment"]
     kernels = set(record.get("kernels", {}).values())
     return {
-        "command": " ".join(sys.argv),
+        "command": typed_command(),
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "model": experiment.model.replace("_", " "),
         "jari": environment["jari"],

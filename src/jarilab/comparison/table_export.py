@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from jarilab.core.private_paths import without_home
 from jarilab.tasks.metrics import METRICS, Metric
 
 FIGURES = (
@@ -79,7 +80,7 @@ def _csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue()
+    return without_home(text.getvalue())
 
 
 def latex(table: Mapping[str, Any]) -> str:
@@ -101,7 +102,7 @@ def latex(table: Mapping[str, Any]) -> str:
         blank = [""] * len(lengths)
         lines.append(_line(_ceiling(table["ceiling"], metric, groups, blank)))
     lines += [r"\hline", r"\end{tabular}", ""]
-    return "\n".join(lines)
+    return without_home("\n".join(lines))
 
 
 def _comments(texts: Iterable[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -15,6 +16,18 @@ class UserError(ValueError):
     """
 
     print_on_this_rank = False
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_LONG_QUOTE.sub(_shortened, message))
+
+
+# What somebody typed, or what a file holds, is quoted to be recognised, not to be read whole.
+_LONG_QUOTE = re.compile(r"(?<=[\s(\[{:=]')[^'\n]{201,}(?=')|\S{201,}")
+
+
+def _shortened(found: re.Match[str]) -> str:
+    quoted = found[0]
+    return f"{quoted[:120]} ... {quoted[-60:]}"
 
 
 def printable(text: str) -> str:

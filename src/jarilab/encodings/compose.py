@@ -23,6 +23,9 @@ NO_ENCODING = "none"
 EXAMPLES = {1: "rotary", 2: "rotary2d", 3: "learned@text+rotary2d@image"}
 """A spec for each number of axes."""
 
+MAX_PARTS = 64
+"""Encodings of a sum. Each is a module of every layer."""
+
 # `1e+4` and `sinusoidal+rotary` both hold a plus; a name starts with a letter, a path perhaps with a dot or a slash.
 _PLUS = re.compile(r"\+(?=\s*[A-Za-z_./])")
 _AXES = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -45,8 +48,13 @@ def layer_specs(text: str) -> list[str]:
 
 
 def split_sum(text: str) -> list[str]:
-    """The specs of the parts of a sum: `sinusoidal+rotary:base=500` has two."""
-    return [part.strip() for part in _PLUS.split(text)]
+    """The specs of the parts of a sum: `sinusoidal+rotary:base=500` has two. Raises UserError above `MAX_PARTS`."""
+    parts = _PLUS.split(text)
+    if len(parts) > MAX_PARTS:
+        raise UserError(
+            f"expected a sum of at most {MAX_PARTS} encodings, got {len(parts):,}; leave some out"
+        )
+    return [part.strip() for part in parts]
 
 
 def part_spec(text: str) -> tuple[Spec, str | None]:

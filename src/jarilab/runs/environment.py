@@ -14,6 +14,7 @@ import torch
 
 from jarilab._version import __version__
 from jarilab.core.devices import cpu_info
+from jarilab.core.private_paths import without_home
 
 DECIDING = ("jari", "python", "torch", "threads", "cpu", "capability")
 """Fields of the environment that decide the bits of a result."""
@@ -37,7 +38,7 @@ def environment_record() -> dict[str, Any]:
         **cpu_info(),
         "system": platform.platform(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": _command(),
+        "command": typed_command(),
     }
 
 
@@ -49,8 +50,23 @@ def what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     return [f"{key} was {before[key]}, is {now.get(key)}" for key in changed]
 
 
-def _command() -> str:
-    """The command of this process, to be typed again."""
+def recorded_command(environment: Mapping[str, Any]) -> str:
+    """The command of a run, quoted for a shell, or `jarilab train` if what is recorded is no command of jarilab.
+
+    Whoever wrote the run chose this text: pasted as it stands it could start another program.
+    """
+    text = str(environment.get("command", ""))
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = []
+    is_plain = words[:1] == ["jarilab"] and text.isprintable() and shlex.join(words) == text
+    return text if is_plain else "jarilab train"
+
+
+def typed_command() -> str:
+    """The command of this process, to be typed again in this folder."""
     program, *words = sys.argv
     is_jarilab = Path(program).name in ("jarilab", "__main__.py")
-    return shlex.join([*(["jarilab"] if is_jarilab else ["python", program]), *words])
+    words = [*(["jarilab"] if is_jarilab else ["python", program]), *words]
+    return shlex.join(map(without_home, words))

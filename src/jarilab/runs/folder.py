@@ -84,6 +84,7 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{folder} cannot be written: {error}") from None
+        refuse_links(folder)
         lock = locked(folder, "is training")
         remove_partial_files(folder)
         environment = {**environment_record(), **computed}
@@ -187,6 +188,11 @@ class Run:
             for problem in log.problems:
                 self.notice(f"{problem}; it is left out, and {copy} is a copy of the whole file")
         remaining = [row for row in log.rows if row["step"] <= step]
+        if step == 0 and len(log.rows) > len(remaining):
+            self.notice(
+                f"{self.checkpoints} has no checkpoint: training begins again at step 0, and the curve, which reached "
+                f"step {log.rows[-1]['step']}, with it"
+            )
         if rows is not None and len(remaining) < rows and not log.problems:
             copy = set_aside(self.folder, self._metrics)
             self.notice(
@@ -372,6 +378,20 @@ def partial_files(folder: Path) -> list[Path]:
     """Files and folders that interrupted writes left in a run folder."""
     folders = [folder / name for name in ATOMIC_FOLDERS]
     return [path for parent in folders for path in sorted(parent.glob(".*.partial"))]
+
+
+def refuse_links(folder: Path) -> None:
+    """Raises UserError if a link stands where a run writes or removes: it may lead to files that are not the run's."""
+    places = [
+        folder / name for name in (*ATOMIC_FOLDERS[1:], "tensorboard", "metrics.jsonl", DAMAGED)
+    ]
+    inner = [path for place in places if place.is_dir() for path in place.iterdir()]
+    link = next((path for path in (*places, *inner) if path.is_symlink()), None)
+    if link is not None:
+        raise UserError(
+            f"{link} is a link, and a run writes only to its own folder; replace the link by what it leads to, or "
+            "choose another --out"
+        )
 
 
 def remove_partial_files(folder: Path) -> None:

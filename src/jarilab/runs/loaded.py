@@ -12,6 +12,7 @@ import torch
 from jarilab.core.devices import CPU
 from jarilab.core.errors import UserError
 from jarilab.runs import checkpoint as checkpoints
+from jarilab.runs.environment import recorded_command
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import check_artifacts, read_experiment, read_run
 from jarilab.runs.task_settings import trust_encoding
@@ -119,7 +120,7 @@ def _checkpoint(folder: Path, which: Checkpoint) -> Path:
     """The newest or the best checkpoint of a run. Raises UserError if it has none, or a newer one is damaged."""
     path, problems = checkpoints.newest(folder / "checkpoints")
     if path is None:
-        command = str(read_run(folder)["environment"].get("command", "jarilab train"))
+        command = recorded_command(read_run(folder)["environment"])
         result = folder / "result.json"
         if result.exists():
             raise UserError(

@@ -20,6 +20,7 @@ from jarilab.runs.folder import (
     read_curve,
     read_experiment,
     read_run,
+    refuse_links,
     remove_partial_files,
     set_aside,
 )
@@ -206,6 +207,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _repair(folder: Path) -> list[str]:
+    refuse_links(folder)
     with locked(folder, "is training"):
         repaired = [f"{path} was a partial write and is removed" for path in partial_files(folder)]
         remove_partial_files(folder)

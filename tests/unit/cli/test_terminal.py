@@ -1,13 +1,14 @@
 """Closed standard output and error: the work continues and its result is written."""
 
 import contextlib
+import io
 import json
 import os
 
 import pytest
 
 from jarilab.cli import main
-from jarilab.cli.terminal import say
+from jarilab.cli.terminal import SafeStream, say
 from jarilab.training import loop
 
 TRAIN = ["train", "copy", "--out", "run", "--json"]
@@ -67,3 +68,35 @@ def test_a_closed_standard_output_matters_only_after_training(monkeypatch, unrea
     monkeypatch.setattr("sys.stdout", unread)
     assert main(TRAIN) == 0
     assert len(trained) == STEPS
+
+
+def test_text_of_other_people_cannot_drive_the_terminal():
+    out = io.StringIO()
+    SafeStream(out).write("a\x1b]0;x\x07\u202e\x9b31m c\rd\r\n\t한국 👨\u200d👩 \x0c\n")
+    assert out.getvalue() == "a\\u001b]0;x\\u0007\\u202e\\u009b31m c\\u000dd\r\n\t한국 👨\u200d👩 \x0c\n"
+    assert json.loads(f'"{out.getvalue()[:7]}"') == "a\x1b"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_bars_still_draw_on_a_terminal():
+    out = Terminal()
+    SafeStream(out, is_stderr=True).write("\r\x1b[2K\x1b[?25l\x1b[31mhalf\x1b]0;owned\x07")
+    assert out.getvalue() == "\r\x1b[2K\x1b[?25l\x1b[31mhalf\\u001b]0;owned\\u0007"
+
+
+def test_a_file_of_messages_has_no_escapes():
+    out = io.StringIO()
+    SafeStream(out, is_stderr=True).write("\x1b[31mred\x1b[0m")
+    assert "\x1b" not in out.getvalue()
+
+
+def test_results_of_a_command_are_escaped(capsys, monkeypatch):
+    from jarilab.cli.commands import runs
+
+    monkeypatch.setattr(runs, "run", lambda _: print("name\x1b[2J"))
+    assert main(["runs"]) == 0
+    assert capsys.readouterr().out == "name\\u001b[2J\n"

@@ -17,3 +17,16 @@ def test_an_unknown_name_is_told_with_the_nearest_and_all_known():
 def test_nothing_is_suggested_where_nothing_comes_near():
     assert str(unknown("encoding", "zzz", ["rotary"])) == "unknown encoding 'zzz'; Known: rotary"
     assert str(unknown("site", "encoder.0", [])) == "unknown site 'encoder.0'; Known: nothing"
+
+
+def test_a_quote_of_any_length_is_shortened():
+    long = "x y" * 1000
+    message = str(UserError(f"unknown encoding {long!r}; did you mean 'rotary'?"))
+    assert len(message) < 260
+    assert message.startswith("unknown encoding 'x y")
+    assert message.endswith("x y'; did you mean 'rotary'?")
+    assert len(str(UserError(f"{'a' * 5000} is missing"))) < 220
+    two = "the heads' " + "long words " * 30 + "differ from 'this'"
+    assert str(UserError(two)) == two
+    exact = "got '" + "x" * 190 + "'; do"
+    assert str(UserError(exact)) == exact

@@ -64,6 +64,7 @@ def test_a_list_in_a_model_changes_only_its_layers():
         ("rotary,none", "2 layers, and the stack has 4"),
         ("sinusoidal,none,none,none", "adds to the model's input"),
         ("[]", r"expected an encoding, got '\[\]'"),
+        ("+".join(["rotary"] * 65), "expected a sum of at most 64 encodings, got 65; leave some out"),
     ],
 )
 def test_an_invalid_list_is_refused(text, message):

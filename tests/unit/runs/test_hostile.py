@@ -161,3 +161,34 @@ def test_no_file_that_a_run_names_is_executed(whole: Path, tmp_path: Path, spec:
     named = spec.format(tmp_path / "evil.py")
     assert hostile.fault(Mutant("run.json", ("experiment", section, field), named)) is None
     assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoints", "snapshots", "tensorboard", "damaged", "metrics.jsonl", "checkpoints/step-000000099"]
+)
+def test_links_of_a_run_are_refused_and_their_targets_untouched(whole: Path, tmp_path: Path, name: str) -> None:
+    run, target = tmp_path / "run", tmp_path / "target"
+    shutil.copytree(whole, run)
+    (run / "result.json").unlink()
+    (target / "inner").mkdir(parents=True)
+    (target / "precious").write_text("precious")
+    path = run / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.symlink_to(target / "precious" if name == "metrics.jsonl" else target)
+    with pytest.raises(UserError, match=r"is a link.*its own folder.*replace"):
+        train(run, tiny(training__examples=16 * 3, training__evaluations=3), snapshots=1)
+    assert sorted(one.name for one in target.iterdir()) == ["inner", "precious"]
+    assert (target / "precious").read_text() == "precious"
+
+
+def test_a_run_without_checkpoints_says_that_it_begins_again(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    (run / "result.json").unlink()
+    shutil.rmtree(run / "checkpoints")
+    train(run, tiny(training__examples=16 * 3, training__evaluations=3), snapshots=1)
+    assert "no checkpoint: training begins again at step 0" in capsys.readouterr().err

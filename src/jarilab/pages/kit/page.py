@@ -21,6 +21,8 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from jarilab.core.private_paths import without_home
+
 KIT = "kit/"
 POLICY = (
     "default-src 'none'; script-src {script}; style-src '{style}'; img-src data:; connect-src {connect}; "
@@ -57,17 +59,20 @@ def assemble(
     """
     code = bundle(package, script)
     filled = Template(read(package, f"{KIT}page.html")).substitute(
-        body=read(package, body), payload=escape_json(payload), script=code, noscript=noscript
+        body=read(package, body),
+        payload=without_home(escape_json(payload)),
+        script=code,
+        noscript=without_home(noscript),
     )
     return document(
         package,
         filled,
         styles,
-        title,
+        without_home(title),
         script=code,
         live=live,
         beside=beside,
-        description=description,
+        description=without_home(description),
     )
 
 
