@@ -13,6 +13,8 @@ from peers import Budget, EnoughError, Tell, Watch
 from torch import Tensor
 
 from jarilab.data.text import END, PADDING, text_files
+from jarilab.data.text.pairs import PairCounts
+from jarilab.data.text.pairs import pairs as read_pairs
 from jarilab.tasks.translation import Translation
 
 SIZE = translation.Size(vocab_size=4000, d_model=128, n_heads=4, d_ff=512, n_layers=2, dropout=0.1)
@@ -111,7 +113,7 @@ def marian(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None
     task = Translation(train=train, valid=held_out, vocab_size=SIZE.vocab_size)
     task.prepare()
     source, target = task.tokenizers
-    pairs = text_files.pairs([Path(path) for path in train], text_files.PairCounts())
+    pairs = read_pairs([Path(path) for path in train], PairCounts())
     # Every line ends with its end token: without it the model learns no end, and each answer is as long as it may be.
     examples = [
         {"input_ids": [*source.encode(one), END], "labels": [*target.encode(other), END]} for one, other in pairs

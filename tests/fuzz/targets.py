@@ -30,6 +30,9 @@ from jarilab.data.images.image_files import read_image
 from jarilab.data.images.image_tokenizer import ImageTokenizer
 from jarilab.data.images.notices import Notices
 from jarilab.data.text import text_files
+from jarilab.data.text.columns import LABEL, TEXT, open_table
+from jarilab.data.text.pairs import PairCounts
+from jarilab.data.text.pairs import pairs as read_pairs
 from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.encodings import compose
 from jarilab.explorer.server import HeadRequest, Look, Surgery
@@ -141,13 +144,15 @@ def compressed(data: bytes) -> object:
 
 def pairs(data: bytes) -> object:
     first, _, second = data.partition(b"\0\0")
-    return list(
-        text_files.pairs((file(first, "one.txt"), file(second, "other.txt")), text_files.PairCounts(), longest_line=100)
-    )
+    return list(read_pairs((file(first, "one.txt"), file(second, "other.txt")), PairCounts()))
 
 
 def columns(data: bytes) -> object:
-    return list(text_files.pairs((file(data, "pairs.tsv"),), text_files.PairCounts(), longest_line=100))
+    return list(read_pairs((file(data, "pairs.tsv"),), PairCounts()))
+
+
+def cells(data: bytes) -> object:
+    return list(open_table(file(data, "pairs.csv"), (LABEL, TEXT)).rows())
 
 
 def idx_images(data: bytes) -> object:
@@ -231,8 +236,8 @@ TARGETS: dict[str, Target] = {
     function.__name__: function
     for function in (
         run, metrics, result, study, manifest, state, weights, image_tokenizer, tokenizer, lines, compressed, pairs,
-        columns, idx_images, coco_json, voc_xml, image_list, image, encoding, policy, task, model, spec_list, settings,
-        record, body,
+        columns, cells, idx_images, coco_json, voc_xml, image_list, image, encoding, policy, task, model, spec_list,
+        settings, record, body,
     )
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from annotated_types import Ge, Le
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.text import END, store, text_files
+from jarilab.data.text.pairs import PairCounts, pair_table, pairs
 from jarilab.data.text.spelling import STRIPPED, Spelling
 from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.tasks.base import Learner, registry
@@ -29,9 +30,10 @@ HELD_OUT = 1000  # pairs held out of the training files if there is no `valid`
 @registry.register("translation")
 @final
 class Translation(PairsTask):
-    """Translate lines: two files line by line, or one of tab-separated values, plain or gzip, in UTF-8.
+    """Translate lines: two files line by line, or one TSV or CSV, plain or compressed (gzip, bzip2, xz), in UTF-8.
 
-    train: two files, source and target, or one TSV. valid: held-out files of the same kind; without them, pairs of the
+    train: two files, source and target, or one TSV or CSV. columns: its two columns, by number or title, such as 2,4 or
+    german,english; by default they are recognised. valid: held-out files of the same kind; without them, pairs of the
     training files are held out, evenly spread. tokenizer: bpe (byte-level, no unknown tokens), unigram, words or
     characters. vocab_size: tokens of the tokenizer. joint: one vocabulary for both sides. lowercase: read and write
     lower case. longest: maximal tokens of a line; longer pairs are omitted and counted. swap: translate from the second
@@ -44,6 +46,7 @@ class Translation(PairsTask):
         self,
         *,
         train: tuple[str, ...] = (),
+        columns: tuple[str, ...] = (),
         valid: tuple[str, ...] = (),
         tokenizer: Literal["bpe", "unigram", "words", "characters"] = "bpe",
         vocab_size: Annotated[int, Ge(1), Le(1_000_000)] = 8000,
@@ -61,7 +64,7 @@ class Translation(PairsTask):
         self._notices: list[str] = []
         self._tokenizers: tuple[Tokenizer, Tokenizer] | None = None
         self.words = "none" if tokenized else bleu_tokenizer
-        self.train, self.valid = tuple(train), tuple(valid)
+        self.train, self.valid, self.columns = tuple(train), tuple(valid), tuple(columns)
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
         self.joint, self.lowercase, self.swap = joint, lowercase, swap
         self.metric = METRICS[metric]
@@ -113,13 +116,25 @@ class Translation(PairsTask):
     def _read_data(self) -> tuple[Rows, Rows]:
         _check_installed(self.words)
         paths = _paths("train", self.train)
+        if self.columns and len(paths) == 2 and len(self.valid) != 1:
+            raise UserError(
+                f"--columns: expected a file of columns; got {' and '.join(self.train)}, one for each side; leave it "
+                "out"
+            )
         first, second = store.train_tokenizers(
-            paths, self.tokenizer, size=self.vocab_size, joint=self.joint, lowercase=self.lowercase
+            paths,
+            self.tokenizer,
+            size=self.vocab_size,
+            joint=self.joint,
+            lowercase=self.lowercase,
+            columns=self.columns,
         )
         self._tokenizers = self._in_order(first, second)
-        pairs = self._encoded()
-        self._notices = _complaints(pairs.counts, self._longest)
-        source, target = self._in_order(pairs.source, pairs.target)
+        encoded = self._encoded()
+        table = pair_table(paths, self.columns)
+        read_as = [table.notice] if table is not None and table.notice else []
+        self._notices = [*read_as, *_complaints(encoded.counts, self._longest)]
+        source, target = self._in_order(encoded.source, encoded.target)
         training = None if self.valid else torch.from_numpy(np.flatnonzero(~_held_out(source)))
         if self.valid:
             _ = self.held_out  # read now, so that errors come before the training
@@ -132,15 +147,18 @@ class Translation(PairsTask):
     def _encoded(self) -> store.EncodedPairs:
         """All pairs of the training files in order, held-out ones included."""
         return store.prepare_pairs(
-            _paths("train", self.train), *self._in_order(*self.tokenizers), longest=self._longest
+            _paths("train", self.train),
+            *self._in_order(*self.tokenizers),
+            longest=self._longest,
+            columns=self.columns,
         )
 
     def _read_held_out(self) -> list[tuple[str, str]]:
         if self.valid:
             return self._texts(_paths("valid", self.valid))
-        pairs = self._encoded()
-        source, _ = self._in_order(pairs.source, pairs.target)
-        chosen = pairs.numbers[_held_out(source)]
+        encoded = self._encoded()
+        source, _ = self._in_order(encoded.source, encoded.target)
+        chosen = encoded.numbers[_held_out(source)]
         return self._texts(_paths("train", self.train), set(chosen.tolist()))
 
     @property
@@ -154,14 +172,14 @@ class Translation(PairsTask):
         self, paths: Sequence[Path], chosen: Container[int] | None = None
     ) -> list[tuple[str, str]]:
         """Return the pairs of these files as text, or those at the chosen indices. Raises UserError."""
-        pairs = []
-        for number, pair in enumerate(text_files.pairs(paths, text_files.PairCounts())):
+        texts = []
+        for number, pair in enumerate(pairs(paths, PairCounts(), self.columns)):
             if chosen is None or number in chosen:
                 source, target = self._in_order(*pair)
-                pairs.append(
+                texts.append(
                     (source.lower(), target.lower()) if self.lowercase else (source, target)
                 )
-        return pairs
+        return texts
 
     def as_written(self, target: str) -> str:
         """Return a held-out target as a right answer writes it: words are joined with blanks."""
@@ -267,7 +285,7 @@ def _held_out(source: store.Encoded) -> np.ndarray:
     return held_out
 
 
-def _complaints(counts: text_files.PairCounts, longest: int) -> list[str]:
+def _complaints(counts: PairCounts, longest: int) -> list[str]:
     notices = []
     if counts.blank:
         notices.append(f"{counts.blank:,} pairs with a blank line on a side were left out")

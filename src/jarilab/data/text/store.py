@@ -18,14 +18,8 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.core.storage.content_cache import cached
-from jarilab.data.text.text_files import (
-    PairCounts,
-    content_hash,
-    document_files,
-    documents,
-    no_usable,
-    pairs,
-)
+from jarilab.data.text.pairs import PairCounts, pair_table, pairs
+from jarilab.data.text.text_files import content_hash, document_files, documents, no_usable
 from jarilab.data.text.tokenizers import Tokenizer, train
 from jarilab.data.text.training import TRAINING_BYTES
 from jarilab.data.text.vocabulary import PADDING
@@ -84,7 +78,7 @@ class Encoded:
 class EncodedPairs:
     """Encoded pairs: row n of `source` belongs to row n of `target`.
 
-    counts: used and omitted pairs. numbers: `(N,)`, the index of each row among the pairs of `text_files.pairs`.
+    counts: used and omitted pairs. numbers: `(N,)`, the index of each row among the pairs of `pairs.pairs`.
     """
 
     source: Encoded
@@ -102,10 +96,11 @@ def prepare_pairs(
     target: Tokenizer,
     *,
     longest: int,
+    columns: Sequence[str] = (),
 ) -> EncodedPairs:
-    """Return the pairs of texts in these files (see `text_files.pairs`) as token ids, from the cache if it has them.
+    """Return the pairs of texts in these files (see `pairs.pairs`) as token ids, from the cache if it has them.
 
-    Pairs with more than `longest` tokens on a side are omitted and counted. Raises UserError as `text_files.pairs`
+    Pairs with more than `longest` tokens on a side are omitted and counted. Raises UserError as `pairs.pairs`
     does, and if no pair is short enough.
     """
     facts = {
@@ -114,6 +109,7 @@ def prepare_pairs(
         "files": len(paths),
         "tokenizers": [source.fingerprint, target.fingerprint],
         "longest": longest,
+        "table": _read_as(paths, columns),
     }
 
     def make(folder: Path) -> dict[str, int]:
@@ -123,7 +119,7 @@ def prepare_pairs(
             _Writer(folder, "target", target) as right,
             (folder / _NUMBERS).open("wb") as numbers,
         ):
-            for batch in _batches(pairs(paths, counts)):
+            for batch in _batches(pairs(paths, counts, columns)):
                 ones = source.encode_batch([one for one, _ in batch])
                 others = target.encode_batch([other for _, other in batch])
                 both = enumerate(zip(ones, others, strict=True))
@@ -181,21 +177,29 @@ def prepare_documents(path: Path, tokenizer: Tokenizer) -> Encoded:
 
 
 def train_tokenizers(
-    paths: Sequence[Path], kind: str, size: int, joint: bool, lowercase: bool = False
+    paths: Sequence[Path],
+    kind: str,
+    size: int,
+    joint: bool,
+    lowercase: bool = False,
+    columns: Sequence[str] = (),
 ) -> tuple[Tokenizer, Tokenizer]:
     """Train a tokenizer for each side of these pairs, or one for both, returned twice (see `tokenizers.train`)."""
 
     def texts(side: int) -> Iterator[str]:
-        return (pair[side] for pair in pairs(paths, PairCounts()))
+        return (pair[side] for pair in pairs(paths, PairCounts(), columns))
 
     def make(folder: Path) -> dict[str, int]:
-        both_sides = chain.from_iterable(pairs(paths, PairCounts()))
+        both_sides = chain.from_iterable(pairs(paths, PairCounts(), columns))
         sides = [both_sides] if joint else [texts(0), texts(1)]
         trained = [train(kind, side, size=size, lowercase=lowercase) for side in sides]
         _write_tokenizers(folder, trained)
         return {}
 
-    facts = _training_facts("pair tokenizers", paths, kind, size, lowercase) | {"joint": joint}
+    facts = _training_facts("pair tokenizers", paths, kind, size, lowercase) | {
+        "joint": joint,
+        "table": _read_as(paths, columns),
+    }
     tokenizers = cached(facts, make, lambda folder, _: _read_tokenizers(folder))
     return tokenizers[0], tokenizers[-1]
 
@@ -211,6 +215,14 @@ def train_tokenizer(path: Path, kind: str, size: int, lowercase: bool = False) -
     facts = _training_facts("document tokenizer", document_files(path), kind, size, lowercase)
     (tokenizer,) = cached(facts, make, lambda folder, _: _read_tokenizers(folder))
     return tokenizer
+
+
+def _read_as(paths: Sequence[Path], columns: Sequence[str]) -> list[Any]:
+    """How the columns of a file are read, for the cache."""
+    table = pair_table(paths, columns)
+    if table is None:
+        return []
+    return [table.delimiter, table.quoted, table.has_title, table.width, *table.columns]
 
 
 def _training_facts(

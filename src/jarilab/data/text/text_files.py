@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
 import hashlib
+import lzma
 import os
 import re
+import shlex
 import stat
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BufferedReader
-from itertools import dropwhile, zip_longest
+from itertools import dropwhile
 from pathlib import Path
 
 from jarilab.core.errors import UserError
+
+Stream = BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
 
 # A line is held in memory as a whole, so its length is bounded.
 MAX_LINE_BYTES = 1 << 20
@@ -25,12 +29,20 @@ MAX_LINE_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 16
 """Bytes read at a time from a document, and about the length of its pieces."""
 
-DOCUMENT_SUFFIXES = (".txt", ".txt.gz")
+PACKED = (".gz", ".xz", ".bz2")
+"""File names of compressed files end with one of these. Their contents decide, not their names."""
+
+DOCUMENT_SUFFIXES = (".txt", *(f".txt{ending}" for ending in PACKED))
 """File names of documents in a folder end with one of these."""
 
 _MAX_COUNTED_BYTES = 1 << 27
 _BLOCK = 1 << 20
-_GZIP = b"\x1f\x8b"
+_OPENERS: dict[bytes, Callable[[BufferedReader], Stream]] = {
+    b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\0": lzma.LZMAFile,
+}
+_ARCHIVES = {b"PK\x03\x04": ("zip", "unzip"), b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d")}
 # White space of the tokenizers' regular expressions (Unicode's White_Space). `str.strip` uses another set.
 _WHITE = (
     "\t\n\x0b\x0c\r \x85\xa0\u1680"
@@ -39,30 +51,21 @@ _WHITE = (
 )
 _BEFORE_WHITE = re.compile(f"(?s).*[^{_WHITE}](?=[{_WHITE}])")
 
-Stream = BufferedReader | gzip.GzipFile
-
-
-@dataclass
-class PairCounts:
-    """Counts of usable pairs, of pairs with a blank side, and of pairs omitted for their length."""
-
-    pairs: int = 0
-    blank: int = 0
-    too_long: int = 0
-
 
 def lines(path: Path, *, longest_line: int = MAX_LINE_BYTES) -> Iterator[str]:
-    r"""Yield the lines of a UTF-8 file, plain or gzip, without their line ends.
+    r"""Yield the lines of a UTF-8 file, plain or compressed, without their line ends.
 
     A line ends at "\n" or "\r\n" only: U+2028, U+0085 and a lone "\r" are characters. A byte order mark at the start is
-    dropped. Raises UserError for bytes that are not UTF-8, for NUL, for a line longer than `longest_line` bytes, and
-    for damaged gzip.
+    dropped. Raises UserError for bytes that are not UTF-8, for NUL, for a line longer than `longest_line` bytes, for a
+    file whose lines end with "\r" alone, and for damaged compression.
     """
     with open_text(path) as stream:
         skipped = _mark(path, stream)
         number = 0
         while raw := stream.readline(longest_line + 2):
             number += 1
+            if number == 1 and b"\n" not in raw and b"\r" in raw[:-1]:
+                raise _carriage_returns(path, raw.count(b"\r"))
             size = len(raw.removesuffix(b"\n").removesuffix(b"\r"))
             if size > longest_line:
                 raise _long(path, number, len(raw), raw, stream, longest_line)
@@ -74,32 +77,6 @@ def lines(path: Path, *, longest_line: int = MAX_LINE_BYTES) -> Iterator[str]:
                 at = error.start + (skipped if number == 1 else 0)
                 raise _not_utf8(path, number, at, raw[error.start]) from None
             yield text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
-
-
-def pairs(
-    paths: Sequence[Path], counts: PairCounts, *, longest_line: int = MAX_LINE_BYTES
-) -> Iterator[tuple[str, str]]:
-    """Yield pairs of texts: lines of two files, or the first two columns of a file of tab-separated values.
-
-    Pairs with a blank side are skipped. `counts` is updated while you iterate. Raises UserError if the
-    files differ in length, a line has only one column, or no pair is usable.
-    """
-    if len(paths) not in (1, 2):
-        raise UserError(
-            f"expected two files, or one of tab-separated values; got {len(paths)}; name one or two files"
-        )
-    usable = False
-    first, *others = paths
-    both = _parallel(first, others[0], longest_line) if others else _columns(first, longest_line)
-    for one, other in both:
-        if one.strip() and other.strip():
-            counts.pairs += 1
-            usable = True
-            yield one, other
-        else:
-            counts.blank += 1
-    if not usable:
-        raise no_usable(paths)
 
 
 def documents(path: Path) -> Iterator[Iterator[str]]:
@@ -148,31 +125,6 @@ def no_usable(paths: Sequence[Path]) -> UserError:
     return UserError(
         f"{named} {verb} no usable lines; expected text; fill the file or name another"
     )
-
-
-def _columns(path: Path, longest_line: int) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(lines(path, longest_line=longest_line), 1):
-        columns = line.split("\t", 2)
-        if len(columns) < 2 and line.strip():
-            raise UserError(
-                f"{path}:{number}: expected two columns with a tab between; got one: {line[:60]!r}; "
-                "fix the line, or give two files, one for each side"
-            )
-        yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
-
-
-def _parallel(source: Path, target: Path, longest_line: int) -> Iterator[tuple[str, str]]:
-    left, right = lines(source, longest_line=longest_line), lines(target, longest_line=longest_line)
-    for number, (one, other) in enumerate(zip_longest(left, right), 1):
-        if one is None or other is None:
-            rest = right if one is None else left
-            shorter, longer = number - 1, number + sum(1 for _ in rest)
-            counts = (shorter, longer) if one is None else (longer, shorter)
-            raise UserError(
-                f"expected as many lines in both files; got {counts[0]} in {source} and {counts[1]} in {target}; "
-                f"line {number} is the first without a partner; align the files line by line"
-            )
-        yield one, other
 
 
 def _pieces(path: Path) -> Iterator[str]:
@@ -236,10 +188,6 @@ def open_binary(path: Path) -> Iterator[BufferedReader]:
         raise UserError(
             f"{path}: expected a file; got a path that does not exist; check the path"
         ) from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(
-            f"{path}: expected complete gzip; got a damaged or truncated file ({error}); fetch or compress it again"
-        ) from None
     except OSError as error:
         raise UserError(
             f"{path}: cannot be read ({error.strerror or error}); check the path and its permissions"
@@ -248,15 +196,43 @@ def open_binary(path: Path) -> Iterator[BufferedReader]:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[Stream]:
-    """Open a file for reading; a gzip file is unpacked."""
+    """Open a file for reading; gzip, bzip2 and xz are unpacked. Raises UserError for other archives."""
     with open_binary(path) as stream:
-        packed = stream.read(2) == _GZIP
+        start = stream.read(6)
         stream.seek(0)
-        if not packed:
+        for magic, (kind, command) in _ARCHIVES.items():
+            if start.startswith(magic):
+                raise UserError(
+                    f"{path}: expected text, or text in gzip, bzip2 or xz; got a {kind} archive; unpack it: {command} "
+                    f"{shlex.quote(path.name)}"
+                )
+        opener = next((_OPENERS[magic] for magic in _OPENERS if start.startswith(magic)), None)
+        if opener is None:
             yield stream
             return
-        with gzip.GzipFile(fileobj=stream) as unpacked:
-            yield unpacked
+        try:
+            with opener(stream) as unpacked:
+                yield unpacked
+        except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+            raise _damaged(path, error) from None
+        except OSError as error:
+            if error.errno is not None:  # bzip2 raises it without a number for damaged data
+                raise
+            raise _damaged(path, error) from None
+
+
+def _carriage_returns(path: Path, count: int) -> UserError:
+    return UserError(
+        f"{path}: expected lines that end with a line feed; got one line with {count:,} lone carriage returns, as old "
+        f"Mac files have; convert it: tr '\\r' '\\n' < {shlex.quote(path.name)} > lines.txt"
+    )
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{path}: expected complete gzip, bzip2 or xz; got a damaged or truncated file ({error}); fetch or compress it "
+        "again"
+    )
 
 
 def _mark(path: Path, stream: Stream) -> int:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from jarilab.core.errors import UserError
 from jarilab.core.storage.content_cache import cache_folder
 from jarilab.data.text import PADDING, store
+from jarilab.data.text.pairs import PairCounts
 from jarilab.data.text.store import Encoded, prepare_documents, prepare_pairs, train_tokenizer, train_tokenizers
-from jarilab.data.text.text_files import PairCounts
 from jarilab.data.text.tokenizers import UNKNOWN, Tokenizer, train
 
 ENGLISH = ["a cat", "the cat sat", "the dog sat on the mat", "no"]

@@ -1,8 +1,11 @@
 """Files as people have them: what is read, and what each fault is told as."""
 
+import bz2
 import gzip
+import lzma
 import os
 import tracemalloc
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jarilab.core.errors import UserError
-from jarilab.data.text.text_files import CHUNK_BYTES, PairCounts, content_hash, document_files, documents, lines, pairs
+from jarilab.data.text.text_files import CHUNK_BYTES, content_hash, document_files, documents, lines
 
 
 def write(folder: Path, name: str, content: bytes) -> Path:
@@ -19,11 +22,6 @@ def write(folder: Path, name: str, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
-
-
-def read_pairs(*paths: Path) -> tuple[list[tuple[str, str]], PairCounts]:
-    reading = PairCounts()
-    return list(pairs(paths, reading)), reading
 
 
 def whole(path: Path) -> list[str]:
@@ -121,11 +119,36 @@ def test_damaged_gzip(tmp_path: Path) -> None:
     flipped = packed[:300] + bytes([packed[300] ^ 255]) + packed[301:]
     for content in (packed[:-9], packed[:5], flipped, packed + b"tail"):
         path = write(tmp_path, "a", content)
-        with pytest.raises(UserError, match=r"a: expected complete gzip; got .* compress it again"):
+        with pytest.raises(UserError, match=r"a: expected complete gzip, .*; got .* compress it again"):
             list(lines(path))
         with pytest.raises(UserError, match=r"a: expected complete gzip"):
             whole(path)
     assert len(list(lines(write(tmp_path, "a", packed * 2)))) == 1
+
+
+@pytest.mark.parametrize(("pack", "name"), [(gzip.compress, "gz"), (bz2.compress, "bz2"), (lzma.compress, "xz")])
+def test_compressed_files_are_read(tmp_path: Path, pack: Callable[[bytes], bytes], name: str) -> None:
+    packed = pack(b"one\ntwo\n")
+    assert list(lines(write(tmp_path, "no ending", packed))) == ["one", "two"]
+    write(tmp_path, f"folder/a.txt.{name}", packed)
+    assert whole(tmp_path / "folder") == ["one\ntwo\n"]
+    with pytest.raises(UserError, match=r"expected complete gzip, bzip2 or xz; got a damaged .* again"):
+        list(lines(write(tmp_path, "cut", pack(os.urandom(1000).hex().encode())[:-40])))
+
+
+@pytest.mark.parametrize(("start", "command"), [(b"PK\3\4", "unzip 'a b'"), (b"\x28\xb5\x2f\xfd", "zstd -d 'a b'")])
+def test_an_archive_is_named_with_the_command_that_unpacks_it(tmp_path: Path, start: bytes, command: str) -> None:
+    with pytest.raises(UserError, match=f"got a .* archive; unpack it: {command}"):
+        list(lines(write(tmp_path, "a b", start + bytes(100))))
+
+
+def test_lines_that_end_with_carriage_returns_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, "mac", b"a\rb\r" * 600_000)
+    with pytest.raises(
+        UserError, match=r"mac: expected lines .* got one line with [0-9,]+ lone carriage returns.* tr "
+    ):
+        list(lines(path))
+    assert list(lines(write(tmp_path, "one", b"a\r"))) == ["a\r"]
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -143,47 +166,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             list(lines(path))
         with pytest.raises(UserError, match=message):
             content_hash([path])
-
-
-def test_pairs_of_two_files(tmp_path: Path) -> None:
-    one = write(tmp_path, "one", b"a b\n\n \nc\nd\t1\n\n")
-    two = write(tmp_path, "two", "가 나\nx\n\u3000\n\nd\t2\n\n".encode())
-    assert read_pairs(one, two) == ([("a b", "가 나"), ("d\t1", "d\t2")], PairCounts(pairs=2, blank=4))
-
-
-def test_pairs_of_two_columns(tmp_path: Path) -> None:
-    path = write(tmp_path, "p.tsv", "a\t가\nb \t나\tmore\tand more\r\n\n\tx\ny\t\n\t\n".encode())
-    assert read_pairs(path) == ([("a", "가"), ("b ", "나")], PairCounts(pairs=2, blank=4))
-
-
-def test_a_missing_column(tmp_path: Path) -> None:
-    path = write(tmp_path, "p.tsv", b"a\tb\nonly one\n")
-    with pytest.raises(UserError, match=r"p.tsv:2: expected two columns .* got one: 'only one'; .* or give"):
-        read_pairs(path)
-
-
-@pytest.mark.parametrize(("left", "right", "first"), [(3, 5, 4), (5, 3, 4), (0, 1, 1), (2, 1, 2)])
-def test_files_of_different_length(tmp_path: Path, left: int, right: int, first: int) -> None:
-    one, two = write(tmp_path, "one", b"x\n" * left), write(tmp_path, "two", b"y\n" * right)
-    message = rf"got {left} in \S*one and {right} in \S*two; line {first} .* partner; align"
-    with pytest.raises(UserError, match=message):
-        read_pairs(one, two)
-
-
-@pytest.mark.parametrize("content", [b"", b"\n\n", b" \n\t\n", b"\xef\xbb\xbf", b"\t\n"])
-def test_nothing_usable(tmp_path: Path, content: bytes) -> None:
-    path = write(tmp_path, "a", content)
-    with pytest.raises(UserError, match=r"a holds no usable lines; expected text; fill the file or name another"):
-        read_pairs(path)
-    with pytest.raises(UserError, match=r"a and \S*a hold no usable lines"):
-        read_pairs(path, path)
-    assert whole(path) == [""]
-
-
-def test_one_or_two_files(tmp_path: Path) -> None:
-    path = write(tmp_path, "a", b"a\tb")
-    with pytest.raises(UserError, match="expected two files, or one of tab-separated values; got 3"):
-        read_pairs(path, path, path)
 
 
 def test_documents_of_a_folder(tmp_path: Path) -> None:
