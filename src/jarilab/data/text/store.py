@@ -113,24 +113,8 @@ def prepare_pairs(
     }
 
     def make(folder: Path) -> dict[str, int]:
-        counts, start = PairCounts(), 0
-        with (
-            _Writer(folder, "source", source) as left,
-            _Writer(folder, "target", target) as right,
-            (folder / _NUMBERS).open("wb") as numbers,
-        ):
-            for batch in _batches(pairs(paths, counts, columns)):
-                ones = source.encode_batch([one for one, _ in batch])
-                others = target.encode_batch([other for _, other in batch])
-                both = enumerate(zip(ones, others, strict=True))
-                short = [n for n, pair in both if max(map(len, pair)) <= longest]
-                omitted = len(batch) - len(short)
-                counts.pairs -= omitted
-                counts.too_long += omitted
-                numbers.write((start + np.array(short, np.int64)).tobytes())
-                left.rows([ones[n] for n in short])
-                right.rows([others[n] for n in short])
-                start += len(batch)
+        counts = PairCounts()
+        _write_pairs(folder, pairs(paths, counts, columns), (source, target), longest, counts)
         if not counts.pairs:
             named = " and ".join(str(path) for path in paths)
             raise UserError(
@@ -146,6 +130,35 @@ def prepare_pairs(
         )
 
     return cached(facts, make, load)
+
+
+def _write_pairs(
+    folder: Path,
+    texts: Iterator[tuple[str, str]],
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    longest: int,
+    counts: PairCounts,
+) -> None:
+    """Write the pairs of at most `longest` tokens a side to disk, and update the counts."""
+    source, target = tokenizers
+    start = 0
+    with (
+        _Writer(folder, "source", source) as left,
+        _Writer(folder, "target", target) as right,
+        (folder / _NUMBERS).open("wb") as numbers,
+    ):
+        for batch in _batches(texts):
+            ones = source.encode_batch([one for one, _ in batch])
+            others = target.encode_batch([other for _, other in batch])
+            both = enumerate(zip(ones, others, strict=True))
+            short = [n for n, pair in both if max(map(len, pair)) <= longest]
+            omitted = len(batch) - len(short)
+            counts.pairs -= omitted
+            counts.too_long += omitted
+            numbers.write((start + np.array(short, np.int64)).tobytes())
+            left.rows([ones[n] for n in short])
+            right.rows([others[n] for n in short])
+            start += len(batch)
 
 
 def prepare_documents(path: Path, tokenizer: Tokenizer) -> Encoded:
