@@ -285,15 +285,17 @@ def _ambiguous(
 ) -> UserError:
     """The error for columns that cannot be chosen, with the first rows."""
     names = " and ".join(role.name for role in roles)
-    shown = "".join(
-        f"\n  {' | '.join(f'{n}: {cell}' for n, cell in enumerate(row, 1))[:_SHOWN_CHARACTERS]}"
-        for row in ([printable(cell) for cell in row] for row in rows[:_SHOWN_ROWS])
-    )
+    shown = "".join(map(_shown, rows[:_SHOWN_ROWS]))
     numbers = ",".join(str(n) for n in range(1, len(roles) + 1))
     return UserError(
         f"{path}: expected columns for {names}; got a file that {problem}, which begins:{shown}\ngive their numbers or "
         f"the titles of the first line, in this order, such as --columns {numbers}"
     )
+
+
+def _shown(row: Sequence[str]) -> str:
+    cells = " | ".join(f"{number}: {printable(cell)}" for number, cell in enumerate(row, 1))
+    return f"\n  {cells[:_SHOWN_CHARACTERS]}"
 
 
 def _other_width(table: Table, number: int, cells: Sequence[str]) -> UserError:
