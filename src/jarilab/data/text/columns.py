@@ -23,6 +23,8 @@ SAMPLE_ROWS = 1000
 _DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 _SHOWN_ROWS, _SHOWN_CHARACTERS, _MAX_TITLE = 3, 100, 30
 _CELL = re.compile(r'(?:^|\t)("(?:[^"]|"")*"|[^\t"][^\t]*|)(?=\t|$)')
+_STARTS_QUOTED = re.compile('"').match
+_DIGIT = re.compile(r"\d").search
 _NUMBER = re.compile(r"[^\s\d]*\d\S*")
 _REFERENCE = re.compile(r"CC[- ]BY|https?://|tatoeba")
 
@@ -151,13 +153,11 @@ def _form(path: Path) -> tuple[str, bool]:
     sample = list(islice(lines(path), SAMPLE_ROWS))
     if _is_csv(path):
         return max(_DELIMITERS, key=lambda delimiter: _regular_rows(sample, delimiter)), True
-    cells = [_CELL.findall(line) for line in sample[1:] or sample if line.strip()]
-    is_grammar = all(
-        sum(map(len, row)) + len(row) - 1 == len(line)
-        for row, line in zip(cells, filter(str.strip, sample[1:] or sample), strict=True)
-    )
-    columns = zip(*cells, strict=False)
-    return "\t", is_grammar and any(all(cell[:1] == '"' for cell in column) for column in columns)
+    texts = [line for line in sample[1:] or sample if line.strip()]
+    cells = list(map(_CELL.findall, texts))
+    lengths = [sum(map(len, row)) + len(row) - 1 for row in cells]
+    is_quoted = [all(map(_STARTS_QUOTED, column)) for column in zip(*cells, strict=False)]
+    return "\t", lengths == list(map(len, texts)) and any(is_quoted)
 
 
 def _regular_rows(sample: list[str], delimiter: str) -> int:
@@ -192,9 +192,10 @@ def _is_title(rows: Sequence[Sequence[str]]) -> bool:
     known = len(usual)
     if known == len(cells) or (len(cells) > 2 and known >= 2):
         return True
+    contents = map(_content, zip(*rest, strict=True))
     return len(rest) >= 3 and any(
-        not any(map(str.isdigit, cell)) and _content([row[column] for row in rest]) == "numbers"
-        for column, cell in enumerate(cells)
+        content == "numbers" and not _DIGIT(cell)
+        for cell, content in zip(cells, contents, strict=True)
     )
 
 
@@ -219,7 +220,7 @@ def _recognised(
     """The columns of the roles by titles, languages or contents; None if they are ambiguous."""
     width = len(rows[0]) if rows else len(roles)
     titles = [_words(cell) for cell in rows[0]] if has_title else []
-    by_title = [[c for c, title in enumerate(titles) if title & role.titles] for role in roles]
+    by_title = [_titled(titles, role) for role in roles]
     if all(len(columns) == 1 for columns in by_title):
         found = tuple(column for (column,) in by_title)
         if len(set(found)) == len(roles):
@@ -239,6 +240,10 @@ def _recognised(
         return None
     column_of = dict(zip([*repeated, *others], [*few[: len(repeated)], *texts], strict=True))
     return tuple(column_of[role] for role in roles)
+
+
+def _titled(titles: Sequence[set[str]], role: Role) -> list[int]:
+    return [column for column, title in enumerate(titles) if title & role.titles]
 
 
 def _having(contents: Sequence[Content], wanted: Content) -> list[int]:
