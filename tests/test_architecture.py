@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tasks": {"core", "positions", "data", "nn", "tasks.policies"},
     "tasks.predictors": {"core", "positions", "data", "models", "inspect", "tasks"},
     "runs": {"_version", "core", "encodings", "nn", "models", "tasks", "tasks.policies", "tasks.predictors"}
-    | {"data", "inspect"},
+    | {"data", "inspect", "huggingface"},  # weights that a run starts from
     "pages": set(),
     "pages.kit": {"core", "positions"},
     # A page computes with the exported graph of a forward.

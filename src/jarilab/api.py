@@ -21,6 +21,7 @@ from jarilab.core.storage.files import checked_folder, write_text
 from jarilab.inspect.explain.walk import Walk, goes_step_by_step, walk_of
 from jarilab.inspect.record.capture import look_inside
 from jarilab.inspect.record.model_io import to_float64
+from jarilab.runs import origins
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import Checkpoint, OpenRun, load, with_encoding
@@ -73,6 +74,7 @@ def train(
     model: str | None = None,
     seed: int = 1,
     settings: Mapping[str, Any] | None = None,
+    init: str | Path | None = None,
     precision: Precision = "auto",
     threads: Annotated[int, Ge(1)] | None = None,
     device: str = "auto",
@@ -94,6 +96,7 @@ def train(
     model: kind of model, such as decoder or recurrent, or your own as FILE.py:CLASS (default: that of the task).
     seed: seed of initial values, data order and dropout.
     settings: `{"model.d_model": 128, "training.examples": 400000, ...}`.
+    init: start from the weights of this run, or of a folder of transformers: see `jarilab.runs.origins.settings_from`.
     precision: float32 or bfloat16; auto takes the faster one for this processor and model.
     threads: CPU threads of PyTorch; the last bits of results depend on it (default: all cores).
     device: cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one.
@@ -123,12 +126,32 @@ def train(
         checkpoint_minutes=checkpoint_minutes,
         eval_lengths=tuple(sorted(set(eval_lengths))),
     )
+    settings = dict(settings or {})
+    if init is not None:
+        settings["training.init"] = str(init)
+    model, settings = with_origin(task, model, encoding, settings)
     experiment = Experiment.of(
         task, encoding, settings, seed, precision, model, device=execution.device
     )
     folder = checked_folder(experiment.folder if out is None else out)
     options = {"threads": checked_threads(threads), "snapshots": snapshots, "report": report}
     return loop.train(experiment, folder, execution=execution, **options)
+
+
+def with_origin(
+    task: str, model: str | None, encoding: str | None, settings: Mapping[str, Any]
+) -> tuple[str | None, Mapping[str, Any]]:
+    """The kind of model and the settings of a training, completed by the weights of `training.init` if it is set.
+
+    Raises UserError for weights that cannot be read.
+    """
+    init = settings.get("training.init")
+    if init in (None, "null"):
+        return model, settings
+    files = origins.typed_files(task, model, settings.get("model.encoding", encoding))
+    which = settings.get("training.init_checkpoint", "last")
+    origin = origins.read_origin(str(init), which, files)
+    return origins.settings_from(origin, task, model, encoding, settings)
 
 
 def evaluate(

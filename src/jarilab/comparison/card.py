@@ -27,6 +27,7 @@ from jarilab.pages.kit.image_data import png
 from jarilab.runs.environment import recorded_command
 from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import OpenRun
+from jarilab.runs.origins import history
 from jarilab.runs.results import read_result
 from jarilab.tasks.metrics import METRICS, Metric
 
@@ -171,6 +172,7 @@ def _ceiling(loaded: OpenRun, metric: Metric, result: Mapping[str, Any]) -> Iter
 def _data(loaded: OpenRun, run: Mapping[str, Any]) -> str:
     lines = [f"- {plain(run['data'])}"]
     lines += [f"- {plain(name)}: sha256 `{plain(digest)}`" for name, digest in run["kept"].items()]
+    lines += [f"- before: {plain(line)}" for line in history(run)]
     return "\n".join(["## Data", "", *lines])
 
 

@@ -14,6 +14,7 @@ from jarilab.pages.kit.page import assemble
 from jarilab.pages.kit.tones import tones_of
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
+from jarilab.runs.origins import history
 from jarilab.tasks.metrics import METRICS, Metric
 
 STYLES = ("kit/theme.css", "kit/base.css", "report.css")
@@ -23,11 +24,12 @@ UNKNOWN = Metric("value", "the metric of the task")
 
 @dataclass(frozen=True)
 class Curve:
-    """The training curve of a run: the rows of its metrics.jsonl."""
+    """The training curve of a run: the rows of its metrics.jsonl. history: see `jarilab.runs.origins.history`."""
 
     run: Path
     experiment: Experiment
     rows: list[dict[str, Any]]
+    history: Sequence[str] = ()
 
     @property
     def metric(self) -> Metric:
@@ -44,12 +46,13 @@ class Curve:
 
 def curve_of(run: Path) -> Curve:
     """The curve of a run. Raises UserError if the folder is no run or has no row yet."""
-    experiment = read_experiment(read_run(run), run / "run.json")
+    record = read_run(run)
+    experiment = read_experiment(record, run / "run.json")
     rows = read_metrics(run) if (run / "metrics.jsonl").exists() else []
     rows = [row for row in rows if "examples" in row and row.get("loss") is not None]
     if not rows:
         raise UserError(f"{run} has no curve yet: nothing of it was trained; train it first")
-    return Curve(run, experiment, rows)
+    return Curve(run, experiment, rows, history(record))
 
 
 def write(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
@@ -114,6 +117,7 @@ def _run(curve: Curve) -> dict[str, Any]:
         "encoding": experiment.encoding,
         "seed": experiment.seed,
         "experiment": experiment.hash,
+        "history": "; ".join(curve.history),
         "step": last["step"],
         "steps": last.get("steps"),
         "loss": last["loss"],

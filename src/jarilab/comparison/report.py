@@ -13,6 +13,7 @@ from jarilab.pages.kit.tones import tones_of
 from jarilab.runs.environment import typed_command
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics, read_run
+from jarilab.runs.origins import history
 from jarilab.runs.training_options import deciding
 from jarilab.tasks.base import Task
 from jarilab.tasks.metrics import Metric
@@ -106,6 +107,7 @@ def _what_ran(experiment: Experiment, folder: Path) -> dict[str, Any]:
         "processor": f"{environment['cpu']}, {environment['capability']}",
         "threads per trial": environment["threads"],
         "precision": experiment.precision,
+        **({"before": "; ".join(before)} if (before := history(record)) else {}),
         "attention kernel": ", ".join(sorted(kernels)),
         **_options("model", experiment.model_options),
         **_options("task", experiment.task_options),

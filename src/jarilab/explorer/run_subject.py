@@ -62,7 +62,9 @@ class RunSubject(Subject):
         self.run = load(folder, trust_code=trust_code)
         self.experiment = self.run.experiment
         snapshot_steps = snapshots.steps_of(folder, self.experiment.hash)
-        self.steps = sorted({0, self.run.step, *snapshot_steps})
+        # A run that starts from weights has those of step 0 only as a snapshot.
+        initial = [0] if self.experiment.options.init is None else []
+        self.steps = sorted({*initial, self.run.step, *snapshot_steps})
         self._predictors: LRU[Predictor] = LRU()
         self._precise: LRU[nn.Module] = LRU()
         self._recorded: LRU[RecordedInput] = LRU()

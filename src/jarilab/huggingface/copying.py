@@ -45,13 +45,21 @@ def source_of(path: str, names: Names) -> tuple[str | Tensor, Change | None]:
 class WeightCopier:
     """The weights of one transformers model, and which of them were copied.
 
-    config: the model's configuration. weights: its state dict.
+    config: the model's configuration. weights: its state dict. options: of the model that was built.
     """
 
     def __init__(self, loaded: Loaded):
         self.config, self.folder = loaded.config, loaded.folder
         self.weights: dict[str, Tensor] = dict(loaded.model.state_dict())
+        self.options: dict[str, Any] = {}
         self._unused = set(self.weights)
+
+    def build(
+        self, model_class: Callable[..., nn.Module], *sizes: Any, **options: Any
+    ) -> nn.Module:
+        """A model of jarilab, whose options are kept as `options`."""
+        self.options = options
+        return model_class(*sizes, **options)
 
     def take(self, name: str) -> Tensor:
         """The weight of this name, which then counts as copied. Raises UserError if there is none."""
@@ -108,3 +116,34 @@ class WeightCopier:
         if name not in ACTIVATIONS:
             self.refuse(f"the activation {name}", f"expected one of {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[name]
+
+
+ROTARY_OPTIONS = {
+    "default": ("rotary", {}),
+    "linear": ("rotary_linear", {"factor": "factor"}),
+    "llama3": (
+        "llama3",
+        {
+            "factor": "factor",
+            "trained_length": "original_max_position_embeddings",
+            "low_frequency_factor": "low_freq_factor",
+            "high_frequency_factor": "high_freq_factor",
+        },
+    ),
+}
+"""For each `rope_type` of transformers: the encoding, and its options by their names there."""
+
+
+def rotary_spec(copier: WeightCopier) -> str:
+    """The spec of the rotary encoding of a configuration. Raises UserError for a type that jarilab does not have."""
+    settings = copier.config.rope_parameters
+    kind = settings["rope_type"]
+    if kind not in ROTARY_OPTIONS:
+        copier.refuse(
+            f"rotations of the kind {kind}", f"expected one of {', '.join(ROTARY_OPTIONS)}"
+        )
+    encoding, names = ROTARY_OPTIONS[kind]
+    options = {ours: settings[theirs] for ours, theirs in names.items()}
+    options["base"] = settings["rope_theta"]
+    options["fraction"] = settings.get("partial_rotary_factor", 1.0)
+    return f"{encoding}:{','.join(f'{name}={value!r}' for name, value in options.items())}"

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from jarilab.core.errors import UserError
-from jarilab.huggingface.copying import Change, Names, WeightCopier
-from jarilab.huggingface.loading import load
+from jarilab.huggingface.copying import Change, Names, WeightCopier, rotary_spec
+from jarilab.huggingface.loading import Loaded, load
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.text_encoder import TextEncoder
@@ -31,14 +31,20 @@ def from_huggingface(folder: str | Path) -> nn.Module:
     `EncoderDecoder`; BERT a `TextEncoder`; ViT a `VisionTransformer`. Both models compute the same. Dropout is 0.
     Raises UserError if the folder holds no model, another model, or a setting that no layer of jarilab supports.
     """
-    loaded = load(folder, swapped=False)
+    return copied(load(folder, swapped=False))[0]
+
+
+def copied(loaded: Loaded) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of jarilab with the weights of a loaded one, and its options. Raises UserError."""
+    folder = loaded.folder
     build = FAMILIES.get(loaded.kind)
     if build is None:
         raise UserError(
             f"{folder} holds a {loaded.kind}, which cannot be copied: expected one of {', '.join(FAMILIES)}; look at "
             "it as it is, by jarilab.record(model)"
         )
-    return build(WeightCopier(loaded))
+    copier = WeightCopier(loaded)
+    return build(copier), copier.options
 
 
 def _renamed(ours: str, theirs: str, names: Mapping[str, str | tuple[str, Change]]) -> Names:
@@ -147,7 +153,8 @@ def gpt2(copier: WeightCopier) -> nn.Module:
     copier.require(
         scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False
     )
-    model = LanguageModel(
+    model = copier.build(
+        LanguageModel,
         config.vocab_size,
         d_model=config.n_embd,
         n_heads=config.n_head,
@@ -165,7 +172,8 @@ def gpt2(copier: WeightCopier) -> nn.Module:
 def neox(copier: WeightCopier) -> nn.Module:
     """GPT-NeoX: parallel residuals, and rotary on a fraction of each head."""
     config = copier.config
-    model = LanguageModel(
+    model = copier.build(
+        LanguageModel,
         config.vocab_size,
         **_sizes(copier),
         norm_eps=config.layer_norm_eps,
@@ -187,7 +195,8 @@ def llama(copier: WeightCopier) -> nn.Module:
     )
     # Biases that Qwen 2 lacks are filled with 0.
     biases = {f"model.layers.0.{name}.bias" for name in ("self_attn.q_proj", "mlp.up_proj")}
-    model = LanguageModel(
+    model = copier.build(
+        LanguageModel,
         config.vocab_size,
         **_sizes(copier),
         gated=True,
@@ -214,37 +223,6 @@ def _sizes(copier: WeightCopier) -> dict[str, Any]:
         "d_ff": config.intermediate_size,
         "activation": copier.activation(config.hidden_act),
     }
-
-
-ROTARY_OPTIONS = {
-    "default": ("rotary", {}),
-    "linear": ("rotary_linear", {"factor": "factor"}),
-    "llama3": (
-        "llama3",
-        {
-            "factor": "factor",
-            "trained_length": "original_max_position_embeddings",
-            "low_frequency_factor": "low_freq_factor",
-            "high_frequency_factor": "high_freq_factor",
-        },
-    ),
-}
-"""For each `rope_type` of transformers: the encoding, and its options by their names there."""
-
-
-def rotary_spec(copier: WeightCopier) -> str:
-    """The spec of the rotary encoding of a configuration. Raises UserError for a type that jarilab does not have."""
-    settings = copier.config.rope_parameters
-    kind = settings["rope_type"]
-    if kind not in ROTARY_OPTIONS:
-        copier.refuse(
-            f"rotations of the kind {kind}", f"expected one of {', '.join(ROTARY_OPTIONS)}"
-        )
-    encoding, names = ROTARY_OPTIONS[kind]
-    options = {ours: settings[theirs] for ours, theirs in names.items()}
-    options["base"] = settings["rope_theta"]
-    options["fraction"] = settings.get("partial_rotary_factor", 1.0)
-    return f"{encoding}:{','.join(f'{name}={value!r}' for name, value in options.items())}"
 
 
 # Encoder-decoders -----------------------------------------------------------------------------------------------------
@@ -306,7 +284,8 @@ def t5(copier: WeightCopier) -> nn.Module:
     root = config.d_model**0.5
     # transformers divides scores by sqrt(D). Here embeddings are divided, and multiplied where they are read.
     divided = tied and scaled
-    model = EncoderDecoder(
+    model = copier.build(
+        EncoderDecoder,
         config.vocab_size,
         config.vocab_size,
         d_model=config.d_model,
@@ -357,7 +336,8 @@ def bart(
             )
     source, target = (copier.take(f"model.{side}.embed_tokens.weight") for side in SIDES)
     learned = f"learned:positions={config.max_position_embeddings}"
-    model = EncoderDecoder(
+    model = copier.build(
+        EncoderDecoder,
         len(source),
         len(target),
         d_model=config.d_model,
@@ -438,7 +418,8 @@ def bert(copier: WeightCopier, prefix: str = "", *, words: bool = False) -> nn.M
     """BERT without its pooler; with its masked language model head if `words`."""
     config = copier.config
     copier.require(is_decoder=False, add_cross_attention=False)
-    model = TextEncoder(
+    model = copier.build(
+        TextEncoder,
         config.vocab_size,
         **_sizes(copier),
         norm_eps=config.layer_norm_eps,
@@ -463,7 +444,8 @@ def vit(copier: WeightCopier) -> nn.Module:
     patch, patch_width = _pair(config.patch_size)
     if patch != patch_width:
         copier.refuse(f"patches of {patch} x {patch_width} pixels", "expected squares")
-    model = VisionTransformer(
+    model = copier.build(
+        VisionTransformer,
         (config.num_channels, height, width),
         config.num_labels,
         patch_size=patch,

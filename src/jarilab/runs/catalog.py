@@ -27,6 +27,7 @@ from jarilab.runs.jobs import (
     jobs_alive,
 )
 from jarilab.runs.lock import is_training
+from jarilab.runs.origins import history
 from jarilab.runs.results import read_result
 from jarilab.runs.task_settings import models_for
 from jarilab.tasks.base import registry as tasks
@@ -45,8 +46,9 @@ class RunSummary:
     """A run as a line of a list.
 
     state: finished, not finished, training, queued, never begun or damaged. problem: the error of a damaged one. job:
-    number of the scheduler's job that trains it. step, steps: steps taken, and all steps. value: of the metric, when it
-    was measured last. age: seconds since the last change. size: bytes.
+    number of the scheduler's job that trains it. history: weights that it started from, and earlier budgets. step,
+    steps: steps taken, and all steps. value: of the metric, when it was measured last. age: seconds since the last
+    change. size: bytes.
     """
 
     run: str
@@ -63,6 +65,7 @@ class RunSummary:
     size: int
     problem: str | None = None
     job: str | None = None
+    history: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -135,7 +138,8 @@ def _summary(folder: Path, job: TrialJob | None) -> RunSummary:
     changed = max(path.stat().st_mtime for path in files if path.name in RUN_FILES)
     where: dict[str, Any] = {"run": str(folder), "age": time.time() - changed, "size": size}
     try:
-        experiment = read_experiment(read_run(folder), folder / "run.json")
+        record = read_run(folder)
+        experiment = read_experiment(record, folder / "run.json")
         state = _state(folder, experiment.hash)
         if state["state"] != FINISHED:
             state |= _training_state(folder, job)
@@ -147,6 +151,7 @@ def _summary(folder: Path, job: TrialJob | None) -> RunSummary:
         model=experiment.model,
         encoding=experiment.encoding,
         seed=experiment.seed,
+        history=tuple(history(record)),
         **state,
     )
 

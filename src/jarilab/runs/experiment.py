@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -38,10 +38,18 @@ from jarilab.tasks.base import Task
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.policies import base as policies
 
+BUDGET = ("examples", "epochs")
+"""Options of training that may grow when a run is finished."""
+EARLIER = {"examples": int, "epochs": float | None, "step": Annotated[int, Ge(1)]}
+
 
 @dataclass(frozen=True)
 class Experiment:
-    """Task, model and training of a run, with all options; precision: the dtype in which the model computes."""
+    """Task, model and training of a run, with all options.
+
+    precision: the dtype in which the model computes. earlier: the budgets after which the run was finished before, each
+    with its last step and the metric there.
+    """
 
     # Defaults are written out, so that a later default does not change an old run.
     task: str
@@ -51,6 +59,7 @@ class Experiment:
     training: dict[str, Any]
     seed: Annotated[int, Ge(0), Lt(2**63)]
     precision: Literal["float32", "bfloat16"]
+    earlier: list[dict[str, Any]] = field(default_factory=list)
 
     @staticmethod
     def of(
@@ -110,7 +119,11 @@ class Experiment:
         Raises UserError that names the first wrong, missing or unknown field.
         """
         fields = get_type_hints(Experiment, include_extras=True)
+        if "earlier" not in record:
+            del fields["earlier"]
         check_fields(f"{where}: experiment", fields, record)
+        for budget in record.get("earlier", []):
+            check_fields(f"{where}: experiment: earlier", EARLIER, budget)
         experiment = Experiment(**{name: record[name] for name in fields})
         options = experiment.model_options
         hints: dict[str, Any] = {name: str | None for name in options if name.endswith("encoding")}
@@ -166,21 +179,32 @@ class Experiment:
     def folder(self) -> str:
         """The default folder of its run."""
         task = as_file_name(self.task)
-        encoding = as_file_name(self.encoding)
-        return f"runs/{task}-{encoding}-{self.seed}"
+        encoding, init = as_file_name(self.encoding), self.training["init"]
+        origin = "" if init is None else f"-from-{as_file_name(str(Path(init).resolve()))}"
+        return f"runs/{task}-{encoding}-{self.seed}{origin}"
 
     @cached_property
     def options(self) -> Training:
         """The options of training. Raises UserError for a wrong one."""
         return Training(**_checked("training", Training, self.training))
 
+    @property
+    def restart(self) -> int:
+        """The step from which the learning rate rises again, in a run that was continued; 0 in others."""
+        return self.earlier[-1]["step"] if self.earlier else 0
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        record = asdict(self)
+        if not self.earlier:
+            del record["earlier"]
+        return record
 
     @property
     def hash(self) -> str:
-        """Twelve hexadecimal digits of the SHA-256 of all fields."""
+        """Twelve hexadecimal digits of the SHA-256 of all fields, which stay when a run is continued."""
         record = self.as_dict()
+        for first in record.pop("earlier", [])[:1]:
+            record["training"] |= {name: first[name] for name in BUDGET}
         text = json.dumps(record, sort_keys=True)  # two orders of the same options are equal
         return sha256(text.encode())[:12]
 

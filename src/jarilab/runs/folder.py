@@ -7,6 +7,7 @@ import itertools
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -25,8 +26,9 @@ from jarilab.core.storage.files import (
 )
 from jarilab.runs import metrics_log
 from jarilab.runs.environment import environment_record, what_changed
-from jarilab.runs.experiment import Experiment
+from jarilab.runs.experiment import BUDGET, Experiment
 from jarilab.runs.lock import FolderLock, locked
+from jarilab.runs.outcomes import FILE as OUTCOMES
 from jarilab.runs.outcomes import Outcomes, read_outcomes, write_outcomes
 from jarilab.runs.results import read_result
 
@@ -39,7 +41,7 @@ FIELDS = {
     "kept": dict[str, str],
     "environment": dict[str, Any],
 }
-"""The fields of run.json; `kernels` is added at the first step."""
+"""The fields of run.json; `origin` is added for a run that starts from weights, `kernels` at the first step."""
 MAX_NAMED = 20
 """Runs, or problems, that an error lists."""
 MAX_ARTIFACT_BYTES = 2**30
@@ -69,11 +71,12 @@ class Run:
         fingerprint: str,
         kept: Mapping[str, bytes],
         computed: Mapping[str, Any] = NOTHING,
+        origin: Mapping[str, Any] | None = None,
     ) -> Run:
         """Create the folder, or reopen the same run in it. Raises UserError if it holds anything else.
 
         fingerprint: of the training data. kept: files that predictions need, by name.
-        computed: fields of the execution that decide bits, such as the device.
+        computed: fields of the execution that decide bits, such as the device. origin: the weights that it starts from.
         """
         path = folder / "run.json"
         if folder.exists() and (
@@ -95,10 +98,12 @@ class Run:
             "data": fingerprint,
             "kept": {name: sha256(content) for name, content in kept.items()},
             "environment": environment,
+            **({} if origin is None else {"origin": dict(origin)}),
         }
         run = cls(folder, record, lock)
         try:
             if path.exists():
+                run._continue(experiment, fingerprint)
                 run._compare(read_run(folder), experiment, fingerprint)
             else:
                 for name, content in kept.items():
@@ -113,6 +118,26 @@ class Run:
             raise
         return run
 
+    def _continue(self, experiment: Experiment, fingerprint: str) -> None:
+        """Record that the finished run goes on to a larger budget, and remove its result."""
+        path, record = self.folder / "run.json", read_run(self.folder)
+        recorded = read_experiment(record, path)
+        if not experiment.earlier or recorded.earlier not in (
+            experiment.earlier,
+            experiment.earlier[:-1],
+        ):
+            return
+        if recorded.earlier != experiment.earlier:
+            unchanged = replace(experiment, training=recorded.training, earlier=recorded.earlier)
+            self._compare(record, unchanged, fingerprint)
+            write_json(path, seal_record({**record, "experiment": experiment.as_dict()}))
+        # Also after a power cut between both.
+        result = self.folder / "result.json"
+        is_old = result.exists() and read_result(self.folder, experiment.hash)["steps"]
+        if is_old and is_old <= experiment.restart:
+            (self.folder / OUTCOMES).unlink(missing_ok=True)
+            result.unlink()
+
     def _compare(self, record: dict[str, Any], experiment: Experiment, fingerprint: str) -> None:
         """Raises UserError if the recorded run differs from this one; notes another environment."""
         differences = experiment.difference(read_experiment(record, self.folder / "run.json"))
@@ -122,6 +147,9 @@ class Run:
             )
         if fingerprint != record["data"]:
             differences.append(f"data: {fingerprint!r} here, {record['data']!r} there")
+        here, there = (str(each.get("origin", {}).get("weights")) for each in (self.record, record))
+        if here != there:
+            differences.append(f"weights that it starts from: {here[:12]} here, {there[:12]} there")
         if differences:
             lines = "\n  ".join(differences)
             raise UserError(
@@ -270,6 +298,27 @@ def read_experiment(record: dict[str, Any], where: Path) -> Experiment:
             "put the file back as it was written"
         )
     return experiment
+
+
+def continued(experiment: Experiment, folder: Path) -> Experiment:
+    """The experiment as a continuation of the finished run in `folder`, if only its budget is another.
+
+    The same experiment for any other folder. Raises UserError for a damaged run.
+    """
+    if not (folder / "run.json").is_file():
+        return experiment
+    recorded = read_experiment(read_run(folder), folder / "run.json")
+    budget = {name: experiment.training[name] for name in BUDGET}
+    if replace(recorded, training=recorded.training | budget, earlier=[]) != experiment:
+        return experiment
+    if recorded.training == experiment.training:
+        return recorded
+    if not (folder / "result.json").exists():
+        return experiment
+    result = read_result(folder, recorded.hash)
+    stage = {name: recorded.training[name] for name in BUDGET}
+    stage |= {"step": result["steps"], result["metric"]: result[result["metric"]]}
+    return replace(experiment, earlier=[*recorded.earlier, stage])
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ def load(
     record = read_run(folder)
     experiment = read_experiment(record, folder / "run.json")
     experiment.trust(str(folder / "run.json"), trust_code)
-    path = _checkpoint(folder, checkpoint)
+    path = checkpoint_of(folder, checkpoint)
     check_artifacts(record, folder)
     task = experiment.resolved.build_task(folder)
     model = load_checkpoint(path, experiment, task).to(device)
@@ -116,7 +116,7 @@ def with_encoding(run: OpenRun, encoding: str) -> OpenRun:
     return replace(run, experiment=experiment, model=model.to(device).eval())
 
 
-def _checkpoint(folder: Path, which: Checkpoint) -> Path:
+def checkpoint_of(folder: Path, which: Checkpoint) -> Path:
     """The newest or the best checkpoint of a run. Raises UserError if it has none, or a newer one is damaged."""
     path, problems = checkpoints.newest(folder / "checkpoints")
     if path is None:

@@ -66,9 +66,11 @@ def steps_of(folder: Path, run: str) -> list[int]:
 
 def load(folder: Path, experiment: Experiment, task: Task, step: int) -> nn.Module:
     """The model after `step`; for step 0 with its initial values. Raises UserError for a damaged snapshot."""
-    if step == 0:  # has no file, since the seed gives its values
-        return experiment.resolved.initial_model(task)
     path, model = _path(folder, step), experiment.resolved.build_model(task)
+    if (
+        step == 0 and experiment.options.init is None
+    ):  # has no file, since the seed gives its values
+        return experiment.resolved.initial_model(task)
     tensors = weights.fitting(path, model)
     check(path, experiment.hash, tensors)
     model.load_state_dict(tensors)

@@ -46,6 +46,10 @@ class Training:
     patience: stop after this many evaluations without improvement (default: never stop early).
     positions: position IDs of tokens, in training and afterwards: sequential, offset, randomized, abacus or coupling,
         with options as in randomized:longest=2048, or a policy of your own as mine.py:Mine.
+    init: start from the weights of this run, or of a folder of transformers, instead of random ones.
+    init_checkpoint: of a run: the last checkpoint, or the best by its metric.
+    freeze: parts that keep their values, by name: encoder, embedding, layers.0; several with commas.
+    fresh: parts that take random values in spite of `init`, such as generator for other classes.
     """
 
     examples: Annotated[int, Ge(1), Le(10**15)] = 1_000_000
@@ -63,6 +67,10 @@ class Training:
     evaluation_examples: Annotated[int, Ge(1)] = 2000
     patience: Annotated[int, Ge(1)] | None = None
     positions: str = "sequential"
+    init: str | None = None
+    init_checkpoint: Literal["last", "best"] = "last"
+    freeze: str = ""
+    fresh: str = ""
 
     def budget(self, size: int) -> int:
         """The number of examples to train on, for a data set of this size."""

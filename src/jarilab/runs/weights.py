@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +102,28 @@ def _compare(path: Path, model: nn.Module) -> None:
 def kinds_of(model: nn.Module) -> dict[str, Kind]:
     """Shape and dtype of each weight of a model."""
     return {name: _kind(tensor) for name, tensor in model.state_dict().items()}
+
+
+def parts_named(model: nn.Module, patterns: str, option: str) -> set[str]:
+    """The parameters and buffers of a model that patterns name, separated by commas.
+
+    A pattern is one or more whole words of a dotted name: `encoder`, `layers.0`, and `embedding` for
+    `source_embedding.weight`, too. `*` is any text within a word. Raises UserError for one that names nothing.
+    """
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    names += [name for name, _ in model.named_buffers()]
+    chosen: set[str] = set()
+    for pattern in patterns.split(",") if patterns else ():
+        words = re.escape(pattern.strip()).replace(r"\*", "[^.]*")
+        found = {name for name in names if words and re.search(rf"(?:^|[._]){words}(?:\.|$)", name)}
+        if not found:
+            parts = ", ".join(dict.fromkeys(name.partition(".")[0] for name in names))
+            raise UserError(
+                f"training.{option}: expected a part of the model, got {pattern!r}; it has {parts}, and inside them "
+                f"parts such as {names[-1]}"
+            )
+        chosen |= found
+    return chosen
 
 
 def _kind(tensor: Tensor) -> Kind:

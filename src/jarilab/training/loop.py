@@ -14,7 +14,8 @@ import torch
 from jarilab._version import __version__
 from jarilab.core.errors import UserError
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.folder import ReadOnlyRun, Run
+from jarilab.runs.folder import ReadOnlyRun, Run, continued
+from jarilab.runs.origins import Origin, history, origin_of
 from jarilab.runs.results import read_result
 from jarilab.runs.signals import Interrupted, StopSignals
 from jarilab.runs.snapshots import evenly_spread, write_snapshot
@@ -26,7 +27,12 @@ from jarilab.training.distributed.world import World, join_world
 from jarilab.training.evaluation import Evaluator
 from jarilab.training.execution import Execution
 from jarilab.training.memory import grow_onednn_cache, keep_freed_memory
-from jarilab.training.preflight import check_batch_size, check_forward, check_lengths
+from jarilab.training.preflight import (
+    check_batch_size,
+    check_continued,
+    check_forward,
+    check_lengths,
+)
 from jarilab.training.state import TrainingState
 from jarilab.training.step import Steps
 from jarilab.training.tensorboard import Board
@@ -49,6 +55,9 @@ def train(
 ) -> dict[str, Any]:
     """Train an experiment into the folder `out`, resuming from its last checkpoint; returns the result.
 
+    A finished run goes on if the experiment differs in a larger budget alone: the learning rate rises again, and falls
+    to 0 at the new end (warm restart).
+
     threads: PyTorch's threads; only runs with the same number are bit-identical. snapshots: number of steps, evenly
     spread, whose weights are saved for good. execution: device and distribution. Under `torchrun` all processes train
     one model, and rank 0 alone writes files and calls `report`. Raises UserError, before the first file is written, for
@@ -62,6 +71,7 @@ def train(
     world, device = join_world(execution.device)
     try:
         with world.collective():
+            experiment = continued(experiment, out)
             trainer = Trainer(experiment, replace(execution, device=device), world)
             return trainer.train_into(out, snapshots, report if world.is_writer else None)
     finally:
@@ -77,10 +87,11 @@ class Trainer:
         with world.shared_errors():
             check_batch_size(options, world.size, execution.accumulate)
             task, self.longer = experiment.resolved.build_task_at(execution.eval_lengths)
-            self.task = task
+            self.task, self.origin = task, origin_of(experiment)
             lengths = task.training_lengths
             self.batches = batches_of(options, task.training_size, lengths, experiment.seed)
-            self.state = TrainingState(experiment, task, execution, world)
+            check_continued(experiment, self.batches.steps)
+            self.state = TrainingState(experiment, task, execution, world, self.origin)
             self.board = Board(self.state)
         if not execution.shard:
             with world.shared_errors():
@@ -128,9 +139,14 @@ class Trainer:
     ) -> None:
         """Take all steps that are left, unless patience ends; raises Interrupted after a signal."""
         steps, first, saved = self.batches.steps, self.state.progress.step, time.monotonic()
-        evaluated = evenly_spread(steps, self.experiment.options.evaluations)
-        snapshotted = evenly_spread(steps, snapshots)
-        log_every = max(1, steps // CURVE_POINTS)
+        if snapshots and not first and self.origin is not None:
+            self._save_snapshot(run)  # no seed gives these values
+        restart = self.experiment.restart
+        evaluated, snapshotted = (
+            {restart + step for step in evenly_spread(steps - restart, count)}
+            for count in (self.experiment.options.evaluations, snapshots)
+        )
+        log_every = max(1, (steps - restart) // CURVE_POINTS)
         for step in range(first, steps):
             if self._patience_ended(run):
                 break
@@ -175,7 +191,8 @@ class Trainer:
         run: Run | None = None
         with world.shared_errors():
             if world.is_writer:
-                run = Run.open(out, experiment, data, self.task.artifacts(), computed)
+                origin = None if self.origin is None else self.origin.record
+                run = Run.open(out, experiment, data, self.task.artifacts(), computed, origin)
         finished = world.all_gather_text("finished" if run and run.result else "")[0]
         if run is not None:
             return run
@@ -193,11 +210,30 @@ class Trainer:
                 f"{run.checkpoints}: expected a checkpoint of step {steps:,} at most, got one of step {step:,}; put "
                 "back a copy"
             )
-        if step:
+        if step and step == self.experiment.restart:
+            state.progress.evaluations_without_better = 0
+            run.notice(
+                f"{run.folder} was finished after step {step:,} and goes on to step {steps:,}: the learning rate rises "
+                f"again to {self.experiment.options.lr:g} and falls to 0 (warm restart)"
+            )
+        elif step:
             run.notice(f"going on from step {step:,} of {steps:,}")
+        elif self.origin is not None:
+            self._start_from(run, self.origin)
         state.model.train()
         if self.world.is_writer:
             self.board.open(run, step)
+
+    def _start_from(self, run: Run, origin: Origin) -> None:
+        """Say what the training starts from."""
+        options = self.experiment.options
+        total = sum(parameter.numel() for parameter in self.state.model.parameters())
+        frozen = sum(p.numel() for p in self.state.model.parameters() if not p.requires_grad)
+        origins = history({"origin": origin.record, "experiment": {}})
+        notes = [f"starting from {', '.join(origins)}", f"learning rate {options.lr:g}"]
+        if frozen:
+            notes.append(f"{frozen:,} of {total:,} parameters keep their values")
+        run.notice("; ".join(notes))
 
     def _stop_requested(self, stop: StopSignals, saved: float) -> tuple[int, bool]:
         """The signal that any rank received (0 for none), and whether the time for a checkpoint has come."""

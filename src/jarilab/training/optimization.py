@@ -14,9 +14,11 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor, nn
 
+from jarilab.core.errors import UserError
 from jarilab.encodings.base import Encoding
 from jarilab.nn.sublayers import Table, TokenEmbedding
 from jarilab.runs.training_options import Training
+from jarilab.runs.weights import parts_named
 from jarilab.training.distributed.parallel import is_sharded
 
 Optimizer = torch.optim.Optimizer
@@ -28,6 +30,19 @@ MIN_STACKED, MAX_STACKED = 32, 128
 # Larger products are as fast one by one on a CPU. Of smaller ones the last bits of a stack may differ.
 
 
+def freeze(model: nn.Module, options: Training) -> None:
+    """Keep the values of the parts that the options name. Raises UserError if that is all of the model."""
+    frozen = parts_named(model, options.freeze, "freeze")
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name in frozen:
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError(
+            f"training.freeze: expected parts of the model, got all of it, {options.freeze}; leave "
+            "something to train"
+        )
+
+
 def build_optimizers(model: nn.Module, options: Training) -> dict[str, Optimizer]:
     """The optimizers by name: `adamw` alone, or `muon` for matrices and `adamw` for the other parameters."""
     # Muon orthogonalises updates, which suits matrices that map vectors to vectors. So it gets no tables of vectors
@@ -35,6 +50,8 @@ def build_optimizers(model: nn.Module, options: Training) -> dict[str, Optimizer
     matrices, rest = [], []
     for owner_name, owner in model.named_modules():
         for name, parameter in owner.named_parameters(recurse=False):
+            if not parameter.requires_grad:
+                continue
             full_name = f"{owner_name}.{name}" if owner_name else name
             is_table = (
                 isinstance(owner, Table | TokenEmbedding | Encoding | nn.RNNBase)
@@ -49,11 +66,17 @@ def build_optimizers(model: nn.Module, options: Training) -> dict[str, Optimizer
             {"params": rest, "weight_decay": 0.0},
         ]
         return {"adamw": AdamW(groups, lr=lr, betas=BETAS, eps=EPSILON, fused=True)}
-    # match_rms_adamw scales updates like AdamW's, so that one learning rate serves both.
-    return {
-        "muon": StackedMuon(matrices, lr=lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
-        "adamw": AdamW(rest, lr=lr, betas=BETAS, eps=EPSILON, weight_decay=0.0, fused=True),
-    }
+    optimizers: dict[str, Optimizer] = {}
+    if matrices:
+        # match_rms_adamw scales updates like AdamW's, so that one learning rate serves both.
+        optimizers["muon"] = StackedMuon(
+            matrices, lr=lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw"
+        )
+    if rest:
+        optimizers["adamw"] = AdamW(
+            rest, lr=lr, betas=BETAS, eps=EPSILON, weight_decay=0.0, fused=True
+        )
+    return optimizers
 
 
 class Uncompiled(Optimizer):

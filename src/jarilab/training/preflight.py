@@ -66,3 +66,12 @@ def check_batch_size(options: Training, ranks: int, accumulate: int) -> None:
             f"a batch of {options.batch_size} examples cannot be cut into {' x '.join(factors)}; use "
             f"training.batch_size={parts} or more, or fewer of these"
         )
+
+
+def check_continued(experiment: Experiment, steps: int) -> None:
+    """Raises UserError if a finished run would not go on to more steps than it has."""
+    if steps <= experiment.restart:
+        raise UserError(
+            f"this run is finished after {experiment.restart:,} steps: expected a larger budget, got one of "
+            f"{steps:,} steps; raise --examples or --epochs, or choose another --out"
+        )

@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 from jarilab.runs.experiment import Experiment
+from jarilab.runs.origins import Origin
 from jarilab.tasks.base import Task
 from jarilab.training.batching import sample_batch
 from jarilab.training.determinism import compile_model
@@ -27,7 +28,7 @@ from jarilab.training.distributed.parallel import (
 )
 from jarilab.training.distributed.world import World
 from jarilab.training.execution import Execution
-from jarilab.training.optimization import build_optimizers
+from jarilab.training.optimization import build_optimizers, freeze
 
 Count = Annotated[int, Ge(0), Lt(2**63)]
 
@@ -61,14 +62,23 @@ class TrainingState:
     """
 
     def __init__(
-        self, experiment: Experiment, task: Task, execution: Execution, world: World | None = None
+        self,
+        experiment: Experiment,
+        task: Task,
+        execution: Execution,
+        world: World | None = None,
+        origin: Origin | None = None,
     ):
         options = experiment.options
         self.experiment = experiment
         self.task = task
         self.execution = execution
         self.world = world or World(device=execution.device)
-        self.model = experiment.resolved.initial_model(task).to(execution.device)
+        model = experiment.resolved.initial_model(task)
+        if origin is not None:
+            origin.load_into(model, experiment, task)
+        freeze(model, options)
+        self.model = model.to(execution.device)
         self.averaged: AveragedModel | None = None
         if options.average:
             self.averaged = moving_average(self.model, options.average)
@@ -101,7 +111,7 @@ class TrainingState:
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         scores = functional_call(self.model, buffers, batch.inputs)
         self.task.loss(scores, batch).backward()
-        has_unused = any(parameter.grad is None for parameter in self.model.parameters())
+        has_unused = any(p.grad is None and p.requires_grad for p in self.model.parameters())
         self.model.zero_grad()
         return has_unused
 

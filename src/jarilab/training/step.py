@@ -64,7 +64,8 @@ class Steps:
         self.pending.append((loss, full(norm)))
         if sync or (step + 1) % self.sync_every == 0:
             self.sync_losses(run, step + 1)
-        self.lr = options.rate(step, self.batches.steps)
+        restart = self.experiment.restart
+        self.lr = options.rate(step - restart, self.batches.steps - restart)
         state.update(self.lr)
 
         progress.step = step + 1

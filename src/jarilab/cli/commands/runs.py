@@ -31,7 +31,11 @@ def run(options: argparse.Namespace) -> None:
 
     runs = runs_in(Path(options.folder))
     head = ["run", "task", "encoding", "seed", "size", "changed", "state", "measured"]
-    text = table([head, *map(_row, runs)]) if runs else f"no runs in {options.folder}"
+    rows = [head, *map(_row, runs)]
+    if any(listed.history for listed in runs):
+        befores = ["before", *("; ".join(listed.history) for listed in runs)]
+        rows = [[*row, before] for row, before in zip(rows, befores, strict=True)]
+    text = table(rows) if runs else f"no runs in {options.folder}"
     show(options, {"runs": [listed.as_dict() for listed in runs]}, text)
 
 

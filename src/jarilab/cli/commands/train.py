@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def arguments(parser: Parser, words: Words) -> None:
     for name in ("model", "seed"):
         parser.add_option(parser, "verb", name, options[name])
     add_eval_lengths(parser, options["eval_lengths"])
-    without = ("encoding", "model", "seed", "settings", "eval_lengths", "report")
+    without = ("encoding", "model", "seed", "settings", "init", "eval_lengths", "report")
     parser.add_options("verb", options, title=MACHINE, without=without)
     source = SourceRun.among(words)
     recorded = None if source is None else source.experiment
@@ -123,9 +124,11 @@ def _source_run(options: argparse.Namespace) -> SourceRun | None:
     return source
 
 
-def _default_folder(options: argparse.Namespace, settings: dict[str, Any]) -> str:
+def _default_folder(options: argparse.Namespace, settings: Mapping[str, Any]) -> str:
     """The folder of the run without `--out`. Raises UserError for an experiment that is invalid."""
+    from jarilab import api
     from jarilab.runs.experiment import Experiment
 
-    named = {name: options.verb[name] for name in ("seed", "model") if name in options.verb}
-    return Experiment.of(options.task, None, settings, **named).folder
+    model, settings = api.with_origin(options.task, options.verb.get("model"), None, settings)
+    seed = {"seed": options.verb["seed"]} if "seed" in options.verb else {}
+    return Experiment.of(options.task, None, settings, model=model, **seed).folder

@@ -23,7 +23,7 @@ export const WORDS = {
   unit: inLetters ? ["character", "글자"] : ["token", "토큰"],
   seeded: ["{0}, seed {1}", "{0}, 시드 {1}"],
   encoding: ["Encoding", "위치 인코딩"],
-  run: ["Run", "실행"], step: ["Step", "스텝"], hash: ["Experiment", "실험"],
+  run: ["Run", "실행"], step: ["Step", "스텝"], hash: ["Experiment", "실험"], before: ["Before", "이전"],
   seed: ["Seed", "시드"],
   layer: ["Layer", "층"],
   head: ["Head {0}", "헤드 {0}"],
@@ -47,4 +47,5 @@ export const capital = (words) => words.replace(/^[a-z](?=[a-z ]+$)/, (letter) =
 export const metricTitle = () => capital(t("metric"));
 export const better = () => t(metric.higher ? "higher" : "lower");
 /** Whose answer or curve it is, for an (i). */
-export const factsOf = ({ run, step, seed, experiment }) => [[t("run"), run], [t("step"), step], [t("seed"), seed], [t("hash"), experiment]];
+export const factsOf = ({ run, step, seed, experiment, history }) =>
+  [[t("run"), run], [t("step"), step], [t("seed"), seed], [t("hash"), experiment], ...(history ? [[t("before"), history]] : [])];

@@ -1,0 +1,193 @@
+"""Training from weights, frozen parts, and a finished run that goes on."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from helpers.runs import TINY, PowerCutError, at, cut, newest_of, outcome, tiny, train
+from jarilab import api
+from jarilab.comparison.card import card, plain
+from jarilab.comparison.curves import curve_of
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import sha256
+from jarilab.runs.catalog import runs_in
+from jarilab.runs.folder import read_metrics, read_run
+
+LONGER = 16 * 20
+BUDGET = {name: value for name, value in TINY.items() if name.startswith("training.")}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("origin") / "base"
+    train(folder, tiny())
+    return folder
+
+
+def start(base, out, task="arithmetic:maximum=40", **settings):
+    return api.train(task, out, init=base, settings={**BUDGET, **settings}, threads=1, precision="float32")
+
+
+# From weights --------------------------------------------------------------------------------------------------------
+
+
+def test_the_model_and_a_tenth_of_the_rate_come_with_the_weights(base, tmp_path):
+    start(base, tmp_path / "run")
+    record, origin = read_run(tmp_path / "run"), read_run(base)
+    assert record["experiment"]["model_options"] == origin["experiment"]["model_options"]
+    assert record["experiment"]["training"]["lr"] == pytest.approx(0.1 * origin["experiment"]["training"]["lr"])
+
+
+def test_the_first_weights_are_those_of_the_origin(base, tmp_path):
+    still = {"training.lr": 1e-30, "training.examples": 16, "training.evaluations": 1}
+    start(base, tmp_path / "run", **still)
+    trained, weights = (load_file(newest_of(folder) / "model.safetensors") for folder in (tmp_path / "run", base))
+    assert all(torch.equal(trained[name], value) for name, value in weights.items())
+
+
+def test_the_record_keeps_the_chain_of_origins(base, tmp_path):
+    start(base, tmp_path / "second")
+    start(tmp_path / "second", tmp_path / "third")
+    origin = read_run(tmp_path / "third")["origin"]
+    assert (origin["name"], origin["origin"]["name"]) == ("second", "base")
+    assert origin["origin"]["weights"] == sha256(newest_of(base) / "model.safetensors")
+
+
+def test_lists_cards_and_reports_show_the_chain(base, tmp_path):
+    start(base, tmp_path / "second")
+    start(tmp_path / "second", tmp_path / "third")
+    (listed,) = runs_in(tmp_path / "third")
+    assert [line[: line.index(" (")] for line in listed.history] == [
+        "weights of second at step 12",
+        "which came from base at step 12",
+    ]
+    assert curve_of(tmp_path / "third").history == list(listed.history)
+    page = card(api.load(tmp_path / "third"))
+    assert all(plain(line) in page for line in listed.history)
+
+
+def test_a_training_from_weights_that_was_cut_goes_on_to_the_same_bits(base, tmp_path):
+    start(base, tmp_path / "whole")
+    with pytest.raises(PowerCutError):
+        api.train(
+            "arithmetic:maximum=40",
+            tmp_path / "run",
+            settings={**BUDGET, "training.init": str(base)},
+            threads=1,
+            precision="float32",
+            report=at(7, cut),
+        )
+    start(base, tmp_path / "run")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+def test_the_best_checkpoint(base, tmp_path):
+    start(base, tmp_path / "run", **{"training.init_checkpoint": "best"})
+    best = json.loads((newest_of(base) / "state.json").read_text())["best"]["step"]
+    assert read_run(tmp_path / "run")["origin"]["step"] == best
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "words"),
+    [
+        ("arithmetic", {"model.encoding": "none"}, ["model.encoding: expected shaw, got none", "Omit"]),
+        ("arithmetic", {"model.d_model": "32"}, ["model.d_model: expected 16, got 32", "Omit"]),
+        ("copy", {}, ["other tokens or classes", "expected", "got", "--fresh generator"]),
+        (
+            "copy",
+            {"training.fresh": "generator"},
+            ["source_embedding.weight: expected 53 x 16, got 15 x 16", "--fresh"],
+        ),
+        ("arithmetic", {"training.freeze": "nothing"}, ["'nothing'", "source_embedding, target_embedding, encoder"]),
+        ("arithmetic", {"training.freeze": "source_embedding,target_embedding,encoder,decoder,generator"}, ["all of"]),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(base, tmp_path, task, settings, words):
+    with pytest.raises(UserError) as error:
+        start(base, tmp_path / "run", task, **settings)
+    assert [word for word in words if word not in str(error.value)] == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"expected the folder of a run, or of a transformers model.*is neither"):
+        start(tmp_path, tmp_path / "run")
+
+
+def test_parts_that_begin_anew(base, tmp_path):
+    fresh = {"training.fresh": "source_embedding,target_embedding,generator"}
+    start(base, tmp_path / "run", "copy", **fresh)
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+# Frozen parts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_frozen_parts_keep_their_values(base, tmp_path, average):
+    start(base, tmp_path / "run", **{"training.freeze": "encoder,embedding", "training.average": average})
+    trained, weights = (load_file(newest_of(folder) / "model.safetensors") for folder in (tmp_path / "run", base))
+    same = {name for name, value in weights.items() if torch.equal(trained[name], value)}
+    frozen = {name for name in weights if name.startswith(("encoder.", "source_embedding", "target_embedding"))}
+    assert frozen <= same
+    assert "generator.weight" not in same
+
+
+# A finished run goes on ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def continued(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("continued") / "run"
+    train(folder)
+    train(folder, tiny(training__examples=LONGER))
+    return folder
+
+
+def test_a_finished_run_goes_on_with_a_warm_restart(continued):
+    record = read_run(continued)["experiment"]
+    rates = {row["step"]: row["lr"] for row in read_metrics(continued)}
+    assert record["earlier"][0]["step"] == 12
+    assert record["training"]["examples"] == LONGER
+    assert max(rates) == 20
+    assert rates[12] < rates[14] > rates[20]
+    assert json.loads((continued / "result.json").read_text())["steps"] == 20
+    assert runs_in(continued)[0].history == ("warm restart after step 12",)
+
+
+def test_the_same_budget_again_is_finished(continued, capsys):
+    before = outcome(continued)
+    train(continued, tiny(training__examples=LONGER))
+    assert outcome(continued) == before
+    assert "is finished already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("step", [13, 17])
+def test_a_continued_run_that_was_cut_goes_on_to_the_same_bits(continued, tmp_path, step):
+    train(tmp_path / "run")
+    with pytest.raises(PowerCutError):
+        train(tmp_path / "run", tiny(training__examples=LONGER), report=at(step, cut))
+    train(tmp_path / "run", tiny(training__examples=LONGER))
+    assert outcome(tmp_path / "run") == outcome(continued)
+
+
+def test_a_power_cut_before_the_old_result_is_removed(continued, tmp_path):
+    train(tmp_path / "run")
+    old = (tmp_path / "run" / "result.json").read_bytes()
+    with pytest.raises(PowerCutError):
+        train(tmp_path / "run", tiny(training__examples=LONGER), report=at(13, cut))
+    (tmp_path / "run" / "result.json").write_bytes(old)
+    train(tmp_path / "run", tiny(training__examples=LONGER))
+    assert outcome(tmp_path / "run") == outcome(continued)
+
+
+def test_a_smaller_budget_is_refused(continued):
+    with pytest.raises(UserError, match=r"finished after 20 steps: expected a larger budget, got one of 12 steps"):
+        train(continued, tiny())
+
+
+def test_other_settings_are_still_another_run(continued):
+    with pytest.raises(UserError, match=r"holds another run"):
+        train(continued, tiny(training__examples=2 * LONGER, training__lr=0.5))
