@@ -28,9 +28,9 @@ SEALED = "sealed"
 """The metadata entry with a snapshot's run, step and checksum."""
 
 
-def evenly_spread(steps: int, count: int) -> set[int]:
-    """Up to `count` of the steps 1, 2, ..., `steps`, evenly spread, the last one among them."""
-    return {round(steps * k / count) for k in range(1, count + 1)} - {0}
+def evenly_spread(steps: int, count: int, after: int = 0) -> set[int]:
+    """Up to `count` of the steps after + 1, ..., `steps`, evenly spread, the last one among them."""
+    return {after + round((steps - after) * k / count) for k in range(1, count + 1)} - {after}
 
 
 def write_snapshot(folder: Path, step: int, weights: Mapping[str, Tensor], run: str) -> None:

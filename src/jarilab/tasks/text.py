@@ -36,8 +36,9 @@ class Text(TokenTask):
 
     Training reads windows at any offset. Documents are packed one after the other, and documents in a window do not see
     each other. train: a file or a folder. valid: held-out text; without it, the last `held_out` of the text.
-    context_length: tokens in a window. tokenizer: characters, bpe, unigram or words. vocab_size: tokens of the
-    tokenizer, if it has a choice. lowercase: convert the text to lower case. held_out: share of the text held out
+    context_length: tokens in a window. tokenizer: characters, bpe, unigram or words; or a file: a tokenizer.json,
+    a SentencePiece model, or the folder of a run or of transformers. vocab_size: tokens of the tokenizer, if it has a
+    choice. lowercase: convert the text to lower case. held_out: share of the text held out
     without `valid`. metric: what runs are judged by.
     """
 
@@ -56,7 +57,7 @@ class Text(TokenTask):
         train: str = "",
         valid: str = "",
         context_length: Annotated[int, Ge(1), Le(1_000_000)] = 256,
-        tokenizer: Literal["characters", "bpe", "unigram", "words"] = "characters",
+        tokenizer: str = "characters",
         vocab_size: Annotated[int, Ge(1), Le(1_000_000)] = 8000,
         lowercase: bool = False,
         held_out: Annotated[float, Gt(0), Lt(1)] = 0.1,
@@ -187,7 +188,7 @@ class Text(TokenTask):
 
     def numbers(self, frame: str) -> Numbers | None:
         """Return how numbers are written if each character is a token; other tokens may hold several digits."""
-        return Numbers(self._digits) if self.tokenizer == "characters" else None
+        return Numbers(self._digits) if self._known.kind == "characters" else None
 
     @cached_property
     def _digits(self) -> tuple[int, ...]:
@@ -267,7 +268,7 @@ class Text(TokenTask):
     def read(self, line: str) -> list[int]:
         line = self._known.known_form(line)
         missing = self._known.unknown(line)
-        if missing and self.tokenizer == "characters":
+        if missing and self._known.kind == "characters":
             raise UserError(
                 f"expected characters of the training text, got {', '.join(map(repr, missing[:5]))}; leave them out, "
                 "or train with --tokenizer bpe, which knows every text"
@@ -312,7 +313,7 @@ class Text(TokenTask):
     def describe(self) -> str:
         return (
             f"{Path(self.train).name}: {len(self._windows):,} tokens of training text in {self._windows.documents:,} "
-            f"documents; {self.tokenizer}, vocabulary of {len(self._known):,}"
+            f"documents; {self._known.kind}, vocabulary of {len(self._known):,}"
         )
 
     def purpose(self) -> tuple[str, str]:

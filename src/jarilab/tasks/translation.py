@@ -17,7 +17,8 @@ from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.text import END, store, text_files
 from jarilab.data.text.pairs import PairCounts, pair_table, pairs
-from jarilab.data.text.spelling import STRIPPED, Spelling
+from jarilab.data.text.pieces import KINDS
+from jarilab.data.text.spelling import STRIPPED, Reading, Spelling
 from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.tasks.base import Learner, registry
 from jarilab.tasks.metrics import METRICS
@@ -35,11 +36,12 @@ class Translation(PairsTask):
     train: two files, source and target, or one TSV or CSV. columns: its two columns, by number or title, such as 2,4 or
     german,english; by default they are recognised. valid: held-out files of the same kind; without them, pairs of the
     training files are held out, evenly spread. tokenizer: bpe (byte-level, no unknown tokens), unigram, words or
-    characters. vocab_size: tokens of the tokenizer. joint: one vocabulary for both sides. lowercase: read and write
-    lower case. longest: maximal tokens of a line; longer pairs are omitted and counted. swap: translate from the second
-    file to the first. metric: what runs are judged by. tokenized: the files are tokenized, so BLEU splits words at
-    spaces. bleu_tokenizer: how sacreBLEU splits words otherwise. auto takes 13a, WMT's rules; zh for Chinese; and char,
-    single characters, for other text without blanks. ja-mecab, ko-mecab and flores200 need packages of their own.
+    characters; or a file: a tokenizer.json, a SentencePiece model, or the folder of a run or of transformers.
+    vocab_size: tokens of the tokenizer. joint: one vocabulary for both sides. lowercase: read and write lower case.
+    longest: maximal tokens of a line; longer pairs are omitted and counted. swap: translate from the second file to the
+    first. metric: what runs are judged by. tokenized: the files are tokenized, so BLEU splits words at spaces.
+    bleu_tokenizer: how sacreBLEU splits words otherwise. auto takes 13a, WMT's rules; zh for Chinese; and char, single
+    characters, for other text without blanks. ja-mecab, ko-mecab and flores200 need packages of their own.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Translation(PairsTask):
         train: tuple[str, ...] = (),
         columns: tuple[str, ...] = (),
         valid: tuple[str, ...] = (),
-        tokenizer: Literal["bpe", "unigram", "words", "characters"] = "bpe",
+        tokenizer: str = "bpe",
         vocab_size: Annotated[int, Ge(1), Le(1_000_000)] = 8000,
         joint: bool = True,
         lowercase: bool = False,
@@ -129,7 +131,9 @@ class Translation(PairsTask):
             lowercase=self.lowercase,
             columns=self.columns,
         )
-        self._tokenizers = self._in_order(first, second)
+        # Tokenizers of a file have the sides of the task, trained ones the order of the files.
+        is_file = self.tokenizer not in KINDS
+        self._tokenizers = (first, second) if is_file else self._in_order(first, second)
         encoded = self._encoded()
         table = pair_table(paths, self.columns)
         read_as = [table.notice] if table is not None and table.notice else []
@@ -176,14 +180,17 @@ class Translation(PairsTask):
         for number, pair in enumerate(pairs(paths, PairCounts(), self.columns)):
             if chosen is None or number in chosen:
                 source, target = self._in_order(*pair)
-                texts.append(
-                    (source.lower(), target.lower()) if self.lowercase else (source, target)
-                )
+                lower = self.tokenizers[1].lowercase
+                texts.append((source.lower(), target.lower()) if lower else (source, target))
         return texts
 
     def as_written(self, target: str) -> str:
         """Return a held-out target as a right answer writes it: words are joined with blanks."""
-        return " ".join(self.tokenizers[1].pieces(target)) if self.tokenizer == "words" else target
+        return (
+            " ".join(self.tokenizers[1].pieces(target))
+            if self.tokenizers[1].kind == "words"
+            else target
+        )
 
     def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
         target = self.tokenizers[1]
@@ -196,21 +203,19 @@ class Translation(PairsTask):
             if number > END:
                 unknown = target.has_unknown([number])
                 texts.append(pieces[at] if unknown else target.decode([number]))
-        return (" " if self.tokenizer == "words" else "").join(texts)
+        return (" " if target.kind == "words" else "").join(texts)
 
     # Text and answers --------------------------------------------------------------------------------------------
 
     @property
     def spelling(self) -> Spelling:
         source, target = self.tokenizers
-        reading = replace(source.reading(), rules=(STRIPPED,), end=END)
-        return Spelling(reading, target.writing())
+        return Spelling(_stripped(source.reading()), target.writing())
 
     @property
     def target_spelling(self) -> Spelling:
         target = self.tokenizers[1]
-        reading = replace(target.reading(), rules=(STRIPPED,), end=END)
-        return Spelling(reading, target.writing())
+        return Spelling(_stripped(target.reading()), target.writing())
 
     def notices(self) -> list[str]:
         return self._notices
@@ -226,7 +231,7 @@ class Translation(PairsTask):
     def describe(self) -> str:
         files = " and ".join(Path(path).name for path in self.train)
         swapped, joint = " swapped" if self.swap else "", "joint " if self.joint else ""
-        kind = f"{self.tokenizer}, {joint}vocabulary of {len(self.tokenizers[1]):,}"
+        kind = f"{self.tokenizers[1].kind}, {joint}vocabulary of {len(self.tokenizers[1]):,}"
         return f"{files}{swapped}: {self.training_size:,} pairs of lines; {kind}"
 
     def purpose(self) -> tuple[str, str]:
@@ -237,6 +242,10 @@ class Translation(PairsTask):
 
     def fingerprint(self) -> str:
         return f"sha256 {text_files.content_hash(_paths('train', self.train))}"
+
+
+def _stripped(reading: Reading | None) -> Reading | None:
+    return reading and replace(reading, rules=(STRIPPED,), end=END)
 
 
 def _check_installed(words: str | None) -> None:

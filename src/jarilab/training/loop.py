@@ -142,10 +142,8 @@ class Trainer:
         if snapshots and not first and self.origin is not None:
             self._save_snapshot(run)  # no seed gives these values
         restart = self.experiment.restart
-        evaluated, snapshotted = (
-            {restart + step for step in evenly_spread(steps - restart, count)}
-            for count in (self.experiment.options.evaluations, snapshots)
-        )
+        evaluated = evenly_spread(steps, self.experiment.options.evaluations, restart)
+        snapshotted = evenly_spread(steps, snapshots, restart)
         log_every = max(1, (steps - restart) // CURVE_POINTS)
         for step in range(first, steps):
             if self._patience_ended(run):

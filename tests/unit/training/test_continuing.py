@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import jarilab
 from helpers.runs import TINY, PowerCutError, at, cut, newest_of, outcome, tiny, train
 from jarilab import api
 from jarilab.comparison.card import card, plain
@@ -191,3 +192,35 @@ def test_a_smaller_budget_is_refused(continued):
 def test_other_settings_are_still_another_run(continued):
     with pytest.raises(UserError, match=r"holds another run"):
         train(continued, tiny(training__examples=2 * LONGER, training__lr=0.5))
+
+
+# From transformers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    transformers, hf = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    folder = tmp_path_factory.mktemp("gpt2") / "gpt2"
+    tokenizer = hf.Tokenizer(hf.models.WordLevel({"<end>": 0, "one": 1, "two": 2, "three": 3}, unk_token="<end>"))
+    tokenizer.pre_tokenizer = hf.pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<end>", unk_token="<end>"
+    ).save_pretrained(folder)
+    torch.manual_seed(1)
+    sizes = {"vocab_size": 4, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, eos_token_id=0, bos_token_id=0))
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_the_first_loss_is_that_of_the_model_in_the_folder(gpt2, tmp_path):
+    (tmp_path / "text.txt").write_text("one two three two one two " * 40)
+    settings = {"task.train": str(tmp_path / "text.txt"), "task.context_length": 8, "training.lr": 1e-30}
+    settings |= {"training.examples": 4, "training.batch_size": 4, "training.evaluations": 1}
+    api.train("text", tmp_path / "run", init=gpt2, settings=settings, threads=1, precision="float32")
+    run = api.load(tmp_path / "run")
+    theirs = jarilab.from_huggingface(gpt2)
+    ids = torch.tensor([[1, 2, 3, 2, 1]])
+    assert torch.allclose(run.model(ids + 4)[..., 4:], theirs(ids), atol=1e-5)
+    assert run.task.read("one two three") == [5, 6, 7]
+    assert read_run(tmp_path / "run")["origin"]["task"] == "GPT2LMHeadModel"

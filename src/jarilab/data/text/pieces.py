@@ -9,9 +9,10 @@ from typing import Any, Literal, NoReturn, get_args
 from jarilab.core.errors import UserError
 from jarilab.data.text.vocabulary import SPECIAL
 
-Kind = Literal["bpe", "unigram", "words", "characters"]
+Trained = Literal["bpe", "unigram", "words", "characters"]
+Kind = Trained | Literal["file"]
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[Trained, ...] = get_args(Trained)
 
 MAX_VOCABULARY = 1_000_000
 FORMAT = "jari tokenizer 1"
@@ -31,13 +32,18 @@ BYTE = byte_letters()
 
 @dataclass(frozen=True)
 class TokenizerData:
-    """The data of a tokenizer. Pieces are in the order of their ids, which start after the special tokens."""
+    """The data of a tokenizer. Pieces are in the order of their ids, which start after the special tokens.
+
+    library: of the kind `file`, whose pieces are the tokens of another program: its tokenizer.json, or its
+    SentencePiece model in base64.
+    """
 
     kind: Kind
     lowercase: bool
     pieces: tuple[str, ...]
     merges: tuple[tuple[str, str], ...] = ()
     scores: tuple[float, ...] = ()
+    library: str = ""
 
     @property
     def special(self) -> tuple[str, ...]:
@@ -52,16 +58,20 @@ def over_bytes(kind: Kind) -> bool:
 def checked_vocabulary(data: Any) -> TokenizerData:
     """Return the vocabulary in untrusted data. Raises UserError for data that `to_json` cannot have written."""
     names = {"format", "kind", "lowercase", "pieces", "merges", "scores"}
+    is_file = isinstance(data, dict) and data.get("kind") == "file"
+    names |= {"library"} if is_file else set()
     if not isinstance(data, dict) or set(data) != names or data["format"] != FORMAT:
         refuse(f"no {FORMAT!r}")
     kind, lowercase = data["kind"], data["lowercase"]
-    if kind not in KINDS or not isinstance(lowercase, bool):
+    if not (is_file or kind in KINDS) or not isinstance(lowercase, bool):
         refuse(f"the kind {kind!r:.40}")
+    if not isinstance(data.get("library", ""), str):
+        refuse("a file of another program that is not text")
     pieces = _checked_pieces(kind, data["pieces"])
     merges, scores = data["merges"], data["scores"]
     merges = _checked_merges(merges, set(pieces)) if kind == "bpe" else _none(merges)
     scores = _checked_scores(scores, len(pieces)) if kind == "unigram" else _none(scores)
-    return TokenizerData(kind, lowercase, pieces, merges, scores)
+    return TokenizerData(kind, lowercase, pieces, merges, scores, data.get("library", ""))
 
 
 def _checked_pieces(kind: Kind, pieces: Any) -> tuple[str, ...]:

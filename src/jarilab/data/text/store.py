@@ -19,8 +19,9 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.core.storage.content_cache import cached
 from jarilab.data.text.pairs import PairCounts, pair_table, pairs
+from jarilab.data.text.pieces import KINDS
 from jarilab.data.text.text_files import content_hash, document_files, documents, no_usable
-from jarilab.data.text.tokenizers import Tokenizer, train
+from jarilab.data.text.tokenizers import Tokenizer, from_file, train
 from jarilab.data.text.training import TRAINING_BYTES
 from jarilab.data.text.vocabulary import PADDING
 
@@ -197,7 +198,13 @@ def train_tokenizers(
     lowercase: bool = False,
     columns: Sequence[str] = (),
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Train a tokenizer for each side of these pairs, or one for both, returned twice (see `tokenizers.train`)."""
+    """Train a tokenizer for each side of these pairs, or one for both, returned twice (see `tokenizers.train`).
+
+    kind: or a file, which is read instead (see `tokenizers.from_file`); then the sides are source and target.
+    """
+    if kind not in KINDS:
+        one, other = (_from_file(kind, lowercase, side) for side in ("source", "target"))
+        return one, other
 
     def texts(side: int) -> Iterator[str]:
         return (pair[side] for pair in pairs(paths, PairCounts(), columns))
@@ -218,7 +225,12 @@ def train_tokenizers(
 
 
 def train_tokenizer(path: Path, kind: str, size: int, lowercase: bool = False) -> Tokenizer:
-    """Train a tokenizer on the documents of a file or folder (see `tokenizers.train`), or take it from the cache."""
+    """Train a tokenizer on the documents of a file or folder (see `tokenizers.train`), or take it from the cache.
+
+    kind: or a file, which is read instead (see `tokenizers.from_file`).
+    """
+    if kind not in KINDS:
+        return _from_file(kind, lowercase)
 
     def make(folder: Path) -> dict[str, int]:
         pieces = chain.from_iterable(documents(path))
@@ -236,6 +248,17 @@ def _read_as(paths: Sequence[Path], columns: Sequence[str]) -> list[Any]:
     if table is None:
         return []
     return [table.delimiter, table.quoted, table.has_title, table.width, *table.columns]
+
+
+def _from_file(path: str, lowercase: bool, side: str = "source") -> Tokenizer:
+    """The tokenizer in a file. Raises UserError, also if it should read lower case and does not."""
+    tokenizer = from_file(path, side)
+    if lowercase and not tokenizer.lowercase:
+        raise UserError(
+            f"lowercase: expected a tokenizer that reads lower case, got {path}, which does not; omit --lowercase, or "
+            "write the texts in lower case"
+        )
+    return tokenizer
 
 
 def _training_facts(

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from jarilab.core.errors import UserError, unknown
+from jarilab.data.text import tokenizer_files
 from jarilab.data.text.pieces import (
     BYTE,
     FORMAT,
@@ -60,7 +61,7 @@ CUTS = {"bpe": BYTE_LEVEL, "unigram": BYTE_LEVEL, "words": WORDS, "characters": 
 class Tokenizer:
     """Turns text into token ids and back. PADDING, FIRST and END are 0, 1 and 2; UNKNOWN, if any, is 3.
 
-    Create one with `train`, `Tokenizer.from_json` or `Tokenizer.read`.
+    Create one with `train`, `Tokenizer.from_json`, `Tokenizer.read` or `from_file`.
     """
 
     def __init__(self, vocabulary: TokenizerData):
@@ -97,9 +98,16 @@ class Tokenizer:
         """Return the ids of several texts, computed on all cores. Raises as `encode` does."""
         try:
             encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
-        except TypeError:  # the library's error for half a surrogate pair
+        except (TypeError, UnicodeEncodeError):  # errors of the libraries for half a surrogate pair
             raise surrogate() from None
-        return [encoding.ids for encoding in encodings]
+        if self.kind != "file":
+            return [encoding.ids for encoding in encodings]
+        return [self._from_file(encoding.ids) for encoding in encodings]
+
+    def _from_file(self, ids: list[int]) -> list[int]:
+        """The ids of tokens that another program numbers."""
+        unknown = tokenizer_files.unknown_id(self._library)
+        return [UNKNOWN if number == unknown else number + self._special for number in ids]
 
     def unknown(self, text: str) -> list[str]:
         """Return the pieces of a text that the vocabulary lacks, each once, in order."""
@@ -121,7 +129,7 @@ class Tokenizer:
         """Return the part of the text that each token stands for. Raises as `encode` does."""
         try:
             encoding = self._library.encode(text, add_special_tokens=False)
-        except TypeError:
+        except (TypeError, UnicodeEncodeError):
             raise surrogate() from None
         return [text[start:end] for start, end in encoding.offsets]
 
@@ -136,12 +144,14 @@ class Tokenizer:
         are not UTF-8 become U+FFFD. Words are joined with spaces.
         """
         pieces, special = self._vocabulary.pieces, self._special
+        checked = self._checked(ids)
+        ends = (place for place, number in enumerate(checked) if number in (PADDING, END))
+        written = [number for number in checked[: next(ends, None)] if number != FIRST]
+        if self.kind == "file":
+            return tokenizer_files.decode(self._library, written, special)
         parts = []
-        for number in self._checked(ids):
-            if number in (PADDING, END):
-                break
-            if number != FIRST:
-                parts.append(pieces[number - special] if number >= special else UNKNOWN_SIGN)
+        for number in written:
+            parts.append(pieces[number - special] if number >= special else UNKNOWN_SIGN)
         if over_bytes(self.kind):
             return _bytes_of("".join(parts)).decode(errors="replace")
         return (" " if self.kind == "words" else "").join(parts)
@@ -150,9 +160,11 @@ class Tokenizer:
         r"""Return each token as text for people; `\xed` for a byte that is not a whole character, or <eos>."""
         return [self._names[number] for number in self._checked(ids)]
 
-    def reading(self) -> Reading:
-        """Return the rules of `encode` as data."""
+    def reading(self) -> Reading | None:
+        """Return the rules of `encode` as data; None for the file of another program."""
         vocabulary = self._vocabulary
+        if vocabulary.kind == "file":
+            return None
         unknown = None if over_bytes(vocabulary.kind) else UNKNOWN
         lowercase = "characters" if vocabulary.lowercase else ""
         return Reading(
@@ -166,8 +178,10 @@ class Tokenizer:
             unknown=unknown,
         )
 
-    def writing(self) -> Writing:
-        """Return the rules of `decode` as data."""
+    def writing(self) -> Writing | None:
+        """Return the rules of `decode` as data; None for the file of another program."""
+        if self.kind == "file":
+            return None
         bytewise = over_bytes(self.kind)
         return Writing(
             join=" " if self.kind == "words" else "",
@@ -188,6 +202,7 @@ class Tokenizer:
             "pieces": vocabulary.pieces,
             "merges": vocabulary.merges,
             "scores": vocabulary.scores,
+            **({"library": vocabulary.library} if vocabulary.kind == "file" else {}),
         }
         return json.dumps(data, ensure_ascii=False)
 
@@ -220,7 +235,7 @@ class Tokenizer:
     @cached_property
     def _names(self) -> list[str]:
         pieces = self._vocabulary.pieces
-        if over_bytes(self.kind):
+        if over_bytes(self.kind) or tokenizer_files.is_over_bytes(self._library):
             pieces = [_bytes_of(piece).decode(errors="backslashreplace") for piece in pieces]
         return [*self._vocabulary.special, *pieces]
 
@@ -287,8 +302,23 @@ def train(kind: str, texts: Iterable[str], *, size: int, lowercase: bool = False
     return Tokenizer(trainer(training_sample(texts), size - len(empty.special), lowercase))
 
 
+def from_file(path: str, side: str = "source") -> Tokenizer:
+    """The tokenizer in a tokenizer.json, a SentencePiece model, or the folder of a run or of transformers.
+
+    side: `source` or `target`, where a folder has one for each. Raises UserError for any other file.
+    """
+    file = tokenizer_files.locate(Path(path), side)
+    if file.name.startswith("vocabulary"):
+        return Tokenizer.read(file)
+    text, pieces, lowercase = tokenizer_files.read(file)
+    data = {"format": FORMAT, "kind": "file", "lowercase": lowercase, "pieces": pieces}
+    data |= {"merges": [], "scores": [], "library": text}
+    return Tokenizer(checked_vocabulary(data))
+
+
 def _bytes_of(letters: str) -> bytes:
-    return bytes([BYTE[letter] for letter in letters])
+    # Special tokens of another program may have letters beyond those of bytes.
+    return b"".join(bytes([BYTE[each]]) if each in BYTE else each.encode() for each in letters)
 
 
 def library(vocabulary: TokenizerData, before: str = " ") -> Any:
@@ -297,6 +327,8 @@ def library(vocabulary: TokenizerData, before: str = " ") -> Any:
     numbers = {name: number for number, name in enumerate(names)}
     models = tokenizers_library().models
     match vocabulary.kind:
+        case "file":
+            return tokenizer_files.library(vocabulary.library)
         case "bpe":
             model = models.BPE(numbers, list(vocabulary.merges))
         case "unigram":

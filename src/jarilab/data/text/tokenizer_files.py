@@ -1,0 +1,152 @@
+"""Tokenizers of other programs: a tokenizer.json of Hugging Face, and SentencePiece models."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from jarilab.core.errors import UserError, import_optional
+from jarilab.core.storage.files import read_bytes
+from jarilab.data.text.pieces import KINDS
+from jarilab.data.text.training import tokenizers_library
+
+MAX_BYTES = 64 * 2**20
+SIGN = "\ufffd"
+"""The text of an unknown token."""
+
+
+def locate(path: Path, side: str) -> Path:
+    """The file of a tokenizer: itself, or in a folder of a run or of transformers. Raises UserError."""
+    if path.is_file():
+        return path
+    names = (
+        f"vocabulary.{side}.json",
+        "vocabulary.json",
+        f"{side}/tokenizer.json",
+        "tokenizer.json",
+    )
+    found = [path / name for name in names if (path / name).is_file()]
+    if found:
+        return found[0]
+    what = f"a folder without {', '.join(names[1::2])}" if path.is_dir() else "no file or folder"
+    raise UserError(
+        f"tokenizer: expected {', '.join(KINDS)}, a tokenizer.json, a SentencePiece model (.model), or the folder of a "
+        f"run or of transformers; got {path}, {what}"
+    )
+
+
+def read(path: Path) -> tuple[str, list[str], bool]:
+    """The text to keep of a file, its tokens by id, and whether it reads lower case. Raises UserError."""
+    contents = read_bytes(path, MAX_BYTES)
+    is_model = path.suffix == ".model"
+    text = (base64.b64encode(contents) if is_model else contents).decode(errors="replace")
+    try:
+        opened = library(text)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    pieces = [opened.id_to_token(number) for number in range(opened.get_vocab_size())]
+    if not pieces or None in pieces:
+        raise UserError(
+            f"{path}: expected tokens numbered from 0 without gaps, got {len(pieces)} with "
+            f"{pieces.count(None)} gaps; write the tokenizer again with the program that made it"
+        )
+    normalizer = getattr(opened, "normalizer", None)
+    return text, pieces, normalizer is not None and normalizer.normalize_str("A") == "a"
+
+
+def library(text: str) -> Any:
+    """The tokenizer of another program, from the text that `read` gives. Raises UserError if it is none."""
+    if not text.startswith("{"):
+        return SentencePieces(text)
+    try:
+        opened = tokenizers_library().Tokenizer.from_str(text)
+    except UserError:
+        raise
+    except Exception as error:  # the library raises no class of its own
+        raise UserError(
+            f"expected a tokenizer.json of Hugging Face's tokenizers, got a file that it refuses: {error!s:.200}; save "
+            "it by tokenizer.save(FILE)"
+        ) from None
+    # A text has the same tokens alone and in a batch, and in every run.
+    opened.no_truncation()
+    opened.no_padding()
+    if getattr(opened.model, "dropout", None):
+        opened.model.dropout = None
+    return opened
+
+
+def unknown_id(opened: Any) -> int | None:
+    """The id of the unknown token, in its own numbers; None without one."""
+    if isinstance(opened, SentencePieces):
+        return opened.unknown
+    model = json.loads(opened.to_str())["model"]
+    if isinstance(model.get("unk_id"), int):
+        return model["unk_id"]
+    return opened.token_to_id(model["unk_token"]) if model.get("unk_token") else None
+
+
+def is_over_bytes(opened: Any) -> bool:
+    """Whether its tokens are made of GPT-2's letters of bytes."""
+    return type(getattr(opened, "decoder", None)).__name__ == "ByteLevel"
+
+
+def decode(opened: Any, ids: Sequence[int], special: int) -> str:
+    """The text of tokens. ids: in jarilab's numbers, of which the first `special` are no tokens of the file."""
+    parts: list[str] = []
+    run: list[int] = []
+    for number in [*ids, 0]:
+        if number >= special:
+            run.append(number - special)
+            continue
+        parts.append(opened.decode(run) if run else "")
+        run = []
+    return f" {SIGN} ".join(part.strip() for part in parts) if len(parts) > 1 else parts[0]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Tokens of a text, and where each begins and ends in it."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
+@final
+class SentencePieces:
+    """A SentencePiece model with those methods of Hugging Face's library that jarilab calls.
+
+    text: the model in base64. Raises UserError without the package, and for any other text.
+    """
+
+    def __init__(self, text: str):
+        package: Any = import_optional("sentencepiece", "sentencepiece")
+        try:
+            self._model = package.SentencePieceProcessor(model_proto=base64.b64decode(text))
+            self.unknown = int(self._model.unk_id())
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise UserError(
+                f"expected a SentencePiece model or a tokenizer.json, got another file ({error!s:.100}); name the file "
+                "that `spm_train` wrote"
+            ) from None
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> Encoded:
+        encoded = self._model.encode_as_offset_mapping(text)
+        return Encoded(encoded["ids"], encoded["offsets"])
+
+    def encode_batch_fast(
+        self, texts: list[str], add_special_tokens: bool = False
+    ) -> list[Encoded]:
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: list[int]) -> str:
+        return self._model.decode(ids)
+
+    def get_vocab_size(self) -> int:
+        return self._model.get_piece_size()
+
+    def id_to_token(self, number: int) -> str:
+        return self._model.id_to_piece(number)
