@@ -6,7 +6,6 @@ import io
 import json
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,17 @@ import pytest
 import torch
 
 import jarilab
-from helpers.browser import Pages, assert_colours, canvas_bytes, decode_png, read_cells, read_pixels, until
+from helpers.browser import (
+    Pages,
+    assert_colours,
+    assert_linear_colours,
+    canvas_bytes,
+    colours_at,
+    decode_png,
+    read_cells,
+    read_pixels,
+    until,
+)
 from helpers.explorer import made_page, made_site, made_view, random_rows
 from jarilab.explorer import open_explorer, render
 from jarilab.explorer.page_file import saved_page
@@ -102,7 +111,7 @@ def test_query_goes_down_and_key_across(pages: Pages, scheme: str) -> None:
     page = pages.open(render(small_page()), color_scheme=scheme)
     assert page.locator(".queries bdi").all_text_contents() == ["a", "b"]
     assert page.locator(".keys bdi").all_text_contents() == ["x", "y", "z"]
-    assert_colours(read_cells(page.locator(MAP), 2, 3), SMALL)
+    assert_colours(read_cells(page.locator(MAP), 2, 3), SMALL, scheme=scheme)
     # the label of a row or column stands beside that row or above that column
     size = page.locator(MAP).bounding_box()
     assert size["width"] * 2 == pytest.approx(size["height"] * 3)
@@ -134,22 +143,19 @@ def test_hidden_cells_have_no_colour(pages: Pages) -> None:
     assert (seen.min(0) < low + 8).all()
     assert (seen.max(0) > high - 8).all()
     found = read_cells(page.locator(MAP), 3, 3)
-    assert_colours(found[hidden == 0][None], numpy.array(weights)[hidden == 0][None])
+    assert_colours(found[hidden == 0][None], numpy.array(weights)[hidden == 0][None], visible_keys(hidden)[hidden == 0])
     page.locator(MAP).focus()
     page.keyboard.press("Home")
     page.keyboard.press("End")
     assert "hidden: this query may not look at this key" in say(page)
 
 
-@pytest.mark.parametrize(
-    ("scale", "share"),
-    [
-        ("linear", lambda w: w),
-        ("sqrt", numpy.sqrt),
-        ("log", lambda w: numpy.clip(1 + numpy.log10(numpy.maximum(w, 1e-30)) / 4, 0, 1)),
-    ],
-)
-def test_colours_are_the_weights(pages: Pages, scale: str, share: Callable[..., numpy.ndarray]) -> None:
+def visible_keys(hidden: numpy.ndarray) -> numpy.ndarray:
+    """For each cell, how many keys its query may see."""
+    return numpy.broadcast_to((hidden == 0).sum(-1, keepdims=True), hidden.shape)
+
+
+def test_colours_are_the_weights(pages: Pages) -> None:
     weights = random_rows(2, 9, 13)
     sites = [
         made_site("decoder.0.cross", weights, "target", "source"),
@@ -157,15 +163,26 @@ def test_colours_are_the_weights(pages: Pages, scale: str, share: Callable[..., 
     ]
     document = render(made_page(made_view(sites, source="abcdefghijklm", target="ABCDEFGHI"), head=1))
     page = pages.open(document)
-    page.locator("[data-keep=scale]").select_option(index=["linear", "sqrt", "log"].index(scale))
     written = numpy.rint(weights * 65535) / 65535
-    assert_colours(canvas_bytes(page)[..., :3], share(written[1]))
-    assert_colours(read_cells(page.locator(MAP), 9, 13), share(written[1]))
+    assert_colours(canvas_bytes(page)[..., :3], written[1])
+    assert_colours(read_cells(page.locator(MAP), 9, 13), written[1])
     page.locator("[data-site='decoder.1.cross'][data-head='1']").click()  # the other layer has them the other way round
-    assert_colours(canvas_bytes(page)[..., :3], share(written[0]))
-    page.locator("[data-keep=range]").select_option(index=1)
-    assert_colours(canvas_bytes(page)[..., :3], share(written[0] / written[0].max()))
+    assert_colours(canvas_bytes(page)[..., :3], written[0])
+    assert "A row of 13 keys ends at 13×" in page.locator("#legend").text_content()
+    page.locator("[data-keep=scale]").select_option(index=1)
+    assert_linear_colours(canvas_bytes(page)[..., :3], written[0])
+    page.locator("[data-keep=scale]").select_option(index=2)
+    assert_linear_colours(canvas_bytes(page)[..., :3], written[0] / written[0].max())
     assert f"{written[0].max():.3f}" in page.locator("#legend").text_content()
+
+
+def test_a_uniform_head_is_empty_at_every_length(pages: Pages) -> None:
+    grounds = []
+    for keys in (4, 12):
+        even = numpy.full((1, keys, keys), 1 / keys)
+        page = pages.open(render(made_page(made_view([made_site("encoder.0", even)], source="abcdefghijkl"[:keys]))))
+        grounds.append(canvas_bytes(page)[..., :3].reshape(-1, 3))
+    assert numpy.abs(numpy.concatenate(grounds) - colours_at(0.5)).max() <= 2
 
 
 def test_values_and_rollout_can_be_drawn_instead(pages: Pages, trained: dict[str, Any]) -> None:
@@ -176,7 +193,7 @@ def test_values_and_rollout_can_be_drawn_instead(pages: Pages, trained: dict[str
     choice.select_option(index=1)
     highest = max(norms.max() for norms in valued)
     for number, norms in enumerate(valued):
-        assert_colours(canvas_bytes(page, number)[..., :3], norms / highest)
+        assert_linear_colours(canvas_bytes(page, number)[..., :3], norms / highest)
     assert "Norms do not add up to 1" in page.locator("#head-about").text_content()
     choice.select_option(index=2)
     for number, view in enumerate(views):
@@ -444,7 +461,13 @@ def exported(pages: Pages) -> tuple[Any, list[numpy.ndarray], numpy.ndarray]:
 
 
 TOKENS = ["a", "=1+2", 'say "x", y', "나"]
-FACTS = ["run runs/one", "step 1954", "decoder.0.self head 1", "colour range 0 to 1, linear", "encoding rotary"]
+FACTS = [
+    "run runs/one",
+    "step 1954",
+    "decoder.0.self head 1",
+    "colours by how often the even share of its row a weight is, 1/16 to 16 times",
+    "encoding rotary",
+]
 
 
 def test_csv_has_the_weights(pages: Pages) -> None:
@@ -499,7 +522,7 @@ def test_svg_and_png_have_the_colours(pages: Pages) -> None:
     assert steps.tolist() == [[key, query] for query, key in numpy.argwhere(seen).tolist()]
     for number in (0, 1):
         colours = numpy.array([colour for _, colour in cells[number * seen.sum() :][: seen.sum()]])
-        assert_colours(colours[None], weights[number][seen][None])
+        assert_colours(colours[None], weights[number][seen][None], visible_keys(hidden)[seen])
     image = decode_png(save(page, "png"))
     for (x, y), colour in cells:
         assert numpy.abs(image[int(2 * y), int(2 * x)] - colour).max() <= 2

@@ -6,12 +6,13 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jaxtyping
 import pytest
 
 import jarilab
-from helpers.browser import Pages, until
+from helpers.browser import Pages, canvas_bytes, until
 from helpers.command import command
 from helpers.explorer import made_page, made_site, made_view
 from helpers.runs import TINY_MODEL, train
@@ -118,7 +119,8 @@ def test_an_edit_does_in_the_page_what_it_does_in_python(
         smaller = sum(control["divergence"] < effect["divergence"] for control in effect["controls"])
         assert f"A larger effect than {smaller} of 3 edits" in edited.text_content()
     assert edited.locator(".token.big").text_content() == (effect["answer"] or "∅")
-    assert "checked in part" in proof.text_content(), "the page knows the weights of the edited forward, and no output"
+    checked = "off: it has no weights" if edit["kind"] == "head" else "checked in part"  # it knows no output of an edit
+    assert checked in proof.text_content()
     found = re.search(r"log p (\S+) → (\S+?)\. ", edited.text_content())
     assert found
     logs = effect["log_probability"]
@@ -447,3 +449,38 @@ def test_without_scripts_there_is_still_something_to_look_at(pages: Pages, paylo
     weights = unpacked(next(site for site in view["sites"] if site["site"] == "encoder.0")["weights"])[0]
     drawn = [float(found) for found in re.findall(r'fill-opacity="([\d.]+)"', page.content())]
     assert drawn == pytest.approx(weights.flatten().tolist(), abs=6e-4)
+
+
+# Edits are part of the address --------------------------------------------------------------------------------------
+
+
+def off_in(page: Any) -> list[str]:
+    return [text.strip() for text in page.locator("#models .edit").all_text_contents()]
+
+
+def test_an_edit_survives_a_reload_and_the_way_back(pages: Pages, payload: dict[str, Any]) -> None:
+    page = pages.open(render(payload), READY)
+    page.locator("[data-view='0'][data-site='encoder.0'][data-head='1']").click()
+    switch = page.locator("[data-keep='switch 0 encoder.0, head 1']")
+    switch.evaluate("element => element.click()")
+    until(page, lambda: page.locator("details.proof.off").count() == 1)
+    assert [text.split("×")[0].strip() for text in off_in(page)] == ["✂ encoder.0 head 1 off"]
+    assert canvas_bytes(page)[..., 3].max() == 0  # a head that is off is hatched, not dark
+    page.reload()
+    until(page, lambda: page.locator("details.proof.off").count() == 1)
+    page.go_back()
+    until(page, lambda: off_in(page) == [])
+    page.go_forward()
+    until(page, lambda: len(off_in(page)) == 1)
+    page.keyboard.press("Escape")
+    switch.evaluate("element => element.click()")
+    until(page, lambda: off_in(page) == [])
+    page.locator("#head-title").click()
+    page.keyboard.press("Control+z")
+    until(page, lambda: len(off_in(page)) == 1)
+
+
+@pytest.mark.parametrize("edited", ["[", "7", '[[0,[{"kind":5}]]]', '[["a",[]]]', "null", '[[0,[{"kind":"head"}]]]'])
+def test_a_hostile_address_of_edits_changes_nothing(pages: Pages, payload: dict[str, Any], edited: str) -> None:
+    page = pages.open(render(payload), READY, f"#edited={quote(edited)}")
+    assert page.locator("details.proof.off").count() == 0

@@ -5,7 +5,7 @@ Its fixtures are there for every file of tests; matplotlib and Playwright are im
 
 import io
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -146,24 +146,38 @@ def middle_of_patch(page: Any, row: int, column: int, rows: int, columns: int) -
     return area["x"] + area["width"] * (column + 0.5) / columns, area["y"] + area["height"] * (row + 0.5) / rows
 
 
-def viridis(weights: Any) -> numpy.ndarray:
-    """Return matplotlib's colours."""
-    import matplotlib
-
-    return numpy.round(255 * matplotlib.colormaps["viridis"](numpy.array(weights))[..., :3]).astype(int)
+STOPS = {0: "cfdbe8", 4: "f8f6f0", 5: "fbd7a1", 6: "ee9a3a", 7: "b9540c", 8: "591c02"}
+"""Colours by day at so many octaves above 1/16 of the even share."""
+DARK_STOPS = {0: "0d1c2b", 4: "262b30", 5: "5f4516", 6: "ad701a", 7: "f0a63c", 8: "fff0c9"}
 
 
-def assert_colours(found: numpy.ndarray, weights: Sequence[Sequence[float]] | numpy.ndarray) -> None:
-    """Compare with viridis; straight lines between 18 of its colours are up to 6 of 255 away from it."""
-    assert numpy.abs(found - viridis(weights)).max() <= 7
+def colours_at(places: Any, scheme: str = "light") -> numpy.ndarray:
+    """The colours at places of the scale, 0 to 1, as straight lines of sRGB between its stops."""
+    stops = DARK_STOPS if scheme == "dark" else STOPS
+    channels = [[int(stop[at : at + 2], 16) for stop in stops.values()] for at in (0, 2, 4)]
+    octaves = 8 * numpy.clip(numpy.array(places), 0, 1)
+    return numpy.stack([numpy.interp(octaves, list(STOPS), channel) for channel in channels], -1)
+
+
+def assert_colours(found: numpy.ndarray, weights: Any, keys: Any = None, scheme: str = "light") -> None:
+    """Compare with the scale of the even share. keys: that each query may see (default: all columns)."""
+    weights = numpy.array(weights)
+    times = weights * (weights.shape[-1] if keys is None else numpy.array(keys))
+    places = (numpy.log2(numpy.maximum(times, 1e-30)) + 4) / 8
+    assert numpy.abs(found - colours_at(places, scheme)).max() <= 4
+
+
+def assert_linear_colours(found: numpy.ndarray, shares: Any) -> None:
+    """Compare with the scale from 0 to 1, the upper half of the colours."""
+    assert numpy.abs(found - colours_at((1 + numpy.array(shares)) / 2)).max() <= 4
 
 
 def assert_cover(page: Any, shares: Any) -> None:
-    """The cover of an image is as opaque as its weights are large, in viridis: what is faint has few steps."""
+    """The cover of an image is as opaque as its weights are large: what is faint has few steps."""
     cover, shares = image_pixels(page, "cover"), numpy.array(shares)
-    assert numpy.abs(cover[..., 3] - 255 * shares).max() <= 1
+    assert numpy.abs(cover[..., 3] - 255 * shares).max() <= 2
     seen = cover[..., :3] * cover[..., 3:] / 255
-    assert numpy.abs(seen - viridis(shares) * shares[..., None]).max() <= 8
+    assert numpy.abs(seen - colours_at((1 + shares) / 2) * shares[..., None]).max() <= 8
 
 
 def until(page: Any, is_so: Callable[[], bool], milliseconds: int = 20_000) -> None:

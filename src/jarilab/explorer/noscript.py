@@ -90,4 +90,4 @@ def _cell(x: int, y: int, weight: float, about: str) -> str:
 def _text(name: str, x: int | float, y: int | float, more: str) -> str:
     visible = name.replace(" ", "␣")
     short = visible if len(visible) <= 12 else f"{visible[:11]}…"
-    return f'<text x="{x}" y="{y}" font-size="13" {more}>{escape_text(short)}</text>'
+    return f'<text x="{x}" y="{y}" font-size="12" {more}>{escape_text(short)}</text>'

@@ -27,7 +27,6 @@ const t = speaking({
   apart: ["With {0} they differ by up to {1}.", "{0}: 최대 {1} 차이."],
   over: ["Over the image: what the framed row looks at. Fainter is less.", "이미지 위: 테두리 행이 보는 것. 옅을수록 가중치가 작습니다."],
   noHead: ["This model has no such head.", "이 모델에는 그런 헤드가 없습니다."],
-  weight: ["weight", "가중치"],
   open: ["Open this head below", "아래에서 이 헤드 열기"],
   figure: ["What two models answer, and where they look", "두 모델의 답과 어텐션 맵"],
   map: ["attention map", "어텐션 맵"], axes: ["query ↓ key →", "쿼리 ↓ 키 →"],
@@ -51,7 +50,7 @@ const layerOf = (model) => model.sites.filter(({ kind }) => kind === siteOf(mode
 function mapOf(site) {
   const weights = headWeights(site, opening.head);
   const hidden = hiddenIn(site);
-  return { data: Float32Array.from(weights), hidden, shape: [site.query.length, site.key.length], options: { high: 1, hidden } };
+  return { data: Float32Array.from(weights), hidden, shape: [site.query.length, site.key.length], options: { scale: "even", hidden } };
 }
 
 function board(model, site) {
@@ -111,7 +110,7 @@ export function drawHero() {
   const close = siteOf(better).key.length <= BESIDE;
   refill(root, el("div", { class: close ? "panels close" : "panels" }, models.map(pane)), el("figcaption", {}, caption()),
     el("div", { class: "after" }, pressable("open head", t("open"), () => openHere(opening)), savers("opening", t("figure"), sheet),
-    legendNode({ high: 1 }, null, null, ["0", t("weight"), "1"])));
+    legendNode({ scale: "even" }, t("evenShare"))));
   return root;
 }
 

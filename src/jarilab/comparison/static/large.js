@@ -10,7 +10,7 @@ import { nameNode, tokenNode } from "kit/tokens.js";
 import { toned } from "kit/tones.js";
 import { speaking } from "kit/words.js";
 import { fieldOf, roomOfImage } from "./images.js";
-import { look, modelName, rowOrder, shownModels, sitesOf } from "./look.js";
+import { colours, look, modelName, rowOrder, shownModels, sitesOf } from "./look.js";
 import { digitPlaces, equalDigits, headWeights, hiddenIn } from "./study.js";
 import { factsOf, KINDS, WORDS } from "./words.js";
 
@@ -36,20 +36,20 @@ export const largeMaps = {
 const LANE = 9; // the width of a bracket
 let boards = []; // the maps on screen
 
-export function drawLarge(high) {
+export function drawLarge() {
   refill(largeMaps.title, t("enlarged", look.layer, look.head));
   boards = [];
-  refill(largeMaps.root, shownModels().map((model) => figureOf(model, high)));
+  refill(largeMaps.root, shownModels().map((model) => figureOf(model)));
   scrollTogether(boards);
   fitLarge();
   markCell();
 }
 
-function figureOf(model, high) {
+function figureOf(model) {
   const site = sitesOf(model)[look.layer];
   const figure = el("figure", { class: "pane beside" }, el("h4", {}, nameNode(modelName(model))));
   if (site && look.head < site.heads) {
-    const board = siteBoard(model, site, high);
+    const board = siteBoard(model, site);
     boards.push(board);
     figure.append(board.node, el("figcaption", {}, board.image?.node, verdict(site),
       proofChip(site.trust ?? {}, `proof large ${modelName(model)}`), infoNote(`info large ${modelName(model)}`, factsOf(model))));
@@ -57,7 +57,7 @@ function figureOf(model, high) {
   return toned(model.encoding, figure);
 }
 
-function siteBoard(model, site, high) {
+function siteBoard(model, site) {
   const order = rowOrder(site);
   const columns = site.key.length;
   const weights = headWeights(site, look.head);
@@ -75,7 +75,7 @@ function siteBoard(model, site, high) {
     scrollToCell(board);
   };
   const hidden = hiddenIn(site); // whose rows are always as read
-  const map = { data, hidden, shape: [order.length, columns], options: { high, hidden } };
+  const map = { data, hidden, shape: [order.length, columns], options: { ...colours(), hidden } };
   const board = boardOf({
     map, ...axesOf(site, order),
     words: { kind: t("map"), label, axes: t("axes") }, crosses: ["row", "column", "spot"], beside: lanes,

@@ -3,9 +3,11 @@ import { known, unique } from "kit/numbers.js";
 import { equalDigits, examples, nameOf, payload, withDigits } from "./study.js";
 import { t } from "./words.js";
 
-export const look = { example: examples[0], shown: new Set(), kind: "", layer: 0, head: 0, full: true, together: false,
+export const look = { example: examples[0], shown: new Set(), kind: "", layer: 0, head: 0, even: true, together: false,
   query: null, key: null };
 
+/** How maps are coloured: by how often the even share of its row a weight is, or from 0 to 1. */
+export const colours = () => look.even ? { scale: "even" } : { high: 1 };
 export const shownModels = () => look.example.models.filter((_, index) => look.shown.has(index));
 export const sitesOf = (model) => model.sites.filter((site) => site.kind === look.kind);
 export const kindsThere = () => unique(look.example.models.flatMap((model) => model.sites.map((site) => site.kind)));

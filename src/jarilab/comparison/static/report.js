@@ -1,4 +1,5 @@
 // The report of `jarilab compare`: its sections, drawn from the JSON in this page, and again in the other language.
+import { onNightfall } from "kit/draw.js";
 import { byId, refill } from "kit/elements.js";
 import { chosenLanguage, language } from "kit/words.js";
 import { accuracy } from "./accuracy.js";
@@ -40,6 +41,7 @@ function languageChanged() {
 draw();
 byId(location.hash.slice(1).split("&")[0])?.scrollIntoView();
 addEventListener("hashchange", writeAddress);
+onNightfall(draw);
 addEventListener("beforeprint", () => { for (const details of document.querySelectorAll("details")) details.open = true; });
 let width = document.body.clientWidth;
 new ResizeObserver(() => {

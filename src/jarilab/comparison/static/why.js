@@ -9,12 +9,10 @@ import { commandNode } from "kit/proof.js";
 import { savers, sheetOf } from "kit/saving.js";
 import { cutToken, nameNode, tokenNode } from "kit/tokens.js";
 import { toned } from "kit/tones.js";
-import { largestOf } from "kit/weights.js";
 import { speaking } from "kit/words.js";
 import { gallery } from "./images.js";
 import { drawLarge, fitLarge, largeMaps, largeSheet } from "./large.js";
-import { chooseExample, chooseHead, kindsThere, look, modelName, shownModels, sitesOf } from "./look.js";
-import { compact } from "./numbers.js";
+import { chooseExample, chooseHead, colours, kindsThere, look, modelName, shownModels, sitesOf } from "./look.js";
 import { pills, section } from "./parts.js";
 import { examples, headWeights, hiddenIn, withDigits } from "./study.js";
 import { KINDS, WORDS } from "./words.js";
@@ -32,9 +30,8 @@ const t = speaking({
   example: ["Example input → right answer", "예제 입력 → 정답"],
   models: ["Models side by side", "나란히 볼 모델"],
   attention: ["Attention", "어텐션"],
-  scale: ["Colour scale", "색 눈금"], full: ["0 to 1", "0–1"], fit: ["0 to largest shown", "0–최댓값"],
+  scale: ["Colour scale", "색 눈금"], even: ["times the even share", "균등 몫의 배수"], full: ["0 to 1", "0–1"],
   rows: ["Rows", "행"], asRead: ["as read", "읽은 차례"], together: ["equal digits together", "같은 숫자끼리"],
-  weight: ["{0} (weight)", "{0} (가중치)"],
   every: ["Every head", "모든 헤드"],
   grid: ["Layers go down, heads go across; every small map has queries down and keys across. Choose one (click, or arrow keys and Enter) and it opens below, the same head in every model.",
     "아래로 층, 옆으로 헤드이며, 작은 맵마다 쿼리는 아래로, 키는 옆으로 놓입니다. 하나를 고르면(클릭, 또는 화살표 키와 Enter) 모든 모델의 같은 헤드가 아래에 크게 열립니다."],
@@ -50,13 +47,6 @@ const boxes = Object.fromEntries(["gallery", "controls", "kind", "legend", "over
 const opened = el("p", { class: "note", id: "large-note" });
 
 const PLACES = ["cross", "decoder", "encoder"];
-/** Largest weight of a colour scale that all shown maps share. */
-function highest() {
-  const sites = shownModels().flatMap(sitesOf);
-  const heads = sites.flatMap((site) => Array.from({ length: site.heads }, (_, head) => headWeights(site, head)));
-  return look.full ? 1 : heads.reduce((most, weights) => Math.max(most, largestOf(weights)), 0) || 1;
-}
-
 function drawControls() {
   const { models } = look.example;
   const kinds = kindsThere();
@@ -74,32 +64,30 @@ function drawControls() {
     pills("models", t("models"), "checkbox", models.map(modelName), (index) => look.shown.has(index), choose(toggle)),
     pills("attention", t("attention"), "radio", kinds.map((kind) => t(kind)), (index) => kinds[index] === look.kind,
       choose((index) => Object.assign(look, { kind: kinds[index], query: null, key: null }))),
-    pills("scale", t("scale"), "radio", [t("full"), t("fit")], (index) => look.full === (index === 0),
-      choose((index) => { look.full = index === 0; })),
+    pills("scale", t("scale"), "radio", [t("even"), t("full")], (index) => look.even === (index === 0),
+      choose((index) => { look.even = index === 0; })),
     withDigits && pills("rows", t("rows"), "radio", [t("asRead"), t("together")], (index) => look.together === (index === 1),
       choose((index) => { look.together = index === 1; })));
 }
 
 function drawMaps() {
-  const high = highest();
   const place = PLACES.find((word) => look.kind.includes(word));
   refill(boxes.kind, note(t(place, t("unit"))));
-  refill(boxes.legend, legendNode({ high }, null, null, ["0", compact(high / 2), t("weight", compact(high))]));
-  refill(boxes.overview, shownModels().map((model) => overview(model, high)));
+  refill(boxes.legend, legendNode(colours(), t(look.even ? "evenShare" : "weight")));
+  refill(boxes.overview, shownModels().map((model) => overview(model)));
   refill(boxes.command, look.example.explore && [note(t("more")), commandNode(look.example.explore, "copy command")]);
-  openHead(high);
+  openHead();
 }
 
 /** All heads of the models on screen, as a drawing. */
 function gridSheet() {
-  const options = { high: highest() };
   const mapsOf = (site) => Array.from({ length: site.heads }, (_, head) => ({ data: headWeights(site, head), hidden: hiddenIn(site),
-    shape: [site.query.length, site.key.length], options: { ...options, hidden: hiddenIn(site) } }));
+    shape: [site.query.length, site.key.length], options: { ...colours(), hidden: hiddenIn(site) } }));
   const drawings = shownModels().map((model) => gridDrawing(modelName(model), sitesOf(model).map((site, layer) => ({ label: layer, maps: mapsOf(site) }))));
-  return sheetOf(drawings, `${look.example.input}: ${t(look.kind)}, 0–${compact(options.high)}`);
+  return sheetOf(drawings, `${look.example.input}: ${t(look.kind)}, ${t(look.even ? "evenShare" : "weight")}`);
 }
 
-function overview(model, high) {
+function overview(model) {
   const judged = el("span", { class: model.correct ? "right" : "wrong" }, t(model.correct ? "right" : "wrong"));
   const sites = sitesOf(model);
   const rows = sites.map((site, layer) => ({ label: layer, title: site.name, heads: site.heads }));
@@ -111,10 +99,10 @@ function overview(model, high) {
     const enlarge = () => {
       Object.assign(look, { layer, head });
       opened.hidden = true;
-      openHead(high);
+      openHead();
       largeMaps.title.scrollIntoView({ block: "nearest" });
     };
-    return { shape, paint: (canvas) => drawSmall(canvas, site, head, weights, { high }),
+    return { shape, paint: (canvas) => drawSmall(canvas, site, head, weights, { high: 1, ...colours() }),
       attributes: { "data-keep": name, "aria-label": name, title: name, onclick: enlarge } };
   };
   return toned(model.encoding, el("div", { class: "pane" }, el("h4", {}, nameNode(modelName(model))),
@@ -122,9 +110,9 @@ function overview(model, high) {
     headsGrid(t("allHeads", modelName(model)), rows, cell)));
 }
 
-function openHead(high) {
+function openHead() {
   markHeads(boxes.overview, ({ row, head }) => Number(row) === look.layer && Number(head) === look.head);
-  drawLarge(high);
+  drawLarge();
 }
 
 if (examples.length) {

@@ -1,4 +1,5 @@
 // The words that several sections of the report share: [English, Korean]. {0}, {1} stand for what is filled in.
+import { LEGEND_WORDS } from "kit/draw.js";
 import { speaking } from "kit/words.js";
 import { inLetters, metric } from "./metric.js";
 
@@ -20,6 +21,7 @@ export const CURVES = {
 };
 
 export const WORDS = {
+  ...LEGEND_WORDS,
   unit: inLetters ? ["character", "글자"] : ["token", "토큰"],
   seeded: ["{0}, seed {1}", "{0}, 시드 {1}"],
   encoding: ["Encoding", "위치 인코딩"],

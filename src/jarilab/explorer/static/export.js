@@ -1,5 +1,5 @@
 // What is on screen as a file: SVG, PNG, CSV or NPZ, each with a caption that says where it comes from.
-import { colour, drawMap, signedColour, valueColour } from "kit/draw.js";
+import { drawMap, legendColour, scaleEnds, valueColour, visibleKeys } from "kit/draw.js";
 import { byId, el, svg } from "kit/elements.js";
 import { known, number } from "kit/numbers.js";
 import { NUMERALS, numeralsDrawing } from "kit/numerals.js";
@@ -14,12 +14,14 @@ const DRAWN = { weights: "weights", valued: "norm of weight x value x W_O (Kobay
   rollout: "attention rollout of all encoder layers and heads (Abnar and Zuidema 2020)" };
 const clean = (text) => token(String(text).replace(/\s+/g, " "));
 
+const rangeWords = ({ scale, high }) => scale === "even" ? "by how often the even share of its row a weight is, 1/16 to 16 times" : `from 0 to ${number(high)}`;
+
 /** Lines of words: run, encoding, step, head, colour range. */
 function captionLines(app) {
-  const { site, head, scale, query, display, top, heads, every } = app.state;
+  const { site, head, query, display, top, heads, every } = app.state;
   const panes = panesOf(app).filter((pane) => pane.site);
   const pane = panes.find(({ kind }) => kind === "map");
-  const lines = [display === "map" ? `${DRAWN[drawnOf(app)]}, colour range 0 to ${number(pane.options.high)}, ${scale}`
+  const lines = [display === "map" ? `${DRAWN[drawnOf(app)]}, colours ${rangeWords(pane.options)}`
     : `lines from ${every ? "every query" : `query ${query}`} to its ${top} largest keys${heads ? ", every head" : ""}`];
   const difference = panes.find(({ kind }) => kind === "difference");
   if (difference) lines.push(`difference ${difference.name}, colour range ${number(-difference.high)} to ${number(difference.high)}`);
@@ -28,7 +30,7 @@ function captionLines(app) {
   return [`${drawnOf(app) === "rollout" ? "" : `${site} head ${head}; `}${lines.join("; ")}`, ...panes.filter(({ kind }) => kind === "map").map(factsOf), `jari ${app.payload.jari}`].map(clean);
 }
 
-const textNode = (text, attributes) => svg("text", { "font-size": 13, fill: INK, ...attributes }, text);
+const textNode = (text, attributes) => svg("text", { "font-size": 12, fill: INK, ...attributes }, text);
 
 function mapParts(pane) {
   const [rows, columns] = pane.site.shape;
@@ -39,32 +41,30 @@ function mapParts(pane) {
   const [left, top] = [20 + 7 * longest(pane.rowTokens) + (down.length && NUMERALS), 38 + 7 * longest(pane.columnTokens) + (across.length && NUMERALS)];
   const parts = [textNode(cutToken(pane.name, 40), { x: left, y: 16, "font-weight": 700 })];
   const labels = (texts, placed) => texts.forEach((text, place) => {
-    if (place % every === 0) parts.push(textNode(cutToken(text, 12), { "font-size": 11, ...placed((place + 0.5) * cell + 4) }));
+    if (place % every === 0) parts.push(textNode(cutToken(text, 12), { "font-size": 12, ...placed((place + 0.5) * cell + 4) }));
   });
   labels(pane.rowTokens, (at) => ({ x: left - 6, y: top + at, "text-anchor": "end" }));
   labels(pane.columnTokens, (at) => ({ transform: `translate(${left + at} ${top - 6}) rotate(-90)` }));
   parts.push(...numeralsDrawing(down, cell, (along, away) => [left - away, top + along], INK), ...numeralsDrawing(across, cell, (along, away) => [left + along, top - away], INK));
   const area = { x: left, y: top, width: columns * cell, height: rows * cell };
   parts.push(svg("rect", { ...area, fill: "url(#hatch)" }));
+  const options = { ...pane.options, onPaper: true };
+  const keys = visibleKeys(options, rows, columns);
   if (rows * columns <= CELLS) {
     for (let place = 0; place < rows * columns; place += 1) {
       if (pane.hidden?.[place]) continue;
       parts.push(svg("rect", { x: left + (place % columns) * cell, y: top + Math.floor(place / columns) * cell, width: cell, height: cell,
-        fill: valueColour(pane.data[place], pane.options) }));
+        fill: valueColour(pane.data[place], options, keys[Math.floor(place / columns)]) }));
     }
   } else parts.push(svg("image", { ...area, href: mapImage(pane), "image-rendering": "pixelated", preserveAspectRatio: "none" }));
   const legend = top + rows * cell + 14;
-  const { low, high, signed, scale = "linear" } = pane.options;
   for (let place = 0; place < 64; place += 1) {
-    const fill = signed ? signedColour(place / 31.5 - 1) : colour(place / 63);
-    parts.push(svg("rect", { x: left + place * 3, y: legend, width: 3.2, height: 9, fill }));
+    parts.push(svg("rect", { x: left + place * 3, y: legend, width: 3.2, height: 9, fill: legendColour(place / 63, options) }));
   }
-  const end = (x, words) => parts.push(textNode(words, { x, y: legend + 23, "font-size": 11 }));
-  end(left, number(low));
-  end(left + 150, `${number(high)} (${scale})`);
+  scaleEnds(options).forEach((words, index) => parts.push(textNode(words, { x: left + 96 * index, y: legend + 23, "font-size": 12, "text-anchor": ["start", "middle", "end"][index] })));
   return { parts, width: left + Math.max(columns * cell, 230) + 16, height: legend + 36 };
 }
-const mapImage = ({ data, site, options }) => drawMap(el("canvas"), data, ...site.shape, options).toDataURL();
+const mapImage = ({ data, site, options }) => drawMap(el("canvas"), data, ...site.shape, { ...options, onPaper: true }).toDataURL();
 
 function drawPanes(app) {
   const panes = panesOf(app).filter((pane) => pane.site);

@@ -1,5 +1,6 @@
 // The page: header, controls, tabs; what is drawn again when something changes.
-import { chooser, labelled, pressable } from "kit/controls.js";
+import { chooser, labelled, letterOf, pressable } from "kit/controls.js";
+import { onNightfall } from "kit/draw.js";
 import { byId, el, painted, refill, styled } from "kit/elements.js";
 import { clamp, known, percent } from "kit/numbers.js";
 import { firstPayload } from "kit/payload.js";
@@ -7,7 +8,7 @@ import { nameNode, token, tokenNode } from "kit/tokens.js";
 import { toned } from "kit/tones.js";
 import { languageButton } from "kit/words.js";
 import { drawAgain, runsOf } from "./command.js";
-import { editedNode, editsOf } from "./edits.js";
+import { editedNode, editsOf, restoreEdits, undoEdit } from "./edits.js";
 import { exporters, saveAs } from "./export.js";
 import { drawFinding } from "./finding.js";
 import { drawImage, markImage } from "./image.js";
@@ -112,12 +113,10 @@ const selectOf = (name, words, options, more = {}) => labelled(t(words), chooser
 function drawTools() {
   const pick = (name, words, pairs, more) => selectOf(name, words, pairs.map(([value, key]) => [value, t(key)]), more);
   const names = app.payload.views.map((view, index) => [index, token(view.name)]);
-  const lock = (on) => app.set({ lock: on ? Number(byId("legend").dataset.high) : null });
   const cutting = app.payload.views.some((_, index) => app.computing(index).yes) && flagBox("cutting");
   const ofLines = () => [selectOf("top", "topKeys", [1, 3, 5, 10].map((count) => [count, count])), flagBox("heads"), flagBox("every")];
   const drawn = DRAWN.map((name) => [name, `drawn_${name}`]);
-  const ofMaps = () => [pick("drawn", "drawn", drawn, { lock: null }), pick("scale", "colours", SCALES.map((name) => [name, name])), pick("range", "range", [["full", "full"], ["fit", "fit"]]),
-    flagBox("lock", lock), cutting, pick("zoom", "zoom", [["fit", "fitCells"], ["large", "largeCells"]]),
+  const ofMaps = () => [pick("drawn", "drawn", drawn), pick("scale", "colours", SCALES.map((name) => [name, name])), cutting, pick("zoom", "zoom", [["fit", "fitCells"], ["large", "largeCells"]]),
     ...(names.length > 2 ? [selectOf("second", "difference", names), selectOf("first", "minus", names)] : [])];
   const save = Object.keys(exporters).map((kind) => pressable(`save ${kind}`, kind.toUpperCase(), () => saveAs(app, kind)));
   refill(byId("tools"), pick("display", "display", [["map", "maps"], ["lines", "lines"]]),
@@ -174,9 +173,9 @@ async function drawPanel() {
 const ALL = ["views", "language"];
 const HEADER = [...ALL, "view", "engines"];
 const EDITED = ["edits", "asked"];
-const COLOURS = ["view", "scale", "range", "lock"];
+const COLOURS = ["view", "scale"];
 const MAPS = [...COLOURS, "site", "head", "drawn", "display", "zoom", "first", "second", "top", "heads", "every"];
-const TOOLS = ["drawn", "display", "scale", "range", "lock", "zoom", "first", "second", "top", "heads", "every", "cutting", "engines"];
+const TOOLS = ["drawn", "display", "scale", "zoom", "first", "second", "top", "heads", "every", "cutting", "engines"];
 
 function drawChanged(changed) {
   drawTop(changed);
@@ -213,10 +212,15 @@ function drawRest(changed) {
 
 app.onchange = drawChanged;
 app.onspot = markImage;
+addEventListener("keydown", (event) => {
+  const typing = event.target.matches?.("input:not([type=checkbox], [type=radio], [type=range]), textarea");
+  if ((event.ctrlKey || event.metaKey) && !event.shiftKey && letterOf(event) === "z" && !typing && undoEdit(app)) event.preventDefault();
+});
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   if (app.reading()) look({ input: byId("input").value });
 });
+onNightfall(() => app.onchange(new Set(ALL)));
 new ResizeObserver(() => refitMaps(app)).observe(byId("maps"));
 
 async function begin() {
@@ -225,10 +229,12 @@ async function begin() {
   await painted();
   drawRest(all);
   followAddress();
+  if (app.live) restoreEdits(app);
   document.documentElement.dataset.ready = firstPayload.format;
   await painted();
   await startEngines(); // they take longer than all that is drawn
-  if (!app.live && app.state.input !== app.view(0).input) look({ input: app.state.input });
+  if (!app.live && app.state.input !== app.view(0).input) await look({ input: app.state.input });
+  if (!app.live) restoreEdits(app);
   document.documentElement.dataset.engines = "ready";
 }
 begin();

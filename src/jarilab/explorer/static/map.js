@@ -9,7 +9,7 @@ import { nameNode, token, tokenNode } from "kit/tokens.js";
 import { toned } from "kit/tones.js";
 import { largestOf, maxPool, rankOf, looksSame } from "kit/weights.js";
 import { differenceNote, differenceOf } from "./compare.js";
-import { drawnSite, isGone, isInForce, linkEdit, toggleEdit, tokenEdit } from "./edits.js";
+import { drawnSite, hiddenUnder, isGone, isInForce, linkEdit, toggleEdit, tokenEdit } from "./edits.js";
 import { linesNode } from "./lines.js";
 import { meaningsOf } from "./meaning.js";
 import { proofNode } from "./proof.js";
@@ -31,18 +31,20 @@ export function pointCell(app, spot) {
 /** Everything there is to draw of the open head, for the maps and for the export. */
 export function panesOf(app) {
   const { views } = app.payload;
-  const { head, lock, range, scale } = app.state;
+  const { head } = app.state;
   const panes = views.map((view, index) => {
     const site = app.site(index);
     const { why, data } = !site || head >= site.heads ? { why: t("noHead", app.state.site, app.state.head, headsThere(view)) } : numbersOf(app, view, index, site);
     if (why) return { name: view.name, view, index, why };
-    return { kind: "map", name: view.name, view, index, site, data, hidden: siteHidden(site), strip: null,
+    return { kind: "map", name: view.name, view, index, site, data, hidden: drawnOf(app) === "weights" ? hiddenUnder(index, site, head) : siteHidden(site), strip: null,
       rowTokens: siteTokens(view, site, "queries"), columnTokens: siteTokens(view, site, "keys"),
       ...(site.pooled > 1 ? {} : { rowMeanings: meaningsOf(view, site.queries), columnMeanings: meaningsOf(view, site.keys) }) };
   });
   const shown = panes.filter((pane) => pane.site);
-  const high = lock ?? (range === "full" && drawnOf(app) !== "valued" ? 1 : Math.max(...shown.map((pane) => largestOf(pane.data, pane.hidden))) || 1);
-  for (const pane of shown) pane.options = { low: 0, high, scale, hidden: pane.hidden };
+  // Norms of values have no even share, and no largest value but their own.
+  const scale = drawnOf(app) === "valued" ? "fit" : app.state.scale;
+  const high = scale === "fit" ? Math.max(...shown.map((pane) => largestOf(pane.data, pane.hidden))) || 1 : 1;
+  for (const pane of shown) pane.options = { low: 0, high, scale, hidden: pane.hidden, pooled: pane.site.pooled };
   if (views.length < 2 || app.state.display === "lines") return panes;
   const difference = differenceOf(app, panes[app.state.first], panes[app.state.second]);
   if (!difference.why) difference.options = { low: -difference.high, high: difference.high, signed: true, hidden: difference.hidden };
@@ -87,9 +89,11 @@ export function drawMaps(root, app) {
 function drawLegend(app) {
   const shown = shownPanes.find((pane) => pane.kind === "map");
   const hidden = shownPanes.some((pane) => pane.hidden) && t("hiddenKey");
-  const legend = shown && app.state.display !== "lines" && legendNode(shown.options, t(`drawn_${drawnOf(app)}`), hidden);
+  const isEven = shown?.options.scale === "even";
+  const legend = shown && app.state.display !== "lines" && legendNode(shown.options, t(isEven ? "evenShare" : `drawn_${drawnOf(app)}`), hidden);
+  const keys = shown && shown.site.shape[1] * shown.site.pooled;
+  if (legend && isEven && keys < 16) legend.append(el("p", {}, t("shortRows", keys)));
   byId("legend").replaceChildren(legend || "");
-  byId("legend").dataset.high = shown?.options.high ?? 1; // what a lock keeps
 }
 
 /** The same maps under other edits: numbers that changed are drawn into what stands there, so nothing is laid out again. */
@@ -103,7 +107,7 @@ export function repaintMaps(root, app) {
   markCell(app);
 }
 function repaint(app, shown, pane) {
-  const same = pane.why || (looksSame(pane.data, shown.data) && pane.options.high === shown.options.high);
+  const same = pane.why || (looksSame(pane.data, shown.data) && looksSame(pane.hidden ?? [], shown.hidden ?? []) && pane.options.high === shown.options.high);
   Object.assign(shown, pane); // its board and its listeners stay
   if (same) return;
   const { board, below, proof } = shown;
@@ -161,6 +165,7 @@ function fitMaps(app) {
   const boards = boardsShown();
   if (!boards.length) return;
   const room = boards[0].field.closest(".pane").clientWidth;
+  for (const { node } of boards) node.classList.toggle("fits", app.state.zoom === "fit");
   fitBoards(boards, room, 24, (fit) => app.state.zoom === "large" ? Math.max(18, Math.floor(fit)) : fit >= 8 ? Math.floor(fit) : Math.max(1, fit));
 }
 
@@ -209,8 +214,9 @@ function cutCell(app, pane, cell) {
 }
 /** The edit of a cell; null where none can be made. */
 function cutOf(app, pane, { query, key }) {
-  const { index, site, hidden } = pane;
-  if (!isEditable(app, pane) || hidden?.[query * site.shape[1] + key]) return null;
+  const { index, site } = pane;
+  const masked = siteHidden(site); // by the model: a cell that an edit hides can be given back
+  if (!isEditable(app, pane) || masked?.[query * site.shape[1] + key]) return null;
   const edit = linkEdit(site.site, app.state.head, query, key);
   return isGone(index, site, app.state.head, key) && !isInForce(index, edit) ? null : edit;
 }

@@ -2,21 +2,18 @@
 import { note } from "kit/controls.js";
 import { el, refill } from "kit/elements.js";
 import { drawSmall, headsGrid, markHeads, repaintHead, switchHead } from "kit/heads.js";
-import { number } from "kit/numbers.js";
 import { nameNode } from "kit/tokens.js";
 import { toned } from "kit/tones.js";
 import { looksSame } from "kit/weights.js";
-import { drawnSite, headEdit, isInForce, toggleEdit } from "./edits.js";
-import { headWeights, kindsOf, siteHidden, wordsOf } from "./sites.js";
+import { drawnSite, headEdit, hiddenUnder, isInForce, toggleEdit } from "./edits.js";
+import { headWeights, kindsOf, wordsOf } from "./sites.js";
 import { t } from "./words.js";
 
 export function drawOverview(root, app) {
-  const { lock, range } = app.state;
-  const about = lock ? "thumbsLocked" : range === "full" ? "thumbsFull" : "thumbsFit";
   const { views } = app.payload;
   const ofView = (view, index) => toned(view.encoding, el("section", { class: "heads-of", "aria-label": view.name },
     views.length > 1 && el("h3", {}, nameNode(view.name)), kindsOf(view).map(([kind, sites]) => kindFigure(app, index, kind, sites))));
-  refill(root, views.map(ofView), note(t(about, number(lock ?? 1))));
+  refill(root, views.map(ofView), note(t(`thumbs_${app.state.scale}`)));
   for (const [button, cell] of cellsIn(root, app)) shown.set(button, cell.data);
   markOverview(root, app);
 }
@@ -55,14 +52,14 @@ function rowName(site, sites) {
 }
 
 function headCell(app, view, site, head) {
-  const { lock, range, scale } = app.state;
+  const { scale } = app.state;
   const drawn = drawnSite(view, site);
   const data = headWeights(drawn, head);
-  const weights = { data, hidden: siteHidden(site), shape: site.shape };
+  const weights = { data, hidden: hiddenUnder(view, site, head), shape: site.shape, pooled: site.pooled };
   const name = t("headName", site.site, head);
   const attributes = { "data-view": view, "data-site": site.site, "data-keep": `${view} ${site.site} ${head}`, "aria-label": name, title: name,
     onclick: () => app.set({ view, site: site.site, head }) };
-  const high = lock ?? (range === "full" ? 1 : null); // null: each its own
+  const high = scale === "fit" ? null : 1; // null: each its own
   const off = headEdit(site.site, head);
   const flip = app.computing(view).yes ? { on: !isInForce(view, off), label: t("switch", name), keep: `switch ${view} ${name}`, press: () => toggleEdit(app, view, off) } : null;
   return { shape: site.shape, data, attributes, flip, paint: (canvas) => drawSmall(canvas, drawn, head, weights, { high, scale }) };

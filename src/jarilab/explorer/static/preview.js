@@ -15,9 +15,7 @@ function draw() {
   const { site, place, head } = options[chooser.selectedIndex];
   const { weights: { data, shape: [, rows, columns] }, hidden } = maps[place];
   const shown = data.subarray(head * rows * columns, (head + 1) * rows * columns);
-  const largest = shown.reduce((one, other) => Math.max(one, other), 0);
-  const high = Math.max(rows, columns) > 24 ? largest || 1 : 1;
-  const map = { data: shown, hidden, shape: [rows, columns], options: { low: 0, high } };
+  const map = { data: shown, hidden, shape: [rows, columns], options: { scale: "even" } };
   const { node, width, height } = mapDrawing("", map, ...sites[place].sides, [], [], SIDE);
   const name = `${site}, head ${head}`;
   byId("map").replaceChildren(svg("svg", { width: width + MARGIN, height, role: "img", "aria-label": name }, node));

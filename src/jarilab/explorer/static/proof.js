@@ -1,7 +1,7 @@
 // What proves a map: below each of them, how far what was drawn is from what the model used.
 import { el } from "kit/elements.js";
 import { known, number } from "kit/numbers.js";
-import { drawnSite } from "./edits.js";
+import { drawnSite, headEdit, isInForce } from "./edits.js";
 import { t } from "./words.js";
 
 /** Name in the payload, words. */
@@ -9,6 +9,7 @@ const CHECKS = [["row_sum_error", "trustRows"], ["masked_weight", "trustMask"], 
 
 /** The proof of a map as it is drawn. isEdited: of the edited forward, where there are edits. */
 export function proofNode(app, { index, site }, isEdited) {
+  if (isEdited && isInForce(index, headEdit(site.site, app.state.head))) return el("details", { class: "proof off" }, el("summary", {}, `∅ ${t("proof_off")}`));
   const { trust } = isEdited ? drawnSite(index, site) : site;
   return trustNode({ ...site, trust }, app.payload.trust_limits);
 }

@@ -3,24 +3,26 @@ import { byId } from "kit/elements.js";
 import { clamp, known } from "kit/numbers.js";
 import { firstPayload } from "kit/payload.js";
 import { chosenLanguage, language } from "kit/words.js";
-import { carryEdits, forgetResults } from "./edits.js";
+import { carryEdits, forgetResults, restoreEdits } from "./edits.js";
 import { Engine } from "./engine.js";
 import { t } from "./words.js";
 
-export const SCALES = ["linear", "sqrt", "log"];
+/** What a colour stands for: how often the even share of its row a weight is, a weight from 0 to 1, or to the largest shown. */
+export const SCALES = ["even", "full", "fit"];
 /** What a map shows: the weights, the weights times the values, or what the encoder's output is made of. */
 export const DRAWN = ["weights", "valued", "rollout"];
-const CHOICES = { drawn: DRAWN, scale: SCALES, display: ["map", "lines"], range: ["full", "fit"], zoom: ["fit", "large"] };
+const CHOICES = { drawn: DRAWN, scale: SCALES, display: ["map", "lines"], zoom: ["fit", "large"] };
 const COUNTS = ["view", "head", "query", "key", "top", "first", "second"];
 const FLAGS = ["heads", "every", "cutting"];
-const WAYPOINTS = ["view", "site", "head", "drawn", "display", "panel", "steps", "input", "first", "second"]; // a way back is kept for these
+const WAYPOINTS = ["view", "site", "head", "drawn", "display", "panel", "steps", "input", "first", "second", "edited"]; // a way back is kept for these
 
 const { view, site, head, query, key } = firstPayload; // what the page opens at
 const firstView = firstPayload.views[view];
 const defaults = {
   view, site, head, query, key,
-  scale: "linear", range: Math.max(...firstView.sites.flatMap((site) => site.shape)) > 24 ? "fit" : "full", lock: null,
+  scale: "even",
   drawn: "weights", display: "map", zoom: "fit", top: 3, heads: false, every: false, cutting: false, first: 0, second: 1, panel: "walk", steps: {}, input: firstPayload.views[0].input,
+  edited: "", // the edits in force, as edits.js writes them
 };
 
 function readAddress() {
@@ -30,8 +32,7 @@ function readAddress() {
     if (Object.hasOwn(CHOICES, key) && CHOICES[key].includes(value)) read[key] = value;
     else if (COUNTS.includes(key) && /^\d{1,6}$/.test(value)) read[key] = Number(value);
     else if (FLAGS.includes(key)) read[key] = value === "1";
-    else if (key === "lock" && Number(value) > 0 && Number(value) < Infinity) read.lock = Number(value);
-    else if (["site", "panel", "input"].includes(key)) read[key] = value;
+    else if (["site", "panel", "input", "edited"].includes(key)) read[key] = value;
     else if (key === "steps") for (const [, view, step] of value.matchAll(/(\d+):(\d+)/g)) read.steps[view] = Number(step);
   }
   return read;
@@ -138,6 +139,12 @@ export const app = {
     writeAddress(WAYPOINTS.some((key) => changed.has(key)));
     app.onchange(changed);
   },
+  /** Keep the edits in force in the address. keepsWay: a way back leads to those before. */
+  rememberEdits(edited, keepsWay) {
+    if (edited === app.state.edited) return;
+    app.state.edited = edited;
+    writeAddress(keepsWay);
+  },
   replaceViews(payload) {
     const { input } = app.view(0);
     app.payload = { ...app.payload, ...payload };
@@ -225,7 +232,8 @@ function followBack() {
   const elsewhere = input !== app.view(0).input || JSON.stringify(steps) !== JSON.stringify(before.steps);
   fitState();
   app.onchange(new Set(Object.keys(app.state).filter((key) => JSON.stringify(app.state[key]) !== JSON.stringify(before[key]))));
-  if (elsewhere) look({ input, steps });
+  if (elsewhere) look({ input, steps }).then(() => restoreEdits(app));
+  else restoreEdits(app);
 }
 export function followAddress() {
   const { input, steps } = app.state;

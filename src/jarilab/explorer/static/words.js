@@ -1,7 +1,9 @@
 // The words that several modules share: [English, Korean]. {0}, {1} stand for what is filled in.
+import { LEGEND_WORDS } from "kit/draw.js";
 import { speaking } from "kit/words.js";
 
 export const WORDS = {
+  ...LEGEND_WORDS,
   title: ["Where the model looks", "모델은 어디를 보는가"],
   skip: ["Skip to the maps", "맵으로 건너뛰기"],
   lede: ["For each token, attention gives weights that sum to 1 to the tokens that it may look at. A row of a map holds the weights of one query over its keys. Layers and heads are counted from 0.",
@@ -33,12 +35,12 @@ export const WORDS = {
   headName: ["{0}, head {1}", "{0}, 헤드 {1}"], cut: ["cut this link", "이 연결 끊기"], uncut: ["restore this link", "이 연결 되돌리기"],
   cutToken: ["hide this key from all", "이 키를 모두에게서 숨기기"], uncutToken: ["show this key again", "이 키를 다시 보이기"], flag_cutting: ["✂ cut on click", "✂ 클릭하면 끊기"],
   switch: ["{0}, on", "{0}, 켜짐"], head: ["head", "헤드"], query: ["query", "쿼리"], key: ["key", "키"],
-  thumbsFull: ["Each from 0 to 1. Layers down, heads across.", "색은 0에서 1까지. 아래로 층, 옆으로 헤드."],
-  thumbsFit: ["Each from 0 to its own largest weight. Layers down, heads across.", "색은 0에서 각자의 최댓값까지. 아래로 층, 옆으로 헤드."],
-  thumbsLocked: ["Each from 0 to {0}. Layers down, heads across.", "색은 0에서 {0}까지. 아래로 층, 옆으로 헤드."],
+  thumbs_even: ["A head that spreads its weight evenly is empty. Layers down, heads across.", "가중치를 고르게 나누는 헤드는 비어 보입니다. 아래로 층, 옆으로 헤드."],
+  thumbs_full: ["Each from 0 to 1. Layers down, heads across.", "색은 0에서 1까지. 아래로 층, 옆으로 헤드."],
+  thumbs_fit: ["Each from 0 to its own largest weight. Layers down, heads across.", "색은 0에서 각자의 최댓값까지. 아래로 층, 옆으로 헤드."],
   display: ["View", "보기"], maps: ["map", "맵"], lines: ["lines", "선"],
-  colours: ["Colours", "색"], linear: ["linear", "선형"], sqrt: ["square root", "제곱근"], log: ["logarithmic", "로그"],
-  range: ["Range", "범위"], full: ["0 to 1", "0–1"], fit: ["0 to largest shown", "0–최댓값"], flag_lock: ["lock", "고정"],
+  colours: ["Colours", "색"], even: ["times the even share", "균등 몫의 배수"], full: ["0 to 1", "0–1"], fit: ["0 to largest shown", "0–최댓값"],
+  shortRows: ["A row of {0} keys ends at {0}×.", "키가 {0}개인 행은 {0}×에서 끝납니다."],
   zoom: ["Cells", "칸"], fitCells: ["fit", "맞춤"], largeCells: ["large", "크게"],
   topKeys: ["Keys per query", "쿼리당 키"], flag_every: ["every query", "모든 쿼리"], flag_heads: ["every head", "모든 헤드"],
   save: ["Save what is shown", "보이는 것 저장"], difference: ["Difference", "차이"], minus: ["minus", "빼기"],
@@ -93,7 +95,7 @@ export const WORDS = {
   other_columnTokens: ["No difference: the models do not have the same key tokens here.", "키 토큰이 서로 달라 차이를 그릴 수 없습니다."],
   otherVocabulary: ["No difference: the models cut text into other tokens (their vocabularies differ).", "두 모델의 어휘가 달라 토큰이 다르므로 차이를 그릴 수 없습니다."],
   otherShape: ["No difference: the maps do not have the same shape.", "맵의 크기가 서로 달라 차이를 그릴 수 없습니다."],
-  proof_fine: ["verified", "검증됨"], proof_faulty: ["not verified: see why", "검증되지 않음: 이유 보기"], proof_unknown: ["checked in part", "일부만 확인됨"],
+  proof_fine: ["verified", "검증됨"], proof_faulty: ["not verified: see why", "검증되지 않음: 이유 보기"], proof_off: ["off: it has no weights", "꺼짐: 가중치가 없습니다"], proof_unknown: ["checked in part", "일부만 확인됨"],
   about: ["about this run", "이 실행에 대해"],
   trust: ["How this map was verified", "이 맵의 검증"], fine: ["ok", "정상"], faulty: ["not ok", "이상"], unknown: ["not checked", "확인 안 됨"],
   trustRows: ["rows add up to 1, or to 0 without a visible key, error", "행의 합이 1(볼 수 있는 키가 없으면 0), 오차"], trustMask: ["weight on hidden cells", "가려진 칸의 가중치"],

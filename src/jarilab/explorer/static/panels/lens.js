@@ -28,7 +28,7 @@ adopt(
   ".lens-control output { font-weight: 650; }",
   ".lens-control input { width: calc(100% + 16px); margin: .3rem -8px 0; accent-color: var(--accent); }",
   ".lens-ticks { position: relative; height: 0; }",
-  ".lens-ticks button { position: absolute; transform: translateX(-50%); padding: 0 .5rem; font-size: .86rem; }",
+  ".lens-ticks button { position: absolute; transform: translateX(-50%); padding: 0 .5rem; font-size: var(--t2); }",
   ".lens-ticks .own { font-weight: 700; border-color: var(--ink); }",
   ".lens-curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(10.7rem, 1fr)); gap: .8rem 1.2rem; flex: 1 1 20rem; align-items: end; }",
   ".lens-curve figcaption { font-variant-numeric: tabular-nums; }",

@@ -38,7 +38,7 @@ adopt(
   ".measures tbody tr[data-site] { cursor: pointer; }",
   ".measures tbody tr:hover, .measures .open { background: var(--tint); }",
   ".measures tbody .open th { background: var(--tint); box-shadow: inset 3px 0 var(--accent); }",
-  ".measures dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .2rem 1.4rem; font-size: .88rem; max-width: 60rem; }",
+  ".measures dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .2rem 1.4rem; font-size: var(--t2); max-width: 60rem; }",
   ".measures dt { color: var(--muted); }",
   ".measures dd { margin: 0; }",
   "@media (max-width: 40rem) { .measures dl { grid-template-columns: minmax(0, 1fr); } .measures tbody th { position: static; } }",

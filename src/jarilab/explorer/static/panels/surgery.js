@@ -75,7 +75,7 @@ adopt(
   ".surgery-strip .edit { fill: var(--accent); stroke: var(--ink); }",
   ".surgery-strip .axis { fill: none; stroke: var(--line); }",
   ".surgery-result table { margin-bottom: 1rem; }",
-  ".surgery-strip text { fill: var(--ink); font: 12px var(--sans); }",
+  ".surgery-strip text { fill: var(--ink); font: var(--t1) var(--sans); }",
 );
 
 const form = { side: "both", how: "off", amount: "3", link: "erase", all: false };

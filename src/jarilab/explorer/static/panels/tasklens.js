@@ -30,20 +30,20 @@ const t = speaking({
 
 adopt(
   ".tasklens-digits th, .tasklens-digits td { text-align: center; border: 0; line-height: 1.3; }",
-  ".tasklens-digits tr:first-child td { font: 600 1.2rem var(--mono); }",
-  ".tasklens-digits .note { font-size: .78rem; }",
+  ".tasklens-digits tr:first-child td { font: 600 var(--t4) var(--mono); }",
+  ".tasklens-digits .note { font-size: var(--t1); }",
   ".tasklens-digits .place { border-bottom: 4px solid var(--tone); color: var(--tone); }",
   "svg.tasklens-links { max-width: none; }",
   ".link { fill: none; stroke: var(--accent); stroke-width: 2; }",
   ".link.right { stroke: var(--good); }",
   ".link.wrong { stroke: var(--bad); stroke-dasharray: 7 4; }",
   ".link.missed { stroke: var(--muted); stroke-dasharray: 2 4; }",
-  ".tasklens-key { display: flex; flex-wrap: wrap; gap: .2rem 1.6rem; font-size: .92rem; }",
+  ".tasklens-key { display: flex; flex-wrap: wrap; gap: .2rem 1.6rem; font-size: var(--t2); }",
   ".tasklens-key span { border-bottom: 2px solid var(--good); }",
   ".tasklens-key .wrong { border-bottom: 2px dashed var(--bad); }",
   ".tasklens-key .missed { border-bottom: 2px dotted var(--muted); }",
   ".tasklens table { margin-bottom: 1rem; }",
-  ".tasklens-links text { fill: var(--ink); font: 15px var(--sans); }",
+  ".tasklens-links text { fill: var(--ink); font: var(--t2) var(--sans); }",
 );
 
 export const panel = {

@@ -29,16 +29,16 @@ const t = speaking({
 adopt(
   ".walk ol { list-style: none; counter-reset: walk; margin: 0; padding: 0; }",
   ".walk > ol > li { counter-increment: walk; border-top: 1px solid var(--line); padding: .8rem 0; }",
-  ".walk h3 { margin: 0 0 .5rem; font: 650 1rem/1.4 var(--sans); }",
+  ".walk h3 { margin: 0 0 .5rem; font: 650 var(--t3)/1.4 var(--sans); }",
   ".walk h3::before { content: counter(walk) '. '; color: var(--muted); }",
-  ".walk h3 span { font-weight: 400; color: var(--muted); font-size: .92rem; }",
+  ".walk h3 span { font-weight: 400; color: var(--muted); font-size: var(--t2); }",
   ".walk p { margin: .3rem 0; }",
   ".walk tbody th { max-width: 9rem; overflow: hidden; text-overflow: ellipsis; }",
   ".walk .here { background: var(--tint); box-shadow: inset 1.5px 0 var(--ink), inset -1.5px 0 var(--ink); }",
   ".walk-body { display: grid; grid-template-columns: 13rem minmax(0, 1fr); gap: .6rem 1.8rem; align-items: start; }",
   ".walk-sum { overflow-x: auto; padding: .3rem 0; max-width: none; }",
   ".walk-sum mfrac > * { padding-block: .12em; }",
-  ".walk-sum math { font-size: 1.08rem; font-family: 'STIX Two Math', 'Latin Modern Math', 'Cambria Math', math, var(--serif); }",
+  ".walk-sum math { font-size: var(--t3); font-family: 'STIX Two Math', 'Latin Modern Math', 'Cambria Math', math, var(--serif); }",
   "@media (max-width: 40rem) { .walk-body { grid-template-columns: minmax(0, 1fr); } }",
 );
 

@@ -1,6 +1,6 @@
 // Every head as a small map: layers down, heads across. A grid is one tab stop; arrow keys move inside it.
 import { letterOf } from "./controls.js";
-import { drawMap } from "./draw.js";
+import { drawMap, visibleKeys } from "./draw.js";
 import { el, styled } from "./elements.js";
 import { clamp } from "./numbers.js";
 import { largestOf, maxPool } from "./weights.js";
@@ -8,18 +8,20 @@ import { largestOf, maxPool } from "./weights.js";
 const PIXELS = 96; // larger maps are max-pooled to this, so that no weight is lost between pixels
 const small = new WeakMap(); // site -> its maps by head, made small enough
 
-function smallOf(site, head, { data, hidden, shape }) {
+function smallOf(site, head, { data, hidden, shape, pooled }) {
   if (!small.has(site)) small.set(site, []);
   const made = small.get(site);
   const [rows, columns] = shape;
   const factor = Math.ceil(Math.max(rows, columns) / PIXELS);
-  return made[head] ??= factor === 1 ? { data, hidden, rows, columns } : maxPool(data, hidden, shape, factor);
+  const keys = visibleKeys({ hidden, pooled }, rows, columns);
+  return made[head] ??= factor === 1 ? { data, hidden, rows, columns, keys } : { ...maxPool(data, hidden, shape, factor),
+    keys: Float32Array.from({ length: Math.ceil(rows / factor) }, (_, row) => Math.max(...keys.subarray(row * factor, (row + 1) * factor))) };
 }
 
-/** Draw one head of a site small. weights: {data, hidden, shape}; options: of drawMap, where no `high` is the map's own largest. */
+/** Draw one head of a site small. weights: {data, hidden, shape, pooled}; options: of drawMap, where no `high` is the map's own largest. */
 export function drawSmall(canvas, site, head, weights, options) {
-  const { data, hidden, rows, columns } = smallOf(site, head, weights);
-  drawMap(canvas, data, rows, columns, { ...options, high: options.high ?? (largestOf(data, hidden) || 1), hidden });
+  const { data, hidden, rows, columns, keys } = smallOf(site, head, weights);
+  drawMap(canvas, data, rows, columns, { ...options, high: options.high ?? (largestOf(data, hidden) || 1), hidden, keys });
 }
 
 // ---------------------------------------------------------------- painted when they come into view, or are printed

@@ -1,7 +1,6 @@
 // Maps as drawings that stand for themselves: one with its labels and its scale, and all heads of a model.
-import { colour, drawMap, valueColour } from "./draw.js";
+import { drawMap, legendColour, scaleEnds, valueColour, visibleKeys } from "./draw.js";
 import { el, svg } from "./elements.js";
-import { number } from "./numbers.js";
 import { NUMERALS, numeralsDrawing } from "./numerals.js";
 import { themed, words } from "./saving.js";
 import { cutToken, token } from "./tokens.js";
@@ -17,16 +16,17 @@ function cells({ data, hidden, shape: [rows, columns], options }, area) {
     const href = drawMap(el("canvas"), data, rows, columns, { ...options, hidden }).toDataURL();
     return svg("image", { ...area, href, "image-rendering": "pixelated", preserveAspectRatio: "none" });
   }
+  const keys = visibleKeys({ ...options, hidden }, rows, columns);
   const cell = (_, place) => hidden?.[place] ? null : svg("rect", { x: area.x + place % columns * across,
-    y: area.y + Math.floor(place / columns) * down, width: across, height: down, fill: valueColour(data[place], options) });
+    y: area.y + Math.floor(place / columns) * down, width: across, height: down, fill: valueColour(data[place], options, keys[Math.floor(place / columns)]) });
   return svg("g", { "shape-rendering": "crispEdges" }, Array.from(data, cell));
 }
 
-function scaleBar({ low = 0, high = 1 }, x, y) {
+function scaleBar(options, x, y) {
   const shades = Array.from({ length: 64 }, (_, place) =>
-    svg("rect", { x: x + place * 3, y, width: 3.2, height: 9, fill: colour(place / 63) }));
-  return [shades, words(number(low), { x, y: y + 23, "font-size": 11 }),
-    words(number(high), { x: x + 192, y: y + 23, "font-size": 11, "text-anchor": "end" })];
+    svg("rect", { x: x + place * 3, y, width: 3.2, height: 9, fill: legendColour(place / 63, options) }));
+  const anchors = ["start", "middle", "end"];
+  return [shades, scaleEnds(options).map((text, index) => words(text, { x: x + 96 * index, y: y + 23, "font-size": 12, "text-anchor": anchors[index] }))];
 }
 
 /** One map with the tokens at its sides: {node, width, height}. rowMeanings, columnMeanings: of digits, see numerals.js.
@@ -56,7 +56,7 @@ export function gridDrawing(title, rows) {
   const parts = rows.flatMap(({ label, maps }, layer) => maps.map((map, head) => {
     const factor = Math.ceil(Math.max(...map.shape) / LARGEST);
     const pooled = factor > 1 ? maxPool(map.data, map.hidden, map.shape, factor) : null;
-    const small = pooled ? { ...map, data: pooled.data, hidden: pooled.hidden, shape: [pooled.rows, pooled.columns] } : map;
+    const small = pooled ? { ...map, options: { ...map.options, pooled: factor }, data: pooled.data, hidden: pooled.hidden, shape: [pooled.rows, pooled.columns] } : map;
     const [high, wide] = small.shape.map((count) => size * count / Math.max(...small.shape));
     return [head ? null : words(label, { x: 0, y: 58 + layer * (size + 6) + size / 2 }),
       cells(small, { x: 24 + head * (size + 6), y: 54 + layer * (size + 6), width: wide, height: high })];

@@ -51,7 +51,7 @@ export function numeralsDrawing(meanings, cell, spot, ink = themed("ink")) {
   return meanings.flatMap((meaning, index) => {
     if (!meaning) return [];
     const [x, y] = spot((index + 0.5) * cell, 23);
-    const letter = words(meaning.short, { x, y: y + 3, "font-size": 9, "text-anchor": "middle", fill: ink });
+    const letter = words(meaning.short, { x, y: y + 3, "font-size": 12, "text-anchor": "middle", fill: ink });
     if (!edges[index].start) return [letter];
     const last = edges.findIndex((edge, place) => place >= index && edge?.end);
     const corners = [[index * cell + 2, 28], [index * cell + 2, 32], [(last + 1) * cell - 2, 32], [(last + 1) * cell - 2, 28]];
