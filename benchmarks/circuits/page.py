@@ -103,11 +103,12 @@ follows syntax."""
 
 
 def _summary(items: Sequence[Verdict]) -> str:
-    circuit = [each for each in items if set(each.design.replace(" > ", " + ").split(" + ")) != {"noise"}]
+    noise = [each for each in items if set(each.design.replace(" > ", " + ").split(" + ")) == {"noise"}]
+    of_noise = set(map(id, noise))
     lines = ["## All methods", "", *_table_head("unit: model x head x method")]
     lines.append(_row("all", items))
-    lines.append(_row("heads of the circuit and decoys", circuit))
-    lines.append(_row("heads of random weights", [each for each in items if each not in set(circuit)]))
+    lines.append(_row("heads of the circuit and decoys", [each for each in items if id(each) not in of_noise]))
+    lines.append(_row("heads of random weights", noise))
     return "\n".join(lines)
 
 
