@@ -11,7 +11,7 @@ import numpy as np
 
 from jarilab.comparison.pairs import Bound, Outcomes, Pairs, compare_pairs, describe_pairs, pair_row
 from jarilab.comparison.seed_noise import bimodal_half_width
-from jarilab.comparison.statistics import mean_interval
+from jarilab.comparison.statistics import Interval, mean_interval
 from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
 from jarilab.encodings.compose import NO_ENCODING
@@ -49,11 +49,7 @@ def tabulate(
     for row in rows:
         rows_by_encoding.setdefault(row["encoding"], []).append(row)
     metric = task.metric
-    at_least = _bimodal_half_width(rows_by_encoding)
-    summaries = [
-        _summary(name, encoding_rows, metric, at_least)
-        for name, encoding_rows in rows_by_encoding.items()
-    ]
+    summaries = [_summary(name, rows_by_encoding, metric) for name in rows_by_encoding]
     ceiling = task.ceiling()
     # The bound holds where only the encoding gives the order; a recurrent model reads it by itself.
     has_bound = metric.name == "exact_match" and reference.model == task.usual_model
@@ -71,8 +67,29 @@ def tabulate(
     }
 
 
-def _bimodal_half_width(rows_of: Mapping[str, Sequence[Mapping[str, Any]]]) -> float:
-    return bimodal_half_width(list(map(_values, rows_of.values())))
+def interval_of(
+    name: str,
+    rows_of: Mapping[str, Sequence[Mapping[str, Any]]],
+    examples: int,
+    metric: Metric,
+    path: Sequence[str] = ("value",),
+) -> Interval:
+    """The mean of an encoding over its seeds, as wide as the seeds of any encoding demand.
+
+    path: the keys of the value in a row, which some rows may lack.
+    """
+    values_of = {
+        key: [value for row in rows if (value := _at(row, path)) is not None]
+        for key, rows in rows_of.items()
+    }
+    at_least = bimodal_half_width(list(values_of.values()))
+    return mean_interval(values_of[name], examples, share=metric.share, at_least=at_least)
+
+
+def _at(row: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        row = None if row is None else row.get(key)
+    return row
 
 
 def _values(rows: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -101,11 +118,9 @@ def _at_length(
             | row["lengths"][str(length)]
             for row in rows
         ]
-    at_least = _bimodal_half_width(measured)
     for name in rows_of:
-        values = [row["value"] for row in measured[name]]
         first = measured[name][0]
-        interval = mean_interval(values, first["examples"], share=metric.share, at_least=at_least)
+        interval = interval_of(name, measured, first["examples"], metric)
         summary = {"mean": interval.mean, "low": interval.low, "high": interval.high}
         encodings.append({"encoding": name, **summary, "notices": first["notices"]})
     sign = 1 if metric.higher else -1
@@ -160,20 +175,19 @@ def _row(
 
 
 def _summary(
-    name: str, rows: Sequence[Mapping[str, Any]], metric: Metric, at_least: float
+    name: str, rows_of: Mapping[str, Sequence[Mapping[str, Any]]], metric: Metric
 ) -> dict[str, Any]:
-    """One encoding over all its seeds. at_least: the smallest half-width of its interval over seeds."""
+    """One encoding over all its seeds."""
+    rows = rows_of[name]
     first = rows[0]
-    values = _values(rows)
-    interval = mean_interval(values, first["held_out"], share=metric.share, at_least=at_least)
+    interval = interval_of(name, rows_of, first["held_out"], metric)
     groups, group_intervals = {}, {}
     for group in first["groups"]:
-        group_values = [row["groups"][group] for row in rows]
-        groups[group] = _mean(group_values)
+        groups[group] = _mean([row["groups"][group] for row in rows])
         examples = first["group_examples"].get(group)
         if examples:
-            group_interval = mean_interval(group_values, examples, share=metric.share)
-            group_intervals[group] = [group_interval.low, group_interval.high]
+            one = interval_of(name, rows_of, examples, metric, ("groups", group))
+            group_intervals[group] = [one.low, one.high]
 
     peaks = [row["peak_memory"] for row in rows if row["peak_memory"] is not None]
 
@@ -192,7 +206,7 @@ def _summary(
         "groups": groups,
         "group_examples": first["group_examples"],
         "group_intervals": group_intervals,
-        "parts": _mean_parts(rows, metric),
+        "parts": _mean_parts(name, rows_of, metric),
         "lr": first["lr"],
         "parameters": first["parameters"],
         "seconds_per_step": mean("seconds_per_step"),
@@ -201,22 +215,21 @@ def _summary(
     }
 
 
-def _mean_parts(rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, Any]:
+def _mean_parts(
+    encoding: str, rows_of: Mapping[str, Sequence[Mapping[str, Any]]], metric: Metric
+) -> dict[str, Any]:
     """The mean of each part over the seeds, with its interval; parts that every seed has."""
+    rows = rows_of[encoding]
     means: dict[str, Any] = {}
     for by, parts in rows[0]["parts"].items():
         if any(by not in row["parts"] for row in rows):
             continue
         means[by] = {}
         for name, part in parts.items():
-            values = [row["parts"][by][name]["value"] for row in rows]
-            interval = mean_interval(values, part["examples"], share=metric.share)
-            means[by][name] = {
-                **part,
-                "value": interval.mean,
-                "low": interval.low,
-                "high": interval.high,
-            }
+            path = ("parts", by, name, "value")
+            interval = interval_of(encoding, rows_of, part["examples"], metric, path)
+            ends = {"value": interval.mean, "low": interval.low, "high": interval.high}
+            means[by][name] = {**part, **ends}
     return means
 
 

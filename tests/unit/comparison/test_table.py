@@ -12,7 +12,7 @@ import pytest
 from helpers.runs import held, seal
 from jarilab.cli.result_output import table_text
 from jarilab.comparison.statistics import mean_interval
-from jarilab.comparison.table import tabulate
+from jarilab.comparison.table import interval_of, tabulate
 from jarilab.comparison.table_export import figures_csv, latex, trials_csv
 from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
@@ -152,6 +152,25 @@ def test_no_interval_is_narrower_than_that_of_seeds_in_two_groups(trials):
     assert (none["low"], none["high"]) == (0, 1)
     assert "two groups" in none["interval"]
     assert "two groups" not in rotary["interval"]
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("path", [("groups", "+"), ("parts", "digits", "2", "value")])
+def test_intervals_of_groups_and_parts_cover_the_mean_of_runs_that_toss_a_coin(path, seeds):
+    chance = np.random.default_rng(1)
+    studies, encodings, examples = 60, "abcdef", 500
+
+    def row(learned):
+        value = chance.binomial(examples, 0.98 if learned else 0.02) / examples
+        return {"groups": {"+": value}, "parts": {"digits": {"2": {"value": value}}}}
+
+    covered = []
+    for _ in range(studies):
+        rows = {name: [row(chance.random() < 0.5) for _ in range(seeds)] for name in encodings}
+        for name in encodings:
+            one = interval_of(name, rows, examples, METRICS["exact_match"], path)
+            covered.append(one.low <= 0.5 <= one.high)
+    assert np.mean(covered) >= 0.93
 
 
 def test_unequal_budgets_are_refused(trials):
