@@ -39,6 +39,7 @@ from jarilab.explorer.server import HeadRequest, Look, Surgery
 from jarilab.models.base import registry as models
 from jarilab.runs import checkpoint, metrics_log
 from jarilab.runs.folder import read_experiment, read_result, read_run
+from jarilab.runs.outcomes import read_outcomes
 from jarilab.runs.training_options import Training
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.policies import base as policies
@@ -89,6 +90,10 @@ def metrics(data: bytes) -> object:
 
 def result(data: bytes) -> object:
     return read_result(file(_sealed(data), "result/result.json").parent, "0123456789ab")
+
+
+def outcomes(data: bytes) -> object:
+    return read_outcomes(file(_sealed(data), "outcomes/outcomes.json").parent, "0123456789ab")
 
 
 def study(data: bytes) -> object:
@@ -235,9 +240,9 @@ IDX = idx.IMAGES + struct.pack(">III", 1, 2, 2) + bytes(4)
 TARGETS: dict[str, Target] = {
     function.__name__: function
     for function in (
-        run, metrics, result, study, manifest, state, weights, image_tokenizer, tokenizer, lines, compressed, pairs,
-        columns, cells, idx_images, coco_json, voc_xml, image_list, image, encoding, policy, task, model, spec_list,
-        settings, record, body,
+        run, metrics, result, outcomes, study, manifest, state, weights, image_tokenizer, tokenizer, lines, compressed,
+        pairs, columns, cells, idx_images, coco_json, voc_xml, image_list, image, encoding, policy, task, model,
+        spec_list, settings, record, body,
     )
 }  # fmt: skip
 
