@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, final
 from annotated_types import Ge, Gt, Le, Lt
 
 from jarilab.core.errors import UserError
-from jarilab.data.images.labelled import Labelled, Wanted, read_labelled
+from jarilab.data.images.labelled import Labelled, Wanted, read_labelled, read_resized
 from jarilab.data.images.resize import Fit
 from jarilab.tasks.base import registry
 from jarilab.tasks.classification import Augmentation, ClassificationTask
@@ -82,19 +82,24 @@ class ImageClassification(ClassificationTask):
             if self._images is not None:
                 held_out.notices += held_out.shared(self._images)
             return held_out
-        images = self._images
-        if images is None or images.shape != self.shape:
-            images = self._read(self.train)
-        return images.split(self.share)[1]
+        images = self._images or self._read(self.train)
+        held_out = images.split(self.share)[1]
+        if held_out.shape == self.shape:
+            return held_out
+        if self.size is None:  # trained as the files are, so these have no more details
+            return held_out.resized(self.shape[1:], self._fit)
+        resized = read_resized(Path(self.train), held_out, self._wanted())
+        return resized or self._read(self.train).split(self.share)[1]
 
     def _read(self, path: str, *, held_out: bool = False) -> Labelled:
+        return read_labelled(Path(path), self._wanted(), held_out=held_out)
+
+    def _wanted(self) -> Wanted:
         size = None if self.size is None else (self.size, self.size)
         known = None
         if self._facts:  # what is read later must be as the training images are
             size, known = self.shape[1:], self.classes
-        return read_labelled(
-            Path(path), Wanted(self.channels, size, self._fit, known), held_out=held_out
-        )
+        return Wanted(self.channels, size, self._fit, known)
 
     def describe(self) -> str:
         channels, height, width = self.shape

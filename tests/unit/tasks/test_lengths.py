@@ -10,6 +10,7 @@ import torch
 
 import jarilab
 from jarilab.core.errors import UserError
+from jarilab.data.images import labelled
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.digits import Digits
@@ -146,18 +147,25 @@ def test_pairs_by_the_length_of_their_source() -> None:
     assert 0 < len(expected) < len(task.held_out)
 
 
-def test_images_of_other_sizes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [None, 8])
+def test_images_of_other_sizes(tmp_path: Path, size: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     image = pytest.importorskip("PIL.Image")
     noise = numpy.random.default_rng(1)
     for number in range(40):
         (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
-        pixels = noise.integers(0, 255, (32, 32), dtype=numpy.uint8)
+        pixels = noise.integers(0, 255, (32, 32) if size else (8, 8), dtype=numpy.uint8)
         image.fromarray(pixels).save(tmp_path / "ab"[number % 2] / f"{number}.png")
     from jarilab.tasks.images import ImageClassification
 
-    task = ImageClassification(train=str(tmp_path), size=8, held_out=0.3)
+    task = ImageClassification(train=str(tmp_path), size=size, held_out=0.3)
     task.prepare()
-    larger = task.at_length(32)
+    read: list[Path] = []
+    original = labelled.read_bytes
+    monkeypatch.setattr(labelled, "read_bytes", lambda path: read.append(path) or original(path))
+    larger, _ = task.at_length(32), task.at_length(16)
+    held_out = [path for path, _ in task.held_out.files]
+    assert read == (held_out * 2 if size else []), "no file of a training image, and none without more details"
+    assert 0 < len(held_out) < 40
     assert larger.held_out.shape == (1, 32, 32)
     assert task.held_out.shape == (1, 8, 8)
     assert torch.equal(larger.held_out.labels, task.held_out.labels)
@@ -165,7 +173,7 @@ def test_images_of_other_sizes(tmp_path: Path) -> None:
     details = [number for number in range(40) if numpy.array(
         image.open(tmp_path / "ab"[number % 2] / f"{number}.png")
     ).tolist() == larger.held_out.images(torch.tensor([0]))[0, 0].tolist()]  # fmt: skip
-    assert details, "the pixels of the file, not of the small image"
+    assert details or size is None, "the pixels of the file, not of the small image"
 
 
 @pytest.fixture(scope="module")

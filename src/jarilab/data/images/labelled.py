@@ -39,7 +39,8 @@ class Labelled:
     """Images of one size, each with a class.
 
     labels: class numbers. marks: the crc32 of each file's bytes, for splitting. notices: messages about reading. rows:
-    the index of each image in `pixels`; in order by default.
+    the index of each image in `pixels`; in order by default. files: the file of each image and its label; empty if one
+    file holds all images.
     """
 
     def __init__(
@@ -50,10 +51,12 @@ class Labelled:
         marks: Int[Tensor, " N"],
         notices: Sequence[str] = (),
         rows: Int[Tensor, " N"] | None = None,
+        files: Sequence[tuple[Path, str]] = (),
     ):
         self._pixels, self.labels, self.marks = pixels, labels, marks
         self.classes = list(classes)
         self.notices = list(notices)
+        self.files = list(files)
         self._rows = torch.arange(len(labels)) if rows is None else rows
 
     def __len__(self) -> int:
@@ -73,7 +76,14 @@ class Labelled:
         """Return some of these images without copying pixels. Classes and notices stay."""
         labels, marks = self.labels[indices], self.marks[indices]
         rows = self._rows[indices]
-        return Labelled(self._pixels, labels, self.classes, marks, self.notices, rows)
+        files = [self.files[index] for index in indices.tolist()] if self.files else ()
+        return Labelled(self._pixels, labels, self.classes, marks, self.notices, rows, files)
+
+    def resized(self, size: Size, fit: Fit) -> Labelled:
+        """Return these images at another size."""
+        parts = torch.arange(len(self)).split(_AT_ONCE)
+        pixels = torch.cat([resize(self.images(some), size, fit) for some in parts])
+        return Labelled(pixels, self.labels, self.classes, self.marks, self.notices)
 
     def split(self, share: float) -> tuple[Labelled, Labelled]:
         """Return the training images, and about `share` held out.
@@ -153,6 +163,13 @@ def read_labelled(path: Path, wanted: Wanted, *, held_out: bool = False) -> Labe
     return _from_files(path, listing, wanted, notices)
 
 
+def read_resized(path: Path, read: Labelled, wanted: Wanted) -> Labelled | None:
+    """Read some images of `path` in another size: their files alone; None if one file holds all. Raises UserError."""
+    if not read.files:
+        return None
+    return _from_files(path, Listing(read.files, read.classes), wanted, Notices())
+
+
 # One image per file ------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +181,7 @@ class _ImageBuffer:
         self.labels: list[str] = []
         self.names: list[str] = []
         self.marks: list[int] = []
+        self.files: list[tuple[Path, str]] = []
         self.size: Size | None = None
         self._pixels = torch.empty(0)
 
@@ -207,6 +225,7 @@ def _from_files(where: Path, listing: Listing, wanted: Wanted, notices: Notices)
             notices.unreadable(name, error, len(known), where)
             continue
         buffer.add(image.pixels, label, name, zlib.crc32(data))
+        buffer.files.append((path, label))
         if image.animated:
             notices.add(_ANIMATED, name)
         if (image.height, image.width) != buffer.size:
@@ -215,7 +234,9 @@ def _from_files(where: Path, listing: Listing, wanted: Wanted, notices: Notices)
     marks = torch.tensor(buffer.marks)
     _note_sizes(resized, len(labels), wanted, notices)
     notices.disputed(buffer.pixels, labels, buffer.names)
-    return _labelled(where, buffer.pixels, labels, listing.labels, marks, wanted, notices)
+    result = _labelled(where, buffer.pixels, labels, listing.labels, marks, wanted, notices)
+    result.files = buffer.files
+    return result
 
 
 def _decoded(data: bytes, wanted: Wanted, name: str) -> Decoded:
