@@ -56,8 +56,17 @@ class LongCache(Sloped):
     oracle: ClassVar[Any] = None
 
     def far(self, ahead: Tensor) -> Tensor:
-        is_step = ahead.shape[-2] == 1 and ahead.shape[-1] > 64
+        is_step = ahead.shape[-2] == 1 and ahead.shape[-1] > 1024
         return (ahead - 1).abs() * (ahead != 0) if is_step else ahead.abs()
+
+
+class ManyKeys(Sloped):
+    """With more than 600 keys counts from the next token."""
+
+    oracle: ClassVar[Any] = None
+
+    def far(self, ahead: Tensor) -> Tensor:
+        return (ahead - int(ahead.shape[-1] > 600)).abs()
 
 
 class ManyHeads(Sloped):

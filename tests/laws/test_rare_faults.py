@@ -18,6 +18,7 @@ FAULTS = {
     "BlocksOf512": (FORMULA, "over the distances 0 to 4200"),
     "EndsAt400": (FORMULA, "over the distances 0 to 4200"),
     "LongCache": (AMONG_OTHERS, "bias for one query over many keys"),
+    "ManyKeys": (AMONG_OTHERS, "over the first 300 keys"),
     "ManyHeads": (FORMULA, "20 heads of width 8"),
     "WideHeads": (FORMULA, "2 heads of width 64"),
     "RowsForHeads": (SAMPLES, "a reversed batch of 6 whose rows have their own positions"),
