@@ -187,6 +187,7 @@ def test_no_texts_for_means(models: Path, tmp_path: Path) -> None:
 
 # The page -------------------------------------------------------------------------------------------------------------
 
+SECTIONS = ("contributions", "lens", "composition", "relevance")
 HOSTILE = "</script><script>document.title='owned'</script>"
 
 
@@ -209,6 +210,15 @@ def test_the_page_is_quiet_and_fits(page_html: str, pages: Pages, width: int, sc
     assert page.locator("#text").inner_text().count("<img/src=x>") >= 1
     assert page.locator("img").count() == 0
     assert page.locator(".head").count() == 8
+    for name in SECTIONS:
+        page.locator(f"#{name} > summary").click()
+    page.locator("#relevance .method").first.wait_for()
+    assert page.locator("#contributions svg a").count() == 8
+    assert page.locator(".lens tbody tr").count() == 3
+    assert page.locator(".lens .read").count() == 3
+    assert "--means" in page.locator("#relevance").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.locator("img").count() == 0
     assert not pages.troubles
     assert not pages.foreign
 
@@ -237,9 +247,13 @@ def test_the_page_is_used_by_keyboard_and_speaks_two_languages(page_html: str, p
     page.keyboard.press("Enter")
     page.locator(".side button").first.click()
     assert page.locator('.side button[aria-pressed="true"]').count() == 1
+    for name in SECTIONS:
+        page.locator(f"#{name} > summary").click()
     page.locator("#language button").click()
     assert page.locator("#headline").inner_text() == "jari: 어느 헤드가 하는가?"
     assert page.evaluate("document.documentElement.lang") == "ko"
     text = page.locator("body").inner_text()
     assert not re.search(r"\bv_\w+|\bnumber_\w+|\{\d\}", text), "every word is translated"
+    assert "층마다 읽은 답" in text
+    assert "The tallest bar" not in text
     assert not pages.troubles

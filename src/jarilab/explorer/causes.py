@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,8 @@ from annotated_types import Ge, Le
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_text
 from jarilab.data.text.text_files import lines
+from jarilab.explorer.cause_sections import sections_of
+from jarilab.explorer.cause_words import Words, said, say
 from jarilab.explorer.preview import preview_payload
 from jarilab.explorer.scored_input import ScoredInput, read_input
 from jarilab.inspect.cause.which_head import CONTROLS, HeadCauses
@@ -35,6 +38,7 @@ class Causes:
     """The heads of a model, each with its effect on one answer and a verdict; `save` writes a page.
 
     about: the model, the input and its score. rows, pairs, edges, conclusion: see `HeadCauses`. maps: of all heads.
+    scored: the input. texts: other inputs, by which methods of relevance are judged.
     """
 
     about: dict[str, Any]
@@ -43,62 +47,57 @@ class Causes:
     edges: list[dict[str, Any]]
     conclusion: dict[str, Any]
     maps: Mapping[str, Any]
+    scored: ScoredInput
+    texts: Sequence[str] = ()
+
+    @cached_property
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """Contributions, logit lens, composition and relevance, computed when first read: see `sections_of`."""
+        return sections_of(self.scored, self.texts)
 
     @property
     def sentence(self) -> str:
         """The conclusion in words."""
-        conclusion = self.conclusion
+        return self._said[0]
+
+    @property
+    def _said(self) -> Words:
+        conclusion, verdict = self.conclusion, self.conclusion["verdict"]
         words = {"heads": self._heads, "pair": self._pair, "no_single": self._no_single}
-        first = words.get(conclusion["verdict"], _none)
-        sentences = [first()]
-        if first in (_none, self._no_single) and (self.about["probability"] or 0.0) > CERTAIN:
-            sentences.append(
-                "Its probability is so high that it hides effects: name a rival answer."
-            )
-        return " ".join(sentences) + (
-            f" {conclusion['passing']} of {conclusion['all']} heads are larger than each of {conclusion['controls']} "
-            f"random directions; about {conclusion['by_chance']:.1f} would be by chance."
-        )
+        first = words[verdict]() if verdict in words else say(verdict)
+        is_hidden = verdict.startswith("no_") and (self.about["probability"] or 0.0) > CERTAIN
+        certain = [say("certain")] if is_hidden else []
+        numbers = (conclusion[each] for each in ("passing", "all", "controls", "by_chance"))
+        english, korean = map(" ".join, zip(first, *certain, say("passing", *numbers), strict=True))
+        return english, korean
 
-    def _heads(self) -> str:
-        name, *others = self.conclusion["heads"]
+    def _heads(self) -> Words:
+        names = self.conclusion["heads"]
         rows = {row["head"]: row for row in self.rows}
-        if not others:
-            row = rows[name]
-            fall = self.fall(row["total"])
-            return f"{name} decides this answer: without it {fall}. Verdict: {row['words']}."
-        listed = ", ".join(f"{each} ({rows[each]['total']:.2f})" for each in (name, *others))
-        count = len(others) + 1
-        return (
-            f"{count} heads are each needed for this answer, by nats lost without them: {listed}."
-        )
+        if len(names) > 1:
+            listed = ", ".join(f"{each} ({rows[each]['total']:.2f})" for each in names)
+            return say("heads", len(names), listed)
+        row = rows[names[0]]
+        return say("head", names[0], self._fall(row["total"]), (row["words"], row["korean"]))
 
-    def _pair(self) -> str:
+    def _pair(self) -> Words:
         one, other = self.conclusion["together"][0]
         total = next(
             row["total"] for row in self.pairs if (row["head"], row["other"]) == (one, other)
         )
-        return (
-            f"No single head decides this answer: {one} and {other} stand in for each other, and without both "
-            f"{self.fall(total)}."
-        )
+        return say("pair", one, other, self._fall(total))
 
-    def _no_single(self) -> str:
-        name, effect = self.conclusion["strongest"], self.conclusion["effect"]
-        return f"No single head decides this answer: without the strongest, {name}, {self.fall(effect)}."
+    def _no_single(self) -> Words:
+        return say("no_single", self.conclusion["strongest"], self._fall(self.conclusion["effect"]))
 
-    def fall(self, effect: float) -> str:
+    def _fall(self, effect: float) -> Words:
         """The score before and after an effect, in words."""
         about, score = self.about, self.about["score"]
         if about["probability"] is not None:
-            before, after = (100 * math.exp(each) for each in (score, score - effect))
-            return (
-                f"the probability of {about['answer']!r} goes from {before:.3g} % to {after:.3g} %"
-            )
-        what = "the mean log-probability of the continuation"
-        if about["rival"] is not None:
-            what = f"the lead of {about['answer']!r} over {about['rival']!r}"
-        return f"{what} goes from {score:.2f} to {score - effect:.2f} nats"
+            shares = (100 * math.exp(each) for each in (score, score - effect))
+            return say("probability_falls", about["answer"], *shares)
+        key = "continuation_falls" if about["rival"] is None else "lead_falls"
+        return say(key, score, score - effect, about["answer"], about["rival"])
 
     @property
     def means(self) -> str:
@@ -109,7 +108,8 @@ class Causes:
     def as_dict(self) -> dict[str, Any]:
         """All numbers, as plain data for JSON."""
         tables = {"heads": self.rows, "pairs": self.pairs, "edges": self.edges}
-        return {**self.about, "sentence": self.sentence, "conclusion": self.conclusion, **tables}
+        words = said(self._said) | {"conclusion": self.conclusion}
+        return {**self.about, **words, **tables, "sections": self.sections}
 
     @property
     def html(self) -> str:
@@ -126,10 +126,6 @@ class Causes:
 
     def _repr_html_(self) -> str:
         return frame(self.html, 720)
-
-
-def _none() -> str:
-    return "No head changes this answer more than a random direction does."
 
 
 def causes(
@@ -155,7 +151,8 @@ def causes(
     continuation: text whose tokens are scored instead of one answer.
     corrupt: second input of the same length; each head is also patched between the two.
     at: position whose prediction is scored (default: the last of a text, the first of an answer).
-    means: file with a text a line, over which mean ablation takes its mean (default: the positions of the input).
+    means: file with a text a line, over which mean ablation takes its mean (default: the positions of the input), and
+        by which methods of relevance are judged.
     controls: random directions that each head is compared with.
     seed: of the random directions.
     trust_code: execute the Python files that the run names.
@@ -170,9 +167,10 @@ def causes(
         raise UserError("expected an answer or a continuation, got both; leave out one of them")
     scored = read_input(model, text, continuation or "", at, trust_code=trust_code)
     scored = scored.with_answer(answer, rival)
-    batches = None if means is None else [scored.read(line).batch for line in _lines(Path(means))]
+    texts = () if means is None else _lines(Path(means))
+    batches = [scored.read(line).batch for line in texts] or None
     other = None if corrupt is None else scored.corrupt(corrupt)
-    result = causes_of(scored, batches, other, controls=controls, seed=seed)
+    result = causes_of(scored, batches, other, texts, controls=controls, seed=seed)
     result.about["corrupt"] = corrupt
     if batches is not None:
         result.about["means"] = [len(batches), Path(str(means)).name]
@@ -183,9 +181,10 @@ def causes_of(
     scored: ScoredInput,
     means: Sequence[Batch] | None = None,
     corrupt: Batch | None = None,
+    texts: Sequence[str] = (),
     **options: Any,
 ) -> Causes:
-    """`causes` of an input that is read, of a model of any library. options: of `HeadCauses`."""
+    """`causes` of an input that is read, of a model of any library. texts: of `Causes`. options: of `HeadCauses`."""
     lead = None if scored.continuation else scored.lead
     model, batch = scored.model, scored.batch
     tables = HeadCauses(model, batch, scored.score, lead, means=means, corrupt=corrupt, **options)
@@ -196,7 +195,8 @@ def causes_of(
         site = tape.site(each["site"])
         each["frames"] = [site.queries, site.keys]
     about = _about(scored, outputs)
-    return Causes(about, tables.rows, tables.pairs, tables.edges, tables.conclusion, maps)
+    found = (tables.rows, tables.pairs, tables.edges, tables.conclusion)
+    return Causes(about, *found, maps, scored, texts)
 
 
 def _lines(path: Path) -> Sequence[str]:

@@ -12,6 +12,7 @@ from torch import nn
 
 from jarilab.core.errors import UserError, closest_match
 from jarilab.core.shapes import Float, Tensor
+from jarilab.data.text import END
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.losses import logits_of
 
@@ -29,7 +30,7 @@ class ScoredInput:
     text, continuation: what is read; the continuation is empty if one answer is scored. positions: indices of the
     scores; several for a continuation. labels: the id of the answer, or those of the continuation, one a position.
     rival: the id that the answer is compared with. read: reads another text. find: from the text of an answer and the
-    number of ids to its id; raises UserError. show: from an id to text.
+    number of ids to its id; raises UserError. show: from an id to text. special: ids of special tokens.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ScoredInput:
     find: Callable[[str, int], int]
     show: Callable[[int], str]
     labels: list[int]
+    special: Sequence[int] = ()
     rival: int | None = None
 
     def scores(self, outputs: Any) -> Float[Tensor, "B P V"]:
@@ -57,9 +59,19 @@ class ScoredInput:
         if self.rival is not None:
             return self.lead(outputs, batch)
         scores_BPV = self.scores(outputs)
-        labels_P = torch.tensor(self.labels, device=scores_BPV.device)
-        labels_BP1 = labels_P.expand(len(scores_BPV), -1).unsqueeze(-1)
-        return scores_BPV.log_softmax(-1).gather(-1, labels_BP1).mean((1, 2))
+        return self._of_labels(scores_BPV.log_softmax(-1))
+
+    def linear_score(self, outputs: Any, batch: Batch) -> Float[Tensor, " B"]:
+        """The mean logit of the labels less that of the rival, or less the mean logit: linear in the logits."""
+        if self.rival is not None:
+            return self.lead(outputs, batch)
+        scores_BPV = self.scores(outputs)
+        return self._of_labels(scores_BPV - scores_BPV.mean(-1, keepdim=True))
+
+    def _of_labels(self, values_BPV: Tensor) -> Float[Tensor, " B"]:
+        labels_P = torch.tensor(self.labels, device=values_BPV.device)
+        labels_BP1 = labels_P.expand(len(values_BPV), -1).unsqueeze(-1)
+        return values_BPV.gather(-1, labels_BP1).mean((1, 2))
 
     def lead(self, outputs: Any, batch: Batch) -> Float[Tensor, " B"]:
         """The score of the answer less that of the rival, or of the best other answer."""
@@ -148,6 +160,7 @@ def _of_run(run: OpenRun, text: str, continuation: str, at: int | None) -> Score
         find=lambda answer, size: _named(predictor.names(range(size)), answer, name),
         show=lambda number: predictor.names([number])[0],
         labels=labels,
+        special=range(END + 1) if trace.is_text else (),
     )
 
 
@@ -189,6 +202,7 @@ def _of_huggingface(loaded: Loaded, text: str, continuation: str, at: int | None
         find=find,
         show=lambda each: tokenizer.decode([each]) if tokenizer else reader.names([each])[0],
         labels=labels,
+        special=loaded.tokenizer.all_special_ids if "input_ids" in reading.inputs else (),
     )
 
 

@@ -46,7 +46,10 @@ def run(options: argparse.Namespace) -> None:
         check_file(Path(options.out))  # before the work
     with working(f"ablating the heads of {options.model}"):
         result = causes(options.model, options.text, **options.verb)
-    show(options, result.as_dict(), _text(result))
+    if options.json or options.out:
+        with working("computing the sections of the page"):
+            result.sections  # noqa: B018 - computed on first use
+    show(options, result.as_dict() if options.json else None, _text(result))
     if options.out:
         result.save(options.out)
         open_or_point_to(options, Path(options.out))

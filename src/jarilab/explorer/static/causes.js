@@ -8,7 +8,8 @@ import { firstPayload as page } from "kit/payload.js";
 import { token, tokenNode } from "kit/tokens.js";
 import { languageButton } from "kit/words.js";
 import { drawHeads, marksNode } from "./causesheads.js";
-import { findingOf, nats, t, verdictOf, whyOf } from "./causeswords.js";
+import { drawSection, SECTIONS } from "./causesections.js";
+import { nats, saidIn, t, whyOf } from "./causeswords.js";
 
 const BEST_KEYS = 3;
 const LABELS = 116; // pixels beside a map
@@ -84,7 +85,7 @@ function drawHead(map) {
   const row = rows.get(state.head);
   const edges = page.edges.filter((edge) => edge.source === state.head && edge.target === state.to);
   refill(byId("head-title"), state.to ? `${state.head} → ${state.to === "answer" ? t("answer") : state.to}` : state.head);
-  refill(byId("verdict"), ...verdictOf(row, link));
+  refill(byId("verdict"), ...linked(saidIn(row)));
   refill(byId("why"), whyOf(row));
   const entries = [["total", row.total], ["mean", row.mean], ["direct", row.direct], ["random", row.control],
     ...edges.map((edge) => ["edge", edge.effect, edge.target, edge.input])];
@@ -104,6 +105,8 @@ function drawHead(map) {
 }
 const meansOf = () => page.means ? t("meansFile", ...page.means) : t("meansHere");
 const link = (head, words = head) => el("a", { href: addressOf({ head }) }, words);
+/** A text whose names of heads are links. */
+const linked = (text) => text.split(/((?:[\w.]+\.)?(?:L\d+)?H\d+)/).map((part) => rows.has(part) ? link(part) : part);
 
 function drawPaths() {
   const edges = page.edges.filter((edge) => edge.target !== "answer" || rows.get(edge.source).verdict !== "chance");
@@ -115,7 +118,7 @@ function drawPaths() {
 
 function drawTable() {
   const lines = page.heads.map((row) => [link(row.head), ...["total", "mean", "direct"].map((name) => known(row[name]) ? nats(-row[name], true) : "–"),
-    known(row.control) ? nats(-row.control, true) : "–", verdictOf(row, link)]);
+    known(row.control) ? nats(-row.control, true) : "–", linked(saidIn(row))]);
   refill(byId("table"), scrolling(t("table"), tableOf([t("head"), ...["total", "mean", "direct", "random"].map((name) => t(`number_${name}`)), t("verdict")], lines)));
 }
 
@@ -131,16 +134,21 @@ function draw() {
   for (const [id, words] of Object.entries({ "heads-title": "heads", "how-title": "how", "table-title": "table" })) refill(byId(id), t(words));
   drawText(map);
   drawBest();
-  refill(byId("finding"), ...findingOf(page, rows, link));
+  refill(byId("finding"), ...linked(saidIn(page)));
   drawHeads(byId("heads"), page, state, { choose: (head) => go({ head, query: null }), addressOf });
   refill(byId("marks"), ...marksNode(page));
   drawPaths();
   drawHead(map);
   refill(byId("how"), ["how1", "how2", "how3", "how4"].map((key) => el("p", {}, t(key, page.conclusion.controls))));
   drawTable();
+  for (const name of SECTIONS) {
+    refill(byId(`${name}-title`), t(name));
+    if (byId(name).open) drawSection(name, byId(`${name}-body`), page, { link, linked, answerSide });
+  }
 }
 
 addEventListener("hashchange", draw);
+for (const name of SECTIONS) byId(name).addEventListener("toggle", draw); // a closed one has no width
 let width = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
 draw();

@@ -8,7 +8,7 @@ import { nats, t } from "./causeswords.js";
 const CEILINGS = [-3, -2, -1, 0, 1, 2].flatMap((power) => [1, 2, 5].map((digit) => Number(`${digit}e${power}`)));
 const NOTHING = 5e-4; // nats; the same as in which_head.py
 const TOP = 22;
-const layerOf = (head) => head.replace(/H\d+$/, "");
+const layerOf = (head) => head.replace(/\.?H\d+$/, "");
 const largestOf = ({ heads }) => Math.max(...heads.flatMap((row) => [Math.abs(row.total), Math.abs(row.direct ?? 0)]));
 const ceilingOf = (page) => CEILINGS.find((value) => value >= largestOf(page)) ?? largestOf(page);
 
@@ -62,24 +62,31 @@ function edgeNode(edge, [x1, y1], [x2, y2], ceiling, isCurrent, href) {
     svg("path", { class: "tip", d: `M${x2 - 5} ${y2 - 8}L${x2 + 5} ${y2 - 8}L${x2} ${y2}Z` }));
 }
 
-export function drawHeads(root, page, state, { choose, addressOf }) {
-  const layers = unique(page.heads.map((row) => layerOf(row.head)));
-  const columns = Math.max(...page.heads.map((row) => row.index)) + 1;
+/** Where each head stands in the width of `root`: layers down, heads across. more: columns after the heads. */
+export function gridOf(root, heads, more = []) {
+  const layers = unique(heads.map((row) => layerOf(row.head)));
+  const columns = Math.max(...heads.map((row) => row.index)) + 1;
   const left = 12 + 7 * Math.max(...layers.map((name) => name.length));
-  const cell = clamp(Math.floor((root.clientWidth - left - 8) / columns), 20, 44);
+  const cell = clamp(Math.floor((root.clientWidth - left - 8) / (columns + more.length)), 20, 44);
   const line = cell + (cell < 30 ? 2 : 8);
-  const at = (row) => [left + (row.index + 0.5) * cell, TOP + (layers.indexOf(layerOf(row.head)) + 0.5) * line];
-  const places = new Map(page.heads.map((row) => [row.head, at(row)]));
-  const [width, bottom] = [Math.max(left + columns * cell + 8, 200), TOP + layers.length * line + 28];
+  const at = (layer, column) => [left + (column + 0.5) * cell, TOP + (layers.indexOf(layer) + 0.5) * line];
+  const places = new Map(heads.map((row) => [row.head, at(layerOf(row.head), row.index)]));
+  const header = (words, column) => svg("text", { x: at(layers[0], column)[0], y: 14, "text-anchor": "middle" }, words);
+  const labels = [Array.from({ length: columns }, (_, index) => index % Math.ceil(18 / cell) ? null : header(index ? String(index) : "H0", index)),
+    more.map((words, index) => header(words, columns + index)),
+    layers.map((name) => svg("text", { x: left - 8, y: at(name, 0)[1] + 4, "text-anchor": "end" }, name))];
+  return { columns, left, cell, line, at, places, labels, right: left + (columns + more.length) * cell, bottom: TOP + layers.length * line };
+}
+
+export function drawHeads(root, page, state, { choose, addressOf }) {
+  const { columns, left, cell, places, labels, right, bottom: end } = gridOf(root, page.heads);
+  const [width, bottom] = [Math.max(right + 8, 200), end + 28];
   const words = known(page.answer) ? token(page.answer) : t("continuationShort");
   const [box, size] = [Math.min(width - 16, 24 + 8 * [...words].length), 24];
   const middle = [clamp(left + columns * cell / 2, box / 2 + 1, width - box / 2 - 1), bottom];
   const ceiling = ceilingOf(page);
   const edges = page.edges.filter((edge) => isShown(page.heads.find((row) => row.head === edge.source)));
-  const numbers = Array.from({ length: columns }, (_, index) => index % Math.ceil(18 / cell) ? null
-    : svg("text", { x: left + (index + 0.5) * cell, y: 14, "text-anchor": "middle" }, index ? String(index) : "H0"));
-  const names = layers.map((name, place) => svg("text", { x: left - 8, y: TOP + (place + 0.5) * line + 4, "text-anchor": "end" }, name));
-  const drawing = svg("svg", { width, height: bottom + size + 4, role: "group", "aria-label": t("headsLabel") }, numbers, names,
+  const drawing = svg("svg", { width, height: bottom + size + 4, role: "group", "aria-label": t("headsLabel") }, labels,
     edges.map((edge) => edgeNode(edge, places.get(edge.source), places.get(edge.target) ? places.get(edge.target).map((value, axis) => axis ? value - cell / 2 + 6 : value) : middle, ceiling,
       edge.source === state.head && edge.target === state.to, addressOf({ head: edge.source, to: edge.target }))),
     page.pairs.map((pair) => pairNode(places.get(pair.head), places.get(pair.other))),

@@ -1,6 +1,5 @@
 // The words of the page of `jarilab causes`: [English, Korean].
-import { el } from "kit/elements.js";
-import { known, number, percent } from "kit/numbers.js";
+import { number } from "kit/numbers.js";
 import { language, speaking } from "kit/words.js";
 
 export const t = speaking({
@@ -16,7 +15,6 @@ export const t = speaking({
   number_total: ["head off (zero)", "헤드 끔(0)"], number_mean: ["mean in its place", "평균으로 바꿈"], number_direct: ["direct effect", "직접 효과"], number_random: ["largest of random", "무작위의 최댓값"],
   numbersHelp: ["How the score changes, in nats. Means are over {0}.", "점수의 변화(nat). 평균은 {0}에서 냅니다."],
   meansHere: ["the positions of this input", "이 입력의 자리들"], meansFile: ["{0} texts of {1}", "{1}의 글 {0}개"],
-  certain: [" Its probability is so high that it hides effects: name a rival answer.", " 확률이 너무 높아 효과가 가려집니다. 견줄 다른 답을 주세요."],
   edge_all: ["path to {0}", "{0}까지의 경로"], edge_q: ["path to {0}, by its queries", "{0}까지의 경로, 쿼리로"], edge_k: ["path to {0}, by its keys", "{0}까지의 경로, 키로"], edge_v: ["path to {0}, by its values", "{0}까지의 경로, 값으로"],
   by_all: ["", ""], by_q: ["by its queries:", "쿼리로:"], by_k: ["by its keys:", "키로:"], by_v: ["by its values:", "값으로:"],
   open: ["Open the map of {0}", "{0}의 맵 열기"], looks: ["From {0} it looks at {1}.", "{0}에서 보는 곳: {1}."],
@@ -30,24 +28,29 @@ export const t = speaking({
   how3: ["Where zero and mean ablation differ, the model needs a constant that the head writes, not what it reads: the mean keeps the constant. A large direct and a small total effect mean that others make up for the head.",
     "0과 평균의 효과가 다르면, 모델에는 그 헤드가 읽은 것이 아니라 그 헤드가 늘 쓰는 상수가 필요합니다. 평균에는 그 상수가 남습니다. 직접 효과가 크고 전체 효과가 작으면 다른 헤드가 대신합니다."],
   how4: ["This is one input. Another sentence may need other heads: jarilab heads --importance ablates them over a data set.", "이것은 입력 하나입니다. 다른 문장에는 다른 헤드가 필요할 수 있습니다. jarilab heads --importance는 데이터 전체에서 잽니다."],
-  find_heads: ["{0} decides this answer: without it {1}. Verdict: {2}.", "{0} 헤드가 이 답을 정합니다. 끄면 {1}. 판정: {2}."],
-  find_several: ["{0} heads are each needed for this answer, by nats lost without them: {1}.", "이 답에는 헤드 {0}개가 각각 필요합니다. 끄면 잃는 nat: {1}."],
-  find_pair: ["No single head decides this answer: {0} and {1} stand in for each other, and without both {2}.", "이 답을 혼자 정하는 헤드는 없습니다. {0}, {1} 헤드가 서로 대신합니다. 둘 다 끄면 {2}."],
-  find_no_single: ["No single head decides this answer: without the strongest, {0}, {1}.", "이 답을 혼자 정하는 헤드는 없습니다. 가장 강한 {0} 헤드를 끄면 {1}."],
-  find_none: ["No head changes this answer more than a random direction does.", "무작위 방향보다 이 답을 더 바꾸는 헤드는 없습니다."],
-  chance: [" {0} of {1} heads are larger than each of {2} random directions; about {3} would be by chance.", " 헤드 {1}개 중 {0}개가 무작위 방향 {2}개 모두보다 큽니다. 우연이라면 약 {3}개입니다."],
-  falls: ["the probability goes from {0} to {1}", "확률이 {0}에서 {1}로 바뀝니다"], fallsScore: ["the score goes from {0} to {1}", "점수가 {0}에서 {1}로 바뀝니다"],
-  against: ["The answer is better without it: ", "이 헤드가 없으면 답이 나아집니다: "],
-  v_itself: ["does it itself", "직접 합니다"], v_through: ["works through {0}", "{0} 헤드를 거쳐 작용합니다"], v_later: ["works through later layers, no single head of them", "뒤 층을 거쳐 작용하지만, 헤드 하나로 좁혀지지 않습니다"],
-  v_needed: ["is needed; this model does not allow to tell how", "필요합니다. 이 모델에서는 어떻게 작용하는지 알 수 없습니다"], v_backed_up: ["backed up by {0}", "{0} 헤드가 대신할 수 있습니다"],
-  v_backup: ["stands in for {0} where that is off", "{0} 헤드가 꺼지면 대신합니다"], v_compensated: ["writes it, and later layers make up for it", "답에 쓰지만, 꺼지면 뒤 층이 메웁니다"],
-  v_constant: ["a constant: zero and mean ablation differ", "상수: 0과 평균의 효과가 다릅니다"], v_chance: ["not more than a random direction", "무작위 방향보다 크지 않습니다"],
   why_constant: ["Zero in its place costs {0}, the mean of its output {1}. The mean keeps what the head always writes, so the answer needs that constant, not what the head reads here.",
     "0으로 바꾸면 {0}, 출력의 평균으로 바꾸면 {1}입니다. 평균에는 헤드가 늘 쓰는 것이 남으므로, 답에는 헤드가 여기서 읽는 것이 아니라 그 상수가 필요합니다."],
   why_backed_up: ["Alone it costs {0}, since the other head then writes the answer. With later heads kept as they were it costs {2}.", "혼자 끄면 다른 헤드가 답을 대신 쓰므로 {0}입니다. 뒤의 헤드를 원래대로 두면 {2}입니다."],
   why_through: ["It costs {0}, and only {2} of that is what it writes to the answer itself.", "끄면 {0}이고, 그중 답에 직접 쓰는 것은 {2}뿐입니다."],
   why_chance: ["A random direction added to its output changes the score as much.", "출력에 더한 무작위 방향도 점수를 그만큼 바꿉니다."],
-  v_untested: ["small, so not compared with random directions", "작아서 무작위 방향과 비교하지 않았습니다"],
+  contributions: ["What each part writes itself", "각 부분이 답에 직접 쓰는 것"], lens: ["The answer after each layer (logit lens)", "층마다 읽은 답(로짓 렌즈)"],
+  composition: ["Which head can read which (composition)", "어느 헤드가 어느 헤드를 읽을 수 있는가(합성)"], relevance: ["Which input tokens count (relevance)", "어느 입력 토큰이 중요한가(관련도)"],
+  refused: ["Not possible on this model:", "이 모델에서는 할 수 없습니다:"], notJudged: ["Not judged:", "판정하지 않았습니다:"], others: ["Other parts:", "다른 부분:"],
+  bar: ["{0}: {1}; with the norm's scale recomputed {2}", "{0}: {1}, 노름의 크기를 다시 계산하면 {2}"],
+  contributionsHelp: ["A bar is what the part itself writes to the score: upwards for the answer, hollow and downwards against it. Effects through later parts do not count. The tallest bar of a head is {0} nat, that of an MLP {1} nat.",
+    "막대는 그 부분이 점수에 직접 쓰는 것입니다. 위는 답에 유리하고, 아래의 빈 막대는 불리합니다. 뒤의 부분을 거친 효과는 들어가지 않습니다. 가장 긴 막대는 헤드에서 {0} nat, MLP에서 {1} nat입니다."],
+  unembedding: ["The model changes its logits afterwards, as by a soft cap. The score is read before that, at {0}.", "모델이 그 뒤에 로짓을 바꿉니다(소프트 캡 등). 점수는 그 앞, {0}에서 읽습니다."],
+  lensHelp: ["A cell has the most likely token at that place if the model ended after this layer, and its probability; the norm is computed anew. The frame marks where the answer is read; bold is the answer.",
+    "칸에는 모델이 그 층에서 끝난다면 그 자리에서 가장 그럴듯한 토큰과 그 확률이 있습니다. 노름은 다시 계산합니다. 테두리는 답을 읽는 자리, 굵은 글씨는 답입니다."],
+  lensBefore: ["before the layers", "첫 층 앞"], lensAfter: ["after {0}", "{0} 뒤"], lensCell: ["{0}: {1}. The answer: {2}", "{0}: {1}. 답: {2}"], lensAnswer: ["answer here", "답의 확률"],
+  compositionHelp: ["A score says that a head could read what an earlier one writes. It does not say that it does on this input: the paths above are measured. At most 12 links of each kind are drawn.",
+    "점수는 앞 헤드가 쓰는 것을 뒤 헤드가 읽을 수 있다는 뜻입니다. 이 입력에서 정말 읽는지는 말하지 않습니다. 그것은 위의 경로가 잰 것입니다. 종류마다 많아야 12개를 그립니다."],
+  input_q: ["queries", "쿼리"], input_k: ["keys", "키"], input_v: ["values", "값"], link: ["link", "연결"], byInput: ["read by", "읽는 곳"], timesChance: ["times chance", "우연의 배수"],
+  timesMean: ["times the mean of all", "모든 연결 평균의 배수"], measured: ["measured path", "잰 경로"],
+  relevanceHelp: ["The darker a token, the more relevant it is by this method, compared with its most relevant token; dashed is negative.",
+    "짙을수록 그 방법에서 관련도가 높습니다. 그 방법의 최댓값과 견줍니다. 점선은 음수입니다."],
+  gainHelp: ["Gain: by how much removing the named tokens first is better than a random order, with its 95 % interval.", "이득: 가리킨 토큰부터 지우는 것이 무작위 순서보다 얼마나 나은지와 95 % 구간입니다."],
+  gain_mask: ["gain, token hidden: {0}", "이득, 토큰을 가림: {0}"], gain_replace: ["gain, token replaced: {0}", "이득, 토큰을 바꿈: {0}"],
 });
 t.language = language;
 
@@ -58,32 +61,12 @@ export function nats(value, signed = false) {
   return `${signed && value > 5e-5 ? "+" : ""}${text.replace("-", "−")} nat`;
 }
 
-const joined = (nodes) => nodes.flatMap((node, place) => place ? [", ", node] : [node]);
-/** The verdict of a head; link(head) makes the heads that it names links. */
-export const verdictOf = (row, link) => [row.passes && row.total < 0 ? t("against") : "", t.parts(`v_${row.verdict}`, joined(row.via.map((head) => link(head))))];
+/** A sentence that came with the data, in the language of the page. */
+export const saidIn = ({ sentence, words, korean }) => language() === "ko" ? korean : sentence ?? words;
 
 /** Why a head has its verdict, by its numbers; nothing where the verdict says it. */
 export function whyOf(row) {
   const key = `why_${row.verdict}`;
   const words = t(key, nats(-row.total, true), nats(-row.mean, true), nats(-row.direct, true));
   return words === key ? "" : words;
-}
-
-function falls(page, effect) {
-  if (!known(page.probability)) return t("fallsScore", nats(page.score), nats(page.score - effect));
-  return t("falls", percent(page.probability), percent(page.probability * Math.exp(-effect)));
-}
-/** What was found, in a sentence or two. */
-export function findingOf(page, rows, link) {
-  const { verdict, heads, together, strongest, effect, passing, all, controls, by_chance: chance } = page.conclusion;
-  const hides = page.probability > 0.999 && ["no_head", "no_single"].includes(verdict);
-  const counted = (hides ? t("certain") : "") + t("chance", passing, all, controls, Number(chance.toFixed(1)));
-  if (verdict === "heads" && heads.length === 1) return [t.parts("find_heads", link(heads[0]), falls(page, rows.get(heads[0]).total), verdictOf(rows.get(heads[0]), link)), counted];
-  if (verdict === "heads") return [t.parts("find_several", String(heads.length), joined(heads.map((head) => el("span", {}, link(head), ` (${number(rows.get(head).total)})`)))), counted];
-  if (verdict === "pair") {
-    const [one, other] = together[0];
-    const pair = page.pairs.find((each) => each.head === one && each.other === other);
-    return [t.parts("find_pair", link(one), link(other), falls(page, pair.total)), counted];
-  }
-  return verdict === "no_head" ? [t("find_none"), counted] : [t.parts("find_no_single", link(strongest), falls(page, effect)), counted];
 }

@@ -132,25 +132,29 @@ def _positions_of(matrices: HeadMatrices, name: Input, distances: int) -> str:
 
 def _scores(one: _Folded, other: _Folded, name: Input, length: int) -> Float[Tensor, "T H G"]:
     """The scores of all heads H of one site and G of another, at each distance."""
-    ov_left = _gram(one.v)
-    norm_H = _norm(ov_left, torch.eye(one.o.shape[1]).double(), _gram(one.o.mT))
+    read, rest = {"q": (other.q, other.k), "k": (other.k, other.q), "v": (other.v, other.o.mT)}[
+        name
+    ]
+    middle_HGWE = torch.einsum("hwd,gde->hgwe", one.o, read)
+    # With |A M B^T|^2 = sum of (M^T A^T A M) * (B^T B), a rotation between M and B turns the small B^T B alone.
+    left_HGEE = middle_HGWE.mT @ _gram(one.v)[:, None] @ middle_HGWE
+    norm_H = (_gram(one.v) * _gram(one.o.mT)).sum((-1, -2)).sqrt()
+    rest_GEE = _gram(rest)
     scores = []
     for distance in range(length if other.rotation is not None and name != "v" else 1):
-        q_GDE = other.q if other.rotation is None else other.rotation.turned(other.q, distance)
-        read, rest = {"q": (q_GDE, other.k), "k": (other.k, q_GDE), "v": (other.v, other.o.mT)}[
-            name
-        ]
-        norm_G = _norm(_gram(read), torch.eye(read.shape[2]).double(), _gram(rest))
-        middle_HGWE = torch.einsum("hwd,gde->hgwe", one.o, read)
-        norm_HG = _norm(ov_left[:, None], middle_HGWE, _gram(rest))
-        scores.append(norm_HG / (norm_H[:, None] * norm_G).clamp_min(1e-30))
+        turned_GEE = rest_GEE
+        if other.rotation is not None and name != "v":
+            steps = distance if name == "k" else -distance
+            turned_GEE = other.rotation.turned(rest_GEE, steps)
+            turned_GEE = other.rotation.turned(turned_GEE.mT, steps)
+        norm_HG = (left_HGEE * turned_GEE).sum((-1, -2))
+        norm_G = (_gram(read) * turned_GEE).sum((-1, -2))
+        scores.append(
+            (norm_HG.clamp_min(0) / norm_G.clamp_min(1e-60)).sqrt()
+            / norm_H.clamp_min(1e-30)[:, None]
+        )
     return torch.stack(scores)
 
 
 def _gram(x: Float[Tensor, "H D E"]) -> Float[Tensor, "H E E"]:
     return x.mT @ x
-
-
-def _norm(left: Tensor, middle: Tensor, right: Tensor) -> Tensor:
-    """The Frobenius norms of A M B^T, from the Gram matrices of A and B."""
-    return ((left @ middle) * (middle @ right)).sum((-1, -2)).clamp_min(0).sqrt()

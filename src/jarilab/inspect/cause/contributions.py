@@ -12,7 +12,7 @@ of each layer instead, with the norm's scale for that layer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,7 +28,8 @@ from jarilab.inspect.cause.answers import checked
 from jarilab.inspect.cause.copies import CleanRun, Copies
 from jarilab.inspect.cause.frozen_norms import FrozenNorms, frozen_norms, has_no_matrix
 from jarilab.inspect.cause.parts import ModelParts, Part, is_within
-from jarilab.inspect.intervene.interventions import change_outputs, check_evaluating
+from jarilab.inspect.cause.replays import change_stream
+from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.losses import Loss, logits_of
 from jarilab.inspect.study.measure_table import interval_columns
@@ -160,9 +161,8 @@ class _LinearRun:
         self._parts, self._batch = parts, batch
         self._terms: list[_Term] = []
         self._embeddings: list[_Term] = []
-        self._entries: list[
-            tuple[Tensor, Tensor]
-        ] = []  # what entered a stack, and the leaf in its place
+        # What entered a stack, and the leaf in its place.
+        self._entries: list[tuple[Tensor, Tensor]] = []
         self._frozen = FrozenNorms()
         self._writing: set[str] = set()  # sites whose output projection has not run yet
         # The last linear part after the layers, and what it returned.
@@ -171,19 +171,14 @@ class _LinearRun:
     def forward(self) -> Any:
         """Run the batch; returns the outputs of the model."""
         parts = self._parts
-        with ExitStack() as hooks:
-            self._frozen = hooks.enter_context(frozen_norms(parts.model, parts.stacked))
-            for path, module in parts.model.named_modules():
-                if path in parts.linear or isinstance(module, nn.Embedding):
-                    hook = partial(self._on_linear, path)
-                    hooks.callback(module.register_forward_hook(hook).remove)
-            for layers in parts.layers.values():
-                first = parts.model.get_submodule(layers[0])
-                handle = first.register_forward_pre_hook(self._on_entry, with_kwargs=True)
-                hooks.callback(handle.remove)
-            hooks.enter_context(
-                change_outputs(parts.model, self._on_head, parts.sites, parts.names)
-            )
+        embeddings = [
+            path
+            for path, module in parts.model.named_modules()
+            if isinstance(module, nn.Embedding) and path not in parts.linear
+        ]
+        paths = [*parts.linear, *embeddings]
+        hooked = parts.hooked(self._on_head, self._on_linear, paths, on_entry=self._on_entry)
+        with frozen_norms(parts.model, parts.stacked) as self._frozen, hooked:
             return self._batch.forward(parts.model)
 
     def _on_head(self, site: str, call: AttentionCall, output: Tensor) -> Tensor:
@@ -219,17 +214,17 @@ class _LinearRun:
         terms.append(_Term(kind, name, leaf, leaf))
         return leaf.clone()  # the model may write into it
 
-    def _on_entry(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        terms: list[_Term] = []
+    def _on_entry(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if not any(path == layers[0] for layers in self._parts.layers.values()):
+            return None
 
-        def replaced(tensor: Tensor) -> Tensor:
-            if terms or tensor.ndim != 3 or not tensor.is_floating_point():
-                return tensor
-            result = self._leaf(terms, "entry", "", tensor)
-            self._entries.append((tensor, terms[0].tensor))
+        def replaced(stream: Tensor) -> Tensor:
+            terms: list[_Term] = []
+            result = self._leaf(terms, "entry", "", stream)
+            self._entries.append((stream, terms[0].tensor))
             return result
 
-        return tree_map_only(Tensor, replaced, (args, kwargs))
+        return change_stream((args, kwargs), len(self._batch), replaced)
 
     def logits(self, outputs: Any) -> tuple[Tensor, str]:
         """The logits as the unembedding returns them, and its path if the model changes them afterwards."""
@@ -363,12 +358,15 @@ def _recomputed(
     clean = copies.run_clean(batch)
     columns = [number for number, part in enumerate(parts) if _is_replaceable(copies, clean, part)]
     groups = [(parts[number],) for number in columns]
-    with _outputs_of(copies.model, direct.unembedding) as logits:
+    logits: list[Any] = []
+    # Without a path, the model itself.
+    unembedding = copies.model.get_submodule(direct.unembedding)
+    with unembedding.register_forward_hook(lambda module, args, output: logits.append(output)):
         scores_GB = copies.scores(
             clean,
             groups,
             lambda part, call, z: torch.zeros_like(z),
-            lambda outputs, rows: answer(logits.pop() if logits else outputs, rows),
+            lambda outputs, rows: answer(logits.pop(), rows),
             frozen=True,
         )
     effect_BP[:, columns] = (direct.score - scores_GB.to(direct.score)).T.cpu().double()
@@ -381,19 +379,3 @@ def _is_replaceable(copies: Copies, clean: CleanRun, part: Part) -> bool:
         return bool(copies.values(clean, part))
     except UserError:
         return False
-
-
-@contextmanager
-def _outputs_of(model: nn.Module, path: str) -> Iterator[list[Tensor]]:
-    """The outputs of a module inside the block; an empty list without a path."""
-    outputs: list[Tensor] = []
-
-    def keep(module: nn.Module, args: object, output: Tensor) -> None:
-        outputs.append(output)
-
-    handle = model.get_submodule(path).register_forward_hook(keep) if path else None
-    try:
-        yield outputs
-    finally:
-        if handle is not None:
-            handle.remove()

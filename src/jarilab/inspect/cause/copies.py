@@ -139,35 +139,27 @@ class Copies:
             run.events.append(SITE + site)
             return output
 
-        def keep_linear(path: str, calls: dict[str, list[LinearCall]]) -> Callable[..., None]:
-            def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-                # The model may write into the output afterwards.
-                copied = tree_map_only(Tensor, torch.clone, output)
-                calls.setdefault(path, []).append(LinearCall.of(len(run.events), args, copied))
-                if calls is run.linear:
-                    run.events.append(path)
-
-            return hook
+        def keep_module(path: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            # The model may write into the output afterwards.
+            copied = tree_map_only(Tensor, torch.clone, output)
+            is_linear = path in self.parts.linear
+            calls = run.linear if is_linear else run.units
+            calls.setdefault(path, []).append(LinearCall.of(len(run.events), args, copied))
+            if is_linear:
+                run.events.append(path)
 
         def keep_stream(event: str, stream: Tensor) -> Tensor:
             run.streams.setdefault(event, []).append(stream.clone())
             run.events.append(event)
             return stream
 
+        paths = [] if heads_only else [*self.parts.linear, *self.parts.units]
         with ExitStack() as hooks:
-            if not heads_only:
-                for path, module in self.parts.linear.items():
-                    hook = keep_linear(path, run.linear)
-                    hooks.callback(module.register_forward_hook(hook).remove)
-                for path in self.parts.units:
-                    hook = keep_linear(path, run.units)
-                    module = self.model.get_submodule(path)
-                    hooks.callback(module.register_forward_hook(hook).remove)
-                for part in self.parts.streams():
-                    keep = partial(keep_stream, part.event)
-                    hooks.callback(self._hook_stream(part, len(batch), keep))
-            with change_outputs(self.model, keep_heads, self.parts.sites, self.parts.names):
-                run.outputs = batch.forward(self.model)
+            for part in () if heads_only else self.parts.streams():
+                keep = partial(keep_stream, part.event)
+                hooks.callback(self._hook_stream(part, len(batch), keep))
+            hooks.enter_context(self.parts.hooked(keep_heads, keep_module, paths))
+            run.outputs = batch.forward(self.model)
         return run
 
     def values(self, clean: CleanRun, part: Part) -> list[Tensor]:
@@ -227,8 +219,7 @@ class Copies:
         """
         change = _Change(self, clean, copies, replacement)
         with (
-            self._replayed(clean, len(copies), change.parts, live, frozen=frozen),
-            self._only_at(clean, read_at, len(copies), change.parts),
+            self._replayed(clean, len(copies), change.parts, live, read_at, frozen=frozen),
             self._hooked(change, len(copies) * len(clean.batch)),
         ):
             outputs = repeat_rows(clean.batch, len(copies)).forward(self.model)
@@ -283,43 +274,49 @@ class Copies:
         copies: int,
         parts: Sequence[Part],
         live: Collection[str],
+        read_at: Int[Tensor, " B"] | None,
         *,
         frozen: bool,
     ) -> Iterator[None]:
-        """Inside the block, linear parts that the replaced parts do not change return their clean outputs."""
+        """Inside the block, linear parts that the replaced parts do not change return their clean outputs.
+
+        Those after the last attention run at one position of each row if `read_at` says which.
+        """
         first = min((self.first_event(clean, part) for part in parts), default=len(clean.events))
         sites = {part.site for part in parts if part.event.startswith(SITE)}
-        stacked = self.parts.stacked if frozen else frozenset()
         live = {*live, *self.parts.output_projections(clean.events, sites)}
         with ExitStack() as undo:
-            if frozen or self.can_replay:
-                for path, calls in self._replaying(clean, parts, frozen=frozen).items():
-                    module = self.model.get_submodule(path)
-                    replay = Replay(module.forward, calls, len(clean.batch), copies)
-                    is_frozen = path in stacked and path not in live
-                    replay.until = len(clean.events) if is_frozen else first
-                    replay.is_pointwise = path in self.pointwise
-                    undo.enter_context(replaced_forward(module, replay))
+            for path, calls in self._replaying(clean, parts, frozen=frozen).items():
+                module = self.model.get_submodule(path)
+                forward = module.forward
+                if frozen or self.can_replay:
+                    is_frozen = frozen and path in self.parts.stacked and path not in live
+                    until = len(clean.events) if is_frozen else first
+                    is_pointwise = path in self.pointwise
+                    forward = Replay(
+                        forward, calls, (len(clean.batch), copies), until, is_pointwise
+                    )
+                if read_at is not None and path in self.read_once:
+                    forward = partial(run_at, forward, read_at.repeat(copies))
+                undo.enter_context(replaced_forward(module, forward))
             yield
 
     def _replaying(
-        self, clean: CleanRun, parts: Sequence[Part], *, frozen: bool = False
+        self, clean: CleanRun, parts: Sequence[Part], *, frozen: bool
     ) -> dict[str, list[LinearCall]]:
         """The calls of units and of the linear parts outside them. A unit with a replaced part is divided."""
-        replaced = chain.from_iterable(
-            self.parts.mlps[part.site] for part in parts if part.kind == "mlp"
-        )
-        units = (
-            {}
-            if frozen
-            else {path: clean.units[path] for path in self.pointwise & clean.units.keys()}
-        )
-        for path in replaced:
-            units = {unit: calls for unit, calls in units.items() if not is_within(path, unit)}
-        linear = {
-            path: calls for path, calls in clean.linear.items() if not is_within_any(path, units)
+        divided = [
+            path for part in parts if part.kind == "mlp" for path in self.parts.mlps[part.site]
+        ]
+        units = {
+            path: calls
+            for path, calls in clean.units.items()
+            if not frozen
+            and path in self.pointwise
+            and not any(is_within(each, path) for each in divided)
         }
-        return units | linear
+        outside = (each for each in clean.linear.items() if not is_within_any(each[0], units))
+        return units | dict(outside)
 
     def first_event(self, clean: CleanRun, part: Part) -> int:
         """The number of the event at which a part first runs. Raises UserError if it did not."""
@@ -327,19 +324,6 @@ class Copies:
         if part.kind == "mlp":
             return min(clean.events.index(path) for path in self.parts.mlps[part.site])
         return clean.events.index(part.event)
-
-    @contextmanager
-    def _only_at(
-        self, clean: CleanRun, read_at: Int[Tensor, " B"] | None, copies: int, parts: Sequence[Part]
-    ) -> Iterator[None]:
-        """Inside the block, linear parts after the last attention run at one position of each row."""
-        with ExitStack() as undo:
-            if read_at is not None:
-                for path in self.read_once & self._replaying(clean, parts).keys():
-                    module = self.model.get_submodule(path)
-                    forward = partial(run_at, module.forward, read_at.repeat(copies))
-                    undo.enter_context(replaced_forward(module, forward))
-            yield
 
     def forwards(
         self,

@@ -16,7 +16,6 @@ from jarilab.attention.module import Attention
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.cause.frozen_norms import has_no_matrix, is_norm, linear_map, scale_of
 from jarilab.inspect.cause.parts import SITE, ModelParts
-from jarilab.inspect.intervene.interventions import change_outputs
 from jarilab.inspect.study.example import Batch
 
 
@@ -65,28 +64,18 @@ class ForwardNotes:
 
     @torch.no_grad()
     def __post_init__(self) -> None:
-        model, layers = self.parts.model, self.parts.layers.values()
-        all_layers = [path for paths in layers for path in paths]
         with ExitStack() as hooks:
-            for path, module in model.named_modules():
-                hook: Any = None
-                if path in self.parts.linear:
-                    hook = partial(self._on_linear, path)
-                elif path in all_layers:
-                    handle = module.register_forward_pre_hook(self._on_entry, with_kwargs=True)
-                    hooks.callback(handle.remove)
-                    hook = self._on_exit
-                elif has_no_matrix(module):
-                    hook = self._on_norm
-                if hook is not None:
-                    hooks.callback(module.register_forward_hook(hook).remove)
+            for path, module in self.parts.model.named_modules():
+                if has_no_matrix(module) and path not in self.parts.linear:
+                    hooks.callback(module.register_forward_hook(self._on_norm).remove)
                 if isinstance(module, Attention):
                     hook = partial(self._on_attention, path)
                     hooks.callback(module.register_forward_pre_hook(hook).remove)
+            layers = {"on_entry": self._on_entry, "on_exit": self._on_exit}
             hooks.enter_context(
-                change_outputs(model, self._on_head, self.parts.sites, self.parts.names)
+                self.parts.hooked(self._on_head, self._on_linear, self.parts.linear, **layers)
             )
-            self.batch.forward(model)
+            self.batch.forward(self.parts.model)
 
     def _on_head(self, site: str, call: AttentionCall, output: Tensor) -> Tensor:
         self.calls.setdefault(site, (call, output))
@@ -105,10 +94,10 @@ class ForwardNotes:
         if not is_same(x, y):  # dropout in evaluation returns its input
             self.norms.append(NormCall(module, x, y))
 
-    def _on_entry(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _on_entry(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         self.entered += _streams((args, kwargs))[:1]
 
-    def _on_exit(self, module: nn.Module, args: object, output: Any) -> None:
+    def _on_exit(self, path: str, module: nn.Module, args: object, output: Any) -> None:
         self.left = next(iter(_streams(output)), None), len(self.norms)
 
     def _on_attention(self, path: str, module: Attention, args: tuple[Any, ...]) -> None:

@@ -9,8 +9,9 @@ stream. For contributions of parts, the scale of the last stream is kept instead
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,20 +32,24 @@ from jarilab.inspect.study.tables import rows_of
 
 @dataclass(frozen=True, eq=False)
 class LogitLens:
-    """Logits from the residual stream that enters each layer, and from what leaves the last.
+    """What `read` returned for the logits from the stream that enters each layer, and from what leaves the last.
 
-    warning: why early streams cannot be read like the last one; empty if they can.
+    logits: stacked, `(S, B, *L, V)` if `read` returns them as they are. warning: why early streams cannot be read like
+    the last one; empty if they can.
     """
 
     streams: list[Part]
-    logits: Float[Tensor, "S B *L V"]
+    logits: Tensor
     warning: str
 
 
 @torch.no_grad()
-def logit_lens(parts: ModelParts, batch: Batch) -> LogitLens:
+def logit_lens(
+    parts: ModelParts, batch: Batch, read: Callable[[Tensor], Tensor] = lambda logits: logits
+) -> LogitLens:
     """The logits at each layer of the stack that is read last; the last of them are the model's own.
 
+    read: keeps of the logits `(B, *L, V)` of a stream what is needed; all of them take much memory.
     Raises UserError for a model in training mode, without logits, or without a norm after its last layer.
     """
     check_evaluating(parts.model)
@@ -52,10 +57,11 @@ def logit_lens(parts: ModelParts, batch: Batch) -> LogitLens:
     clean = copies.run_clean(batch)
     final = logits_of(clean.outputs)
     ran = [part for part in parts.streams() if part.event in clean.events]
+    name = type(parts.model).__name__
     if final is None or not ran:
         raise UserError(
-            f"expected a model with layers and logits, got {type(parts.model).__name__} with the outputs "
-            f"{type(clean.outputs).__name__}; load the model with its head"
+            f"expected a model with layers and logits, got {name} with the outputs {type(clean.outputs).__name__}; "
+            "load the model with its head"
         )
     warning = _warning(parts, batch)
     last = max(ran, key=lambda part: clean.events.index(part.event))
@@ -63,19 +69,20 @@ def logit_lens(parts: ModelParts, batch: Batch) -> LogitLens:
     streams = [part for part in ran if is_within(part.site, stack)]
     values = {part.short: copies.values(clean, part)[0] for part in streams}
     groups: list[Group] = [(replace(last, short=part.short),) for part in streams]
-    logits = []
+    results = []
+    logits_BLV = final
     for numbers in copies.forwards(clean, groups):
         chosen = [groups[number] for number in numbers]
         outputs = logits_of(copies.run(clean, chosen, lambda part, call, x: values[part.short]))
         assert outputs is not None
-        logits.append(outputs.unflatten(0, (len(chosen), -1)))
-    logits_SBLV = torch.cat(logits)
-    if not torch.allclose(logits_SBLV[-1], final, rtol=1e-4, atol=1e-4):
+        for logits_BLV in outputs.unflatten(0, (len(chosen), -1)):
+            results.append(read(logits_BLV))
+    if not torch.allclose(logits_BLV, final, rtol=1e-4, atol=1e-4):
         raise UserError(
-            f"expected the logits of {type(parts.model).__name__} from its last residual stream, got others; it reads "
-            "more than this stream, so its lens would be wrong"
+            f"expected the logits of {name} from its last residual stream, got others; it reads more than this stream, "
+            "so its lens would be wrong"
         )
-    return LogitLens(streams, logits_SBLV, warning)
+    return LogitLens(streams, torch.stack(results), warning)
 
 
 def _warning(parts: ModelParts, batch: Batch) -> str:
@@ -107,14 +114,16 @@ def lens_rows(
     if not batches:
         raise UserError("expected a batch of examples or more, got none; pass examples")
     parts = ModelParts(model, batches[0])
-    values, lenses = [], []
-    for batch in batches:
-        lens = logit_lens(parts, batch)
-        scores = [checked(answer(each, batch), "logit lens", batch) for each in lens.logits]
-        values.append(torch.stack(scores, 1))
-        lenses.append(replace(lens, logits=lens.logits[:0]))  # the numbers take much memory
-    columns = interval_columns("value", torch.cat(values).cpu().numpy(), seed)
+    lenses = [
+        logit_lens(parts, batch, partial(_score, answer=answer, batch=batch)) for batch in batches
+    ]
+    values = torch.cat([lens.logits for lens in lenses], 1)
+    columns = interval_columns("value", values.T.cpu().numpy(), seed)
     return [
         part.columns | row | {"warning": lenses[0].warning}
         for part, row in zip(lenses[0].streams, rows_of(columns), strict=True)
     ]
+
+
+def _score(logits: Tensor, *, answer: Loss, batch: Batch) -> Float[Tensor, " B"]:
+    return checked(answer(logits, batch), "logit lens", batch)

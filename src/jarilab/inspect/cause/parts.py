@@ -7,10 +7,10 @@ residual stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -186,6 +186,40 @@ class ModelParts:
             f"{what} cannot be found; replace heads or attentions"
         )
 
+    @contextmanager
+    def hooked(
+        self,
+        on_head: Callable[[str, AttentionCall, Tensor], Tensor],
+        on_module: Callable[..., Any] | None = None,
+        paths: Collection[str] = (),
+        *,
+        on_entry: Callable[..., Any] | None = None,
+        on_exit: Callable[..., Any] | None = None,
+    ) -> Iterator[None]:
+        """Inside the block, call these when heads, modules and layers run; what they return replaces what they got.
+
+        on_head: with site, call and output z. on_module: with path, module, arguments and output, for `paths`.
+        on_entry: with a layer's path, module, args and kwargs. on_exit: likewise as on_module.
+        """
+        layers = [layer for layers in self.layers.values() for layer in layers]
+        with ExitStack() as hooks:
+            for path in paths if on_module else ():
+                hook = self.model.get_submodule(path).register_forward_hook(
+                    partial(on_module, path)
+                )
+                hooks.callback(hook.remove)
+            for path in layers:
+                layer = self.model.get_submodule(path)
+                if on_entry is not None:
+                    hook = partial(on_entry, path)
+                    handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
+                    hooks.callback(handle.remove)
+                if on_exit is not None:
+                    handle = layer.register_forward_hook(partial(on_exit, path))
+                    hooks.callback(handle.remove)
+            hooks.enter_context(change_outputs(self.model, on_head, self.sites, self.names))
+            yield
+
     # Linear parts -----------------------------------------------------------------------------------------------------
 
     def output_projections(self, events: Sequence[str], sites: Collection[str]) -> frozenset[str]:
@@ -241,35 +275,26 @@ class ModelParts:
         events: list[str] = []
         results: list[Tensor | None] = []
 
-        def detach(path: str) -> Callable[..., Any]:
-            def leaf(tensor: Tensor) -> Tensor:
-                if not tensor.is_floating_point():
-                    return tensor
-                leaves.append((path, tensor.detach().requires_grad_()))
-                return leaves[-1][1].clone()  # the model may write into it
+        def leaf(path: str, tensor: Tensor) -> Tensor:
+            if not tensor.is_floating_point():
+                return tensor
+            leaves.append((path, tensor.detach().requires_grad_()))
+            return leaves[-1][1].clone()  # the model may write into it
 
-            def hook(module: nn.Module, args: object, output: Any) -> Any:
-                events.append(path)
-                return tree_map_only(Tensor, leaf, output)
-
-            return hook
+        def detach(path: str, module: nn.Module, args: object, output: Any) -> Any:
+            events.append(path)
+            return tree_map_only(Tensor, partial(leaf, path), output)
 
         def note(site: str, call: AttentionCall, output: Tensor) -> Tensor:
             events.append(SITE + site)
             return output
 
-        with torch.enable_grad(), ExitStack() as hooks:
-            for path in self.stacked:
-                hook = self.linear[path].register_forward_hook(detach(path))
-                hooks.callback(hook.remove)
-            for layers in filter(None, self.layers.values()):
-                last = self.model.get_submodule(layers[-1])
-                hook = last.register_forward_hook(
-                    lambda module, args, output: results.append(_first_result(output))
-                )
-                hooks.callback(hook.remove)
-            with change_outputs(self.model, note, self.sites, self.names):
-                results.append(_first_result(self._batch.forward(self.model)))
+        def leave(path: str, module: nn.Module, args: object, output: Any) -> None:
+            if any(path == layers[-1] for layers in self.layers.values() if layers):
+                results.append(_first_result(output))
+
+        with torch.enable_grad(), self.hooked(note, detach, self.stacked, on_exit=leave):
+            results.append(_first_result(self._batch.forward(self.model)))
             sums = [each.sum() for each in results if each is not None and each.requires_grad]
         return leaves, events, sums
 

@@ -26,7 +26,7 @@ from jarilab.inspect.cause.answers import checked
 from jarilab.inspect.cause.composition import INPUTS, Input
 from jarilab.inspect.cause.copies import Copies, Group
 from jarilab.inspect.cause.parts import SITE, ModelParts, Part, is_within
-from jarilab.inspect.intervene.interventions import change_outputs, check_evaluating
+from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.head import Head
 from jarilab.inspect.study.losses import Loss
@@ -82,8 +82,7 @@ class PathPatching:
             calls[site] = call
             return output
 
-        parts = self.parts
-        with torch.no_grad(), change_outputs(parts.model, keep, parts.sites, parts.names):
+        with torch.no_grad(), self.parts.hooked(keep):
             yield calls
 
     def rows(self, head: Head) -> list[dict[str, Any]]:

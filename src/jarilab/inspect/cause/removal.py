@@ -24,6 +24,7 @@ from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.cause.relevance import METHODS, Answer, InputRelevance, ids_of
 from jarilab.inspect.cause.replays import repeat_rows
+from jarilab.inspect.cause.screening import rank_correlation
 from jarilab.inspect.intervene.edit import ScoreTable
 from jarilab.inspect.intervene.interventions import OutputChange, change_outputs
 from jarilab.inspect.study.example import Batch
@@ -41,6 +42,36 @@ MIN_ORDERS = 20
 """Random orders of each example."""
 MIN_RANK_CORRELATION = 0.7
 """Between both kinds of removal, for a ranking of methods that survives."""
+SENTENCES = {
+    "none": (
+        "No method is shown to be better than random over {0} examples.",
+        "예 {0}개에서 무작위 순서보다 낫다고 드러난 방법이 없습니다.",
+    ),
+    "winner": (
+        "{1} wins over {0} examples: better than random and than all other methods.",
+        "예 {0}개에서 {1} 방법이 가장 낫습니다. 무작위 순서와 다른 모든 방법보다 낫습니다.",
+    ),
+    "better": (
+        "Better than random over {0} examples: {1}. Better than raw attention: {2}. None is shown to be better than "
+        "all others.",
+        "예 {0}개에서 무작위 순서보다 나은 방법: {1}. 어텐션 그대로보다 나은 방법: {2}. 다른 모든 방법보다 낫다고 "
+        "드러난 것은 없습니다.",
+    ),
+    "survives": (
+        "The ranking survives the second kind of removal (rank correlation {3:.2f}).",
+        "순위는 다른 방식으로 지워도 유지됩니다(순위 상관 {3:.2f}).",
+    ),
+    "fails": (
+        "The ranking does not survive the second kind of removal (rank correlation {3:.2f}).",
+        "순위는 다른 방식으로 지우면 유지되지 않습니다(순위 상관 {3:.2f}).",
+    ),
+    "untested": (
+        "It takes two kinds of removal and three methods to test the ranking.",
+        "순위를 검사하려면 지우는 방식 두 가지와 방법 세 가지가 필요합니다.",
+    ),
+}
+"""Of a verdict, in English and Korean."""
+NOTHING = ("no method", "없음")
 MAX_TOKENS = 4096
 """Tokens in one forward of copies."""
 
@@ -204,7 +235,7 @@ class Removal:
         return np.array(is_significant) & (changes.mean(0) > 0)
 
     def verdict(self) -> dict[str, Any]:
-        """The method that wins, those that are better than random, and whether the ranking survives, as a sentence.
+        """The method that wins, those that are better than random, and whether the ranking survives, with a sentence.
 
         winner: better than random and than all others, for each kind of removal; else None. rank_correlation: of the
         gains of methods between both kinds (Spearman); None with one kind.
@@ -212,7 +243,12 @@ class Removal:
         gains = [self._gains(kind) for kind in self.shares]
         if not gains or not self.methods:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.left_out.items())
-            return {"winner": None, "better_than_random": [], "sentence": f"Not judged. {reasons}"}
+            nothing = {"winner": None, "better_than_random": [], "better_than_attention": []}
+            said = {
+                "sentence": f"Not judged. {reasons}",
+                "korean": f"판정하지 못했습니다. {reasons}",
+            }
+            return nothing | {"rank_correlation": None} | said
         mean = np.mean([each.mean(0) for each in gains], 0)
         better = self._named(gains, mean)
         raw = [self.methods.index("attention")] if "attention" in self.methods else []
@@ -221,16 +257,27 @@ class Removal:
         wins = bool(better) and all(
             self._are_positive(np.delete(each[:, [best]] - each, best, 1)).all() for each in gains
         )
-        count = f"over {len(gains[0])} examples"
-        sentence = f"No method is shown to be better than random {count}."
-        if wins:
-            sentence = f"{better[0]} wins {count}: better than random and than all other methods."
-        elif better:
-            sentence = f"Better than random {count}: {', '.join(better)}. "
-            sentence += f"Better than raw attention: {', '.join(over_raw) or 'no method'}. "
-            sentence += "None is shown to be better than all others."
-        result = {"winner": better[0] if wins else None, "better_than_random": better}
-        return result | {"better_than_attention": over_raw} | self._survival(gains, sentence)
+        kind = "winner" if wins else "better" if better else "none"
+        names = [", ".join(each) for each in (better[:1] if wins else better, over_raw)]
+        means = [each.mean(0) for each in gains]
+        correlation = rank_correlation(*means) if len(means) == len(KINDS) else None
+        survival = "untested" if correlation is None else "survives"
+        if correlation is not None and correlation < MIN_RANK_CORRELATION:
+            survival = "fails"
+        sentence, korean = (
+            f"{one} {other}".format(len(gains[0]), names[0], names[1] or nothing, correlation)
+            for one, other, nothing in zip(
+                SENTENCES[kind], SENTENCES[survival], NOTHING, strict=True
+            )
+        )
+        return {
+            "winner": better[0] if wins else None,
+            "better_than_random": better,
+            "better_than_attention": over_raw,
+            "rank_correlation": correlation,
+            "sentence": sentence,
+            "korean": korean,
+        }
 
     def _named(self, changes: list[np.ndarray], mean: np.ndarray) -> list[str]:
         """The methods whose change is positive for each kind of removal, the largest mean gain first."""
@@ -238,17 +285,6 @@ class Removal:
         return [
             self.methods[each] for each in np.argsort(-mean, kind="stable") if are_positive[each]
         ]
-
-    def _survival(self, gains: list[np.ndarray], sentence: str) -> dict[str, Any]:
-        correlation = None
-        if len(gains) > 1 and len(self.methods) > 2:
-            ranks = [each.mean(0).argsort().argsort() for each in gains]
-            correlation = float(np.corrcoef(*ranks)[0, 1])
-            survives = "survives" if correlation >= MIN_RANK_CORRELATION else "does not survive"
-            sentence += f" The ranking {survives} the second kind of removal (rank correlation {correlation:.2f})."
-        else:
-            sentence += " It takes two kinds of removal and three methods to test the ranking."
-        return {"rank_correlation": correlation, "sentence": sentence}
 
 
 # Removed tokens -----------------------------------------------------------------------------------------------------
@@ -285,6 +321,9 @@ def _other_ids(
     others = {}
     for side, valid_BL in relevance.valid.items():
         choices = pool.get(side, np.empty(0))
+        if side in relevance.ids and not bool(relevance.replaceable(side).any()):
+            others[side] = relevance.ids[side].cpu().numpy()
+            continue
         if side not in relevance.ids or len(choices) < 2:
             return {}
         drawn_BL = generator.integers(len(choices) - 1, size=valid_BL.shape)

@@ -65,16 +65,21 @@ class LinearCall(NamedTuple):
 class Replay:
     """The forward of a linear part in a forward of copies.
 
-    calls: of the clean run. rows: of its batch. until: calls with lower numbers return their clean outputs.
-    is_pointwise: whether other calls may compute only the positions whose input has changed.
+    calls: of the clean run. sizes: rows of its batch, and copies. until: calls with lower numbers return their clean
+    outputs. is_pointwise: whether other calls may compute only the positions whose input has changed.
     """
 
     def __init__(
-        self, forward: Callable[..., Any], calls: Sequence[LinearCall], rows: int, copies: int
+        self,
+        forward: Callable[..., Any],
+        calls: Sequence[LinearCall],
+        sizes: tuple[int, int],
+        until: int,
+        is_pointwise: bool,
     ):
         self._forward, self._remaining = forward, iter(calls)
-        self._rows, self._copies = rows, copies
-        self.until, self.is_pointwise = 0, False
+        self._rows, self._copies = sizes
+        self._until, self._is_pointwise = until, is_pointwise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = next(self._remaining, None)
@@ -82,9 +87,9 @@ class Replay:
             return self._forward(*args, **kwargs)
         # The recorder then takes the output for a function of the module's inputs.
         with torch._C.DisableTorchFunction():
-            if call.number < self.until:
+            if call.number < self._until:
                 return tree_map_only(Tensor, self._repeat, call.output)
-            if self.is_pointwise and len(args) == 1 and not kwargs:
+            if self._is_pointwise and len(args) == 1 and not kwargs:
                 return self._at_changes(args[0], call)
         return self._forward(*args, **kwargs)
 

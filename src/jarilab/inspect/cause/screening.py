@@ -25,14 +25,14 @@ from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.cause.answers import checked
 from jarilab.inspect.cause.copies import CleanRun, Copies, Replacement
 from jarilab.inspect.cause.parts import ModelParts
-from jarilab.inspect.intervene.interventions import change_outputs, check_evaluating
+from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.losses import Loss
 from jarilab.inspect.study.measure_table import interval_columns
 from jarilab.inspect.study.tables import rows_of
 
 MIN_RANKED = 3
-"""Heads that a rank correlation needs."""
+"""Values that a rank correlation needs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,8 @@ def screen(
         copies.parts.heads[each].columns | table[each] | {"checked": checks.get(each)}
         for each in order.tolist()
     ]
-    return Screening(rows, _rank_correlation(*means, chosen), _rank_correlation(*means, random))
+    correlations = (rank_correlation(*(each[some] for each in means)) for some in (chosen, random))
+    return Screening(rows, *correlations)
 
 
 def _replacement(copies: Copies, donor: CleanRun | None) -> Replacement:
@@ -116,7 +117,7 @@ def estimated_changes(
         return output + added[site][-1]
 
     parts = copies.parts
-    with torch.enable_grad(), change_outputs(parts.model, add, parts.sites, parts.names):
+    with torch.enable_grad(), parts.hooked(add):
         score_B = score(run.batch.forward(parts.model), run.batch)
         checked(score_B, "screening", run.batch)
     zeros = [(site, call, each) for site, calls in added.items() for call, each in enumerate(calls)]
@@ -150,10 +151,10 @@ def _actual_changes(
     return (scores_GB - base_B).T.cpu().numpy()
 
 
-def _rank_correlation(one: np.ndarray, other: np.ndarray, chosen: Sequence[int]) -> float | None:
-    """Spearman's correlation of some entries, ties in their order; None where it is not defined."""
-    values = np.stack([one, other])[:, list(chosen)]
-    if len(chosen) < MIN_RANKED or (np.ptp(values, 1) == 0).any():
+def rank_correlation(one: np.ndarray, other: np.ndarray) -> float | None:
+    """Spearman's correlation, ties in their order; None for fewer than 3 values, or equal ones."""
+    values = np.stack([one, other])
+    if values.shape[1] < MIN_RANKED or (np.ptp(values, 1) == 0).any():
         return None
     first, second = values.argsort(1, kind="stable").argsort(1)
     return float(np.corrcoef(first, second)[0, 1])

@@ -47,19 +47,31 @@ MAX_BACKED_UP = 4
 """Heads of a larger model whose backups are searched."""
 
 VERDICTS = {
-    "itself": "does it itself",
-    "through": "works through {via}",
-    "later": "works through later layers, no single head of them",
-    "needed": "is needed; this model does not allow to tell how",
-    "backed_up": "backed up by {via}",
-    "backup": "stands in for {via} where that is off",
-    "compensated": "writes it, and later layers make up for it",
-    "constant": "a constant: zero and mean ablation differ",
-    "chance": "not more than a random direction",
-    "untested": "small, so not compared with random directions",
+    "itself": ("does it itself", "직접 합니다"),
+    "through": ("works through {0}", "{0} 헤드를 거쳐 작용합니다"),
+    "later": (
+        "works through later layers, no single head of them",
+        "뒤 층을 거쳐 작용하지만, 헤드 하나로 좁혀지지 않습니다",
+    ),
+    "needed": (
+        "is needed; this model does not allow to tell how",
+        "필요합니다. 이 모델에서는 어떻게 작용하는지 알 수 없습니다",
+    ),
+    "backed_up": ("backed up by {0}", "{0} 헤드가 대신할 수 있습니다"),
+    "backup": ("stands in for {0} where that is off", "{0} 헤드가 꺼지면 대신합니다"),
+    "compensated": (
+        "writes it, and later layers make up for it",
+        "답에 쓰지만, 꺼지면 뒤 층이 메웁니다",
+    ),
+    "constant": ("a constant: zero and mean ablation differ", "상수: 0과 평균의 효과가 다릅니다"),
+    "chance": ("not more than a random direction", "무작위 방향보다 크지 않습니다"),
+    "untested": (
+        "small, so not compared with random directions",
+        "작아서 무작위 방향과 비교하지 않았습니다",
+    ),
 }
-"""A head's verdict in words."""
-AGAINST = "the answer is better without it: "
+"""A head's verdict in words, in English and Korean."""
+AGAINST = ("the answer is better without it: ", "이 헤드가 없으면 답이 나아집니다: ")
 """In front of the verdict of a head with a negative effect."""
 
 Row = dict[str, Any]
@@ -98,20 +110,6 @@ def _compared(effect: float, controls: np.ndarray) -> tuple[float, bool]:
     return sign * largest, bool(sign * effect > max(largest, MIN_EFFECT))
 
 
-class _Lead:
-    """The lead of the answer over others, with and without heads."""
-
-    def __init__(self, model: nn.Module, batch: Batch, lead: Loss):
-        self._importance = HeadImportance(model, [batch], lead)
-        with torch.no_grad():
-            self.clean = float(lead(batch.forward(model), batch)[0])
-
-    def without(self, groups: Sequence[Group]) -> np.ndarray:
-        """The lead without the heads of each group."""
-        changes, _ = self._importance.changes("zero", groups, direct=False)
-        return self.clean + changes[0]
-
-
 class HeadCauses:
     """The effect of each head on the score of one answer, and what follows from it.
 
@@ -144,7 +142,6 @@ class HeadCauses:
 
         _check(batch, corrupt, controls)
         self._importance = HeadImportance(model, [batch], loss, means=means, seed=seed)
-        self._lead = None if lead is None else _Lead(model, batch, lead)
         self.heads, self._controls = self._importance.heads, controls
         self._parts = [self._importance.parts.of_head(head) for head in self.heads]
         singles: list[Group] = [(part,) for part in self._parts]
@@ -168,7 +165,7 @@ class HeadCauses:
         by_name = {row["head"]: row for row in self.rows}
         for row in self.rows:
             _judge(row, by_name, self.pairs, self.edges)
-        self._add_decisions(singles)
+        self._add_decisions(model, batch, lead, singles)
         self.conclusion = _conclusion(self.rows, self.pairs, controls)
 
     def _falls(
@@ -194,15 +191,21 @@ class HeadCauses:
             for row, change in zip(self.rows, changes[0], strict=True):
                 row[name] = sign * float(change)
 
-    def _add_decisions(self, singles: Sequence[Group]) -> None:
+    def _add_decisions(
+        self, model: nn.Module, batch: Batch, lead: Loss | None, singles: Sequence[Group]
+    ) -> None:
         """Add to heads and pairs whether the answer is another without them."""
         by_name = {part.short: part for part in self._parts}
         pairs = [(by_name[row["head"]], by_name[row["other"]]) for row in self.pairs]
         rows = [*self.rows, *self.pairs]
-        if self._lead is not None and self._lead.clean > 0:
-            decides = self._lead.without([*singles, *pairs]) <= 0
-        else:
-            decides = np.array([row["total"] >= HALVES for row in rows])
+        decides = np.array([row["total"] >= HALVES for row in rows])
+        if lead is not None:
+            with torch.no_grad():
+                clean = float(lead(batch.forward(model), batch)[0])
+            if clean > 0:
+                importance = HeadImportance(model, [batch], lead)
+                changes, _ = importance.changes("zero", [*singles, *pairs], direct=False)
+                decides = clean + changes[0] <= 0
         for row, is_decisive in zip(rows, decides, strict=True):
             row["decides"] = bool(is_decisive) and row.get("passes", True) is True
 
@@ -316,7 +319,7 @@ def _is_direct(row: Row) -> bool:
 
 
 def _judge(row: Row, rows: Mapping[str, Row], pairs: Iterable[Row], edges: Iterable[Row]) -> None:
-    """Add the verdict of a head: its name, the heads that it names, and words. rows, pairs: of all heads."""
+    """Add a head's verdict: its name, the heads that it names, and words in both languages. rows, pairs: of all."""
     name = row["head"]
     partners = [
         rows[pair["other" if pair["head"] == name else "head"]]
@@ -332,9 +335,12 @@ def _judge(row: Row, rows: Mapping[str, Row], pairs: Iterable[Row], edges: Itera
     via = {"through": carriers}.get(verdict, [])
     if verdict in ("backed_up", "backup"):
         via = [partners[0]["head"]]
-    words = VERDICTS[verdict].format(via=" and ".join(via))
-    is_against = bool(row["passes"]) and row["total"] < 0
-    row |= {"verdict": verdict, "via": via, "words": (AGAINST if is_against else "") + words}
+    against = AGAINST if row["passes"] and row["total"] < 0 else ("", "")
+    words, korean = (
+        start + text.format(link.join(via))
+        for start, text, link in zip(against, VERDICTS[verdict], (" and ", ", "), strict=True)
+    )
+    row |= {"verdict": verdict, "via": via, "words": words, "korean": korean}
 
 
 def _verdict(row: Row, partners: Sequence[Row], carriers: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ from jarilab.core.shapes import Bool, Tensor
 from jarilab.inspect.cause.answers import valid_of
 from jarilab.inspect.cause.copies import CleanRun, Copies, Group, Replacement
 from jarilab.inspect.cause.parts import ModelParts, Part
+from jarilab.inspect.cause.steering import changed, random_direction
 from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.head import Head
@@ -291,7 +292,7 @@ class HeadImportance:
         if kind.startswith("mean"):
             return [self._mean_of(kind, clean)]
         if kind == CONTROL:
-            return [_random_direction([self._seed, number])]
+            return [random_direction(changed(0.0), [self._seed, number])]
         seeds = ([self._seed, number, draw] for draw in range(RESAMPLES))
         return [self._of_other_row(clean, seed) for seed in seeds]
 
@@ -324,17 +325,6 @@ def _key(kind: str, groups: Sequence[Group], number: int, *, direct: bool) -> st
     """The name under which the changes of a batch are saved."""
     digest = hashlib.sha256(f"{direct} {list(groups)}".encode()).hexdigest()
     return f"{kind}/{digest[:16]}/{number}"
-
-
-def _random_direction(seed: list[int]) -> Replacement:
-    generator = np.random.default_rng(seed)
-
-    def replacement(part: Part, call: int, z_BQW: Tensor) -> Tensor:
-        noise = torch.from_numpy(generator.standard_normal(tuple(z_BQW.shape))).to(z_BQW)
-        norm = z_BQW.norm(dim=-1, keepdim=True)
-        return z_BQW + nn.functional.normalize(noise, dim=-1) * norm
-
-    return replacement
 
 
 def other_rows(valid_BQ: Tensor, seed: list[int]) -> Tensor:
