@@ -255,17 +255,14 @@ class Copies:
     ) -> Callable[[], None]:
         """Pass the residual stream of a layer through `change`. Returns how to undo it. rows: of the forward."""
         layer = self.model.get_submodule(part.site)
+
+        def hook(module: nn.Module, *values: Any) -> Any:
+            # Of a layer that ends its arguments and its output; of one that starts both kinds of arguments.
+            return change_stream(values[-1] if part.index else values, rows, change)
+
         if part.index:
-
-            def leave(module: nn.Module, args: object, output: Any) -> Any:
-                return change_stream(output, rows, change)
-
-            return layer.register_forward_hook(leave).remove
-
-        def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            return change_stream((args, kwargs), rows, change)
-
-        return layer.register_forward_pre_hook(enter, with_kwargs=True).remove
+            return layer.register_forward_hook(hook).remove
+        return layer.register_forward_pre_hook(hook, with_kwargs=True).remove
 
     @contextmanager
     def _replayed(
@@ -365,12 +362,16 @@ class Copies:
         score: Callable[[Any, Batch], Tensor],
         *,
         frozen: bool = False,
+        read_at: Int[Tensor, " B"] | None = None,
     ) -> Tensor:
-        """The score of each row with each group replaced, `(G, B, ...)`. score: of outputs and their batch."""
+        """The score of each row with each group replaced, `(G, B, ...)`. score: of outputs and their batch.
+
+        frozen, read_at: as in `run`.
+        """
         scores: dict[int, Tensor] = {}
-        for numbers in self.forwards(clean, groups, frozen=frozen):
+        for numbers in self.forwards(clean, groups, frozen=frozen, read_once=read_at is not None):
             chosen = [groups[number] for number in numbers]
-            outputs = self.run(clean, chosen, replacement, frozen=frozen)
+            outputs = self.run(clean, chosen, replacement, frozen=frozen, read_at=read_at)
             values = score(outputs, repeat_rows(clean.batch, len(chosen)))
             scores |= zip(numbers, values.unflatten(0, (len(chosen), -1)), strict=True)
         if not scores:
@@ -390,20 +391,18 @@ class Copies:
 
         Raises UserError for a metric that is not finite, unless `allow_nan`.
         """
+
+        def values(outputs: Any, batch: Batch) -> Tensor:
+            return torch.stack([metric(outputs, batch) for metric in metrics], 1)
+
         read_at = metrics[0].read_at(clean.outputs, clean.batch)
-        tables = [np.empty((len(clean.batch), len(groups))) for _ in metrics]
-        for numbers in self.forwards(clean, groups, read_once=read_at is not None):
-            copies = [groups[each] for each in numbers]
-            outputs = self.run(clean, copies, replacement, read_at=read_at)
-            batch = repeat_rows(clean.batch, len(copies))
-            for table, metric in zip(tables, metrics, strict=True):
-                values_CB = metric(outputs, batch).view(len(copies), -1)
-                for parts, values_B in zip(copies, values_CB, strict=True):
-                    if not allow_nan:
-                        names = " and ".join(part.short for part in parts)
-                        checked(values_B, f"{metric.name} with {names} replaced", clean.batch)
-                table[:, numbers] = values_CB.T.cpu().numpy()
-        return tables
+        values_GBM = self.scores(clean, groups, replacement, values, read_at=read_at)
+        for parts, values_BM in zip(groups, () if allow_nan else values_GBM, strict=not allow_nan):
+            names = " and ".join(part.short for part in parts)
+            for metric, values_B in zip(metrics, values_BM.T, strict=True):
+                checked(values_B, f"{metric.name} with {names} replaced", clean.batch)
+        shape = (len(groups), len(clean.batch), len(metrics))
+        return [*values_GBM.reshape(shape).permute(2, 1, 0).cpu().numpy()]
 
     def check(
         self,

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.module import Attention
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.cause.frozen_norms import has_no_matrix, is_norm, linear_map, scale_of
+from jarilab.inspect.cause.frozen_norms import has_no_matrix, is_affine, linear_map, scale_of
 from jarilab.inspect.cause.parts import SITE, ModelParts
 from jarilab.inspect.study.example import Batch
 
@@ -29,8 +29,9 @@ class NormCall:
 
     @property
     def is_norm(self) -> bool:
-        """Whether it is a norm, checked numerically."""
-        return is_norm(self.module, self.input)
+        """Whether it is a norm, or batch norm, which is an affine map in evaluation; checked numerically."""
+        x = self.input
+        return scale_of(self.module, x) is not None or is_affine(self.module, x)
 
     @property
     def is_centered(self) -> bool:

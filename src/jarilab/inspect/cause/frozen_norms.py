@@ -208,11 +208,6 @@ def _with_ratio(u: Tensor, y: Tensor) -> Tensor:
     return y.detach() + (u - u.detach()) * ratio
 
 
-def is_norm(module: nn.Module, x: Float[Tensor, "*L D"]) -> bool:
-    """Whether a module without a matrix is a norm; batch norm, an affine map in evaluation, is one too."""
-    return scale_of(module, x) is not None or is_affine(module, x)
-
-
 def linear_map(norm: nn.Module, x: Float[Tensor, "*L D"]) -> Float[Tensor, "D D"]:
     """The matrix N of a norm without its scale and bias: n(x) = x N / s(x) + b.
 

@@ -21,6 +21,8 @@ from helpers.any_models import LENGTHS, OUTPUTS, any_model, hugging_face, output
 from helpers.circuits import Circuit, examples, loss_of_previous, loss_of_three, previous, silent, sink
 from jarilab.core.errors import UserError
 from jarilab.inspect.cause import copies
+from jarilab.inspect.cause.steering import changed as zeroed
+from jarilab.inspect.cause.steering import random_direction
 from jarilab.inspect.study import importance as module
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.importance import HeadImportance
@@ -283,9 +285,9 @@ def test_a_row_without_another_of_its_length_is_not_resampled():
 
 def test_the_control_has_the_norm_of_the_output():
     z_BQW = torch.randn(3, 5, 8)
-    changed = module._random_direction([1, 2])(SimpleNamespace(), 0, z_BQW)
+    changed = random_direction(zeroed(0.0), [1, 2])(SimpleNamespace(), 0, z_BQW)
     assert torch.allclose((changed - z_BQW).norm(dim=-1), z_BQW.norm(dim=-1), atol=1e-5)
-    again = module._random_direction([1, 2])(SimpleNamespace(), 0, z_BQW)
+    again = random_direction(zeroed(0.0), [1, 2])(SimpleNamespace(), 0, z_BQW)
     assert torch.equal(changed, again)
 
 
