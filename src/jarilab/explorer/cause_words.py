@@ -73,7 +73,7 @@ SENTENCES: dict[str, Words] = {
     "lens_before": ("before the first layer", "첫 층 앞"),
     "lens_after": ("after {0}", "{0} 뒤"),
     "composition": (
-        "Scores of {2:g} times the chance level 1/√D or more: {0} of {1}. The largest: {3} → {4} by {5}, {6:.1f}.",
+        "Scores of {2:g} times chance (1/√D) or more: {0} of {1}. The largest: {3} → {4} by {5}, {6:.1f} times.",
         "점수 {1}개 중 {0}개가 우연 수준 1/√D의 {2:g}배 이상입니다. 가장 큰 것: {3} → {4}, {5}, {6:.1f}배.",
     ),
     "composition_none": (

@@ -152,9 +152,10 @@ def _actual_changes(
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float | None:
-    """Spearman's correlation, ties in their order; None for fewer than 3 values, or equal ones."""
+    """Spearman's correlation, ties at their mean rank; None for fewer than 3 values, or equal ones."""
     values = np.stack([one, other])
     if values.shape[1] < MIN_RANKED or (np.ptp(values, 1) == 0).any():
         return None
-    first, second = values.argsort(1, kind="stable").argsort(1)
-    return float(np.corrcoef(first, second)[0, 1])
+    rows, columns = values[:, :, None], values[:, None]
+    ranks = (rows > columns).sum(2) + (rows >= columns).sum(2)
+    return float(np.corrcoef(ranks)[0, 1])

@@ -10,7 +10,7 @@ from jarilab.core.errors import UserError
 from jarilab.inspect.cause.answers import logit_difference, logit_over_mean
 from jarilab.inspect.cause.copies import Copies
 from jarilab.inspect.cause.parts import ModelParts
-from jarilab.inspect.cause.screening import estimated_changes, screen
+from jarilab.inspect.cause.screening import estimated_changes, rank_correlation, screen
 from jarilab.inspect.intervene.interventions import HeadOff, operate
 from jarilab.inspect.study.example import Batch
 
@@ -138,3 +138,11 @@ def test_donors_are_put_in_and_bad_input_is_refused():
         screen(model, [], logit_over_mean(5))
     with pytest.raises(UserError, match="evaluation mode"):
         screen(model.train(), [batch], logit_over_mean(5))
+
+
+def test_ties_have_their_mean_rank() -> None:
+    one, other = np.array([1.0, 2.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0, 6.0])
+    assert rank_correlation(one, other) == pytest.approx(5 / 6)
+    assert rank_correlation(other, one) == rank_correlation(one[::-1], other[::-1])
+    assert rank_correlation(one, np.ones(4)) is None
+    assert rank_correlation(one[:2], other[:2]) is None
