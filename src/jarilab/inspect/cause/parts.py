@@ -190,7 +190,7 @@ class ModelParts:
     def hooked(
         self,
         on_head: Callable[[str, AttentionCall, Tensor], Tensor],
-        on_module: Callable[..., Any] | None = None,
+        on_module: Callable[..., Any] = lambda *values: None,
         paths: Collection[str] = (),
         *,
         on_entry: Callable[..., Any] | None = None,
@@ -203,7 +203,7 @@ class ModelParts:
         """
         layers = [layer for layers in self.layers.values() for layer in layers]
         with ExitStack() as hooks:
-            for path in paths if on_module else ():
+            for path in paths:
                 hook = self.model.get_submodule(path).register_forward_hook(
                     partial(on_module, path)
                 )
