@@ -23,12 +23,12 @@ export function drawSection(name, root, page, tools) {
 function drawContributions(root, section, page, { linked }) {
   const heads = new Map(page.heads.map((row) => [`${row.site} ${row.index}`, row]));
   const { at, cell, columns, labels, left, line, places, right, bottom } = gridOf(root, page.heads, section.rows.some((row) => row.kind === "mlp") ? ["MLP"] : []);
-  const largestOf = (kind) => Math.max(...section.rows.filter((row) => row.kind === kind).map((row) => Math.abs(row.contribution)), 1e-9);
+  const largestOf = (kind) => Math.max(...section.rows.filter((row) => row.kind === kind).map((row) => Math.abs(row.contribution)), 0);
   const largest = { head: largestOf("head"), mlp: largestOf("mlp") }; // one MLP would hide all heads
   const bars = section.rows.filter(isPart).map((row) => {
     const head = row.kind === "head" && heads.get(`${row.site} ${row.index}`);
     const [x, y] = head ? places.get(head.head) : at(row.part.replace(/ MLP$/, ""), columns);
-    const height = Math.abs(row.contribution) / largest[row.kind] * (line / 2 - 2);
+    const height = Math.abs(row.contribution) / (largest[row.kind] || 1) * (line / 2 - 2);
     const isFor = row.contribution >= 0;
     const label = t("bar", row.part, nats(row.contribution, true), known(row.recomputed) ? nats(row.recomputed, true) : "–");
     const bar = [svg("title", {}, label), svg("rect", { class: "cell", x: x - cell / 2, y: y - line / 2, width: cell, height: line }),

@@ -47,7 +47,7 @@ export const t = speaking({
     "점수는 앞 헤드가 쓰는 것을 뒤 헤드가 읽을 수 있다는 뜻입니다. 이 입력에서 정말 읽는지는 말하지 않습니다. 그것은 위의 경로가 잰 것입니다. 종류마다 많아야 12개를 그립니다."],
   input_q: ["queries", "쿼리"], input_k: ["keys", "키"], input_v: ["values", "값"], link: ["link", "연결"], byInput: ["read by", "읽는 곳"], timesChance: ["times chance", "우연의 배수"],
   timesMean: ["times the mean of all", "모든 연결 평균의 배수"], measured: ["measured path", "잰 경로"],
-  relevanceHelp: ["The darker a token, the more relevant it is by this method, compared with its most relevant token; dashed is negative.",
+  relevanceHelp: ["The stronger the colour of a token, the more relevant it is by this method, compared with its most relevant token; dashed is negative.",
     "짙을수록 그 방법에서 관련도가 높습니다. 그 방법의 최댓값과 견줍니다. 점선은 음수입니다."],
   gainHelp: ["Gain: by how much removing the named tokens first is better than a random order, with its 95 % interval.", "이득: 가리킨 토큰부터 지우는 것이 무작위 순서보다 얼마나 나은지와 95 % 구간입니다."],
   gain_mask: ["gain, token hidden: {0}", "이득, 토큰을 가림: {0}"], gain_replace: ["gain, token replaced: {0}", "이득, 토큰을 바꿈: {0}"],
