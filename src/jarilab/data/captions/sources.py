@@ -81,10 +81,12 @@ def read_captioned(folder: Path, size: int) -> Captioned:
             )
             continue
         try:
-            images.append(fitted(folder / name, 3, (size, size), "crop").pixels)
+            image = fitted(folder / name, 3, (size, size), "crop")
         except UserError as error:
             notices.unreadable(name, error, len(images_of), folder)
             continue
+        images.append(image.pixels)
+        notices.add_each(image.remarks(), name)
         captions.append(caption)
         keys.append(zlib.crc32(name.encode("utf-8", "surrogateescape")))
     if not images:

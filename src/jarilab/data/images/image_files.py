@@ -46,6 +46,15 @@ class Decoded:
     animated: bool
     """Whether the file has more than the first frame or page, which is the one read."""
 
+    low_bits: int | None = None
+    """Bits that the values of a 16-bit image need, if 8, 10 or 12 are enough; they are scaled as such."""
+
+    def remarks(self) -> list[str]:
+        """Return notices for readers of many images."""
+        low = f"images of 16 bits whose values need {self.low_bits}, scaled as such"
+        first = "animations, of which the first frame is taken"
+        return [first] * self.animated + [low] * (self.low_bits is not None)
+
 
 def read_image(
     source: Path | bytes, channels: int, longest: int | None = None
@@ -64,10 +73,11 @@ def decode(
 ) -> Decoded:
     """Decode an image file, or its bytes, to uint8 with 1 (gray, ITU-R 601) or 3 (RGB) channels.
 
-    Transparent pixels are put on white. 16 bits become 8. CMYK becomes RGB without colour management. EXIF's
-    orientation is applied. The first frame or page is taken. A side longer than `longest` is scaled down to it. A JPEG
-    may be decoded smaller as long as no side falls below `enough` pixels, which saves time on large photographs.
-    `name` stands for bytes in errors. Raises UserError for a damaged or too large image.
+    Transparent pixels are put on white. 16 bits become 8; gray values that need only 8, 10 or 12 bits, as cameras write
+    them, are scaled as such. CMYK becomes RGB without colour management. EXIF's orientation is applied. The first frame
+    or page is taken. A side longer than `longest` is scaled down to it. A JPEG may be decoded smaller as long as no
+    side falls below `enough` pixels, which saves time on large photographs. `name` stands for bytes in errors. Raises
+    UserError for a damaged or too large image.
     """
     if channels not in (1, 3):
         raise UserError(
@@ -127,7 +137,8 @@ def _decoded(
         # Conversions may lose the orientation, so it is applied first.
         turned = image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
         library.exif_transpose(image, in_place=True)
-        image = _converted(image, name, channels)
+        image, low_bits = _eight_bits(image, data, name)
+        image = _converted(image, channels)
         image = _scaled(image, longest)
     except (UserError, MemoryError):
         raise
@@ -138,7 +149,7 @@ def _decoded(
     width, height = reversed(stored) if turned else stored
     pixels = torch.from_numpy(np.array(image, dtype=np.uint8))
     pixels = pixels.unsqueeze(0) if channels == 1 else pixels.permute(2, 0, 1).contiguous()
-    return Decoded(pixels, height, width, bool(frames))
+    return Decoded(pixels, height, width, bool(frames), low_bits)
 
 
 def _opened(data: bytes, name: str) -> Any:
@@ -175,18 +186,36 @@ def _enough(size: tuple[int, int], longest: int | None, enough: int | None) -> t
     return math.ceil(size[0] * scale), math.ceil(size[1] * scale)
 
 
-def _converted(image: Any, name: str, channels: int) -> Any:
-    """Convert an image to mode L or RGB."""
+def _eight_bits(image: Any, data: bytes, name: str) -> tuple[Any, int | None]:
+    """Reduce gray values of 16 bits to 8, and return `Decoded.low_bits`."""
     library: Any = import_optional("PIL.Image", "vision")
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
         # Take the high byte, as Pillow does for colours. Pillow does not spread the 12 bits of some TIFFs over 16.
-        bits = 12 if 12 in getattr(image, "tag_v2", {}).get(_BITS, ()) else 16
-        image = library.fromarray((np.asarray(image) >> (bits - 8)).astype(np.uint8))
-    elif image.mode in ("I", "F"):
+        values = np.asarray(image)
+        brightest = int(values.max())
+        needed = next(bits for bits in (8, 10, 12, 16) if brightest < 1 << bits)
+        stored = 12 if 12 in getattr(image, "tag_v2", {}).get(_BITS, ()) else 16
+        bits = needed if brightest and stored == 16 else stored
+        image = library.fromarray((values >> (bits - 8)).astype(np.uint8))
+        return image, None if bits == stored else bits
+    if image.mode in ("I", "F"):
         raise UserError(
             f"{name}: expected 8 or 16 bits a channel; got {'32 bits' if image.mode == 'I' else 'fractions'}, of which "
             "nobody can say what is white; save it as 8 bits"
         )
+    # Pillow keeps only the high byte of colours: at most 15 of values of 12 bits.
+    is_deep = data.startswith(b"\x89PNG") and data[24] == 16
+    if is_deep and 0 < np.asarray(image.convert("RGB")).max() < 16:
+        raise UserError(
+            f"{name}: expected colours that use 16 bits; got a brightest value of 15 of 255 or less, as of 10 or 12 "
+            "bits stored in 16; multiply the values by 64 or 16, or save it as 8 bits"
+        )
+    return image, None
+
+
+def _converted(image: Any, channels: int) -> Any:
+    """Convert an image to mode L or RGB, transparent pixels on white."""
+    library: Any = import_optional("PIL.Image", "vision")
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
         white = library.new("RGB", image.size, "white")

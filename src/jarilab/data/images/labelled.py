@@ -26,7 +26,6 @@ _AT_ONCE = 1024
 
 _UNKNOWN = "images left out, of classes that the training data does not have"
 _NOTHING = "classes left out, of which there is no image"
-_ANIMATED = "animations, of which the first frame is taken"
 _FITTED = {
     "stretch": "stretched to {0} x {1}",
     "crop": "scaled to {0} x {1} and cut where too long",
@@ -226,8 +225,7 @@ def _from_files(where: Path, listing: Listing, wanted: Wanted, notices: Notices)
             continue
         buffer.add(image.pixels, label, name, zlib.crc32(data))
         buffer.files.append((path, label))
-        if image.animated:
-            notices.add(_ANIMATED, name)
+        notices.add_each(image.remarks(), name)
         if (image.height, image.width) != buffer.size:
             resized.append(name)
     labels = buffer.labels

@@ -15,8 +15,8 @@ from jarilab.data.text import text_files
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 """Endings of names of image files, in small letters."""
-_PATHS = {"path", "file", "filename", "image", "picture"}
-_LABELS = {"label", "class", "target", "category"}
+_PATH = re.compile(r"(path|file|image|img|picture)[\s_-]?(path|name|file)?", re.IGNORECASE)
+_LABEL = re.compile(r"(label|class)[\s_-]?(name)?|target|category", re.IGNORECASE)
 
 _BESIDE = "files left out, which lie beside the class folders"
 _LINKS = "links to folders inside the class folders, not followed"
@@ -83,7 +83,7 @@ def list_csv(path: Path, notices: Notices) -> Listing:
             continue
         file, label = _cells(path, number, row, columns, first=not listed)
         if file and label:
-            listed.append((path.parent / file, printable(label)))
+            listed.append((path.parent / slashed(path.parent, file), printable(label)))
         else:
             notices.add(_UNLABELLED, f"line {number + 1}")
     return Listing(listed, natural({label for _, label in listed}))
@@ -104,10 +104,15 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _columns(row: Sequence[str]) -> tuple[int, int] | None:
     """Return the columns of path and label that a header names, or None."""
-    titles = [cell.strip().lower() for cell in row]
-    paths = [number for number, title in enumerate(titles) if title in _PATHS]
-    labels = [number for number, title in enumerate(titles) if title in _LABELS]
+    titles = [cell.strip() for cell in row]
+    paths = [number for number, title in enumerate(titles) if _PATH.fullmatch(title)]
+    labels = [number for number, title in enumerate(titles) if _LABEL.fullmatch(title)]
     return (paths[0], labels[0]) if paths and labels else None
+
+
+def slashed(folder: Path, name: str) -> str:
+    """Return a name in a folder with slashes, if it has Windows' backslashes and is no file as it stands."""
+    return name.replace("\\", "/") if "\\" in name and not os.path.lexists(folder / name) else name
 
 
 def _cells(
@@ -115,11 +120,15 @@ def _cells(
 ) -> tuple[str, str]:
     """Return path and label of a line. Raises UserError if they are missing or ambiguous."""
     used = columns or (0, 1)
-    # A first line of more than two columns without known titles is a header, or the file is of another kind.
-    unclear = used == (0, 1) and len(row) > 2 and first
+    # A first line without known titles, of more than two columns or not with a path first, is a header, or the file is
+    # of another kind.
+    name = slashed(where.parent, row[0].strip())
+    is_path = name.lower().endswith(SUFFIXES) or os.path.lexists(where.parent / name)
+    unclear = columns is None and first and (len(row) > 2 or not is_path)
     if len(row) <= max(used) or unclear:
         raise UserError(
             f"{where}:{number + 1}: expected a path and a label with a comma between, or a first line that names "
-            f"such columns (path,label); got {len(row)} columns: {','.join(row)[:60]!r}; fix the line"
+            f"such columns (path,label); got {len(row)} columns: {','.join(row)[:60]!r}; fix the line, or title the "
+            "columns path, file_name or image_path, and label or class"
         )
     return row[used[0]].strip(), row[used[1]].strip()

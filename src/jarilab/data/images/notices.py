@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import final
 
@@ -32,18 +32,23 @@ class Notices:
     """Counts problems found while reading, with the first three names of each."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, tuple[int, list[str]]] = {}
+        self._counts: dict[str, tuple[int, int, list[str]]] = {}
         self._totals: dict[str, int] = {}
         self.first_error = ""
 
     def add(self, what: str, name: str, count: int = 1) -> None:
         """Count the problem `what` for this name, `count` times."""
-        number, names = self._counts.get(what, (0, []))
+        number, calls, names = self._counts.get(what, (0, 0, []))
         name = printable(name)
         if len(name) > _MAX_NAME:
             name = name[:_MAX_NAME] + "..."
         first_three = [*names, name][:3]
-        self._counts[what] = number + count, first_three
+        self._counts[what] = number + count, calls + 1, first_three
+
+    def add_each(self, problems: Iterable[str], name: str) -> None:
+        """Count each of these problems for this name."""
+        for what in problems:
+            self.add(what, name)
 
     def among(self, total: int, what: str, names: Sequence[str]) -> None:
         """Count `what` for these names, out of `total` images."""
@@ -79,13 +84,12 @@ class Notices:
 
     def lines(self) -> list[str]:
         """Return one sentence for each problem."""
-        counts = self._counts.items()
-        return [self._line(what, number, names) for what, (number, names) in counts]
+        return [self._line(what, *counted) for what, counted in self._counts.items()]
 
-    def _line(self, what: str, number: int, names: Sequence[str]) -> str:
+    def _line(self, what: str, number: int, calls: int, names: Sequence[str]) -> str:
         named = ", ".join(names)
-        if number > len(names):
-            named += ", ..."
+        if calls > len(names):
+            named += f" and {calls - len(names):,} more"
         if what in self._totals:
             total = self._totals[what]
             verb = "was" if number == 1 else "were"

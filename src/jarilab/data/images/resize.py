@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +24,7 @@ def fitted(source: Path | bytes, channels: int, size: Size, fit: Fit, name: str 
     """Decode an image file, or its bytes, at this size. `name` stands for bytes in errors. Raises as `decode` does."""
     decoded = decode(source, channels, enough=2 * max(size), name=name)
     pixels = resize(decoded.pixels[None], size, fit)[0]
-    return Decoded(pixels, decoded.height, decoded.width, decoded.animated)
+    return replace(decoded, pixels=pixels)
 
 
 def resize(

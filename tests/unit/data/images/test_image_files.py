@@ -275,3 +275,37 @@ def test_no_warning_of_pillow_is_seen() -> None:
         read_image(huge[:8] + huge[8:], 3)
         refused(png(10_000, 9_000))  # a decompression bomb for Pillow too
     assert not caught
+
+
+@pytest.mark.parametrize(("brightest", "bits"), [(255, 8), (880, 10), (4095, 12)])
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_few_bits_of_grey_stored_in_sixteen_are_spread_over_all(form: str, brightest: int, bits: int) -> None:
+    values = np.array([[0, brightest // 2, brightest]], dtype=np.uint16)
+    decoded = decode(saved(Image.fromarray(values), form), 1)
+    assert decoded.pixels.flatten().tolist() == [value >> bits - 8 for value in values[0].tolist()]
+    assert decoded.remarks() == [f"images of 16 bits whose values need {bits}, scaled as such"]
+
+
+def test_sixteen_bits_that_are_used_or_black_have_no_remark() -> None:
+    for brightest in (0, 4096):
+        values = np.array([[0, brightest]], dtype=np.uint16)
+        decoded = decode(saved(Image.fromarray(values), "PNG"), 1)
+        assert decoded.remarks() == []
+        assert decoded.pixels.flatten().tolist() == [0, brightest >> 8]
+
+
+def deep_png(brightest: int, kind: int) -> bytes:
+    """A pixel of colours (kind 2) or of gray with alpha (kind 4), of 16 bits, on opaque ground."""
+    samples = {2: [0, brightest, 0], 4: [brightest, 0xFFFF]}[kind]
+    header = struct.pack(">IIBBBBB", 1, 1, 16, kind, 0, 0, 0)
+    data = zlib.compress(b"\0" + struct.pack(f">{len(samples)}H", *samples))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("kind", [2, 4])
+def test_few_bits_of_colours_stored_in_sixteen_are_refused(kind: int) -> None:
+    for brightest in (0, 0xFFFF):
+        assert read_image(deep_png(brightest, kind), 3).max() == brightest >> 8
+    words = refused(deep_png(1023, kind))
+    assert "expected colours that use 16 bits; got a brightest value of 15 of 255 or less" in words
+    assert "multiply the values by 64 or 16" in words

@@ -90,7 +90,7 @@ def test_what_is_left_out_is_counted_and_named(folder: Path) -> None:
     assert notices[1] == "classes left out, of which there is no image: 1 (empty)"
     assert notices[
         2
-    ] == "files left out, which cannot be read as images: 4 (2/bad0.png, 2/bad1.png, 2/bad2.png, ...); " + (
+    ] == "files left out, which cannot be read as images: 4 (2/bad0.png, 2/bad1.png, 2/bad2.png and 1 more); " + (
         "2/bad0.png: expected PNG, JPEG, GIF, BMP, WebP, TIFF or PPM with at least one pixel; this begins with "
         "b'<html>': it is no such, or has a damaged header; convert it, or fetch it again"
     )
@@ -172,6 +172,24 @@ def test_csv_with_and_without_a_first_line_of_names(folder: Path, text: str) -> 
     assert labelled.classes == ["ten", "two"]
     assert labelled.labels.tolist() == [1, 0]
     assert everything(labelled)[:, 0, 0, 0].tolist() == [20, 101]
+
+
+@pytest.mark.parametrize(
+    "titles", ["label,image_path", "class,file_name", "Category,FileName", "target,Image Path", "label,img"]
+)
+def test_csv_of_windows_with_titles_of_others(folder: Path, titles: str) -> None:
+    path = folder.parent / "list.csv"
+    path.write_text(f"{titles}\r\ntwo,set\\2\\0.png\r\nten,set\\10\\1.png\r\n", newline="")
+    assert read_labelled(path, GRAY).classes == ["ten", "two"]
+
+
+@pytest.mark.parametrize("first", ["photo,kind", "kind,photo", "two,set/2/0.png"])
+def test_csv_with_unknown_titles_or_order_is_refused(folder: Path, first: str) -> None:
+    path = folder.parent / "list.csv"
+    path.write_text(f"{first}\nset/2/0.png,two\nset/10/1.png,ten\n")
+    words = refused(path)
+    assert "list.csv:1: expected a path and a label with a comma between, or a first line that names such" in words
+    assert "title the columns path, file_name or image_path, and label or class" in words
 
 
 def test_csv_leaves_out_and_says_so(folder: Path) -> None:
@@ -304,7 +322,7 @@ def test_idx_images_of_another_size_are_counted(tmp_path: Path) -> None:
     images = write_idx(tmp_path)
     assert read_labelled(images, Wanted(1, (3, 4))).notices == []
     (notice,) = read_labelled(images, Wanted(1, (6, 6))).notices
-    assert notice == "5 of 5 images were stretched to 6 x 6 (number 0, number 1, number 2, ...)"
+    assert notice == "5 of 5 images were stretched to 6 x 6 (number 0, number 1, number 2 and 2 more)"
 
 
 def test_equal_images_of_different_classes_are_told(folder: Path) -> None:
@@ -313,7 +331,9 @@ def test_equal_images_of_different_classes_are_told(folder: Path) -> None:
     draw(folder / "10" / "x.bmp", 21, form="BMP")  # the same pixels in other bytes
     draw(folder / "10" / "y.png", 20)
     notice = "equal images in different classes, which nothing can tell apart"
-    assert read_labelled(folder, GRAY).notices == [f"{notice}: 5 (2/0.png of 2, 10/y.png of 10, 2/1.png of 2, ...)"]
+    assert read_labelled(folder, GRAY).notices == [
+        f"{notice}: 5 (2/0.png of 2, 10/y.png of 10, 2/1.png of 2 and 2 more)"
+    ]
 
 
 def test_equal_idx_images_of_different_classes_are_told(tmp_path: Path) -> None:
