@@ -166,6 +166,7 @@ def idx_images(data: bytes) -> object:
 
 
 def coco_json(data: bytes) -> object:
+    file(PNG, "coco/p.png")
     path = file(data, "coco/list.json")
     return annotations.read_coco(path, path.parent, Notices())
 
@@ -174,6 +175,13 @@ def voc_xml(data: bytes) -> object:
     file(PNG, "voc/JPEGImages/p.png")
     path = file(data, "voc/Annotations/p.xml")
     return annotations.read_voc(path.parent.parent, None, Notices())
+
+
+def yolo_text(data: bytes) -> object:
+    file(PNG, "yolo/images/p.png")
+    path = file(data, "yolo/labels/p.txt")
+    file(data, "yolo/data.yaml")
+    return annotations.read_yolo(path.parent.parent, path.parent.parent / "images", path.parent, Notices())
 
 
 def image_list(data: bytes) -> object:
@@ -241,8 +249,8 @@ TARGETS: dict[str, Target] = {
     function.__name__: function
     for function in (
         run, metrics, result, outcomes, study, manifest, state, weights, image_tokenizer, tokenizer, lines, compressed,
-        pairs, columns, cells, idx_images, coco_json, voc_xml, image_list, image, encoding, policy, task, model,
-        spec_list, settings, record, body,
+        pairs, columns, cells, idx_images, coco_json, voc_xml, yolo_text, image_list, image, encoding, policy, task,
+        model, spec_list, settings, record, body,
     )
 }  # fmt: skip
 

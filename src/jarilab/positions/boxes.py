@@ -57,6 +57,14 @@ def iou(one: Boxes, other: Boxes) -> Tensor:
     return ratio
 
 
+def covered(one: Boxes, other: Boxes) -> Tensor:
+    """Share of the first box's area that lies within the second, for boxes in xyxy, with broadcasting."""
+    low, high = one.split(2, -1)
+    other_low, other_high = other.split(2, -1)
+    sides = torch.minimum(high, other_high) - torch.maximum(low, other_low)
+    return sides.clamp_min(0.0).prod(-1) / _area(low, high)
+
+
 def iou_and_giou(one: Boxes, other: Boxes) -> tuple[Tensor, Tensor]:
     """IoU and generalized IoU (Rezatofighi et al. 2019) of boxes in xyxy, with broadcasting.
 

@@ -14,20 +14,18 @@ import torch
 from jaxtyping import UInt8
 
 from jarilab.core.errors import UserError
-from jarilab.core.shapes import Float, Int, Tensor
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.data.captions.scenes import Plan, Scenes
+from jarilab.data.images.annotated import AnnotatedImage, AnnotatedObject, check_units, is_held_out
 from jarilab.data.images.annotations import (
     SETS,
-    AnnotatedImage,
-    Box,
     has_lists,
-    is_held_out,
     read_annotations,
-    usable_boxes,
 )
 from jarilab.data.images.augment import CropWindows
-from jarilab.data.images.image_files import MAX_DATASET_BYTES, decode
+from jarilab.data.images.image_files import MAX_DATASET_BYTES, Decoded, decode
 from jarilab.data.images.notices import Notices, few_held_out
+from jarilab.data.images.resize import Size
 from jarilab.positions.boxes import to_cxcywh
 from jarilab.positions.patches import Images
 from jarilab.tasks.base import evenly
@@ -113,14 +111,19 @@ class SceneImages(BoxedImages):
 
 @dataclass(frozen=True, eq=False)
 class _Photograph:
-    """A scaled photograph. size: height and width in the file. boxes: in shares of the image."""
+    """A scaled photograph. size: height and width in the file. boxes: in shares of the image, ignored ones last."""
 
     name: str
     pixels: UInt8[Tensor, "C H W"]
     size: tuple[int, int]
     boxes: Float[Tensor, "N 4"]
     labels: Int[Tensor, " N"]
+    ignored: Bool[Tensor, " N"]
     held_out: bool
+
+    @property
+    def n_objects(self) -> int:
+        return int((~self.ignored).sum())
 
 
 @final
@@ -155,11 +158,16 @@ class Photographs(BoxedImages):
         numbers = {name: number for number, name in enumerate(names)}
         photographs: list[_Photograph] = []
         folder, count, n_bytes = paths[-1], len(annotations.images), 0
+        read: list[tuple[AnnotatedImage, Size]] = []
         for annotated in annotations.images:
             try:
-                photograph = _photograph(annotated, longest, numbers, notices)
+                image = decode(annotated.path, Photographs.channels, longest=longest)
             except UserError as error:
                 notices.unreadable(annotated.path.name, error, count, Path(folder))
+                continue
+            read.append((annotated, (image.height, image.width)))
+            photograph = _photograph(annotated, image, numbers, notices)
+            if photograph is None:
                 continue
             photographs.append(photograph)
             n_bytes += photograph.pixels.numel()
@@ -168,6 +176,7 @@ class Photographs(BoxedImages):
                     f"{folder}: {count:,} images of {longest} pixels take more than {MAX_DATASET_BYTES:,} bytes; use a "
                     "smaller task.size, or fewer of them"
                 )
+        check_units(paths[0], read)
         if not _any_object(photographs):
             raise UserError(
                 f"{paths[0]}: expected objects with boxes; got none that can be used{notices.tail()}; correct them"
@@ -206,22 +215,24 @@ class Photographs(BoxedImages):
         labels = torch.zeros(len(chosen), columns, dtype=torch.int64)
         boxes = torch.zeros(len(chosen), columns, 4)
         real = torch.zeros(len(chosen), columns, dtype=torch.bool)
+        ignored = torch.zeros_like(real)
         for row, photograph in enumerate(chosen):
             count = len(photograph.labels)
             labels[row, :count] = photograph.labels
             boxes[row, :count] = photograph.boxes
-            real[row, :count] = True
-        return Objects(labels, boxes, real)
+            real[row, : photograph.n_objects] = True
+            ignored[row, photograph.n_objects : count] = True
+        return Objects(labels, boxes, real, ignored if ignored.any() else None)
 
     def size(self, number: int) -> tuple[int, int]:
         return self._images[number].size
 
     def crowded(self, queries: int) -> dict[str, int]:
-        counts = {photograph.name: len(photograph.labels) for photograph in self._images}
+        counts = {photograph.name: photograph.n_objects for photograph in self._images}
         return {name: count for name, count in counts.items() if count > queries}
 
     def describe(self) -> str:
-        n_objects = sum(len(photograph.labels) for photograph in self._images)
+        n_objects = sum(photograph.n_objects for photograph in self._images)
         return f"{len(self):,} images with {n_objects:,} objects of {len(self.classes)} classes"
 
     def fingerprint(self) -> str:
@@ -231,29 +242,35 @@ class Photographs(BoxedImages):
             numbers = torch.tensor([pixels, *photograph.size, *photograph.labels.tolist()])
             digest.update(numbers.numpy().tobytes())
             digest.update(photograph.boxes.numpy().tobytes())
+            if photograph.ignored.any():
+                digest.update(photograph.ignored.numpy().tobytes())
         return f"sha256 {digest.hexdigest()}"
 
 
 def _any_object(photographs: Sequence[_Photograph]) -> bool:
-    return any(len(photograph.labels) for photograph in photographs)
+    return any(photograph.n_objects for photograph in photographs)
 
 
 def _photograph(
-    annotated: AnnotatedImage, longest: int, numbers: Mapping[str, int], notices: Notices
-) -> _Photograph:
-    """Return a photograph with the objects of known classes. Raises UserError if it cannot be read."""
+    annotated: AnnotatedImage, image: Decoded, numbers: Mapping[str, int], notices: Notices
+) -> _Photograph | None:
+    """Return a photograph with the objects of known classes, None if its annotation is unusable."""
     where = annotated.path.name
-    image = decode(annotated.path, Photographs.channels, longest=longest)
     size = (image.height, image.width)
-    labelled_boxes = []
-    for name, box in usable_boxes(annotated.objects, *size, where, notices):
-        if name in numbers:
-            labelled_boxes.append((numbers[name], box))
+    usable = annotated.usable(size, notices)
+    if usable is None:
+        return None
+    notices.add_each(image.remarks(), where)
+    known = []
+    for each in sorted(usable, key=lambda each: each.ignored):
+        if each.name in numbers:
+            known.append(each)
         else:
-            notices.add(_UNKNOWN, f"{name} in {where}")
-    boxes, labels = _shares(labelled_boxes, *size)
+            notices.add(_UNKNOWN, f"{each.name} in {where}")
+    labels = torch.tensor([numbers[each.name] for each in known], dtype=torch.int64)
+    ignored = torch.tensor([each.ignored for each in known], dtype=torch.bool)
     held_out = is_held_out(annotated, _HELD_OUT)
-    return _Photograph(where, image.pixels, size, boxes, labels, held_out)
+    return _Photograph(where, image.pixels, size, _shares(known, size), labels, ignored, held_out)
 
 
 def padded_batch(pixels: Sequence[UInt8[Tensor, "C _ _"]]) -> Images:
@@ -285,13 +302,12 @@ def normalised(
     return Images(values, images.keep)
 
 
-def _shares(objects: Sequence[tuple[int, Box]], height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return boxes in shares of the image, and the numbers of their classes."""
-    labels = torch.tensor([number for number, _ in objects], dtype=torch.int64)
-    corners = torch.tensor([box for _, box in objects], dtype=torch.float64)
+def _shares(objects: Sequence[AnnotatedObject], size: Size) -> Float[Tensor, "N 4"]:
+    """Return boxes in shares of the image."""
+    height, width = size
+    corners = torch.tensor([each.box for each in objects], dtype=torch.float64)
     sides = torch.tensor([width, height, width, height])
-    shares = to_cxcywh(corners.view(-1, 4) / sides)
-    return shares.float(), labels
+    return to_cxcywh(corners.view(-1, 4) / sides).float()
 
 
 def mean_and_deviation(images: BoxedImages) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
@@ -340,14 +356,22 @@ def _mirrored_columns(images: Images, mirrored_B: Tensor) -> Int[Tensor, "B W"]:
 def cropped(
     images: Images, objects: Objects, most: float, generator: torch.Generator
 ) -> tuple[Images, Objects]:
-    """Cut half of the images to a window and enlarge it, with the objects that keep a share of at least LEFT."""
+    """Cut half of the images to a window and enlarge it, with the objects that keep a share of at least LEFT.
+
+    Of ignored regions, any rest stays.
+    """
     windows = CropWindows.draw(len(objects), most, generator)
     boxes_BM4, left_BM = windows.boxes(objects.boxes)
     real_BM = objects.real & (left_BM >= LEFT)
     # `matched` expects the real objects first.
-    order_BM = real_BM.int().argsort(dim=1, descending=True, stable=True)
-    real_BM = real_BM.gather(1, order_BM)
-    labels_BM = objects.labels.gather(1, order_BM) * real_BM
+    ignored_BM = torch.zeros_like(real_BM)
+    if objects.ignored is not None:
+        ignored_BM = objects.ignored & (left_BM > 0)
+    order_BM = (2 * real_BM.int() + ignored_BM).argsort(dim=1, descending=True, stable=True)
+    real_BM, ignored_BM = real_BM.gather(1, order_BM), ignored_BM.gather(1, order_BM)
+    there_BM = real_BM | ignored_BM
+    labels_BM = objects.labels.gather(1, order_BM) * there_BM
     boxes_BM4 = boxes_BM4.gather(1, order_BM.unsqueeze(-1).expand(-1, -1, 4))
-    boxes_BM4 = boxes_BM4 * real_BM.unsqueeze(-1)
-    return windows.pixels(images), Objects(labels_BM, boxes_BM4, real_BM)
+    boxes_BM4 = boxes_BM4 * there_BM.unsqueeze(-1)
+    ignored = None if objects.ignored is None else ignored_BM
+    return windows.pixels(images), Objects(labels_BM, boxes_BM4, real_BM, ignored)

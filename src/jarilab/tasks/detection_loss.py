@@ -11,22 +11,27 @@ import torch
 from torch.nn import functional
 
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.positions.boxes import Detected, iou_and_giou, to_xyxy
+from jarilab.positions.boxes import Detected, covered, iou_and_giou, to_xyxy
 
 COST_CLASS, COST_L1, COST_GIOU = 1.0, 5.0, 2.0
 """The paper's weights of class, box and overlap, in matching and in the loss."""
+
+IGNORED_SHARE = 0.5
+"""A box with this share in an ignored region is not wrong, by the smallest overlap of COCO's AP."""
 
 
 @dataclass(frozen=True, eq=False)
 class Objects:
     """The objects of B images, at most M each. real: False where an image has fewer.
 
-    labels: class numbers, 0 where not real. boxes: centre, width and height in shares of the image.
+    labels: class numbers, 0 where there is nothing. boxes: centre, width and height in shares of the image. ignored:
+    regions behind the real objects, such as crowds, that are neither objects nor nothing; None for none.
     """
 
     labels: Int[Tensor, "B M"]
     boxes: Float[Tensor, "B M 4"]
     real: Bool[Tensor, "B M"]
+    ignored: Bool[Tensor, "B M"] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -82,7 +87,7 @@ def loss(
     """Return the terms of the loss, summed over the layers and weighted: classes, l1, giou.
 
     nothing: the weight of "nothing", which most queries should predict. Boxes are averaged over the objects of the
-    batch (over 1 without objects).
+    batch (over 1 without objects). A query without an object in an ignored region adds nothing.
     """
     layer, image, query, number = matched(detected, objects)
     classes = detected.scores.shape[-1] - 1
@@ -93,7 +98,8 @@ def loss(
     _, giou = iou_and_giou(to_xyxy(boxes), to_xyxy(truth))
     l1 = (boxes - truth).abs().sum()
     count = max(1, int(objects.real.sum()))
-    of_classes = _of_classes(detected.scores, labels_SBN, nothing, smoothing)
+    free_SBN = _in_ignored(detected, objects) & (labels_SBN == classes)
+    of_classes = _of_classes(detected.scores, labels_SBN, free_SBN, nothing, smoothing)
     return {
         "classes": COST_CLASS * of_classes,
         "l1": COST_L1 * l1 / count,
@@ -110,15 +116,34 @@ def loss_counts(detected: Detected, objects: Objects, nothing: float) -> tuple[f
     return matches + nothing * unmatched, count, count
 
 
+@torch.no_grad()
+def _in_ignored(detected: Detected, objects: Objects) -> Bool[Tensor, "S B N"]:
+    """Return whether IGNORED_SHARE of each query's box lies in an ignored region of any class."""
+    if objects.ignored is None:
+        return torch.zeros(detected.scores.shape[:3], dtype=torch.bool)
+    boxes_SBN14 = to_xyxy(detected.boxes).unsqueeze(3)
+    share_SBNM = covered(boxes_SBN14, to_xyxy(objects.boxes)[None, :, None])
+    return ((share_SBNM >= IGNORED_SHARE) & objects.ignored[None, :, None]).any(-1)
+
+
 def _of_classes(
-    scores_SBNK: Tensor, labels_SBN: Tensor, nothing: float, smoothing: float
+    scores_SBNK: Tensor, labels_SBN: Tensor, free_SBN: Tensor, nothing: float, smoothing: float
 ) -> Float[Tensor, ""]:
-    """Return the cross-entropy with a smaller weight for "nothing", the last class, summed over the layers."""
+    """Return the cross-entropy with a smaller weight for "nothing", the last class, summed over the layers.
+
+    free_SBN: queries whose loss is 0. They still count in the average, which then depends on no prediction.
+    """
     weight_K = scores_SBNK.new_ones(scores_SBNK.shape[-1])
     weight_K[-1] = nothing
     total = scores_SBNK.new_zeros(())
-    for scores_BNK, labels_BN in zip(scores_SBNK, labels_SBN, strict=True):
-        total = total + functional.cross_entropy(
-            scores_BNK.flatten(0, 1), labels_BN.flatten(), weight_K, label_smoothing=smoothing
+    for scores_BNK, labels_BN, free_BN in zip(scores_SBNK, labels_SBN, free_SBN, strict=True):
+        is_free = bool(free_BN.any())
+        part = functional.cross_entropy(
+            scores_BNK.flatten(0, 1),
+            labels_BN.masked_fill(free_BN, -100).flatten(),  # a class that PyTorch leaves out
+            weight_K,
+            label_smoothing=smoothing,
+            reduction="sum" if is_free else "mean",
         )
+        total = total + (part / weight_K[labels_BN].sum() if is_free else part)
     return total

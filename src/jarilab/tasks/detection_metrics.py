@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from jarilab.core.errors import import_optional
-from jarilab.core.shapes import Float, Int, Tensor
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.positions.boxes import Detected, to_xyxy
 from jarilab.tasks.detection_loss import Objects
 
@@ -20,11 +20,19 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, eq=False)
 class ImageBoxes:
-    """Boxes of one image: left, top, right, bottom in pixels. Probabilities of true boxes are 1."""
+    """Boxes of one image: left, top, right, bottom in pixels. Probabilities of true boxes are 1.
+
+    ignored: which true boxes are regions to ignore, as COCO's crowds; None for none.
+    """
 
     boxes: Float[Tensor, "N 4"]
     labels: Int[Tensor, " N"]
     probabilities: Float[Tensor, " N"]
+    ignored: Bool[Tensor, " N"] | None = None
+
+    def regions(self) -> list[bool]:
+        """Return `ignored` of each box."""
+        return [False] * len(self.labels) if self.ignored is None else self.ignored.tolist()
 
     def rows(self) -> Iterator[tuple[int, float, Box]]:
         """Yield class, probability and box of each."""
@@ -48,13 +56,14 @@ def detected_boxes(outputs: Detected, sizes: Sequence[tuple[int, int]]) -> list[
 
 
 def true_boxes(objects: Objects, sizes: Sequence[tuple[int, int]]) -> list[ImageBoxes]:
-    """Return the true boxes in images of these heights and widths."""
+    """Return the true boxes and ignored regions in images of these heights and widths."""
+    ignored = torch.zeros_like(objects.real) if objects.ignored is None else objects.ignored
     truth = []
     for row, size in enumerate(sizes):
-        real = objects.real[row]
-        boxes = to_xyxy(objects.boxes[row, real]) * _sides(size)
-        labels = objects.labels[row, real]
-        truth.append(ImageBoxes(boxes, labels, torch.ones(len(labels))))
+        some = objects.real[row] | ignored[row]
+        boxes = to_xyxy(objects.boxes[row, some]) * _sides(size)
+        labels = objects.labels[row, some]
+        truth.append(ImageBoxes(boxes, labels, torch.ones(len(labels)), ignored[row, some]))
     return truth
 
 
@@ -68,12 +77,13 @@ def average_precision(
 ) -> dict[str, float]:
     """Return COCO's `ap`, the mean over classes and IoU 0.50, 0.55 ... 0.95, with `ap50` and `ap75`, by pycocotools.
 
-    detections: all detections of the images in `truth`. The result is 0 without any object.
+    detections: all detections of the images in `truth`. What is detected in ignored regions is neither right nor wrong.
+    The result is 0 without any object.
     """
     coco: Any = import_optional("pycocotools.coco", "vision").COCO
     evaluator: Any = import_optional("pycocotools.cocoeval", "vision").COCOeval
     names = ("ap", "ap50", "ap75")
-    if not any(len(boxes.labels) for boxes in truth):
+    if all(all(boxes.regions()) for boxes in truth):
         return dict.fromkeys(names, 0.0)
     images = [{"id": number + 1} for number in range(len(truth))]
     categories = [{"id": number} for number in range(classes)]
@@ -94,9 +104,10 @@ def average_precision(
 def _as_coco(images: Sequence[ImageBoxes]) -> list[dict[str, Any]]:
     annotations: list[dict[str, Any]] = []
     for number, boxes in enumerate(images, 1):
-        for label, probability, (left, top, right, bottom) in boxes.rows():
+        rows = zip(boxes.rows(), boxes.regions(), strict=True)
+        for (label, probability, (left, top, right, bottom)), is_ignored in rows:
             width, height = right - left, bottom - top
             annotation = {"id": len(annotations) + 1, "image_id": number, "category_id": label}
             annotation |= {"bbox": [left, top, width, height], "area": width * height}
-            annotations.append({**annotation, "iscrowd": 0, "score": probability})
+            annotations.append({**annotation, "iscrowd": int(is_ignored), "score": probability})
     return annotations

@@ -151,6 +151,49 @@ def test_what_is_not_finite_is_matched_somehow_and_told_by_the_loss() -> None:
     assert sum(detection_loss.loss(broken, SOME, 0.1).values(), torch.zeros(())).isnan()
 
 
+def with_region(many: Objects, box: list[float]) -> Objects:
+    """The same objects, with an ignored region behind those of the first image."""
+    room = torch.zeros(len(many), 1)
+    boxes = torch.cat((many.boxes, room.unsqueeze(-1).expand(-1, -1, 4)), 1)
+    count = int(many.real[0].sum())
+    boxes[0, count] = torch.tensor(box)
+    real = torch.cat((many.real, room.bool()), 1)
+    ignored = torch.zeros_like(real)
+    ignored[0, count] = True
+    return Objects(torch.cat((many.labels, room.long()), 1), boxes, real, ignored)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_queries_in_an_ignored_region_are_taught_nothing(smoothing: float) -> None:
+    """By hand: what lies in it with half of its area adds no loss, whatever class it says; what is matched does."""
+    detected = found_by_chance(n_layers=1, queries=6)
+    whole, none = with_region(SOME, [0.5, 0.5, 1.0, 1.0]), with_region(SOME, [0.99, 0.01, 0.001, 0.001])
+    plain = detection_loss.loss(detected, SOME, 0.1, smoothing)
+    for name, value in detection_loss.loss(detected, none, 0.1, smoothing).items():
+        assert value.item() == plain[name].item()
+    terms = detection_loss.loss(detected, whole, 0.1, smoothing)
+    assert terms["l1"].item() == plain["l1"].item()
+    _, image, query, thing = matched(detected, SOME)
+    labels = torch.full((3, 6), 5)
+    labels[image, query] = SOME.labels[image, thing]
+    weights = torch.tensor([1.0] * 5 + [0.1])
+    losses = functional.cross_entropy(
+        detected.scores[0].flatten(0, 1), labels.flatten(), weights, label_smoothing=smoothing, reduction="none"
+    ).view(3, 6)
+    losses[0] = losses[0] * (labels[0] != 5)
+    by_hand = losses.sum().item() / weights[labels].sum().item()
+    assert terms["classes"].item() == pytest.approx(by_hand, rel=1e-5)
+    (grad,) = torch.autograd.grad(terms["classes"], detected.scores)
+    assert torch.equal(grad[0, 0].abs().sum(-1) > 0, labels[0] != 5)
+    assert detection_loss.loss_counts(detected, whole, 0.1) == detection_loss.loss_counts(detected, SOME, 0.1)
+
+
+def test_a_batch_of_crowds_alone_has_a_finite_loss() -> None:
+    crowd = with_region(objects([]), [0.5, 0.5, 1.0, 1.0])
+    terms = detection_loss.loss(found_by_chance(batch_size=1), crowd, 0.1)
+    assert [term.item() for term in terms.values()] == [0, 0, 0]
+
+
 def test_average_precision_is_coco_s() -> None:
     there = [ImageBoxes(torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([1]), torch.ones(1))] * 2
     right = ImageBoxes(there[0].boxes, torch.tensor([1]), torch.tensor([0.9]))
@@ -268,6 +311,88 @@ def test_what_a_list_holds_out_is_read_as_large_as_asked_for(tmp_path: Path) -> 
     assert made.read("#0").pixels.shape[1:] == (16, 64)
 
 
+def changed(paths: list[str], change: Any) -> None:
+    held = json.loads(Path(paths[0]).read_text())
+    for part in ("images", "annotations"):
+        for record in held[part]:
+            change(part, record)
+    Path(paths[0]).write_text(json.dumps(held))
+
+
+def test_crowds_reach_the_loss_and_ap_and_are_no_objects(tmp_path: Path) -> None:
+    paths = photographs(tmp_path, 4)
+    plain = task(train=tuple(paths), valid=tuple(paths))
+
+    def crowd(part: str, record: dict[str, Any]) -> None:
+        if part == "annotations" and record["id"] in (0, 1):
+            record["iscrowd"] = 1
+
+    changed(paths, crowd)
+    made = task(train=tuple(paths), valid=tuple(paths))
+    assert made.describe() == "4 images with 2 objects of 2 classes; 4 held out"
+    assert made.fingerprint() != plain.fingerprint()
+    batch = made.training_batch(torch.tensor([0, 2]), generator_for(1, "x"))
+    assert batch.labels.real.tolist() == [[False], [True]]
+    assert batch.labels.ignored.tolist() == [[True], [False]]
+
+    class Perfect:
+        """Finds all that there is, crowds twice."""
+
+        def scores(self, batch: Any) -> Detected:
+            boxes = batch.labels.boxes.repeat(1, 2, 1)
+            scores = torch.zeros(len(boxes), 2, 3)
+            scores[..., 2] = 5
+            scores.scatter_(2, batch.labels.labels.repeat(1, 2).unsqueeze(-1), 20)
+            scores[batch.labels.real[:, 0], 1] = torch.tensor([0.0, 0.0, 20.0])
+            return Detected(scores[None], boxes[None])
+
+    assert made.evaluate(Perfect())["ap"] == pytest.approx(1.0)
+    assert plain.evaluate(Perfect())["ap"] == pytest.approx(1.0)
+
+
+def test_images_turned_by_exif_fit_the_size_they_are_seen_in(tmp_path: Path) -> None:
+    from PIL import Image
+
+    paths = photographs(tmp_path)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name in ("p0", "p1"):
+        path = tmp_path / "images" / f"{name}.png"
+        Image.open(path).transpose(Image.Transpose.ROTATE_90).save(path, exif=exif)
+    sizes = {"p1.png": (20, 40), "p3.png": (80, 40)}
+
+    def size(part: str, record: dict[str, Any]) -> None:
+        if part == "images":
+            record["width"], record["height"] = sizes.get(record["file_name"], (40, 20))
+
+    changed(paths, size)
+    made = task(train=tuple(paths), valid=tuple(paths))
+    assert made.training_size == 28
+    assert made.notices()[0].endswith(": 2 (p1.png: 20 x 40 for 40 x 20, p3.png: 80 x 40 for 40 x 20)")
+    assert made.training_batch(torch.arange(1), generator_for(1, "x")).inputs[0].pixels.shape[2:] == (20, 40)
+
+
+def test_boxes_in_other_units_are_refused_as_a_whole(tmp_path: Path) -> None:
+    paths = photographs(tmp_path)
+
+    def shares(part: str, record: dict[str, Any]) -> None:
+        if part == "annotations":
+            record["bbox"] = [side / 40 for side in record["bbox"]]
+
+    changed(paths, shares)
+    with pytest.raises(UserError, match="got numbers from 0 to 1 only, as shares of the image; multiply"):
+        task(train=tuple(paths))
+
+    def corners(part: str, record: dict[str, Any]) -> None:
+        if part == "annotations":
+            left, top, width, height = (40 * side for side in record["bbox"])
+            record["bbox"] = [left, top, left + width, top + height]
+
+    changed(paths, corners)
+    with pytest.raises(UserError, match="subtract left and top from the last two numbers"):
+        task(train=tuple(paths))
+
+
 def test_bad_boxes_and_files_are_counted_and_named(tmp_path: Path) -> None:
     bad = {
         "p1": [5, 5, -3, 4],
@@ -286,6 +411,7 @@ def test_bad_boxes_and_files_are_counted_and_named(tmp_path: Path) -> None:
         "which lie outside their image: 1 (yellow in p5.png)",
         "cut there: 1 (yellow in p7.png)",
         "which are not four finite numbers: 1 (yellow in p9.png)",
+        "none of whose boxes is usable: 4 (p1.png, p3.png, p5.png and 1 more)",
         "whose file is missing: 1 (p11.png)",
         "which cannot be read as images: 1 (p13.png)",
     ):

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from jarilab.core.errors import UserError
-from jarilab.data.images.annotations import AnnotatedObject, has_lists, is_held_out, read_annotations, usable_boxes
+from jarilab.data.images.annotated import AnnotatedObject, is_held_out, usable_boxes
+from jarilab.data.images.annotations import has_lists, read_annotations
 from jarilab.data.images.notices import Notices
 
 HERE = (10, 20)  # height and width
@@ -63,7 +64,6 @@ def test_coco_classes_stand_in_the_order_of_their_numbers(tmp_path: Path) -> Non
     ("annotation", "notice"),
     [
         ({"category_id": 99}, "of a category that is not listed: 1 (annotation 1, category 99)"),
-        ({"iscrowd": 1}, "crowds left out, which are no single things: 1 (annotation 1)"),
         ({"bbox": [1, 2, 3]}, "which are not four finite numbers: 1 (annotation 1)"),
         ({"bbox": "1 2 3 4"}, "which are not four finite numbers: 1 (annotation 1)"),
         ({"image_id": 5}, "of images that are not listed: 1 (image_id 5)"),
@@ -120,7 +120,7 @@ def test_voc_is_read_by_the_names_of_its_files(tmp_path: Path) -> None:
     assert [image.path.name for image in annotations.images] == ["p2.jpg", "p10.jpg"]
     assert annotations.classes == ["cat", "dog"]
     assert [thing.name for thing in annotations.images[1].objects] == ["cat", "dog"]
-    assert annotations.images[0].objects[0].box == ("1", "2", "5", "9")
+    assert annotations.images[0].objects[0].box == (0, 1, 5, 9)
 
 
 def test_a_voc_list_chooses(tmp_path: Path) -> None:
@@ -146,7 +146,8 @@ def test_voc_files_without_partners_are_counted_and_named(tmp_path: Path) -> Non
     assert set(notices.lines()) == {
         "images left out, for which there is no annotation: 1 (alone)",
         "images left out, whose file is missing: 1 (gone)",
-        "annotations left out, which are not as they should be: 2 (b.xml, c.xml)",
+        "annotations left out, which are not as they should be: 1 (b.xml)",
+        "annotations left out, which declare entities; remove those: 1 (c.xml)",
         "boxes left out, without the name of a class: 1 (a.xml)",
         "images without any thing, kept as such: 1 (d.jpg)",
     }
@@ -185,8 +186,8 @@ def test_boxes_over_the_rim_are_cut_and_counted() -> None:
     notices = Notices()
     things = [AnnotatedObject("dog", (-3, -1, 30, 5)), AnnotatedObject("cat", ("0", "0", "20", "10"))]
     assert usable_boxes(things, *HERE, "a.png", notices) == [
-        ("dog", (0.0, 0.0, 20.0, 5.0)),
-        ("cat", (0.0, 0.0, 20.0, 10.0)),
+        AnnotatedObject("dog", (0.0, 0.0, 20.0, 5.0)),
+        AnnotatedObject("cat", (0.0, 0.0, 20.0, 10.0)),
     ]
     assert notices.lines() == ["boxes that reach over the rim of their image, cut there: 1 (dog in a.png)"]
 
@@ -229,7 +230,9 @@ def test_voc_of_utf_16_cannot_hide_entities(tmp_path: Path, encoding: str) -> No
     (tmp_path / "Annotations" / "b.xml").write_bytes(hidden.encode(encoding))
     notices = Notices()
     assert [image.path.stem for image in read_annotations("train", paths, notices).images] == ["a"]
-    assert notices.lines() == ["annotations left out, which are not as they should be: 1 (b.xml)"]
+    (line,) = notices.lines()
+    assert line.startswith("annotations left out, which are UTF-16")
+    assert line.endswith("save them as UTF-8: 1 (b.xml)")
 
 
 def test_of_two_voc_images_of_one_annotation_the_first_by_name_is_taken(tmp_path: Path) -> None:
@@ -238,3 +241,125 @@ def test_of_two_voc_images_of_one_annotation_the_first_by_name_is_taken(tmp_path
     notices = Notices()
     assert [image.path.name for image in read_annotations("train", paths, notices).images] == ["a.jpg"]
     assert notices.lines() == ["second images of one annotation, left out: 1 (a.png)"]
+
+
+def test_crowds_and_difficult_objects_are_ignored_regions(tmp_path: Path) -> None:
+    good = {"id": 1, "image_id": 1, "category_id": 18, "bbox": [2, 3, 4, 5]}
+    annotations = [{**good, "iscrowd": 1}, {**good, "iscrowd": 0}, {**good, "iscrowd": None}, {**good, "ignore": 1}]
+    notices = Notices()
+    read = read_annotations("train", coco(tmp_path, annotations=annotations), notices)
+    assert [thing.ignored for thing in read.images[0].objects] == [True, False, False, False]
+    assert notices.lines()[0].startswith("objects marked `ignore`, which count as others, as in pycocotools")
+    crowd = "crowds and difficult objects, which count neither in the loss nor in AP: 1 (dog in a.png)"
+    assert crowd in notices.lines()
+    hard = box().replace("<name>", "<difficult>1</difficult><name>")
+    easy = box().replace("<name>", "<difficult>0</difficult><name>")
+    notices = Notices()
+    read = read_annotations("train", voc(tmp_path / "voc", a=xml(hard, easy, box())), notices)
+    assert [thing.ignored for thing in read.images[0].objects] == [True, False, False]
+    assert notices.lines() == [crowd.replace("a.png", "a.jpg")]
+
+
+@pytest.mark.parametrize("spelled", [7, 7.0, "7", "7.0"])
+@pytest.mark.parametrize("listed", [7, 7.0, "7"])
+def test_one_id_may_be_written_in_many_ways(tmp_path: Path, spelled: Any, listed: Any) -> None:
+    paths = coco(
+        tmp_path,
+        images=[{"id": listed, "file_name": "b.png"}],
+        categories=[{"id": spelled, "name": "dog"}],
+        annotations=[{"id": 1, "image_id": spelled, "category_id": listed, "bbox": [2, 3, 4, 5]}],
+    )
+    notices = Notices()
+    assert [thing.name for thing in read_annotations("train", paths, notices).images[0].objects] == ["dog"]
+    assert notices.lines() == []
+
+
+def test_ids_of_letters_and_of_zeros_are_texts(tmp_path: Path) -> None:
+    images = [{"id": "07", "file_name": "a.png"}, {"id": 7, "file_name": "b.png"}]
+    annotations = [{"image_id": number, "category_id": 18, "bbox": [2, 3, 4, 5]} for number in ("07", "7", 7.5)]
+    notices = Notices()
+    read = read_annotations("train", coco(tmp_path, images=images, annotations=annotations), notices)
+    assert [len(image.objects) for image in read.images] == [1, 1]
+    assert notices.lines()[0].startswith("annotations left out, which are not as they should be: 1 (annotation {")
+
+
+def test_boxes_are_made_of_polygons_and_masks_where_they_are_missing(tmp_path: Path) -> None:
+    base = {"id": 1, "image_id": 1, "category_id": 18}
+    annotations = [
+        {**base, "segmentation": [[1, 2, 9, 2, 9, 8]]},
+        {**base, "bbox": [], "segmentation": {"size": [10, 20], "counts": [11, 3, 186]}},
+        {**base, "bbox": None, "segmentation": {"size": [10, 20]}},
+        {**base, "bbox": [2, 3, 4, 5], "segmentation": [[0, 0, 9, 0, 9, 9]]},
+    ]
+    images = [{"id": 1, "file_name": "a.png", "width": 20, "height": 10}]
+    notices = Notices()
+    (image,) = read_annotations("train", coco(tmp_path, images=images, annotations=annotations), notices).images
+    assert [thing.box for thing in image.objects] == [(1, 2, 9, 8), (1, 1, 2, 4), (2, 3, 6, 8)]
+    assert image.sizes == {(10, 20)}
+    assert image.unreadable == 1
+    assert notices.lines() == ["boxes left out, which are not four finite numbers: 1 (annotation 1)"]
+    annotations[1]["segmentation"] = {"size": [20, 10], "counts": [11, 3, 186]}
+    (image,) = read_annotations("train", coco(tmp_path, images=images, annotations=annotations), Notices()).images
+    assert image.sizes == {(10, 20), (20, 10)}
+
+
+def test_the_size_that_an_annotation_gives_is_read(tmp_path: Path) -> None:
+    def size(width: Any, height: Any) -> str:
+        return f"<size><width>{width}</width><height>{height}</height><depth>3</depth></size>"
+
+    texts = {"a": xml(box(), size(20, 10)), "b": xml(box(), size(0, 0)), "c": xml(box(), size("", "x"))}
+    read = read_annotations("train", voc(tmp_path, **texts), Notices())
+    assert [image.sizes for image in read.images] == [{(10, 20)}, set(), set()]
+
+
+def test_voc_counts_pixels_from_1_and_includes_the_last(tmp_path: Path) -> None:
+    """The box of the whole image, of one pixel, and of a file that counts from 0."""
+    boxes = box(left=1, top=1, right=20, bottom=10), box(left=7, top=7, right=7, bottom=7), box(left=0)
+    notices = Notices()
+    (image,) = read_annotations("train", voc(tmp_path, a=xml(*boxes)), notices).images
+    assert [thing.box for thing in image.objects] == [(0, 0, 20, 10), (6, 6, 7, 7), (0, 1, 5, 9)]
+    (line,) = notices.lines()
+    assert line.startswith("boxes that begin at 0, where Pascal VOC begins at 1")
+    assert line.endswith(": 1 (a.xml)")
+    usable = image.usable(HERE, notices)
+    assert usable is not None
+    assert usable[0].box == (0, 0, 20, 10)
+
+
+def test_a_voc_list_has_names_of_any_kind(tmp_path: Path) -> None:
+    paths = voc(tmp_path, **dict.fromkeys(("a", "my dog", "dog 1", "b.c", "d", "e"), xml(box())))
+    (tmp_path / "Annotations" / "e.xml").rename(tmp_path / "Annotations" / "e.XML")
+    text = "\ufeffa\r\nmy dog  1\r\ndog 1\r\nb.c -1\r\nd.jpg\r\nJPEGImages\\\\e.jpg 0\r\ngone 1\r\n\r\n"
+    listed = tmp_path / "ImageSets" / "Main" / "train.txt"
+    listed.write_bytes(text.encode())
+    notices = Notices()
+    read = read_annotations("train", paths, notices, part="train")
+    assert [image.path.name for image in read.images] == [
+        "a.jpg",
+        "my dog.jpg",
+        "dog 1.jpg",
+        "b.c.jpg",
+        "d.jpg",
+        "e.jpg",
+    ]
+    assert notices.lines() == ["images left out, for which there is no annotation: 1 (gone)"]
+
+
+@pytest.mark.parametrize(
+    "doctype", ["<!DOCTYPE annotation>", '<!DOCTYPE annotation SYSTEM "http://127.0.0.1:9/voc.dtd">']
+)
+def test_a_doctype_without_entities_is_harmless(tmp_path: Path, doctype: str) -> None:
+    notices = Notices()
+    (image,) = read_annotations("train", voc(tmp_path, a=doctype + xml(box())), notices).images
+    assert len(image.objects) == 1
+    assert notices.lines() == []
+
+
+def test_windows_paths_of_images_and_many_problems(tmp_path: Path) -> None:
+    (tmp_path / "images" / "deep").mkdir(parents=True)
+    (tmp_path / "images" / "deep" / "c.png").write_bytes(b"")
+    images = [{"id": 1, "file_name": "deep\\c.png"}, *({"id": n, "file_name": f"{n}.png"} for n in range(2, 317))]
+    notices = Notices()
+    (image,) = read_annotations("train", coco(tmp_path, images=images), notices).images
+    assert image.path == tmp_path / "images" / "deep" / "c.png"
+    assert "images left out, whose file is missing: 315 (2.png, 3.png, 4.png and 312 more)" in notices.lines()
