@@ -74,6 +74,7 @@ FAMILIES = (
         BUDGET | ONE_STACK | {"task.context_length": 16, "task.tokenizer": "characters", "model.dropout": 0.1},
         data="text.txt",
     ),
+    Family("text classes", ("classify", "--encoding", "rotary"), BUDGET | ONE_STACK | {"model.dropout": 0.1}),
     Family("vit, rotary2d", ("digits", "--encoding", "rotary2d"), BUDGET | ONE_STACK | {"model.patch_size": 2}),
     Family(
         "detection",

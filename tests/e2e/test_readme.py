@@ -72,6 +72,7 @@ SMALL = {
     "copy": ["--d-model=16", "--n-heads=2", "--lines=200", "--held-out=20", "--examples=400"],
     "reverse": ["--d-model=16", "--lines=200", "--held-out=20", "--examples=400"],
     "text": ["--d-model=16", "--n-heads=2", "--n-layers=1", "--context-length=32", "--epochs=1", "--batch-size=4"],
+    "classify": ["--d-model=16", "--n-layers=1", "--examples=64"],
     "digits": ["--d-model=16", "--n-layers=1", "--epochs=1"],
     "images": ["--d-model=16", "--n-layers=1", "--epochs=1", "--batch-size=4"],
     "detection": [

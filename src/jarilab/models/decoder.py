@@ -230,6 +230,7 @@ class LanguageModel(nn.Module):
     encoding: positional encoding; with `none`, two layers or more can still learn order from the causal mask.
     window: tokens that each token attends to in a layer, including itself (default: all before it). A cache then holds
         at most `window - 1` tokens and the new ones.
+    classes: number of classes of a text, whose scores are then returned.
     tied: share the weights of the output layer and the embedding.
     parallel: attention and feed-forward network read the same input and are added together (GPT-NeoX, PaLM).
     embedding_norm: add a norm before the first layer, after the positions (BLOOM).
@@ -244,6 +245,7 @@ class LanguageModel(nn.Module):
     def __init__(
         self,
         vocab_size: int,
+        classes: int | None = None,
         *,
         n_layers: Layers = 2,
         encoding: str = "sinusoidal",
@@ -261,11 +263,17 @@ class LanguageModel(nn.Module):
         self.decoder = CausalStack(
             options, n_layers, encoding=encoding, window=window, embedding_norm=embedding_norm
         )
-        self.generator = None if tied else nn.Linear(options.d_model, vocab_size, bias=False)
-        self.generator_bias = nn.Parameter(torch.zeros(vocab_size)) if generator_bias else None
+        self.classes = classes
+        scores = vocab_size if classes is None else classes
+        tied = tied and classes is None
+        self.generator = None if tied else nn.Linear(options.d_model, scores, bias=False)
+        self.generator_bias = nn.Parameter(torch.zeros(scores)) if generator_bias else None
 
-    def forward(self, tokens: Int[Tensor, "B L"] | Tokens) -> Float[Tensor, "B L V"]:
-        """Return the scores of the token after each. Padding is hidden; scores at padding have no meaning."""
+    def forward(self, tokens: Int[Tensor, "B L"] | Tokens) -> Float[Tensor, "B *L V"]:
+        """Return the scores of the token after each; with `classes`, scores `(B, V)` at the last token of each text.
+
+        Padding, at the end, is hidden; scores at padding have no meaning.
+        """
         tokens = Tokens.of(tokens, "target")
         x_BLD = self.decoder(
             self.embedding(tokens.ids),
@@ -273,6 +281,10 @@ class LanguageModel(nn.Module):
             keep=tokens.keep,
             documents=tokens.documents,
         )
+        if self.classes is not None:
+            lengths = torch.full((len(x_BLD),), x_BLD.shape[1], device=x_BLD.device)
+            lengths = lengths if tokens.keep is None else tokens.keep.sum(1)
+            x_BLD = x_BLD[torch.arange(len(x_BLD), device=x_BLD.device), lengths - 1]
         return self._scores(x_BLD)
 
     def start(self, source: Tokens | None) -> NoPrompt | Prompt:
@@ -311,6 +323,6 @@ class LanguageModel(nn.Module):
         """Return the number of supported positions, None for no limit."""
         return {"target": self.decoder.encoding.max_positions}
 
-    def _scores(self, x_BLD: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:
+    def _scores(self, x_BLD: Float[Tensor, "B *L D"]) -> Float[Tensor, "B *L V"]:
         weight = self.embedding.weight if self.generator is None else self.generator.weight
         return functional.linear(x_BLD, weight, self.generator_bias)

@@ -100,6 +100,16 @@ def _check_rules(length: int, keep: Tensor | None, mask: Mask | None, first: int
         )
 
 
+def mean_of_tokens(
+    x: Float[Tensor, "B L D"], keep: Bool[Tensor, "B L"] | None
+) -> Float[Tensor, "B D"]:
+    """Return the mean of the tokens that are not padding."""
+    if keep is None:
+        return x.mean(1)
+    real_BL1 = keep.unsqueeze(-1).to(x.dtype)
+    return (x * real_BL1).sum(1) / real_BL1.sum(1)
+
+
 class Decoder(nn.Module):
     """A causal stack that also attends to a source, with one encoding for each kind of attention.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import Annotated, Literal, Unpack
 
 import torch
 from annotated_types import Ge, Le
@@ -12,23 +12,27 @@ from torch.nn import functional
 from jarilab.core.errors import UserError
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Float, Int, Tensor
-from jarilab.models.base import one_a_row
+from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import LayerKeywords, LayerOptions, Layers
-from jarilab.models.stacks import Encoder
+from jarilab.models.stacks import Encoder, mean_of_tokens
 from jarilab.nn.sublayers import ACTIVATIONS, Linear, Scale, TokenEmbedding
 from jarilab.positions.coordinates import Tokens
 
 
+@registry.register("text_encoder")
 class TextEncoder(nn.Module):
-    """The text encoder: tokens in, a vector for each out, or scores of words. Every token sees every other.
+    """The text encoder: tokens in, a vector for each out, or scores. Every token sees every other.
 
         model = jarilab.TextEncoder(vocab_size=100, encoding="rotary", words=True)
         scores_BLV = model(ids_BL)
 
-    encoding: one spec for all layers. segments: number of token types, whose vectors are added to their tokens; none by
-    default. words: return a score of each word instead of vectors, as BERT's masked language model. embedding_norm: a
-    norm after the positions and before the first layer. embedding_scale: factor of embeddings, the square root of
-    d_model (sqrt) or 1 (none).
+    classes: number of classes, whose scores are then returned.
+    encoding: one spec for all layers.
+    segments: number of token types, whose vectors are added to their tokens; none by default.
+    words: return a score of each word instead of vectors, as BERT's masked language model.
+    embedding_norm: a norm after the positions and before the first layer.
+    embedding_scale: factor of embeddings, the square root of d_model (sqrt) or 1 (none).
+    pool: classify by the first token, which stands for the text (class), or by the mean of all (mean).
 
     n_layers: layers of the stack. `__init__` has the options of layers, from `d_model` to `kernel`.
     """
@@ -37,6 +41,7 @@ class TextEncoder(nn.Module):
     def __init__(
         self,
         vocab_size: int,
+        classes: int | None = None,
         *,
         n_layers: Layers = 2,
         encoding: str = "learned",
@@ -44,6 +49,7 @@ class TextEncoder(nn.Module):
         words: bool = False,
         embedding_norm: bool = True,
         embedding_scale: Scale = "sqrt",
+        pool: Literal["class", "mean"] = "class",
         **layer: Unpack[LayerKeywords],
     ):
         super().__init__()
@@ -55,13 +61,19 @@ class TextEncoder(nn.Module):
             n_layers=n_layers, encoding=encoding, embedding_norm=embedding_norm, **layer
         )
         self.words = WordScores(options, vocab_size) if words else None
+        self.generator = None if classes is None else nn.Linear(d_model, classes)
+        self.pool = pool
+
+    def max_positions(self) -> dict[str, int | None]:
+        """Return the number of supported positions, None for no limit."""
+        return {"source": self.encoder.encoding.max_positions}
 
     def forward(
         self,
         tokens: Int[Tensor, "B L"] | Tokens,
         segments: Int[Tensor, "B L"] | None = None,
-    ) -> Float[Tensor, "B L N"]:
-        """Return vectors (N = D), or scores of words (N = V) with `words`.
+    ) -> Float[Tensor, "B *L N"]:
+        """Return vectors (N = D), scores of words (N = V) with `words`, or scores `(B, V)` of classes.
 
         segments: the type of each token; 0 by default. Real tokens do not see padding. Raises UserError for segments of
         a model without token types.
@@ -74,6 +86,9 @@ class TextEncoder(nn.Module):
         elif segments is not None:
             raise UserError("this model knows no segments: expected None; build it with segments=2")
         x_BLD = self.encoder(x_BLD, positions=tokens.positions, keep=tokens.keep)
+        if self.generator is not None:
+            is_first = self.pool == "class"
+            return self.generator(x_BLD[:, 0] if is_first else mean_of_tokens(x_BLD, tokens.keep))
         return x_BLD if self.words is None else self.words(x_BLD, self.embedding.weight)
 
 

@@ -12,10 +12,10 @@ from torch.nn import functional
 
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.options import unpack_options
-from jarilab.core.shapes import Bool, Float, Tensor
+from jarilab.core.shapes import Float, Tensor
 from jarilab.models.base import registry
 from jarilab.models.layers import LayerKeywords, LayerOptions, Layers, Share
-from jarilab.models.stacks import Encoder
+from jarilab.models.stacks import Encoder, mean_of_tokens
 from jarilab.nn.sublayers import Table
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.patches import Images, grid_of, patch_keep, patchify
@@ -107,7 +107,7 @@ class VisionTransformer(nn.Module):
             return self.generator(x_BLD[:, 0])
         patches_BPD = x_BLD[:, unplaced:]
         keep_BP = None if keep_BL is None else keep_BL[:, unplaced:]
-        return self.generator(_mean(patches_BPD, keep_BP))
+        return self.generator(mean_of_tokens(patches_BPD, keep_BP))
 
     def places(self, images: Images) -> Positions:
         """Return the positions of the tokens: those without a position first, then patches in row-major order."""
@@ -166,16 +166,6 @@ def _resized(images: Images, size: tuple[int, int]) -> Images:
     keep_B1HW = images.keep.unsqueeze(1).float()
     keep_B1HW = functional.interpolate(keep_B1HW, size, mode="nearest")
     return Images(pixels, keep_B1HW[:, 0] > 0)
-
-
-def _mean(
-    x_BPD: Float[Tensor, "B P D"], keep_BP: Bool[Tensor, "B P"] | None
-) -> Float[Tensor, "B D"]:
-    """Return the mean of the patches that are not padding."""
-    if keep_BP is None:
-        return x_BPD.mean(1)
-    real_BP1 = keep_BP.unsqueeze(-1).to(x_BPD.dtype)
-    return (x_BPD * real_BP1).sum(1) / real_BP1.sum(1)
 
 
 def _rescaled(positions: Positions, grid: tuple[int, int]) -> Positions:

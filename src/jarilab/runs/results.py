@@ -33,6 +33,7 @@ FIELDS: dict[str, Any] = {
     "peak_memory": int | None,
     "group_examples": dict[str, Annotated[int, Ge(1), Le(2**63)]],
     "parts": dict[str, dict[str, dict[str, Any]]],
+    "confusion": dict[str, dict[str, int]],
     "curve_rows": Count,
     "lengths": dict[str, dict[str, Any]],
 }

@@ -23,8 +23,8 @@ from jarilab.data.images import HELD_OUT, augment
 from jarilab.data.images.labelled import Labelled
 from jarilab.data.images.resize import Fit, fitted
 from jarilab.positions.patches import Images
-from jarilab.tasks.base import Batch, Learner, Task, evenly
-from jarilab.tasks.metrics import METRICS
+from jarilab.tasks.base import Batch, Task, evenly
+from jarilab.tasks.labels import ClassLabel, LabelTask
 
 Side = Annotated[int, Ge(1), Le(4096)]
 Colours = Annotated[int, Ge(1), Le(4)]
@@ -79,18 +79,6 @@ class LoadedImage:
     size: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class ImageLabel:
-    """A class that a model assigns to an image, or to an object in it.
-
-    number: index of the class. box: left, top, right, bottom in pixels of the file, for objects.
-    """
-
-    number: int
-    probability: float
-    box: tuple[float, float, float, float] | None = None
-
-
 class ImageTask(Task):
     """A task whose inputs are images and whose answers are classes.
 
@@ -137,7 +125,7 @@ class ImageTask(Task):
         """Return a batch of results of `read`."""
 
     @abstractmethod
-    def interpret(self, outputs: Any, images: Sequence[LoadedImage]) -> list[list[ImageLabel]]:
+    def interpret(self, outputs: Any, images: Sequence[LoadedImage]) -> list[list[ClassLabel]]:
         """Return the labels of each image from the model's outputs, most probable first."""
 
     @abstractmethod
@@ -178,13 +166,12 @@ class Augmentation:
         return pixels, targets
 
 
-class ClassificationTask(ImageTask):
+class ClassificationTask(LabelTask, ImageTask):
     """Image classification. A subclass provides the images."""
 
     predictor = "classes"
     usual_model = "vit"
     model_arguments = ("shape", "classes")
-    metric = METRICS["accuracy"]
     metadata_file, metadata_fields = "pictures.json", OF_IMAGES
     length_unit = "pixels of the longer side"
     _at_once = AT_ONCE
@@ -263,32 +250,9 @@ class ClassificationTask(ImageTask):
         pixels, targets = self._augmentation(pixels, labels, len(self.classes), generator)
         return Batch((Images(pixels), True), targets)  # True: compute the class token only
 
-    @final
-    def loss(
-        self, scores: Float[Tensor, "B V"], batch: Batch, smoothing: float = 0.0
-    ) -> Float[Tensor, ""]:
-        return functional.cross_entropy(scores.float(), batch.labels, label_smoothing=smoothing)
-
-    @final
-    def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """Return accuracy and mean cross-entropy; on all data also the `outcomes`."""
-        held_out = self.held_out
-        indices = evenly(len(held_out), examples)
-        right: list[Tensor] = []
-        loss = 0.0
-        for some in indices.split(self._at_once):
-            labels = held_out.labels[some]
-            images = Images(self._normalised(held_out.images(some)))
-            scores = learner.scores(Batch((images,), labels))
-            right.append(scores.argmax(-1) == labels)
-            loss += float(functional.cross_entropy(scores, labels, reduction="sum"))
-        hits = torch.cat(right)
-        metrics: dict[str, Any] = {
-            "accuracy": int(hits.sum()) / len(indices),
-            "loss": loss / len(indices),
-            "examples": float(len(indices)),
-        }
-        return metrics if examples is not None else {**metrics, "outcomes": hits.tolist()}
+    def _held_out_batch(self, indices: Int[Tensor, " B"]) -> Batch:
+        images = Images(self._normalised(self.held_out.images(indices)))
+        return Batch((images,), self.held_out.labels[indices])
 
     def _normalised(self, pixels: UInt8[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         """Normalize each channel to mean 0 and deviation 1 over the training images."""
@@ -311,14 +275,6 @@ class ClassificationTask(ImageTask):
     def sources(self, lines: Sequence[LoadedImage]) -> Images:
         pixels = torch.stack([image.pixels for image in lines])
         return Images(self._normalised(pixels))
-
-    def interpret(
-        self, outputs: Float[Tensor, "B V"], images: Sequence[LoadedImage]
-    ) -> list[list[ImageLabel]]:
-        probabilities_BV = outputs.float().softmax(-1)
-        ranked = probabilities_BV.sort(dim=-1, descending=True, stable=True)
-        rows = zip(ranked.indices.tolist(), ranked.values.tolist(), strict=True)
-        return [list(map(ImageLabel, numbers, shares)) for numbers, shares in rows]
 
     def expected(self, line: str) -> str | None:
         number = self.held_out_number(line)

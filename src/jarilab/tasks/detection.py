@@ -19,7 +19,7 @@ from jarilab.data.images.notices import too_crowded
 from jarilab.positions.boxes import Detected
 from jarilab.positions.patches import Images
 from jarilab.tasks.base import Batch, Learner, Losses, evenly, registry
-from jarilab.tasks.classification import OF_DETECTION, ImageLabel, ImageTask, LoadedImage
+from jarilab.tasks.classification import OF_DETECTION, ImageTask, LoadedImage
 from jarilab.tasks.detection_data import (
     BoxedImages,
     Photographs,
@@ -36,6 +36,7 @@ from jarilab.tasks.detection_metrics import (
     detected_boxes,
     true_boxes,
 )
+from jarilab.tasks.labels import ClassLabel
 from jarilab.tasks.metrics import METRICS
 
 SCENES = "scenes"
@@ -248,12 +249,12 @@ class Detection(ImageTask):
     def sources(self, lines: Sequence[LoadedImage]) -> Images:
         return self._normalised([image.pixels for image in lines])
 
-    def interpret(self, outputs: Detected, images: Sequence[LoadedImage]) -> list[list[ImageLabel]]:
+    def interpret(self, outputs: Detected, images: Sequence[LoadedImage]) -> list[list[ClassLabel]]:
         """Return the output of each query, most probable first."""
         labels = []
         sizes = [image.size for image in images]
         for boxes in detected_boxes(outputs, sizes):
-            of_image = [ImageLabel(*row) for row in boxes.rows()]
+            of_image = [ClassLabel(*row) for row in boxes.rows()]
             labels.append(sorted(of_image, key=lambda label: -label.probability))
         return labels
 

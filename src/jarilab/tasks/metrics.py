@@ -33,6 +33,7 @@ METRICS = {
     for metric in (
         Metric("exact_match", "exact match", share=True),
         Metric("accuracy", "accuracy", share=True),
+        Metric("macro_f1", "macro-F1", share=True),
         Metric("ap", "AP", digits=3),
         Metric("ap50", "AP50", digits=3),
         Metric("ap75", "AP75", digits=3),

@@ -60,7 +60,11 @@ SOURCE = Role("source", _names("source src input question 원문"))
 TARGET = Role("target", _names("target tgt trg output answer reference 번역 번역문"))
 LABEL = Role("label", _names("label labels class category target 라벨 분류"), True)
 TEXT = Role("text", _names("text sentence document review comment 문장"))
-_TITLES = _OTHER_TITLES.union(LANGUAGES, *(role.titles for role in (SOURCE, TARGET, LABEL, TEXT)))
+TEXT_A = Role("text_a", _names("a premise first"))
+TEXT_B = Role("text_b", _names("b hypothesis second"))
+_TITLES = _OTHER_TITLES.union(
+    LANGUAGES, *(role.titles for role in (SOURCE, TARGET, LABEL, TEXT, TEXT_A, TEXT_B))
+)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ The system reclaims pages of the mapped files when it needs them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -248,6 +248,13 @@ def _read_as(paths: Sequence[Path], columns: Sequence[str]) -> list[Any]:
     if table is None:
         return []
     return [table.delimiter, table.quoted, table.has_title, table.width, *table.columns]
+
+
+def tokenizer_of(texts: Iterable[str], kind: str, size: int, lowercase: bool) -> Tokenizer:
+    """Train a tokenizer on texts, or read it from a file: see `tokenizers.train` and `tokenizers.from_file`."""
+    if kind not in KINDS:
+        return _from_file(kind, lowercase)
+    return train(kind, texts, size=size, lowercase=lowercase)
 
 
 def _from_file(path: str, lowercase: bool, side: str = "source") -> Tokenizer:

@@ -1,8 +1,8 @@
 """Log-probabilities and losses of an answer, and divergences between distributions of the next token.
 
 `written`, in all functions: the IDs that were written after each token of the last input, below 0 for none. These are
-a tensor `(B, L)`, or a list for a batch of one. For images, it is the class of the image or of each object query. A
-language model uses its next tokens instead of a list.
+a tensor `(B, L)`, or a list for a batch of one. For classes, it is that of the text, of the image or of each object
+query. A language model uses its next tokens instead of a list.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def _labels_of_tokens(
         labels = _next_ids(tokens)
     else:
         labels = torch.tensor([list(written)], dtype=torch.long, device=ids.device)
-    if labels.shape != ids.shape:
+    # One label a row is the class of a text.
+    if labels.shape not in (ids.shape, (len(ids), 1)):
         raise UserError(
             f"expected {tuple(ids.shape)} numbers, got {tuple(labels.shape)}; take inputs and written from the same "
             "answer, with an ID after each token of the target"
@@ -117,4 +118,5 @@ def divergences(first_BLV: Tensor, second_BLV: Tensor) -> Float[Tensor, "B L"]:
 def mean_over(values_BL: Float[Tensor, "B L"], inputs: Inputs) -> Float[Tensor, ""]:
     """The mean over all places of the answer that are no padding."""
     keep = keep_of(inputs)
-    return (values_BL if keep is None else values_BL[keep]).mean()
+    has_padding = keep is not None and keep.shape == values_BL.shape
+    return (values_BL[keep] if has_padding else values_BL).mean()

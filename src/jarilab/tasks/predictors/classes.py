@@ -1,4 +1,4 @@
-"""Classes of images."""
+"""Classes of images and texts."""
 
 from __future__ import annotations
 
@@ -42,20 +42,17 @@ class ClassOptions:
     n_best: Annotated[int, Ge(1)] = 1
 
 
-class ImagePredictor(Predictor):
-    """What predictors of an `ImageTask` share."""
+class LabelPredictor(Predictor):
+    """What predictors of classes share."""
 
-    needs = ReadsImages
     scoring = NoOptions
-    reads_files = True
-    reads_images = True
 
     @abstractmethod
     def answer(self, source: Any) -> str:
-        """Return the answer to an image that the task read."""
+        """Return the answer to an input that the task read."""
 
     def labels(self, sources: Sequence[Any]) -> list[list[Any]]:
-        """Return each `ImageLabel` of images that the task read, most probable first."""
+        """Return each `ClassLabel` of inputs that the task read, most probable first."""
         return self.task.interpret(self.says(self.task.sources(sources)), sources)
 
     @property
@@ -71,12 +68,22 @@ class ImagePredictor(Predictor):
             return self.answer(trace.read)
 
 
-@registry.register("classes")
-@final
-class ClassPredictor(ImagePredictor):
-    """Predictor of image classification, an `ImageTask`. A class is an answer of one token."""
+class ImagePredictor(LabelPredictor):
+    """What predictors of an `ImageTask` share."""
+
+    needs = ReadsImages
+    reads_files = True
+    reads_images = True
+
+
+class ClassPredictor(LabelPredictor):
+    """Predictor of a `LabelTask`. A class is an answer of one token."""
 
     options = ClassOptions
+
+    @abstractmethod
+    def _sequence(self, source: Any, sources: Any, most: int) -> TracedSequence:
+        """Return the tokens of an input. Raises UserError for more than `most`."""
 
     @torch.no_grad()
     def predict(
@@ -110,16 +117,15 @@ class ClassPredictor(ImagePredictor):
 
     @torch.no_grad()
     def trace(self, line: str, most: int) -> Trace:
+        line = line.strip()
         source = self.task.read(line)
-        images = self.task.sources([source])
-        check_patches(self.model, images, most)
+        inputs = self.task.sources([source])
+        sequences = {"source": self._sequence(source, inputs, most)}
         number = self._likeliest(source)
-        sequence = image_sequence(self.model, images, source.pixels)
-        expected = expected_of(self.task, line.strip())
-        answer = self.task.classes[number]
+        answer, expected = self.task.classes[number], expected_of(self.task, line)
         labels, written = [number], torch.tensor([[number]])
-        sequences = {"source": sequence}
-        return Trace(line.strip(), source, (images,), sequences, labels, written, answer, expected)
+        is_text = not self.reads_images
+        return Trace(line, source, (inputs,), sequences, labels, written, answer, expected, is_text)
 
     def answer(self, source: Any) -> str:
         return self.task.classes[self._likeliest(source)]
@@ -131,8 +137,31 @@ class ClassPredictor(ImagePredictor):
     def names(self, numbers: Iterable[int]) -> list[str]:
         return [self.task.classes[number] for number in numbers]
 
+
+@registry.register("classes")
+@final
+class ImageClassPredictor(ClassPredictor, ImagePredictor):
+    """Predictor of image classification."""
+
+    def _sequence(self, source: Any, sources: Any, most: int) -> TracedSequence:
+        check_patches(self.model, sources, most)
+        return image_sequence(self.model, sources, source.pixels)
+
     def text_of_page(self) -> dict[str, Any]:
         return {"kind": "classes", "tokens": {"target": list(self.task.classes)}}
+
+
+@registry.register("text_classes")
+@final
+class TextClassPredictor(ClassPredictor):
+    """Predictor of the classes of texts."""
+
+    def _sequence(self, source: Any, sources: Any, most: int) -> TracedSequence:
+        if len(source) > most:
+            raise UserError(
+                f"expected at most {most} tokens, got {len(source)}; look at a shorter text"
+            )
+        return TracedSequence(self.task.show_source(source))
 
 
 def check_patches(model: Any, images: Images, most: int) -> None:

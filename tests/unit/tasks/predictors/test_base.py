@@ -165,6 +165,7 @@ OPTIONS = {
     "prompted": "beam_size, length_penalty, no_repeat, shortest, longest, precision, n_best, alignments",
     "continuation": "max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed",
     "classes": "n_best",
+    "text_classes": "n_best",
     "detection": "threshold, draw",
     "paintings": "count, out, guidance, temperature, top_k, top_p, rerank, seed",
 }

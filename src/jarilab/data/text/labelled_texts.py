@@ -1,0 +1,148 @@
+"""Texts with a class each: of a TSV or CSV, or of a folder for each class."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+
+from jarilab.core.errors import UserError
+from jarilab.data.text import text_files
+from jarilab.data.text.columns import LABEL, TEXT, TEXT_A, TEXT_B, open_table
+
+Texts = tuple[str, ...]
+"""One text, or two."""
+
+
+@dataclass
+class LabelledTexts:
+    """Texts and their labels, in the order of the file. notices: what was recognised and left out."""
+
+    texts: list[Texts]
+    labels: list[str]
+    notices: list[str] = field(default_factory=list)
+
+    def split(self, share: float) -> tuple[LabelledTexts, LabelledTexts]:
+        """All but about `share` of the texts, and these; chosen by content, so equal texts stay together."""
+        parts = LabelledTexts([], [], self.notices), LabelledTexts([], [], [])
+        for texts, label in zip(self.texts, self.labels, strict=True):
+            number = zlib.crc32("\t".join(sorted(map(normalized, texts))).encode())
+            part = parts[number < share * 2**32]
+            part.texts.append(texts)
+            part.labels.append(label)
+        return parts
+
+
+def normalized(text: str) -> str:
+    """The text by which equal texts are found: NFC, lower case, single blanks."""
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
+def read_labelled_texts(path: Path, columns: tuple[str, ...], *, pairs: bool) -> LabelledTexts:
+    """The texts of a file or folder. pairs: two texts for each label. Raises UserError."""
+    if path.is_dir():
+        if pairs:
+            raise UserError(
+                f"--pairs expects a TSV or CSV of labels and two texts, got the folder {path}"
+            )
+        rows, notices = _of_folders(path), []
+    else:
+        table = open_table(path, (LABEL, TEXT_A, TEXT_B) if pairs else (LABEL, TEXT), columns)
+        rows, notices = (cells for _, cells in table.rows()), [table.notice] if table.notice else []
+    found, blank = LabelledTexts([], [], notices), 0
+    for label, *texts in rows:
+        stripped = tuple(text.strip() for text in texts)
+        if label.strip() and all(stripped):
+            found.texts.append(stripped)
+            found.labels.append(label.strip())
+        else:
+            blank += any([label.strip(), *stripped])
+    if blank:
+        notices.append(f"{path}: {blank:,} rows without a label or a text were left out")
+    if not found.texts:
+        raise text_files.no_usable([path])
+    meanings: dict[Texts, set[str]] = {}
+    for each, label in zip(found.texts, found.labels, strict=True):
+        meanings.setdefault(tuple(map(normalized, each)), set()).add(label)
+    if several := sum(len(labels) > 1 for labels in meanings.values()):
+        notices.append(f"{path}: {several:,} texts stand there with several labels")
+    if twice := len(found.texts) - len(meanings):
+        notices.append(f"{path}: {twice:,} texts are repetitions of another")
+    return found
+
+
+def _of_folders(path: Path) -> Iterator[tuple[str, str]]:
+    """The class and the text of each file, from a folder for each class."""
+    folders = sorted(each for each in path.iterdir() if each.is_dir() and each.name[0] != ".")
+    if not folders:
+        raise UserError(
+            f"{path}: expected a folder of .txt files for each class; got none; name such a folder, or a TSV or CSV of "
+            "labels and texts"
+        )
+    for folder in folders:
+        for file in text_files.document_files(folder):
+            yield folder.name, " ".join(text_files.lines(file))
+
+
+# Who did what to whom ------------------------------------------------------------------------------------------------
+
+NOUNS = (
+    "cat",
+    "dog",
+    "horse",
+    "bear",
+    "mouse",
+    "wolf",
+    "goat",
+    "fox",
+    "duck",
+    "sheep",
+    "lion",
+    "owl",
+)
+VERBS = (
+    "followed",
+    "pushed",
+    "chased",
+    "called",
+    "watched",
+    "kicked",
+    "licked",
+    "helped",
+    "found",
+    "caught",
+)
+SAME, OTHER = "same", "other"
+
+
+def role_pairs(share: float) -> tuple[LabelledTexts, LabelledTexts]:
+    """Pairs of sentences that say the same or not: `the cat followed the dog`, `the dog was followed by the cat`.
+
+    The words of a pair never decide: each bag of words occurs as often with either label. So every pair of nouns and
+    verb is trained or held out as a whole, about `share` of them held out.
+    """
+    parts = LabelledTexts([], []), LabelledTexts([], [])
+    triples = [(*nouns, verb) for nouns in product(NOUNS, NOUNS) for verb in VERBS]
+    triples = [triple for triple in triples if triple[0] < triple[1]]
+    random.Random(1).shuffle(triples)
+    held_out = max(1, round(share * len(triples)))
+    for number, (one, other, verb) in enumerate(triples):
+        part = parts[number < held_out]
+        roles = ((one, other), (other, one))
+        for who, whom, first, second in product(roles, roles, (False, True), (False, True)):
+            part.texts.append((_sentence(who, verb, first), _sentence(whom, verb, second)))
+            part.labels.append(SAME if who == whom else OTHER)
+    return parts
+
+
+def _sentence(roles: tuple[str, str], verb: str, passive: bool) -> str:
+    agent, patient = roles
+    return (
+        f"the {patient} was {verb} by the {agent}"
+        if passive
+        else f"the {agent} {verb} the {patient}"
+    )

@@ -1,0 +1,315 @@
+"""Classes of texts, and of pairs of texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, final
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le, Len, Lt
+
+from jarilab.core.errors import UserError
+from jarilab.core.options import check_fields
+from jarilab.core.shapes import Int, Tensor
+from jarilab.core.storage.files import read_json
+from jarilab.data.text import END, FIRST, PADDING, store, text_files
+from jarilab.data.text.labelled_texts import (
+    LabelledTexts,
+    Texts,
+    normalized,
+    read_labelled_texts,
+    role_pairs,
+)
+from jarilab.data.text.tokenizers import Tokenizer, UnknownPieces
+from jarilab.positions.coordinates import Tokens
+from jarilab.tasks.base import Batch, registry
+from jarilab.tasks.ceiling import bag_ceiling
+from jarilab.tasks.labels import LabelTask
+
+SHOWN = 4  # sample inputs
+_FACTS = {"classes": Annotated[list[str], Len(1, 1_000_000)], "pairs": bool}
+_FILES = ("vocabulary.json", "labels.json")
+
+
+@final
+class Labelled(store.Encoded):
+    """Texts as token ids, with their classes. texts: the originals."""
+
+    def __init__(self, rows: Sequence[list[int]], labels: Sequence[int], texts: Sequence[Texts]):
+        offsets = np.cumsum([0, *map(len, rows)])
+        super().__init__(np.concatenate([np.array(row) for row in rows]), offsets)
+        self.labels, self.texts = torch.tensor(labels), texts
+
+
+@registry.register("classify")
+@final
+class Classify(LabelTask):
+    """Classify texts: a TSV or CSV of label and text, or a folder with a folder of .txt files for each class.
+
+    train: the file or folder; without it, generated pairs of sentences are classified: do they say the same or not (who
+    did what to whom)? columns: of a TSV or CSV, the label and the text, or both texts, by number or title; by default
+    they are recognised. pairs: each label has two texts, such as text_a and text_b. valid: held-out data of the same
+    kind; without it a share of `train`, chosen by content. tokenizer: bpe (byte-level, no unknown tokens), unigram,
+    words or characters; or a file: a tokenizer.json, a SentencePiece model, or the folder of a run or of transformers.
+    vocab_size: tokens of the tokenizer. lowercase: read lower case. longest: maximal tokens of a text; longer ones are
+    cut and counted. held_out: share held out without `valid`.
+    """
+
+    predictor = "text_classes"
+    usual_model = "text_encoder"
+    model_arguments = ("vocab_size", "classes")
+
+    def __init__(
+        self,
+        *,
+        train: str = "",
+        columns: tuple[str, ...] = (),
+        pairs: bool = False,
+        valid: str = "",
+        tokenizer: str = "bpe",
+        vocab_size: Annotated[int, Ge(1), Le(1_000_000)] = 4000,
+        lowercase: bool = False,
+        longest: Annotated[int, Ge(1), Le(100_000)] = 128,
+        held_out: Annotated[float, Gt(0), Lt(1)] = 0.1,
+    ):
+        self.train, self.valid, self.columns = train, valid, tuple(columns)
+        self.tokenizer, self.vocab_size, self.lowercase = tokenizer, vocab_size, lowercase
+        self.share, self._longest = held_out, longest
+        self._facts: dict[str, Any] = {"classes": [], "pairs": pairs or not train}
+        self._tokenizer: Tokenizer | None = None
+        self._training: Labelled | None = None
+        self._held_out: Labelled | None = None
+        self._is_causal = False
+        self._notices: list[str] = []
+        self._held_out_notices: list[str] = []
+
+    @classmethod
+    def defaults(cls, model: str) -> Mapping[str, Any]:
+        training = {"examples": 100_000, "batch_size": 64, "lr": 3e-3, "evaluations": 10}
+        options = {"d_model": 64, "n_heads": 4, "n_layers": 2, "norm": "pre", "encoding": "rotary"}
+        of_model = {f"model.{name}": value for name, value in options.items()}
+        return {f"training.{name}": value for name, value in training.items()} | of_model
+
+    # Its data -------------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        training, held_out = self._read()
+        texts = [text for each in training.texts for text in each]
+        self._tokenizer = store.tokenizer_of(texts, self.tokenizer, self.vocab_size, self.lowercase)
+        self._facts["classes"] = sorted(set(training.labels))
+        if len(self.classes) < 2:
+            raise UserError(
+                f"{self.train}: expected two classes or more, got {self.classes}; name the columns of label and text "
+                "with --columns"
+            )
+        self._training, self._notices = self._encoded(training, self.train)
+        self._held_out, self._held_out_notices = self._encoded(held_out, self.valid or self.train)
+        known = {tuple(map(normalized, each)) for each in training.texts}
+        if shared := sum(tuple(map(normalized, each)) in known for each in held_out.texts):
+            self._held_out_notices.append(
+                f"{self.valid}: {shared:,} of {len(held_out.texts):,} held-out texts are among the training texts, too"
+            )
+
+    def _read(self) -> tuple[LabelledTexts, LabelledTexts]:
+        """Return training and held-out texts. Raises UserError."""
+        if not self.train:
+            if self.valid or self.columns:
+                raise UserError(
+                    "--train names no texts; write --train FILE, a TSV or CSV of label and text"
+                )
+            return role_pairs(self.share)
+        texts = self._read_file(self.train)
+        if self.valid:
+            return texts, self._read_file(self.valid)
+        training, held_out = texts.split(self.share)
+        if not training.texts or not held_out.texts:
+            raise UserError(
+                f"{self.train}: {len(texts.texts)} texts are too few to hold some out; give held-out ones with --valid"
+            )
+        return training, held_out
+
+    def _read_file(self, path: str) -> LabelledTexts:
+        return read_labelled_texts(Path(path), self.columns, pairs=self._facts["pairs"])
+
+    def _encoded(self, texts: LabelledTexts, path: str) -> tuple[Labelled, list[str]]:
+        """Return texts as tokens, and what to say about them. Raises UserError for a class without training texts."""
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        if missing := sorted(set(texts.labels) - set(numbers)):
+            raise UserError(
+                f"{path}: expected the classes {', '.join(self.classes[:10])}, got {missing[0]!r}, which no training "
+                "text has; add training texts of it, or leave it out"
+            )
+        rows, cuts = zip(*map(self._row, texts.texts), strict=True)
+        notices = list(texts.notices)
+        if cut := sum(cuts):
+            notices.append(
+                f"{path}: {cut:,} texts of more than {self._longest} tokens were cut; --longest keeps more"
+            )
+        every = (text for each in texts.texts for text in each)
+        notices += UnknownPieces.of(every, self._known).notice(path)
+        return Labelled(rows, [numbers[label] for label in texts.labels], texts.texts), notices
+
+    def _row(self, texts: Texts) -> tuple[list[int], bool]:
+        """Return the first token and each text with an end, and whether a text was cut."""
+        parts = [self._known.encode(self._known.known_form(text)) for text in texts]
+        row = [FIRST]
+        for part in parts:
+            row += [*part[: self._longest], END]
+        return row, max(map(len, parts)) > self._longest
+
+    def artifacts(self) -> dict[str, bytes]:
+        facts = json.dumps(self._facts, ensure_ascii=False, indent=1)
+        return dict(
+            zip(_FILES, (self._known.to_json().encode(), f"{facts}\n".encode()), strict=True)
+        )
+
+    def restore(self, folder: Path) -> None:
+        self._tokenizer = Tokenizer.read(folder / _FILES[0])
+        self._facts = read_json(folder / _FILES[1])
+        check_fields(str(folder / _FILES[1]), _FACTS, self._facts)
+
+    def hold_out(self, paths: Sequence[str]) -> None:
+        if len(paths) != 1:
+            raise UserError(f"--data expects one TSV, CSV or folder, got {len(paths)}; give one")
+        self._held_out, self._held_out_notices = self._encoded(self._read_file(paths[0]), paths[0])
+
+    @property
+    def held_out_of(self) -> tuple[str, ...]:
+        return () if self.valid or not self.train else (self.train,)
+
+    @property
+    def held_out(self) -> Labelled:
+        if self._held_out is None:
+            self._held_out, self._held_out_notices = self._encoded(
+                self._read()[1], self.valid or self.train
+            )
+        return self._held_out
+
+    @property
+    def classes(self) -> Sequence[str]:
+        return self._facts["classes"]
+
+    @property
+    def _known(self) -> Tokenizer:
+        assert self._tokenizer is not None, "prepare or restore comes first"
+        return self._tokenizer
+
+    @property
+    def _trained(self) -> Labelled:
+        assert self._training is not None, "prepare comes first"
+        return self._training
+
+    # For the model and the training loop ---------------------------------------------------------------------------
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        return {"vocab_size": len(self._known), "classes": len(self.classes)}
+
+    def check_model(self, options: Mapping[str, Any]) -> None:
+        self._is_causal = "pool" not in options  # a decoder, which knows the order by its mask
+
+    @property
+    def longest(self) -> dict[str, int]:
+        return {"source": 1 + (1 + self._facts["pairs"]) * (self._longest + 1)}
+
+    @property
+    def training_size(self) -> int:
+        return len(self._trained)
+
+    @property
+    def training_lengths(self) -> Int[Tensor, "N S"]:
+        return self._trained.lengths.unsqueeze(1)
+
+    def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
+        return self._batch(self._trained, indices)
+
+    def _held_out_batch(self, indices: Int[Tensor, " B"]) -> Batch:
+        return self._batch(self.held_out, indices)
+
+    def _batch(self, texts: Labelled, indices: Int[Tensor, " B"]) -> Batch:
+        return Batch((_tokens(texts.padded(indices)),), texts.labels[indices])
+
+    def ceiling(self) -> dict[str, float] | None:
+        """Return the ceiling of the generated pairs: no bag of words decides."""
+        if self.train or self._is_causal:
+            return None
+        every = self.held_out.padded(torch.arange(len(self.held_out))).numpy()
+        return {"all": bag_ceiling(every, self.held_out.labels.unsqueeze(1).numpy())}
+
+    def ceiling_sentence(self) -> str:
+        return (
+            "Without positions an encoder sees only which words a pair has. Each bag of words occurs as often with "
+            "either label."
+        )
+
+    # Text and answers --------------------------------------------------------------------------------------------
+
+    def read(self, line: str) -> list[int]:
+        texts = tuple(text.strip() for text in line.split("\t"))
+        expected = 1 + self._facts["pairs"]
+        if len(texts) != expected or not all(texts):
+            raise UserError(
+                f"expected {'two texts with a tab between them' if expected == 2 else 'one text'}, got {line[:80]!r}"
+            )
+        row, is_cut = self._row(texts)
+        if is_cut:
+            raise UserError(
+                f"expected a text of at most {self._longest} tokens; this one has more; shorten it, or train with a "
+                "larger --longest"
+            )
+        return row
+
+    def sources(self, lines: Sequence[list[int]]) -> Tokens:
+        offsets = np.cumsum([0, *map(len, lines)])
+        rows = store.Encoded(np.concatenate([np.array(line) for line in lines]), offsets)
+        return _tokens(rows.padded(range(len(lines))))
+
+    def show_source(self, numbers: Sequence[int]) -> list[str]:
+        return self._known.names(list(numbers))
+
+    def expected(self, line: str) -> str | None:
+        texts = tuple(text.strip() for text in line.split("\t"))
+        pairs = zip(self.held_out.texts, self.held_out.labels.tolist(), strict=True)
+        return next((self.classes[label] for each, label in pairs if each == texts), None)
+
+    def sample_inputs(self) -> list[str]:
+        return ["\t".join(each) for each in self.held_out.texts[:SHOWN]]
+
+    def notices(self) -> list[str]:
+        return self._notices
+
+    def held_out_notices(self) -> list[str]:
+        return self._held_out_notices
+
+    def describe(self) -> str:
+        of = Path(self.train).name or "who did what to whom"
+        what = "pairs of texts" if self._facts["pairs"] else "texts"
+        return f"{of}: {self.training_size:,} {what} in {len(self.classes)} classes; {self._known.kind}"
+
+    def purpose(self) -> tuple[str, str]:
+        count = len(self.classes)
+        if self._facts["pairs"]:
+            return (
+                f"Says which of {count} classes a pair of texts belongs to.",
+                f"두 글의 짝이 {count}가지 중 어디에 속하는지 말합니다.",
+            )
+        return (
+            f"Says which of {count} classes a text belongs to.",
+            f"글이 {count}가지 중 어디에 속하는지 말합니다.",
+        )
+
+    def fingerprint(self) -> str:
+        if not self.train:
+            return self.describe()
+        path = Path(self.train)
+        return f"sha256 {text_files.content_hash(text_files.document_files(path))}"
+
+
+def _tokens(ids_BL: Int[Tensor, "B L"]) -> Tokens:
+    """Return padded ids as tokens of the source."""
+    keep_BL = ids_BL != PADDING
+    tokens = Tokens.of(ids_BL, "source")
+    return tokens if bool(keep_BL.all()) else Tokens(ids_BL, tokens.positions, keep_BL)
