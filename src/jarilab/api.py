@@ -169,7 +169,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Metrics of a run on its held-out data, measured on freely generated answers, with the ceiling.
 
-    data: files to measure on (default: the held-out data of the task).
+    data: files to measure on (default: the held-out data of the task). Files of a translation after the second are
+        further references.
     length: measure held-out data of this length (default: as in training). It counts tokens of a window of text,
         digits of the operands of arithmetic, numbers of a line of copy, reverse or sort, or pixels of the longer side
         of an image. For a translation it counts tokens of the source, from more than half as many.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.comparison.table_export import at_lengths, other_lengths
-from jarilab.tasks.metrics import METRICS, Metric
+from jarilab.tasks.metrics import METRICS, Metric, score_notes
 
 MIN_TITLE_WIDTH = 20
 """Characters."""
@@ -26,8 +26,7 @@ def metrics_text(metrics: Mapping[str, Any], folder: str) -> str:
     lines = [f"{folder}: {encoding}, {examples:,} held-out {counted}{_of_length(metrics)}"]
     for title, value in rows:
         lines.append(f"  {title.ljust(width)} {value}")
-    if "signature" in metrics:
-        lines.append(f"  sacreBLEU {metrics['signature']}")
+    lines += [f"  {note}" for note in score_notes(metrics)]
     lines += _best(metrics, width)
     lines += _cost(metrics)
     return "\n".join(lines)

@@ -29,7 +29,7 @@ from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import OpenRun
 from jarilab.runs.origins import history
 from jarilab.runs.results import read_result
-from jarilab.tasks.metrics import METRICS, Metric
+from jarilab.tasks.metrics import METRICS, Metric, score_notes
 
 CELL, GAP = 16, 8
 """Pixels of a link between two tokens, and between maps."""
@@ -148,9 +148,20 @@ def _figures(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
         rows.append(_figure(group, metric, result[f"{key}_{group}"], count))
     head = [f"| of | {metric.title} | interval | examples |", "| --- | --- | --- | --- |"]
     how = mean_interval([result[key]], examples, share=metric.share).how
+    notes = [f"- {plain(note)}" for note in score_notes(result)]
     sentence = f"Measured on held-out examples at step {result['steps']:,}. Interval: {plain(how)}."
     return "\n".join(
-        ["## Figures", "", *head, *rows, "", sentence, *_ceiling(loaded, metric, result)]
+        [
+            "## Figures",
+            "",
+            *head,
+            *rows,
+            "",
+            sentence,
+            *_ceiling(loaded, metric, result),
+            "",
+            *notes,
+        ]
     )
 
 

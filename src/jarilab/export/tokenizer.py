@@ -15,9 +15,9 @@ import torch
 
 from jarilab.core.errors import UserError
 from jarilab.data.text import END, FIRST, SPECIAL
-from jarilab.data.text.pieces import TokenizerData
-from jarilab.data.text.spelling import Reading, Writing
-from jarilab.data.text.tokenizers import UNKNOWN_SIGN, library
+from jarilab.data.text.pieces import Form, TokenizerData
+from jarilab.data.text.spelling import AT_BLANKS, Reading, Writing
+from jarilab.data.text.tokenizers import library
 from jarilab.data.text.training import tokenizers_library
 from jarilab.export.description import described
 from jarilab.huggingface import loading
@@ -38,10 +38,11 @@ def library_of(
     """A tokenizer of the library `tokenizers`. names: of the tokens by ID. behind: IDs that follow each text."""
     hf = tokenizers_library()
     tokenizer = _of_names(reading, names) if reading.pieces is None else _of_pieces(reading)
+    composed = [hf.normalizers.NFC()] if reading.nfc else []
     changes = [hf.normalizers.Replace(_pattern(was), now) for was, now in reading.rules]
-    lower = [hf.normalizers.Lowercase()]
-    before, after = (lower if reading.lowercase == of else [] for of in ("text", "characters"))
-    tokenizer.normalizer = hf.normalizers.Sequence([*before, *changes, *after])
+    # The library fails where it puts a text into lower case after a rule that inserts something.
+    lower = [hf.normalizers.Lowercase()] if reading.lowercase else []
+    tokenizer.normalizer = hf.normalizers.Sequence([*composed, *lower, *changes])
     tokenizer.decoder = hf.decoders.Sequence(_decoders(writing))
     ends = [(SPECIAL[number], number) for number in dict.fromkeys(behind)]
     template = " ".join(["$A", *(SPECIAL[number] for number in behind)])
@@ -53,9 +54,9 @@ def library_of(
 
 def _of_pieces(reading: Reading) -> Any:
     """The library's own tokenizer of a vocabulary."""
-    lowercase = reading.lowercase == "characters"
+    form = Form(at_blanks=reading.cut == AT_BLANKS, byte_fallback=reading.byte_fallback)
     vocabulary = TokenizerData(
-        reading.kind, lowercase, reading.pieces or (), reading.merges, reading.scores
+        reading.kind, form, reading.pieces or (), reading.merges, reading.scores
     )
     return library(vocabulary, before="")
 
@@ -75,7 +76,9 @@ def _decoders(writing: Writing) -> list[Any]:
         return [decoders.ByteLevel()]
     chain = []
     if writing.unknown is not None:
-        chain.append(decoders.Replace(UNKNOWN, UNKNOWN_SIGN))
+        chain.append(decoders.Replace(UNKNOWN, writing.unknown_text))
+    if writing.byte_fallback:
+        chain.append(decoders.ByteFallback())
     if writing.join:
         # It puts a space before each token except the first. No token begins with the prefix.
         chain.append(decoders.WordPiece(prefix="\0", cleanup=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, final
@@ -120,12 +121,13 @@ class Captions(Task):
     def prepare(self) -> None:
         source = self._source
         captions = source.captions
-        words = tokenizers.train("words", captions, size=_VOCABULARY, lowercase=True)
+        spaced = list(map(_spaced, captions))
+        words = tokenizers.train("words", spaced, size=_VOCABULARY, lowercase=True)
         codes = self._tokenizer_of_images()
         self._known = words, codes
         every = torch.arange(len(captions)).split(AT_ONCE)
         ids = torch.cat([codes.encode(source.images(some)) for some in every])
-        rows_BT = self.sources(words.encode_batch(captions))
+        rows_BT = self.sources(words.encode_batch(spaced))
         self._training = rows_BT, ids.flatten(1).int()
         (height, width), empty = ids.shape[1:], int(torch.bincount(ids.flatten()).argmax())
         self._facts = {
@@ -320,12 +322,14 @@ class Captions(Task):
 
     def read(self, line: str) -> list[int]:
         """Return a caption's words. Raises UserError for an empty or too long caption, and for unknown words."""
-        strange = self.words.unknown(line)
+        spaced = _spaced(line)
+        strange = self.words.unknown(spaced)
         if strange:
-            known = ", ".join(self.words.names(list(range(4, min(44, len(self.words))))))
+            names = self.words.names(list(range(4, min(44, len(self.words)))))
+            known = ", ".join(name.strip() for name in names)
             named = ", ".join(printable(word[:40]) for word in strange[:5])
             raise UserError(f"no caption to train on had {named}; known: {known}")
-        ids = self.words.encode(line)
+        ids = self.words.encode(spaced)
         if not 1 <= len(ids) < self._facts["longest"]:
             raise UserError(
                 f"expected a caption of 1 to {self._facts['longest'] - 1} words, got {len(ids)}: {line[:80]!r}"
@@ -420,6 +424,11 @@ class Captions(Task):
 
     def fingerprint(self) -> str:
         return f"{self._source.fingerprint}, image tokenizer sha256 {self.codes.fingerprint}"
+
+
+def _spaced(caption: str) -> str:
+    """Return a caption with one space between words and punctuation, so that spacing does not matter."""
+    return " ".join(re.findall(r"\w+|[^\w\s]+", caption))
 
 
 def _batch(rows_BT: Tensor, codes_BN: Tensor, without_B: Tensor) -> Batch:

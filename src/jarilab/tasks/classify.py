@@ -23,7 +23,7 @@ from jarilab.data.text.labelled_texts import (
     read_labelled_texts,
     role_pairs,
 )
-from jarilab.data.text.tokenizers import Tokenizer, UnknownPieces
+from jarilab.data.text.tokenizers import Tokenizer, UnknownPieces, unknown_notice
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, registry
 from jarilab.tasks.ceiling import bag_ceiling
@@ -98,7 +98,9 @@ class Classify(LabelTask):
     def prepare(self) -> None:
         training, held_out = self._read()
         texts = [text for each in training.texts for text in each]
-        self._tokenizer = store.tokenizer_of(texts, self.tokenizer, self.vocab_size, self.lowercase)
+        self._tokenizer = store.tokenizer_of(
+            texts, self.tokenizer, self.vocab_size, lowercase=self.lowercase
+        )
         self._facts["classes"] = sorted(set(training.labels))
         if len(self.classes) < 2:
             raise UserError(
@@ -148,13 +150,13 @@ class Classify(LabelTask):
             notices.append(
                 f"{path}: {cut:,} texts of more than {self._longest} tokens were cut; --longest keeps more"
             )
-        every = (text for each in texts.texts for text in each)
-        notices += UnknownPieces.of(every, self._known).notice(path)
+        every = ([text] for each in texts.texts for text in each)
+        notices += unknown_notice(path, UnknownPieces.of(every, self._known).share)
         return Labelled(rows, [numbers[label] for label in texts.labels], texts.texts), notices
 
     def _row(self, texts: Texts) -> tuple[list[int], bool]:
         """Return the first token and each text with an end, and whether a text was cut."""
-        parts = [self._known.encode(self._known.known_form(text)) for text in texts]
+        parts = [self._known.encode(text) for text in texts]
         row = [FIRST]
         for part in parts:
             row += [*part[: self._longest], END]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,29 @@ METRICS = {
         Metric("psnr", "PSNR in dB"),
         Metric("bleu", "BLEU"),
         Metric("chrf", "chrF"),
+        Metric("chrfpp", "chrF++"),
         Metric("loss", "loss", higher=False, digits=4),
         Metric("perplexity", "perplexity", higher=False, digits=3),
         Metric("bits_per_character", "bits per character", higher=False, digits=4),
     )
 }
+
+
+def score_notes(result: Mapping[str, Any]) -> list[str]:
+    """Return what to print beside the scores of a result: how they were computed, and what spoils them."""
+    notes = []
+    if "signature" in result:
+        notes.append(f"sacreBLEU {result['signature']}")
+    if result.get("unknown_tokens"):
+        shares = (f"{which} {share:.2%}" for which, share in result["unknown_tokens"].items())
+        notes.append(f"unknown tokens: {', '.join(shares)}")
+    if result.get("unwritable"):
+        notes.append(
+            f"{result['unwritable']:.2%} of the held-out targets cannot be written with this vocabulary and length, so "
+            "a perfect model scores less than 100"
+        )
+    return notes
+
 
 SCRIPTS_WITHOUT_BLANKS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 """First words of the names of characters, in scripts that put no blanks between words."""

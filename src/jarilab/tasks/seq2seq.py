@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -22,7 +23,7 @@ from jarilab.tasks.token_task import TokenTask
 
 AT_ONCE = 256  # held-out examples in a batch, sorted by length
 
-JudgedBy = Literal["bleu", "chrf", "exact_match", "perplexity"]
+JudgedBy = Literal["bleu", "chrf", "chrfpp", "exact_match", "perplexity"]
 
 
 @runtime_checkable
@@ -99,6 +100,7 @@ class PairsTask(TokenTask):
         self._longest = longest
         self._train: tuple[Rows, Rows] | None = None
         self._held_out: list[tuple[str, str]] | None = None
+        self._further: dict[tuple[str, str], list[str]] = {}  # references beside the target
 
     @property
     @abstractmethod
@@ -204,19 +206,15 @@ class PairsTask(TokenTask):
         """Return the group of a held-out pair among `groups`; `all` for none."""
         return "all"
 
-    def as_written(self, target: str) -> str:
-        """Return a held-out target as a right answer writes it."""
-        return target
-
     def own_metrics(
         self, pairs: Sequence[tuple[str, str]], written: Sequence[str]
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         """Return further metrics of the answers to these pairs."""
         return {}
 
     @final
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """Return BLEU and chrF (sacreBLEU), exact match, and perplexity per target token.
+        """Return BLEU, chrF and chrF++ (sacreBLEU), exact match, and perplexity per target token.
 
         `parts` gives exact match by the length of the answer if that is the task's metric.
         """
@@ -239,12 +237,9 @@ class PairsTask(TokenTask):
             "perplexity": math.exp(min(loss / count, 700.0)),
             "examples": float(len(pairs)),
         }
-        metrics |= self._judge(written, [target for _, target in pairs])
+        metrics |= self._judge(written, pairs)
         if examples is None and self.metric.name == "exact_match":
-            right = [
-                answer == self.as_written(target)
-                for answer, (_, target) in zip(written, pairs, strict=True)
-            ]
+            right = list(map(self._is_right, pairs, written))
             lengths = torch.tensor([len(target) for target in targets])
             metrics |= parts_of(torch.tensor(right), {"tokens of the answer": lengths})
             metrics["outcomes"] = right
@@ -258,7 +253,7 @@ class PairsTask(TokenTask):
         of_group: dict[str, list[bool]] = {group: [] for group in self.groups}
         for (source, target), answer in zip(pairs, written, strict=True):
             for group in {"all", self.group_of(source, target)} & of_group.keys():
-                of_group[group].append(answer == self.as_written(target))
+                of_group[group].append(self._is_right((source, target), answer))
         known = {group: right for group, right in of_group.items() if right}
         counts = {group: len(right) for group, right in known.items() if group != "all"}
         shares = {
@@ -266,18 +261,26 @@ class PairsTask(TokenTask):
         }
         return {**shares, "group_examples": counts} if counted and counts else shares
 
-    def _judge(self, written: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-        """Return BLEU and chrF with their settings."""
+    def _is_right(self, pair: tuple[str, str], answer: str) -> bool:
+        return answer == pair[1] or answer in self._further.get(pair, ())
+
+    def _judge(self, written: Sequence[str], pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """Return BLEU, chrF and chrF++ with their settings."""
         if self.words is None:
             return {}
         bleu_of: Any = import_optional("sacrebleu.metrics.bleu", "text").BLEU
         chrf_of: Any = import_optional("sacrebleu.metrics.chrf", "text").CHRF
-        answers, right = list(written), [list(references)]
+        references = [target for _, target in pairs]
+        # A pair with fewer references than others has None in their place.
+        right = list(zip_longest(*([pair[1], *self._further.get(pair, ())] for pair in pairs)))
         words = bleu_tokenizer(references) if self.words == "auto" else self.words
-        metric = bleu_of(tokenize=words)
-        bleu = metric.corpus_score(answers, right).score
-        chrf = chrf_of().corpus_score(answers, right).score
-        return {"bleu": bleu, "chrf": chrf, "signature": str(metric.get_signature())}
+        metrics = {
+            "bleu": bleu_of(tokenize=words),
+            "chrf": chrf_of(),
+            "chrfpp": chrf_of(word_order=2),
+        }
+        scores = {n: m.corpus_score(list(written), right).score for n, m in metrics.items()}
+        return {**scores, "signature": str(metrics["bleu"].get_signature())}
 
     def _encode(self, side: int, text: str) -> list[int]:
         """Encode a held-out text, cut to the model's maximal length."""
@@ -289,12 +292,16 @@ class PairsTask(TokenTask):
         text = line.strip()
         if not text:
             raise UserError("the line is empty; write a text to answer")
-        ids = self.tokenizers[0].encode(text)
+        ids = self.encode_input(text)
         if len(ids) > self._longest:
             raise UserError(
                 f"{len(ids):,} tokens are too many; this run reads at most {self._longest}: cut the line"
             )
         return ids
+
+    def encode_input(self, text: str) -> list[int]:
+        """Return the tokens of a source to answer. Raises UserError for a text that the model cannot read."""
+        return self.tokenizers[0].encode(text)
 
     def read_target(self, text: str) -> list[int]:
         return [*self.tokenizers[1].encode(text.strip()), END]

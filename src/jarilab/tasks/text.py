@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
@@ -16,8 +16,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.data.text import END, FIRST, PADDING, store, text_files
+from jarilab.data.text.pieces import Form
 from jarilab.data.text.spelling import Spelling
-from jarilab.data.text.tokenizers import UNKNOWN, Tokenizer, UnknownPieces
+from jarilab.data.text.tokenizers import UNKNOWN, Tokenizer, UnknownPieces, unknown_notice
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner, evenly, registry
 from jarilab.tasks.metrics import METRICS
@@ -38,8 +39,9 @@ class Text(TokenTask):
     each other. train: a file or a folder. valid: held-out text; without it, the last `held_out` of the text.
     context_length: tokens in a window. tokenizer: characters, bpe, unigram or words; or a file: a tokenizer.json,
     a SentencePiece model, or the folder of a run or of transformers. vocab_size: tokens of the tokenizer, if it has a
-    choice. lowercase: convert the text to lower case. held_out: share of the text held out
-    without `valid`. metric: what runs are judged by.
+    choice. lowercase: convert the text to lower case. normalize: Unicode's composed form nfc for every text, or none.
+    byte_fallback: spell what words and characters lack in bytes, as bpe and unigram do. held_out: share of the text
+    held out without `valid`. metric: what runs are judged by.
     """
 
     predictor = "continuation"
@@ -60,11 +62,14 @@ class Text(TokenTask):
         tokenizer: str = "characters",
         vocab_size: Annotated[int, Ge(1), Le(1_000_000)] = 8000,
         lowercase: bool = False,
+        normalize: Literal["nfc", "none"] = "nfc",
+        byte_fallback: bool = False,
         held_out: Annotated[float, Gt(0), Lt(1)] = 0.1,
         metric: Literal["loss", "perplexity", "bits_per_character"] = "loss",
     ):
         self.train, self.valid, self.context_length = train, valid, context_length
-        self.tokenizer, self.vocab_size, self.lowercase = tokenizer, vocab_size, lowercase
+        self.tokenizer, self.vocab_size = tokenizer, vocab_size
+        self.form = Form(lowercase, normalize == "nfc", byte_fallback=byte_fallback)
         self.share = held_out
         self.metric = METRICS[metric]
         self._tokenizer: Tokenizer | None = None
@@ -90,7 +95,7 @@ class Text(TokenTask):
     def prepare(self) -> None:
         path = _path("train", self.train)
         self._tokenizer = store.train_tokenizer(
-            path, self.tokenizer, self.vocab_size, self.lowercase
+            path, self.tokenizer, self.vocab_size, **asdict(self.form)
         )
         if self.valid:
             self._training, self._held_out = self._stream(self.train), self._stream(self.valid)
@@ -225,16 +230,23 @@ class Text(TokenTask):
             "perplexity": math.exp(min(mean, 700.0)),
             "bits_per_character": self._bits_per_character(loss / math.log(2), ids),
             "examples": float(len(starts)),
+            **({} if self._known.knows_all else {"unknown_tokens": self._unknown_shares}),
         }
+
+    @property
+    def _unknown_shares(self) -> dict[str, float]:
+        """The shares of unknown tokens; that of the training text only where it was read."""
+        training = {} if self._training is None else {"training": self._training_unknown.share}
+        return training | {"held-out": self._held_out_unknown.share}
 
     def _bits_per_character(self, bits: float, ids: list[int]) -> float:
         """The bits of a text per character. Each byte of an unknown token costs 8 bits more."""
         # Decoded together, since the bytes of one character may lie in two batches.
-        characters = float(len(self._known.decode(ids)))
+        characters = float(len(self._known.decode(ids, "x" * len(ids))))
         if self._known.has_unknown(ids):
             missing, unknown = ids.count(UNKNOWN), self._held_out_unknown
             bits += 8 * missing * unknown.bytes
-            characters += missing * (unknown.characters - 1)
+            characters += missing * (unknown.characters - len("x"))
         return bits / max(1.0, characters)
 
     @cached_property
@@ -244,18 +256,18 @@ class Text(TokenTask):
 
     def _unknown_in(self, stream: Stream, path: str) -> UnknownPieces:
         # The ids are read first, since they are mapped into memory and few vocabularies lack anything.
-        texts = chain.from_iterable(text_files.documents(Path(path)))
+        texts = text_files.documents(Path(path))
         return UnknownPieces.of(texts if self._known.has_unknown(stream.ids) else (), self._known)
 
     @cached_property
-    def _notices(self) -> list[str]:
-        return self._unknown_in(self._windows, self.train).notice(self.train)
+    def _training_unknown(self) -> UnknownPieces:
+        return self._unknown_in(self._windows, self.train)
 
     def notices(self) -> list[str]:
-        return self._notices
+        return unknown_notice(self.train, self._training_unknown.share)
 
     def held_out_notices(self) -> list[str]:
-        return self._held_out_unknown.notice(self._measured_path)
+        return unknown_notice(self._measured_path, self._held_out_unknown.share)
 
     def _measured(self) -> Stream:
         """The held-out text, read on first use."""
@@ -266,14 +278,7 @@ class Text(TokenTask):
     # Text and answers --------------------------------------------------------------------------------------------
 
     def read(self, line: str) -> list[int]:
-        line = self._known.known_form(line)
-        missing = self._known.unknown(line)
-        if missing and self._known.kind == "characters":
-            raise UserError(
-                f"expected characters of the training text, got {', '.join(map(repr, missing[:5]))}; leave them out, "
-                "or train with --tokenizer bpe, which knows every text"
-            )
-        return self._known.encode(line)
+        return self._known.encode_known(line)
 
     def sources(self, lines: Sequence[list[int]]) -> Tokens:
         """Return texts of equal length as a batch; an empty one begins a document."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import asdict, replace
+from itertools import chain, compress, islice, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
@@ -16,10 +16,10 @@ from annotated_types import Ge, Le
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.text import END, store, text_files
-from jarilab.data.text.pairs import PairCounts, pair_table, pairs
-from jarilab.data.text.pieces import KINDS
+from jarilab.data.text.pairs import PairCounts, numbered_pairs, pair_table, pairs
+from jarilab.data.text.pieces import KINDS, Form
 from jarilab.data.text.spelling import STRIPPED, Reading, Spelling
-from jarilab.data.text.tokenizers import Tokenizer
+from jarilab.data.text.tokenizers import UNKNOWN, Tokenizer, unknown_notice
 from jarilab.tasks.base import Learner, registry
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.seq2seq import JudgedBy, PairsTask, Rows
@@ -38,10 +38,12 @@ class Translation(PairsTask):
     training files are held out, evenly spread. tokenizer: bpe (byte-level, no unknown tokens), unigram, words or
     characters; or a file: a tokenizer.json, a SentencePiece model, or the folder of a run or of transformers.
     vocab_size: tokens of the tokenizer. joint: one vocabulary for both sides. lowercase: read and write lower case.
-    longest: maximal tokens of a line; longer pairs are omitted and counted. swap: translate from the second file to the
-    first. metric: what runs are judged by. tokenized: the files are tokenized, so BLEU splits words at spaces.
-    bleu_tokenizer: how sacreBLEU splits words otherwise. auto takes 13a, WMT's rules; zh for Chinese; and char, single
-    characters, for other text without blanks. ja-mecab, ko-mecab and flores200 need packages of their own.
+    normalize: Unicode's composed form nfc for every text, or none. byte_fallback: spell what words and characters lack
+    in bytes, as bpe and unigram do. longest: maximal tokens of a line; longer pairs are omitted and counted. swap:
+    translate from the second file to the first. metric: what runs are judged by. tokenized: the files are tokenized, so
+    words are what is between spaces, in the vocabulary and in BLEU. bleu_tokenizer: how sacreBLEU splits words
+    otherwise. auto takes 13a, WMT's rules; zh for Chinese; and char, single characters, for other text without blanks.
+    ja-mecab, ko-mecab and flores200 need packages of their own.
     """
 
     def __init__(
@@ -54,6 +56,8 @@ class Translation(PairsTask):
         vocab_size: Annotated[int, Ge(1), Le(1_000_000)] = 8000,
         joint: bool = True,
         lowercase: bool = False,
+        normalize: Literal["nfc", "none"] = "nfc",
+        byte_fallback: bool = False,
         longest: Annotated[int, Ge(1), Le(100_000)] = 128,
         swap: bool = False,
         metric: JudgedBy = "bleu",
@@ -64,11 +68,13 @@ class Translation(PairsTask):
     ):
         super().__init__(longest)
         self._notices: list[str] = []
+        self._unknown: dict[str, float] = {}
         self._tokenizers: tuple[Tokenizer, Tokenizer] | None = None
         self.words = "none" if tokenized else bleu_tokenizer
         self.train, self.valid, self.columns = tuple(train), tuple(valid), tuple(columns)
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
-        self.joint, self.lowercase, self.swap = joint, lowercase, swap
+        self.joint, self.swap = joint, swap
+        self.form = Form(lowercase, normalize == "nfc", tokenized, byte_fallback)
         self.metric = METRICS[metric]
 
     @classmethod
@@ -128,8 +134,8 @@ class Translation(PairsTask):
             self.tokenizer,
             size=self.vocab_size,
             joint=self.joint,
-            lowercase=self.lowercase,
             columns=self.columns,
+            **asdict(self.form),
         )
         # Tokenizers of a file have the sides of the task, trained ones the order of the files.
         is_file = self.tokenizer not in KINDS
@@ -137,8 +143,10 @@ class Translation(PairsTask):
         encoded = self._encoded()
         table = pair_table(paths, self.columns)
         read_as = [table.notice] if table is not None and table.notice else []
-        self._notices = [*read_as, *_complaints(encoded.counts, self._longest)]
         source, target = self._in_order(encoded.source, encoded.target)
+        self._unknown = self._unknown_shares("training", [source.ids], [target.ids])
+        unknown = _unknown_notices(self._unknown)
+        self._notices = [*read_as, *_complaints(encoded.counts, self._longest), *unknown]
         training = None if self.valid else torch.from_numpy(np.flatnonzero(~_held_out(source)))
         if self.valid:
             _ = self.held_out  # read now, so that errors come before the training
@@ -170,27 +178,67 @@ class Translation(PairsTask):
         return () if self.valid else self.train
 
     def hold_out(self, paths: Sequence[str]) -> None:
-        self._held_out = self._texts(_paths("data", paths))
+        files = _paths("data", paths[:2])
+        self._held_out, self._further = self._texts(files), {}
+        for path in map(Path, paths[2:]):
+            self._add_references(files, path)
+
+    def _add_references(self, files: Sequence[Path], path: Path) -> None:
+        """Read another reference for each held-out pair. Raises UserError for another number of lines."""
+        both = numbered_pairs(files, self.columns)
+        is_usable = [bool(one.strip() and other.strip()) for _, one, other in both]
+        texts = list(text_files.lines(path))
+        if len(texts) != len(is_usable):
+            raise UserError(
+                f"{path}: expected a reference for each of {len(is_usable):,} lines; got {len(texts):,}; an empty line "
+                "stands for none"
+            )
+        for pair, text in zip(self.held_out, compress(texts, is_usable), strict=True):
+            reference = self.tokenizers[1].normalized(text)
+            self._further.setdefault(pair, []).extend([reference] if reference.strip() else [])
 
     def _texts(
         self, paths: Sequence[Path], chosen: Container[int] | None = None
     ) -> list[tuple[str, str]]:
-        """Return the pairs of these files as text, or those at the chosen indices. Raises UserError."""
+        """Return the pairs of these files in the form of the tokenizers, or those at the chosen indices.
+
+        Raises UserError.
+        """
+        one, other = self.tokenizers
         texts = []
         for number, pair in enumerate(pairs(paths, PairCounts(), self.columns)):
             if chosen is None or number in chosen:
                 source, target = self._in_order(*pair)
-                lower = self.tokenizers[1].lowercase
-                texts.append((source.lower(), target.lower()) if lower else (source, target))
+                texts.append((one.normalized(source), other.normalized(target)))
         return texts
 
-    def as_written(self, target: str) -> str:
-        """Return a held-out target as a right answer writes it: words are joined with blanks."""
-        return (
-            " ".join(self.tokenizers[1].pieces(target))
-            if self.tokenizers[1].kind == "words"
-            else target
-        )
+    def _unknown_shares(self, which: str, *sides: Sequence[Any]) -> dict[str, float]:
+        """Return the share of unknown tokens in the rows of each side whose tokenizer has some."""
+        shares = {}
+        for name, tokenizer, rows in zip(("source", "target"), self.tokenizers, sides, strict=True):
+            if not tokenizer.knows_all:
+                ids = np.concatenate([np.asarray(row) for row in rows])
+                shares[f"{which} {name}"] = float((ids == UNKNOWN).mean())
+        return shares
+
+    def _held_out_unknown(self, pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
+        texts = zip(*pairs, strict=True)
+        sides = [t.encode_batch(list(side)) for t, side in zip(self.tokenizers, texts, strict=True)]
+        return self._unknown_shares("held-out", *sides)
+
+    def own_metrics(
+        self, pairs: Sequence[tuple[str, str]], written: Sequence[str]
+    ) -> dict[str, Any]:
+        """Return the shares of unknown tokens, and of the targets that no answer can equal."""
+        lost = sum(self.write(self._encode(1, target)) != target for _, target in pairs)
+        unknown = self._unknown | self._held_out_unknown(pairs)
+        return {"unwritable": lost / len(pairs), **({"unknown_tokens": unknown} if unknown else {})}
+
+    def encode_input(self, text: str) -> list[int]:
+        return self.tokenizers[0].encode_known(text)
+
+    def held_out_notices(self) -> list[str]:
+        return _unknown_notices(self._held_out_unknown(self.held_out))
 
     def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
         target = self.tokenizers[1]
@@ -198,12 +246,8 @@ class Translation(PairsTask):
             return self.write(written)
         # The last piece, of the end token, is empty.
         pieces = [*self.tokenizers[0].pieces(line)[: len(source)], ""]
-        texts = []
-        for number, at in zip(written, learner.most_attended(source, written), strict=True):
-            if number > END:
-                unknown = target.has_unknown([number])
-                texts.append(pieces[at] if unknown else target.decode([number]))
-        return (" " if target.kind == "words" else "").join(texts)
+        most_attended = learner.most_attended(source, written)
+        return target.decode(written, [pieces[at] for at in most_attended])
 
     # Text and answers --------------------------------------------------------------------------------------------
 
@@ -222,8 +266,9 @@ class Translation(PairsTask):
 
     def sample_inputs(self) -> list[str]:
         """Return held-out lines of medium length."""
-        fitting = [source for source, _ in self.held_out if 20 <= len(source) <= 70]
-        return fitting[:3]
+        refused = self.tokenizers[0].refused
+        fitting = (source for source, _ in self.held_out if 20 <= len(source) <= 70)
+        return list(islice((source for source in fitting if not refused(source)), 3))
 
     def expected(self, line: str) -> str | None:
         return next((target for source, target in self.held_out if source == line), None)
@@ -245,7 +290,7 @@ class Translation(PairsTask):
 
 
 def _stripped(reading: Reading | None) -> Reading | None:
-    return reading and replace(reading, rules=(STRIPPED,), end=END)
+    return reading and replace(reading, rules=(STRIPPED, *reading.rules), end=END)
 
 
 def _check_installed(words: str | None) -> None:
@@ -292,6 +337,12 @@ def _held_out(source: store.Encoded) -> np.ndarray:
             f"{len(source)} pairs are too few to hold some out; give held-out files with --valid"
         )
     return held_out
+
+
+def _unknown_notices(shares: Mapping[str, float]) -> list[str]:
+    return list(
+        chain.from_iterable(unknown_notice(f"{which} lines", shares[which]) for which in shares)
+    )
 
 
 def _complaints(counts: PairCounts, longest: int) -> list[str]:

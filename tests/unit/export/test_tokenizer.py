@@ -52,7 +52,7 @@ def continued(task: Any) -> Any:
 def translation(at: Path, **options: Any) -> Translation:
     """A task of two files, prepared."""
     for name, sign in (("source", str.lower), ("target", str.upper)):
-        lines = [f"{sign(one)} {sign(two)}" for one in WORDS for two in WORDS for _ in range(4)]
+        lines = [f"{sign(one)} {sign(two)} {n}" for one in WORDS for two in WORDS for n in range(4)]
         (at / name).write_text("\n".join(lines) + "\n")
     task = Translation(train=(str(at / "source"), str(at / "target")), vocab_size=300, longest=24, **options)
     task.prepare()

@@ -226,13 +226,15 @@ def test_what_a_run_keeps_is_enough_to_read_and_to_measure(tmp_path: Path, folde
     assert again.model_options == task.model_options
     source.unlink()
     size = task.model_options["vocab_size"]
-    assert again.evaluate(Notices(size)) == task.evaluate(Notices(size)), "the training text is not needed"
+    measured = task.evaluate(Notices(size))
+    assert measured["unknown_tokens"].pop("training") == 0
+    assert again.evaluate(Notices(size)) == measured, "the training text is not needed"
     another = Text(train=str(source), context_length=7)
     another.restore(tmp_path)
     with pytest.raises(UserError, match=r"own.txt: expected a file; got .*; check the path"):
         another.evaluate(Notices(size))
     another.hold_out([str(folder)])
-    assert another.evaluate(Notices(size)) == task.evaluate(Notices(size))
+    assert another.evaluate(Notices(size)) == measured
     with pytest.raises(UserError, match="--data expects one file or folder of text, got 2; give one"):
         another.hold_out(["a", "b"])
 
@@ -315,14 +317,15 @@ def test_unknown_tokens_cost_their_letters(tmp_path: Path) -> None:
     path.write_text("aa bbb aa cccc " * 20)
     task = prepared(path, tokenizer="words", vocab_size=5, valid=str(path))
     metrics = task.evaluate(Notices(5))
-    # Of four words one is known; an end follows the last. Words are joined with blanks.
-    bits = 81 * math.log2(5) + 8 * 20 * (3 + 4)
-    characters = len("aa bbb aa cccc " * 20) - 1
+    # Of four words one is known; the last blank and an end follow. A word includes the blank before it.
+    bits = 82 * math.log2(5) + 8 * (20 * (4 + 5) + 1)
+    characters = len("aa bbb aa cccc " * 20)
     assert metrics["bits_per_character"] == pytest.approx(bits / characters, rel=1e-5)
+    assert metrics["unknown_tokens"] == {"training": 41 / 81, "held-out": 41 / 81}
     for notices in (task.notices(), task.held_out_notices()):
         (notice,) = notices
         assert str(path) in notice
-        assert "50.00%" in notice
+        assert "50.62%" in notice
     assert prepared(path).notices() == []
 
 

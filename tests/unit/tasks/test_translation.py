@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sacrebleu
 import torch
 
 import jarilab
@@ -136,7 +137,7 @@ def test_held_out_files_leave_all_pairs_to_train_on(files: tuple[str, str], tmp_
 def test_lower_case_everywhere(files: tuple[str, str], pairs: list[tuple[str, str]], tmp_path: Path) -> None:
     task = prepared(files, tokenizer="words", lowercase=True)
     assert sorted(training_pairs(task) + task.held_out) == sorted((one.lower(), other.lower()) for one, other in pairs)
-    assert task.show_source(task.read("FÜNF acht")) == ["fünf", "acht"]
+    assert task.show_source(task.read("FÜNF acht")) == [" fünf", " acht"]
     valid = prepared(files, tokenizer="words", lowercase=True, valid=written(tmp_path, [("Acht", "EIGHT")], "valid"))
     assert valid.held_out == [("acht", "eight")]
 
@@ -180,9 +181,31 @@ def test_files_that_cannot_be(tmp_path: Path, options: dict[str, Any], message: 
 def test_data_to_measure_on_that_cannot_be(files: tuple[str, str]) -> None:
     with pytest.raises(
         UserError,
-        match=r"^--data expects two files, source and target, or one of tab-separated values; got 3: write --data",
+        match=r"^--data expects two files, source and target, or one of tab-separated values; got 0: write --data",
     ):
-        prepared(files).hold_out(["a", "b", "c"])
+        prepared(files).hold_out([])
+
+
+def test_further_references(files: tuple[str, str], tmp_path: Path) -> None:
+    task = prepared(files, tokenizer="words")
+    pairs = [("eins", "one"), ("", "blank"), ("zwei drei", "two three"), ("drei", "three")]
+    data = written(tmp_path, pairs, "more")
+    (tmp_path / "other").write_text("two\nnothing\nTwo, three\n\n")
+    task.hold_out(data)
+    learner = Looks((), says=task.tokenizers[1].encode("two"))
+    alone = task.evaluate(learner)
+    task.hold_out([*data, str(tmp_path / "other")])
+    metrics = task.evaluate(learner)
+    assert (alone["exact_match"], metrics["exact_match"]) == (0.0, pytest.approx(1 / 3))
+    answers, references = ["two"] * 3, [["one", "two three", "three"], ["two", "Two, three", None]]
+    assert metrics["bleu"] == pytest.approx(sacrebleu.corpus_bleu(answers, references).score)
+    assert metrics["chrfpp"] == pytest.approx(sacrebleu.corpus_chrf(answers, references, word_order=2).score)
+    assert "nrefs:var|" in metrics["signature"]
+    (tmp_path / "other").write_text("two\n")
+    with pytest.raises(
+        UserError, match=r"other: expected a reference for each of 4 lines; got 1; an empty line stands"
+    ):
+        task.hold_out([*data, str(tmp_path / "other")])
 
 
 # Words that nobody knows ---------------------------------------------------------------------------------------------
@@ -210,7 +233,7 @@ def test_what_is_unknown_is_copied_from_where_the_model_looked(files: tuple[str,
     task = prepared(files, tokenizer="words", joint=False)
     one, two = task.tokenizers[1].encode("one two")
     line = "Berlin eins Seoul!"
-    assert task.tokenizers[0].pieces(line) == ["Berlin", "eins", "Seoul", "!"]
+    assert task.tokenizers[0].pieces(line) == [" Berlin", " eins", " Seoul", "!"]
 
     def copied(*numbers: int, at: tuple[int, ...]) -> str:
         return task.answer(Looks(at), line, task.read(line), numbers)
@@ -218,10 +241,10 @@ def test_what_is_unknown_is_copied_from_where_the_model_looked(files: tuple[str,
     assert copied(one, UNKNOWN, two, END, at=(0, 2, 1, 4)) == "one Seoul two"
     assert copied(UNKNOWN, UNKNOWN, one, END, at=(3, 0, 0, 0)) == "! Berlin one"
     assert copied(one, UNKNOWN, at=(0, 1)) == "one eins", "cut off without an end"
-    assert copied(one, UNKNOWN, two, END, at=(0, 4, 1, 4)) == "one  two", "nothing stands at the end token"
+    assert copied(one, UNKNOWN, two, END, at=(0, 4, 1, 4)) == "one two", "nothing stands at the end token"
     assert copied(one, two, END, at=(0, 1, 2)) == "one two" == task.write([one, two, END])
     cut = task.answer(Looks((2, 0, 0)), line, task.read(line)[:2], [UNKNOWN, one, END])
-    assert cut == " one", "where the line was cut off stands its end"
+    assert cut == "one", "where the line was cut off stands its end"
     known = prepared(files)
     assert known.answer(Looks(()), line, [3], [UNKNOWN]) == known.write([UNKNOWN]), "bpe has nothing unknown"
 
@@ -237,7 +260,7 @@ def test_the_sign_for_the_unknown_may_be_a_known_character(tmp_path: Path, pairs
 def test_unknown_characters_are_copied_too(files: tuple[str, str]) -> None:
     task = prepared(files, tokenizer="characters", joint=False)
     o, n = task.tokenizers[1].encode("on")
-    assert task.answer(Looks((0, 1, 0, 2)), "zß", task.read("zß"), [o, UNKNOWN, n, END]) == "oßn"
+    assert task.answer(Looks((0, 1, 0, 2)), "zß", task.tokenizers[0].encode("zß"), [o, UNKNOWN, n, END]) == "oßn"
 
 
 @pytest.mark.parametrize("lines", [["eins Berlin", "Seoul zwei eins"], ["eins"] * 14 + ["Berlin"]])
@@ -250,7 +273,7 @@ def test_answers_are_judged_with_what_is_copied(files: tuple[str, str], tmp_path
 
 @pytest.mark.parametrize("target", ["one, two.", "one, unheard."])
 def test_words_are_judged_as_a_model_can_write_them(tmp_path: Path, pairs: list[tuple[str, str]], target: str) -> None:
-    """Words are joined with blanks, so no answer is `one, two.`"""
+    """Words include the space before them, so an answer can be `one, two.`"""
     files = written(tmp_path, [*pairs, ("eins, zwei.", "one, two.")])
     task = prepared(files, tokenizer="words", joint=False, valid=written(tmp_path, [(target, target)], "valid"))
     ids = task.tokenizers[1].encode(target)
@@ -385,7 +408,7 @@ def test_a_vocabulary_that_is_not_the_one_of_training(moved: Path, name: str) ->
     record = held(moved / "run.json")
     record["kept"][name] = hashlib.sha256(b"{}").hexdigest()
     seal(moved / "run.json", record)
-    with pytest.raises(UserError, match=r"expected a tokenizer .*; got no 'jari tokenizer 1'"):
+    with pytest.raises(UserError, match=r"expected a tokenizer .*; got no 'jari tokenizer 2'"):
         jarilab.load(moved)
     path.unlink()
     with pytest.raises(UserError, match=rf"{name} is missing or not a plain file; the run cannot answer without it"):
@@ -478,7 +501,9 @@ def test_unknown_words_are_copied_into_answers(loaded: OpenRun, monkeypatch: pyt
     answers = list(jarilab.predict(loaded, ["eins zwei Berlin", " Seoul zwei Busan "], beam_size=2, n_best=2))
     assert [answer.answer for answer in answers] == ["one one", "one Berlin", "one one", "one Busan"]
     assert asked == [loaded.task.read("eins zwei Berlin"), loaded.task.read("Seoul zwei Busan")]
-    assert [name for name, _ in answers[1].tokens] == ["one", "<unk>", "<eos>"], "what the model wrote stays to be seen"
+    assert [name for name, _ in answers[1].tokens] == [" one", "<unk>", "<eos>"], (
+        "what the model wrote stays to be seen"
+    )
 
 
 def test_what_the_last_attention_looked_at(loaded: OpenRun) -> None:
@@ -526,7 +551,8 @@ def test_held_out_lines_are_those_of_the_file(tmp_path: Path, swap: bool, monkey
     assert set(task.held_out) < set(expected)
     source, target = task.tokenizers
     tokens = [(source.decode(source.encode(one)), target.decode(target.encode(other))) for one, other in expected]
-    short = [(one, other) for one, other in tokens if max(len(one.split()), len(other.split())) <= 15]
+    lengths = [max(len(source.encode(one)), len(target.encode(other))) for one, other in expected]
+    short = [pair for pair, length in zip(tokens, lengths, strict=True) if length <= 15]
     held_out = [(source.decode(source.encode(s)), target.decode(target.encode(t))) for s, t in task.held_out]
     assert 200 < len(short) < 300, "some are left out for their length"
     assert sorted(training_pairs(task) + held_out) == sorted(short)

@@ -19,7 +19,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.core.storage.content_cache import cached
 from jarilab.data.text.pairs import PairCounts, pair_table, pairs
-from jarilab.data.text.pieces import KINDS
+from jarilab.data.text.pieces import FORMAT, KINDS, Form
 from jarilab.data.text.text_files import content_hash, document_files, documents, no_usable
 from jarilab.data.text.tokenizers import Tokenizer, from_file, train
 from jarilab.data.text.training import TRAINING_BYTES
@@ -180,7 +180,8 @@ def prepare_documents(path: Path, tokenizer: Tokenizer) -> Encoded:
             for document in documents(path):
                 length = 0
                 for batch in _batches(document):
-                    length += writer.put(tokenizer.encode_batch(batch)).sum()
+                    ids = tokenizer.encode_batch(batch, inside=0 if length else 1)
+                    length += writer.put(ids).sum()
                 if length:
                     writer.end_rows(np.array([length]))
             if not writer.written:
@@ -195,15 +196,15 @@ def train_tokenizers(
     kind: str,
     size: int,
     joint: bool,
-    lowercase: bool = False,
     columns: Sequence[str] = (),
+    **form: bool,
 ) -> tuple[Tokenizer, Tokenizer]:
     """Train a tokenizer for each side of these pairs, or one for both, returned twice (see `tokenizers.train`).
 
     kind: or a file, which is read instead (see `tokenizers.from_file`); then the sides are source and target.
     """
     if kind not in KINDS:
-        one, other = (_from_file(kind, lowercase, side) for side in ("source", "target"))
+        one, other = (_from_file(kind, Form(**form), side) for side in ("source", "target"))
         return one, other
 
     def texts(side: int) -> Iterator[str]:
@@ -212,11 +213,11 @@ def train_tokenizers(
     def make(folder: Path) -> dict[str, int]:
         both_sides = chain.from_iterable(pairs(paths, PairCounts(), columns))
         sides = [both_sides] if joint else [texts(0), texts(1)]
-        trained = [train(kind, side, size=size, lowercase=lowercase) for side in sides]
+        trained = [train(kind, side, size=size, **form) for side in sides]
         _write_tokenizers(folder, trained)
         return {}
 
-    facts = _training_facts("pair tokenizers", paths, kind, size, lowercase) | {
+    facts = _training_facts("pair tokenizers", paths, kind, size, form) | {
         "joint": joint,
         "table": _read_as(paths, columns),
     }
@@ -224,20 +225,20 @@ def train_tokenizers(
     return tokenizers[0], tokenizers[-1]
 
 
-def train_tokenizer(path: Path, kind: str, size: int, lowercase: bool = False) -> Tokenizer:
+def train_tokenizer(path: Path, kind: str, size: int, **form: bool) -> Tokenizer:
     """Train a tokenizer on the documents of a file or folder (see `tokenizers.train`), or take it from the cache.
 
     kind: or a file, which is read instead (see `tokenizers.from_file`).
     """
     if kind not in KINDS:
-        return _from_file(kind, lowercase)
+        return _from_file(kind, Form(**form))
 
     def make(folder: Path) -> dict[str, int]:
         pieces = chain.from_iterable(documents(path))
-        _write_tokenizers(folder, [train(kind, pieces, size=size, lowercase=lowercase)])
+        _write_tokenizers(folder, [train(kind, pieces, size=size, **form)])
         return {}
 
-    facts = _training_facts("document tokenizer", document_files(path), kind, size, lowercase)
+    facts = _training_facts("document tokenizer", document_files(path), kind, size, form)
     (tokenizer,) = cached(facts, make, lambda folder, _: _read_tokenizers(folder))
     return tokenizer
 
@@ -250,26 +251,31 @@ def _read_as(paths: Sequence[Path], columns: Sequence[str]) -> list[Any]:
     return [table.delimiter, table.quoted, table.has_title, table.width, *table.columns]
 
 
-def tokenizer_of(texts: Iterable[str], kind: str, size: int, lowercase: bool) -> Tokenizer:
+def tokenizer_of(texts: Iterable[str], kind: str, size: int, **form: bool) -> Tokenizer:
     """Train a tokenizer on texts, or read it from a file: see `tokenizers.train` and `tokenizers.from_file`."""
     if kind not in KINDS:
-        return _from_file(kind, lowercase)
-    return train(kind, texts, size=size, lowercase=lowercase)
+        return _from_file(kind, Form(**form))
+    return train(kind, texts, size=size, **form)
 
 
-def _from_file(path: str, lowercase: bool, side: str = "source") -> Tokenizer:
-    """The tokenizer in a file. Raises UserError, also if it should read lower case and does not."""
+def _from_file(path: str, form: Form, side: str = "source") -> Tokenizer:
+    """The tokenizer in a file. Raises UserError, also if it should read lower case or spell bytes and does not."""
     tokenizer = from_file(path, side)
-    if lowercase and not tokenizer.lowercase:
+    if form.lowercase and not tokenizer.form.lowercase:
         raise UserError(
             f"lowercase: expected a tokenizer that reads lower case, got {path}, which does not; omit --lowercase, or "
             "write the texts in lower case"
+        )
+    if form.byte_fallback and not tokenizer.knows_all:
+        raise UserError(
+            f"byte_fallback: expected a tokenizer that knows all bytes, got {path}, which does not; omit "
+            "--byte-fallback, or train one"
         )
     return tokenizer
 
 
 def _training_facts(
-    what: str, paths: Sequence[Path], kind: str, size: int, lowercase: bool
+    what: str, paths: Sequence[Path], kind: str, size: int, form: Mapping[str, bool]
 ) -> dict[str, Any]:
     return {
         "what": what,
@@ -277,7 +283,8 @@ def _training_facts(
         "files": len(paths),
         "kind": kind,
         "size": size,
-        "lowercase": lowercase,
+        "form": asdict(Form(**form)),
+        "format": FORMAT,
         "training_bytes": TRAINING_BYTES,
     }
 

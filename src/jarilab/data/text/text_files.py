@@ -19,6 +19,7 @@ from itertools import dropwhile
 from pathlib import Path
 
 from jarilab.core.errors import UserError
+from jarilab.data.text.vocabulary import WHITE_SPACE
 
 Stream = BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
 
@@ -43,13 +44,7 @@ _OPENERS: dict[bytes, Callable[[BufferedReader], Stream]] = {
     b"\xfd7zXZ\0": lzma.LZMAFile,
 }
 _ARCHIVES = {b"PK\x03\x04": ("zip", "unzip"), b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d")}
-# White space of the tokenizers' regular expressions (Unicode's White_Space). `str.strip` uses another set.
-_WHITE = (
-    "\t\n\x0b\x0c\r \x85\xa0\u1680"
-    + "".join(map(chr, range(0x2000, 0x200B)))
-    + "\u2028\u2029\u202f\u205f\u3000"
-)
-_BEFORE_WHITE = re.compile(f"(?s).*[^{_WHITE}](?=[{_WHITE}])")
+_BEFORE_WHITE = re.compile(f"(?s).*[^{WHITE_SPACE}](?=[{WHITE_SPACE}])")
 
 
 def lines(path: Path, *, longest_line: int = MAX_LINE_BYTES) -> Iterator[str]:

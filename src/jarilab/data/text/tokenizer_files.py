@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, final
 
@@ -15,8 +16,6 @@ from jarilab.data.text.pieces import KINDS
 from jarilab.data.text.training import tokenizers_library
 
 MAX_BYTES = 64 * 2**20
-SIGN = "\ufffd"
-"""The text of an unknown token."""
 
 
 def locate(path: Path, side: str) -> Path:
@@ -94,17 +93,16 @@ def is_over_bytes(opened: Any) -> bool:
     return type(getattr(opened, "decoder", None)).__name__ == "ByteLevel"
 
 
-def decode(opened: Any, ids: Sequence[int], special: int) -> str:
-    """The text of tokens. ids: in jarilab's numbers, of which the first `special` are no tokens of the file."""
+def decode(opened: Any, tokens: Sequence[tuple[int, str]], special: int) -> str:
+    """The text of tokens, each a number of jarilab's and its text if the file lacks it.
+
+    The first `special` numbers are no tokens of the file.
+    """
     parts: list[str] = []
-    run: list[int] = []
-    for number in [*ids, 0]:
-        if number >= special:
-            run.append(number - special)
-            continue
-        parts.append(opened.decode(run) if run else "")
-        run = []
-    return f" {SIGN} ".join(part.strip() for part in parts) if len(parts) > 1 else parts[0]
+    runs = groupby(tokens, lambda token: token[0] >= special)
+    for is_known, run in runs:
+        parts += [opened.decode([n - special for n, _ in run])] if is_known else [s for _, s in run]
+    return " ".join(part.strip() for part in parts) if len(parts) > 1 else "".join(parts)
 
 
 @dataclass(frozen=True)

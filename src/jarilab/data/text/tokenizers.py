@@ -2,20 +2,23 @@
 
 `bpe` is byte-level byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909; over bytes as in GPT-2). `unigram` is
 the language model of Kudo 2018 (arXiv:1804.10959) over the same bytes. Both encode any text and have no unknown token.
-`words` splits at white space and punctuation, `characters` at each code point. They map unseen pieces to UNKNOWN.
+`words` splits at white space and punctuation, `characters` at each code point. They map unseen pieces to UNKNOWN, or
+spell them in bytes. A word includes the space before it, so no kind loses spacing.
 
-Hugging Face's `tokenizers` trains and encodes. Special tokens are not registered with it. Their internal names contain
-a space, which no piece contains beside other characters, so no input text can become a special token.
+Hugging Face's `tokenizers` trains and encodes. Special tokens are not registered with it. Their internal names begin
+with a line end, which no piece contains beside other characters, so no input text can become a special token.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import unicodedata
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,11 @@ from jarilab.core.errors import UserError, unknown
 from jarilab.data.text import tokenizer_files
 from jarilab.data.text.pieces import (
     BYTE,
+    FALLBACK,
     FORMAT,
     KINDS,
     MAX_VOCABULARY,
+    Form,
     Kind,
     TokenizerData,
     checked_vocabulary,
@@ -35,7 +40,17 @@ from jarilab.data.text.pieces import (
     refuse,
     surrogate,
 )
-from jarilab.data.text.spelling import BYTE_LEVEL, CHARACTERS, WORDS, Reading, Writing
+from jarilab.data.text.spelling import (
+    AT_BLANKS,
+    BYTE_LEVEL,
+    CHARACTERS,
+    DEDENTED,
+    INDENTED,
+    UNKNOWN_SIGN,
+    WORDS,
+    Reading,
+    Writing,
+)
 from jarilab.data.text.training import (
     TRAINERS,
     tokenizers_library,
@@ -46,9 +61,6 @@ from jarilab.data.text.vocabulary import END, FIRST, PADDING, SPECIAL
 
 UNKNOWN = 3
 """The id of pieces that a vocabulary of words or characters lacks."""
-
-UNKNOWN_SIGN = "\ufffd"
-"""The text of an unknown token."""
 
 MAX_JSON_CHARACTERS = 64_000_000
 COUNTED_CHARACTERS = 1_000_000
@@ -74,8 +86,15 @@ class Tokenizer:
         return self._vocabulary.kind
 
     @property
-    def lowercase(self) -> bool:
-        return self._vocabulary.lowercase
+    def form(self) -> Form:
+        return self._vocabulary.form
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether no text has unknown tokens."""
+        if self.kind == "file":
+            return tokenizer_files.unknown_id(self._library) is None
+        return over_bytes(self.kind) or self.form.byte_fallback
 
     def __len__(self) -> int:
         return self._special + len(self._vocabulary.pieces)
@@ -87,17 +106,31 @@ class Tokenizer:
         return hash(self._vocabulary)
 
     def __repr__(self) -> str:
-        lowercase = ", lowercase" if self.lowercase else ""
+        lowercase = ", lowercase" if self.form.lowercase else ""
         return f"Tokenizer({self.kind}, {len(self):,} tokens{lowercase})"
+
+    def normalized(self, text: str) -> str:
+        """Return a text in the form in which `decode` returns it, if none of its tokens is unknown."""
+        if self.kind == "file":
+            return text.lower() if self.form.lowercase else text
+        text = unicodedata.normalize("NFC", text) if self.form.nfc else text
+        return self._library.normalizer.normalize_str(text) if self.form.lowercase else text
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without FIRST or END. Raises UserError for half a surrogate pair."""
         return self.encode_batch([text])[0]
 
-    def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        """Return the ids of several texts, computed on all cores. Raises as `encode` does."""
+    def encode_batch(self, texts: list[str], *, inside: int | None = None) -> list[list[int]]:
+        """Return the ids of several texts, computed on all cores. Raises as `encode` does.
+
+        inside: texts from this index on continue the text before them; None if all are whole.
+        """
+        prepared = [_prepared(text, self._vocabulary) for text in texts]
+        for place in range(len(texts) if inside is None else inside, len(texts)):
+            if self.kind == "words" and _INDENT.match(texts[place]):
+                prepared[place] = prepared[place][1:]
         try:
-            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+            encodings = self._library.encode_batch_fast(prepared, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError):  # errors of the libraries for half a surrogate pair
             raise surrogate() from None
         if self.kind != "file":
@@ -111,22 +144,37 @@ class Tokenizer:
 
     def unknown(self, text: str) -> list[str]:
         """Return the pieces of a text that the vocabulary lacks, each once, in order."""
-        if over_bytes(self.kind):
-            return []
-        pairs = zip(self.encode(text), self.pieces(text), strict=True)
-        pieces = [piece for number, piece in pairs if number == UNKNOWN]
+        pairs = () if self.knows_all else zip(self.encode(text), self.pieces(text), strict=True)
+        pieces = [piece.strip() or piece for number, piece in pairs if number == UNKNOWN]
         return list(dict.fromkeys(pieces))
 
-    def known_form(self, text: str) -> str:
-        """Return the Unicode form of a text, NFC or NFD, in which the vocabulary lacks fewest pieces.
+    def encode_known(self, text: str) -> list[int]:
+        """Return the ids of a text to answer.
 
-        The text itself, if it lacks none. Korean of a Mac is often decomposed (NFD).
+        Raises UserError if `refused` has pieces, and as `encode` does.
         """
-        forms = [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
-        return min(forms, key=lambda form: len(self.unknown(form)))
+        if missing := self.refused(text):
+            raise UserError(
+                f"expected {self.kind} of the training text, got {', '.join(map(repr, missing[:5]))}; leave them out, "
+                "or train with --byte-fallback or --tokenizer bpe, which know every text"
+            )
+        return self.encode(text)
+
+    def refused(self, text: str) -> list[str]:
+        """Return the unknown pieces that make a text no input: any character, or words if none of them is known."""
+        ids = self.encode(text)
+        # A model copies an unknown word, but knows nothing of a text without known words.
+        is_input = not self.has_unknown(ids) or (
+            self.kind != "characters" and set(ids) != {UNKNOWN}
+        )
+        return [] if is_input else self.unknown(text)
 
     def pieces(self, text: str) -> list[str]:
-        """Return the part of the text that each token stands for. Raises as `encode` does."""
+        """Return the part of the text that each token stands for, with a space before the first word of a line.
+
+        Raises as `encode` does.
+        """
+        text = _prepared(text, self._vocabulary)
         try:
             encoding = self._library.encode(text, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError):
@@ -135,26 +183,32 @@ class Tokenizer:
 
     def has_unknown(self, ids: Sequence[int] | np.ndarray) -> bool:
         """Whether one of these ids is UNKNOWN, which bpe and unigram lack."""
-        return not over_bytes(self.kind) and UNKNOWN in ids
+        return not self.knows_all and UNKNOWN in ids
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], copies: Sequence[str] | None = None) -> str:
         """Return the text up to the first END or PADDING.
 
-        For bpe and unigram, and for known characters, this is exactly the encoded text. Unknown pieces and bytes that
-        are not UTF-8 become U+FFFD. Words are joined with spaces.
+        Without unknown tokens this is exactly the text that was encoded, `normalized`. Bytes that are not UTF-8 become
+        U+FFFD. copies: for each id, the text to write if it is unknown; U+FFFD by default.
         """
         pieces, special = self._vocabulary.pieces, self._special
         checked = self._checked(ids)
         ends = (place for place, number in enumerate(checked) if number in (PADDING, END))
-        written = [number for number in checked[: next(ends, None)] if number != FIRST]
+        signs = [self._unknown_text] * len(checked) if copies is None else copies
+        both = zip(checked[: next(ends, None)], signs, strict=False)
+        written = [(number, sign) for number, sign in both if number != FIRST]
         if self.kind == "file":
             return tokenizer_files.decode(self._library, written, special)
         parts = []
-        for number in written:
-            parts.append(pieces[number - special] if number >= special else UNKNOWN_SIGN)
+        for number, sign in written:
+            parts.append(pieces[number - special] if number >= special else sign)
         if over_bytes(self.kind):
             return _bytes_of("".join(parts)).decode(errors="replace")
-        return (" " if self.kind == "words" else "").join(parts)
+        if self.form.byte_fallback:
+            runs = groupby(parts, FALLBACK.__contains__)
+            parts = [_spelled(run) if in_bytes else "".join(run) for in_bytes, run in runs]
+        text = "".join(parts)
+        return _DEDENT.sub("", text) if self.kind == "words" else text
 
     def names(self, ids: Sequence[int]) -> list[str]:
         r"""Return each token as text for people; `\xed` for a byte that is not a whole character, or <eos>."""
@@ -165,17 +219,19 @@ class Tokenizer:
         vocabulary = self._vocabulary
         if vocabulary.kind == "file":
             return None
-        unknown = None if over_bytes(vocabulary.kind) else UNKNOWN
-        lowercase = "characters" if vocabulary.lowercase else ""
+        form, is_words = vocabulary.form, vocabulary.kind == "words"
         return Reading(
-            CUTS[vocabulary.kind],
-            lowercase,
+            AT_BLANKS if is_words and form.at_blanks else CUTS[vocabulary.kind],
+            nfc=form.nfc,
+            byte_fallback=vocabulary.spells_bytes,
+            lowercase="characters" if form.lowercase else "",
+            rules=(INDENTED,) if is_words else (),
             kind=vocabulary.kind,
             special=self._special,
             pieces=vocabulary.pieces,
             merges=vocabulary.merges,
             scores=vocabulary.scores,
-            unknown=unknown,
+            unknown=None if self.knows_all else UNKNOWN,
         )
 
     def writing(self) -> Writing | None:
@@ -184,12 +240,14 @@ class Tokenizer:
             return None
         bytewise = over_bytes(self.kind)
         return Writing(
-            join=" " if self.kind == "words" else "",
+            rules=(DEDENTED,) if self.kind == "words" else (),
             special=self._special,
             pieces=self._vocabulary.pieces,
             skipped=(FIRST,),
             unknown=None if bytewise else UNKNOWN,
+            unknown_text=self._unknown_text,
             over_bytes=bytewise,
+            byte_fallback=self._vocabulary.spells_bytes,
         )
 
     def to_json(self) -> str:
@@ -198,7 +256,7 @@ class Tokenizer:
         data = {
             "format": FORMAT,
             "kind": vocabulary.kind,
-            "lowercase": vocabulary.lowercase,
+            "form": asdict(vocabulary.form),
             "pieces": vocabulary.pieces,
             "merges": vocabulary.merges,
             "scores": vocabulary.scores,
@@ -232,6 +290,10 @@ class Tokenizer:
         """The sha256 of `to_json`."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
+    @property
+    def _unknown_text(self) -> str:
+        return f" {UNKNOWN_SIGN}" if self.kind == "words" else UNKNOWN_SIGN
+
     @cached_property
     def _names(self) -> list[str]:
         pieces = self._vocabulary.pieces
@@ -257,49 +319,81 @@ class UnknownPieces:
     bytes: float
 
     @staticmethod
-    def of(texts: Iterable[str], tokenizer: Tokenizer) -> UnknownPieces:
-        """Count in the first million characters of the texts."""
-        tokens, missing, seen = 0, [], 0
-        for text in texts if not over_bytes(tokenizer.kind) else ():
-            pieces = zip(tokenizer.encode(text), tokenizer.pieces(text), strict=True)
-            for number, piece in pieces:
+    def of(documents: Iterable[Iterable[str]], tokenizer: Tokenizer) -> UnknownPieces:
+        """Count in the first million characters of documents, each in parts."""
+        tokens, missing, left = 0, [], COUNTED_CHARACTERS
+        for document in documents if not tokenizer.knows_all else ():
+            text = "".join(_first(document, left))
+            left -= len(text)
+            before = "\n"
+            for number, piece in zip(tokenizer.encode(text), tokenizer.pieces(text), strict=True):
                 tokens += 1
                 if number == UNKNOWN:
-                    missing.append(piece)
-            seen += len(text)
-            if seen > COUNTED_CHARACTERS:
+                    # The first word of a line has no space in the text.
+                    is_indented = tokenizer.kind == "words" and before == "\n"
+                    missing.append(piece[1:] if is_indented else piece)
+                before = piece
+            if left <= 0:
                 break
         if not missing:
             return UnknownPieces(0.0, 0.0, 0.0)
         count, joined = len(missing), "".join(missing)
         return UnknownPieces(count / tokens, len(joined) / count, len(joined.encode()) / count)
 
-    def notice(self, where: str) -> list[str]:
-        """What to print about them; nothing if there are none."""
-        if not self.share:
-            return []
-        return [
-            f"{where}: {self.share:.2%} of the tokens are unknown to the vocabulary; loss and perplexity count each as "
-            "one token, so do not compare them with another vocabulary; --tokenizer bpe knows every text"
-        ]
+
+def _first(parts: Iterable[str], characters: int) -> Iterator[str]:
+    """Yield parts until they have this many characters."""
+    for part in parts:
+        yield part
+        characters -= len(part)
+        if characters <= 0:
+            return
 
 
-def train(kind: str, texts: Iterable[str], *, size: int, lowercase: bool = False) -> Tokenizer:
+def unknown_notice(where: str, share: float) -> list[str]:
+    """Return what to print about a share of unknown tokens; nothing if there are none."""
+    if not share:
+        return []
+    return [
+        f"{where}: {share:.2%} of the tokens are unknown to the vocabulary; loss and perplexity count each as one "
+        "token, so do not compare them with another vocabulary; --byte-fallback and --tokenizer bpe know every text"
+    ]
+
+
+def train(kind: str, texts: Iterable[str], *, size: int, **form: bool) -> Tokenizer:
     """Train a tokenizer of at most `size` tokens, special ones included, on the first TRAINING_BYTES of `texts`.
 
-    The same texts give the same tokenizer with any number of threads. Raises UserError for an unknown kind, an
-    impossible size, or texts of white space only.
+    The same texts give the same tokenizer with any number of threads. form: fields of `Form`. Raises UserError for an
+    unknown kind, an impossible size, or texts of white space only.
     """
     if kind not in KINDS:
         raise unknown("tokenizer", kind, KINDS)
-    empty = TokenizerData(kind, lowercase, ())
-    min_size = len(empty.special) + (len(BYTE) if over_bytes(kind) else 1)
+    empty = TokenizerData(kind, Form(**form), ())
+    min_size = len(empty.special) + len(empty.required) + (not over_bytes(kind))
     if not min_size <= size <= MAX_VOCABULARY:
         raise UserError(
             f"{kind} needs a size from {min_size} to {MAX_VOCABULARY:,}; got {size}; choose a size in this range"
         )
-    trainer = TRAINERS[kind]
-    return Tokenizer(trainer(training_sample(texts), size - len(empty.special), lowercase))
+    sample = (_prepared(text, empty) for text in training_sample(texts))
+    return Tokenizer(TRAINERS[kind](sample, size - len(empty.special), empty))
+
+
+_INDENT, _DEDENT = re.compile(INDENTED[0]), re.compile(DEDENTED[0])
+
+
+def _prepared(text: str, vocabulary: TokenizerData) -> str:
+    """Return a text as the library reads it, which puts it into lower case itself."""
+    text = unicodedata.normalize("NFC", text) if vocabulary.form.nfc else text
+    return _INDENT.sub(" ", text) if vocabulary.kind == "words" else text
+
+
+def _spelled(run: Iterable[str]) -> str:
+    """Return the text of a run of bytes, or a sign for each if they are not UTF-8, as Hugging Face does."""
+    spelled = bytes([FALLBACK[piece] for piece in run])
+    try:
+        return spelled.decode()
+    except UnicodeDecodeError:
+        return UNKNOWN_SIGN * len(spelled)
 
 
 def from_file(path: str, side: str = "source") -> Tokenizer:
@@ -311,7 +405,8 @@ def from_file(path: str, side: str = "source") -> Tokenizer:
     if file.name.startswith("vocabulary"):
         return Tokenizer.read(file)
     text, pieces, lowercase = tokenizer_files.read(file)
-    data = {"format": FORMAT, "kind": "file", "lowercase": lowercase, "pieces": pieces}
+    form = asdict(Form(lowercase, nfc=False))
+    data: dict[str, Any] = {"format": FORMAT, "kind": "file", "form": form, "pieces": pieces}
     data |= {"merges": [], "scores": [], "library": text}
     return Tokenizer(checked_vocabulary(data))
 
@@ -321,7 +416,7 @@ def _bytes_of(letters: str) -> bytes:
     return b"".join(bytes([BYTE[each]]) if each in BYTE else each.encode() for each in letters)
 
 
-def library(vocabulary: TokenizerData, before: str = " ") -> Any:
+def library(vocabulary: TokenizerData, before: str = "\n") -> Any:
     """Return the library's tokenizer for a vocabulary, for encoding. before: prefix of special tokens' names."""
     names = [f"{before}{name}" for name in vocabulary.special] + list(vocabulary.pieces)
     numbers = {name: number for number, name in enumerate(names)}
@@ -335,9 +430,16 @@ def library(vocabulary: TokenizerData, before: str = " ") -> Any:
             special = [(name, 0.0) for name in names[: len(SPECIAL)]]
             scored = list(zip(vocabulary.pieces, vocabulary.scores, strict=True))
             model = models.Unigram(special + scored)
-        case "words":
+        case "words" if not vocabulary.spells_bytes:
             model = models.WordLevel(numbers, unk_token=names[UNKNOWN])
-        case "characters":
-            # BPE without merges: every character is a piece.
-            model = models.BPE(numbers, [], unk_token=names[UNKNOWN])
-    return with_pre_tokenizer(model, vocabulary.kind, vocabulary.lowercase)
+        case "words" | "characters":
+            # BPE without merges: every character is a piece. An unknown word is its characters, or their bytes.
+            is_spelled, is_words = vocabulary.spells_bytes, vocabulary.kind == "words"
+            model = models.BPE(
+                numbers,
+                [],
+                unk_token=names[UNKNOWN],
+                byte_fallback=is_spelled,
+                ignore_merges=is_words,
+            )
+    return with_pre_tokenizer(model, vocabulary)

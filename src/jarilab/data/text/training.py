@@ -6,10 +6,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from jarilab.core.errors import UserError, import_optional
-from jarilab.data.text.pieces import BYTE, Kind, TokenizerData, over_bytes, surrogate
+from jarilab.data.text.pieces import BYTE, TokenizerData, over_bytes, surrogate
+from jarilab.data.text.spelling import AT_BLANKS, WORDS
 
 # Memory grows with the text that a trainer has seen.
 TRAINING_BYTES = 16_000_000
@@ -56,43 +58,38 @@ def tokenizers_library() -> Any:
     return import_optional("tokenizers", "text")
 
 
-def with_pre_tokenizer(model: Any, kind: Kind, lowercase: bool) -> Any:
+def with_pre_tokenizer(model: Any, data: TokenizerData) -> Any:
     """Return the library's tokenizer for a model, with lower case and the first cut of its kind."""
     hf = tokenizers_library()
     library = hf.Tokenizer(model)
-    if lowercase:
+    if data.form.lowercase:
         library.normalizer = hf.normalizers.Lowercase()
-    if over_bytes(kind):
+    if over_bytes(data.kind):
         library.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    elif kind == "words":
-        library.pre_tokenizer = hf.pre_tokenizers.Whitespace()
+    elif data.kind == "words":
+        cut = hf.Regex(AT_BLANKS if data.form.at_blanks else WORDS)
+        library.pre_tokenizer = hf.pre_tokenizers.Split(cut, "isolated")
     return library
 
 
-def _trained(
-    model: Any,
-    trainer: Any,
-    kind: Kind,
-    texts: Iterator[str],
-    lowercase: bool,
-) -> Any:
-    library = with_pre_tokenizer(model, kind, lowercase)
+def _trained(model: Any, trainer: Any, texts: Iterator[str], empty: TokenizerData) -> Any:
+    library = with_pre_tokenizer(model, empty)
     library.train_from_iterator(texts, trainer=trainer)
     return json.loads(library.to_str())["model"]
 
 
-def _bpe(texts: Iterator[str], size: int, lowercase: bool) -> TokenizerData:
+def _bpe(texts: Iterator[str], size: int, empty: TokenizerData) -> TokenizerData:
     hf = tokenizers_library()
     trainer = hf.trainers.BpeTrainer(
         vocab_size=size, show_progress=False, initial_alphabet=list(BYTE)
     )
-    model = _trained(hf.models.BPE(), trainer, "bpe", texts, lowercase)
+    model = _trained(hf.models.BPE(), trainer, texts, empty)
     pieces = tuple(sorted(model["vocab"], key=model["vocab"].get))
     merges = tuple((left, right) for left, right in model["merges"])
-    return TokenizerData("bpe", lowercase, pieces, merges=merges)
+    return replace(empty, pieces=pieces, merges=merges)
 
 
-def _unigram(texts: Iterator[str], size: int, lowercase: bool) -> TokenizerData:
+def _unigram(texts: Iterator[str], size: int, empty: TokenizerData) -> TokenizerData:
     hf = tokenizers_library()
     trainer = hf.trainers.UnigramTrainer(
         vocab_size=size,
@@ -100,7 +97,7 @@ def _unigram(texts: Iterator[str], size: int, lowercase: bool) -> TokenizerData:
         initial_alphabet=list(BYTE),
         max_piece_length=_MAX_PIECE_LENGTH,
     )
-    vocabulary = _trained(hf.models.Unigram(), trainer, "unigram", texts, lowercase)["vocab"]
+    vocabulary = _trained(hf.models.Unigram(), trainer, texts, empty)["vocab"]
     # The library adds missing bytes just above the lowest score, 0.0001 apart, in the order of a hash map that differs
     # from run to run. The last bits of all scores depend on the order of its sums. So scores are rounded, and added
     # bytes get the lowest score.
@@ -116,26 +113,28 @@ def _unigram(texts: Iterator[str], size: int, lowercase: bool) -> TokenizerData:
     chosen = {*BYTE, *longer[: size - len(BYTE)]}
     pieces = tuple(piece for piece in ranked if piece in chosen)
     of_pieces = tuple(scores[piece] for piece in pieces)
-    return TokenizerData("unigram", lowercase, pieces, scores=of_pieces)
+    return replace(empty, pieces=pieces, scores=of_pieces)
 
 
-def _words(texts: Iterator[str], size: int, lowercase: bool) -> TokenizerData:
+def _words(texts: Iterator[str], size: int, empty: TokenizerData) -> TokenizerData:
     hf = tokenizers_library()
-    trainer = hf.trainers.WordLevelTrainer(vocab_size=size, show_progress=False)
-    vocabulary = _trained(hf.models.WordLevel(), trainer, "words", texts, lowercase)["vocab"]
-    return TokenizerData("words", lowercase, tuple(sorted(vocabulary, key=vocabulary.get)))
+    trainer = hf.trainers.WordLevelTrainer(
+        vocab_size=size - len(empty.required), show_progress=False
+    )
+    vocabulary = _trained(hf.models.WordLevel(), trainer, texts, empty)["vocab"]
+    return replace(empty, pieces=(*empty.required, *sorted(vocabulary, key=vocabulary.get)))
 
 
-def _characters(texts: Iterator[str], size: int, lowercase: bool) -> TokenizerData:
+def _characters(texts: Iterator[str], size: int, empty: TokenizerData) -> TokenizerData:
     lower = tokenizers_library().normalizers.Lowercase().normalize_str
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(lower(text) if lowercase else text)
-    pieces = sorted(counts, key=lambda character: (-counts[character], character))
-    return TokenizerData("characters", lowercase, tuple(pieces[:size]))
+        counts.update(lower(text) if empty.form.lowercase else text)
+    learned = sorted(counts, key=lambda character: (-counts[character], character))
+    return replace(empty, pieces=(*empty.required, *learned)[:size])
 
 
-TRAINERS: dict[str, Callable[[Iterator[str], int, bool], TokenizerData]] = {
+TRAINERS: dict[str, Callable[[Iterator[str], int, TokenizerData], TokenizerData]] = {
     "bpe": _bpe,
     "unigram": _unigram,
     "words": _words,

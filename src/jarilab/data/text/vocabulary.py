@@ -14,6 +14,13 @@ PADDING, FIRST, END = 0, 1, 2
 
 SPECIAL = ("<pad>", "<bos>", "<eos>")
 
+WHITE_SPACE = (
+    "\t\n\x0b\x0c\r \x85\xa0\u1680"
+    + "".join(map(chr, range(0x2000, 0x200B)))
+    + "\u2028\u2029\u202f\u205f\u3000"
+)
+"""Unicode's White_Space, as in the regular expressions of tokenizers. `str.strip` removes other characters too."""
+
 
 class ListedVocabulary(ABC):
     """One token for each entry of a list, after the special ones. A subclass says which entries a text has."""

@@ -153,7 +153,7 @@ def test_a_large_vocabulary_has_wide_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("w0 w65531 w65532 none")
     for words, kind in ((65_532, np.uint16), (65_533, np.uint32)):
-        data = json.loads(SOURCE.to_json()) | {"pieces": [f"w{number}" for number in range(words)]}
+        data = json.loads(SOURCE.to_json()) | {"pieces": [f" w{number}" for number in range(words)]}
         encoded = prepare_documents(path, Tokenizer.from_json(json.dumps(data)))
         assert encoded.ids.dtype == kind
         assert row_of(encoded, 0) == [4, 65_535, 65_536 if words > 65_532 else UNKNOWN, UNKNOWN]
@@ -364,7 +364,7 @@ def test_tokenizers_of_pairs(tsv: Path, cache: Path, monkeypatch: pytest.MonkeyP
     assert target.unknown("고양이 cat") == ["cat"]
     assert same is both
     assert both.unknown("고양이 cat") == []
-    assert train_tokenizers([tsv], "words", 100, joint=True, lowercase=True)[0].lowercase
+    assert train_tokenizers([tsv], "words", 100, joint=True, lowercase=True)[0].form.lowercase
     monkeypatch.setattr(store, "train", None)
     assert train_tokenizers([tsv], "words", 100, joint=False) == (source, target)
     tokenizer, again = train_tokenizers([tsv], "words", 100, joint=True)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import unicodedata
 from typing import Any
 
 import pytest
@@ -37,19 +38,71 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_any_text_comes_back(kind: Kind, text: str) -> None:
     ids = TRAINED[kind].encode(text)
-    assert TRAINED[kind].decode(ids) == text
+    assert TRAINED[kind].decode(ids) == unicodedata.normalize("NFC", text)
     assert not {PADDING, FIRST, END} & set(ids)
     assert TRAINED[kind].unknown(text) == []
 
 
 @given(text=TEXT)
 def test_any_text_of_known_characters_comes_back(text: str) -> None:
-    characters = train("characters", [text, "x"], size=1000)
+    characters = train("characters", [text, "x"], size=1000, nfc=False)
     assert characters.decode(characters.encode(text)) == text
     assert len(characters.encode(text)) == len(text)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "characters"])
+@given(text=TEXT, at_blanks=st.booleans(), lowercase=st.booleans())
+@pytest.mark.parametrize("kind", WITH_UNKNOWN)
+def test_any_text_comes_back_where_bytes_spell_what_is_unknown(
+    kind: Kind, text: str, at_blanks: bool, lowercase: bool
+) -> None:
+    tokenizer = train(kind, TEXTS, size=300, byte_fallback=True, at_blanks=at_blanks, lowercase=lowercase)
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == tokenizer.normalized(text)
+    assert UNKNOWN not in ids
+    assert tokenizer.refused(text) == []
+
+
+@given(text=TEXT, at_blanks=st.booleans())
+def test_words_keep_their_spacing(text: str, at_blanks: bool) -> None:
+    words = train("words", [text, "x"], size=1000, at_blanks=at_blanks)
+    assert words.decode(words.encode(text)) == words.normalized(text)
+
+
+def test_words_between_white_space() -> None:
+    line = "das ist nicht' s 7 U.S. haus@@ tür ."
+    words = train("words", [line], size=100, at_blanks=True)
+    assert words.pieces(line) == [f" {word}" for word in line.split()]
+    assert words.decode(words.encode(line)) == line
+
+
+def test_bytes_that_are_no_text() -> None:
+    words = train("words", ["x"], size=300, byte_fallback=True)
+    first = 4
+    assert words.decode([first + 0x41, first + 0xC3, first + 0xA9, first + 0xC3, first + 0x28]) == "\ufffd" * 5
+    assert words.decode([first + 0x41, first + 0xC3, first + 0xA9]) == "Aé"
+
+
+def test_pieces_of_a_document_go_on(tokenizer: Tokenizer) -> None:
+    parts = ["the cat", " sat\non", "e mat"]
+    ids = [n for part in tokenizer.encode_batch(parts, inside=1) for n in part]
+    whole = tokenizer.decode(ids, [piece for part in parts for piece in tokenizer.pieces(part)])
+    assert whole.replace("\ufffd", "") == "the cat sat\none mat" or tokenizer.has_unknown(ids)
+
+
+def test_texts_that_a_model_cannot_read() -> None:
+    assert TRAINED["characters"].refused("the cät") == ["ä"]
+    assert TRAINED["words"].refused("the cät") == []
+    assert TRAINED["words"].refused("Ätna, Öl") == []
+    assert TRAINED["words"].refused("Ätna Öl") == ["Ätna", "Öl"]
+    assert TRAINED["bpe"].refused("Ätna Öl") == []
+    with pytest.raises(UserError, match="expected characters of the training text, got 'ä'; leave them out, or train"):
+        TRAINED["characters"].encode_known("the cät")
+    decomposed = unicodedata.normalize("NFD", "고양이는")
+    for tokenizer in TRAINED.values():
+        assert tokenizer.encode_known(decomposed) == tokenizer.encode("고양이는")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "text",
     [
@@ -63,13 +116,18 @@ def test_any_text_of_known_characters_comes_back(text: str) -> None:
         "e\u0301 é \u0301",
         "שלום\u200f\u200b\ufeff",
         "▁Ġ <0x41>",
+        "das ist nicht' s 7 U.S. haus@@ tür .",
+        "one\n  two\n\n three\n \n",
+        "\t<0x41> <0x41> a<0x41>",
     ],
 )
 def test_hard_texts_come_back(kind: Kind, text: str) -> None:
     for tokenizer in (TRAINED[kind], train(kind, [text, "x"], size=400)):
         if not tokenizer.unknown(text):
-            assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert not train(kind, [text, "x"], size=400).unknown(text)
+            assert tokenizer.decode(tokenizer.encode(text)) == unicodedata.normalize("NFC", text)
+    verbatim = train(kind, [text, "x"], size=400, nfc=False)
+    assert not verbatim.unknown(text)
+    assert verbatim.decode(verbatim.encode(text)) == text
 
 
 def test_special_tokens_have_their_numbers_and_a_text_never_becomes_one(tokenizer: Tokenizer) -> None:
@@ -105,7 +163,12 @@ def test_a_batch_is_its_texts(tokenizer: Tokenizer) -> None:
 def test_names_are_what_a_person_reads() -> None:
     assert TRAINED["bpe"].names(TRAINED["bpe"].encode("the cat 고양이는")) == ["the", " cat", " 고양이는"]
     assert TRAINED["unigram"].names(TRAINED["unigram"].encode("é")) == [r"\xc3", r"\xa9"]
-    assert TRAINED["words"].names(TRAINED["words"].encode("cat, 고양이는 zebra")) == ["cat", ",", "고양이는", "<unk>"]
+    assert TRAINED["words"].names(TRAINED["words"].encode("cat, 고양이는 zebra")) == [
+        " cat",
+        ",",
+        " 고양이는",
+        "<unk>",
+    ]
     assert TRAINED["characters"].names(TRAINED["characters"].encode("는 z")) == ["는", " ", "<unk>"]
 
 
@@ -118,14 +181,14 @@ def test_what_is_unknown_is_said_once_and_in_order() -> None:
 
 def test_the_most_frequent_come_first_and_ties_by_code_point() -> None:
     texts = ["b a d c", "c d x", "x x"]
-    assert train("words", texts, size=8).names(range(4, 8)) == ["x", "c", "d", "a"]
+    assert train("words", texts, size=8).names(range(4, 8)) == [" x", " c", " d", " a"]
     assert train("characters", ["ba dcx", "cdxx"], size=8).names(range(4, 8)) == ["x", "c", "d", " "]
 
 
 def test_lower_case(tokenizer: Tokenizer) -> None:
     lower = train(tokenizer.kind, ["The CAT İs ΟΔΟΣ"], size=300, lowercase=True)
-    assert lower.lowercase
-    assert not tokenizer.lowercase
+    assert lower.form.lowercase
+    assert not tokenizer.form.lowercase
     assert lower.decode(lower.encode("THE CAT")) == "the cat"
     assert lower.unknown("the cat THE CAT") == []
     if tokenizer.kind in WITH_UNKNOWN:
@@ -210,6 +273,7 @@ def changed(kind: str, /, **values: Any) -> str:
     return json.dumps(json.loads(TRAINED[kind].to_json()) | values)
 
 
+SPELLED = {"lowercase": False, "nfc": True, "at_blanks": False, "byte_fallback": True}
 PIECES = json.loads(TRAINED["bpe"].to_json())["pieces"]
 
 
@@ -218,13 +282,15 @@ PIECES = json.loads(TRAINED["bpe"].to_json())["pieces"]
     [
         ("", "no JSON"),
         ("[" * 100_000, "no JSON"),
-        ("null", "no 'jari tokenizer 1'"),
-        ('{"version": "1.0", "model": {"type": "BPE"}}', "no 'jari tokenizer 1'"),
-        (changed("bpe", format="jari tokenizer 2"), "no 'jari tokenizer 1'"),
-        (changed("bpe", more=1), "no 'jari tokenizer 1'"),
+        ("null", "no 'jari tokenizer 2'"),
+        ('{"version": "1.0", "model": {"type": "BPE"}}', "no 'jari tokenizer 2'"),
+        (changed("bpe", format="jari tokenizer 1"), "no 'jari tokenizer 2'"),
+        (changed("bpe", more=1), "no 'jari tokenizer 2'"),
         (changed("bpe", kind="wordpiece"), "the kind 'wordpiece'"),
         (changed("bpe", kind=["bpe"]), "the kind"),
-        (changed("bpe", lowercase=1), "the kind"),
+        (changed("bpe", form={}), "the kind 'bpe' of the form"),
+        (changed("bpe", form={"lowercase": 1, "nfc": True, "at_blanks": False, "byte_fallback": False}), "the form"),
+        (changed("words", form=SPELLED), "all 256 bytes"),
         (changed("bpe", pieces="abc"), "not text"),
         (changed("bpe", pieces=[*PIECES, 1]), "not text"),
         (changed("bpe", pieces=[*PIECES, ""]), "not text"),
@@ -243,7 +309,7 @@ PIECES = json.loads(TRAINED["bpe"].to_json())["pieces"]
         (changed("unigram", scores=["1"] * (len(TRAINED["unigram"]) - 3)), "scores that do not fit"),
         (changed("words", pieces=[]), "no pieces"),
         (changed("words", pieces=["a\ud800"]), "surrogate"),
-        (changed("words", pieces=[" <unk>"]), "a word with a space"),
+        (changed("words", pieces=["a b"]), "a word with a space"),
         (changed("characters", pieces=["ab"]), "several characters"),
     ],
 )

@@ -178,6 +178,10 @@ def of_kind(kind: str, lowercase: bool) -> Tokens:
     return Tokens(train(kind, LEARNED, size=420, lowercase=lowercase))
 
 
+FORMS = {"at_blanks": ("words",), "byte_fallback": ("words", "characters")}
+"""Further forms of tokenizers, and the kinds that they change."""
+
+
 def of_task(spec: str, **options: Any) -> Task:
     task = registry.spec(spec).target(**options)
     if spec == "arithmetic":
@@ -190,6 +194,11 @@ MADE: dict[str, Callable[[], Any]] = {
         f"{kind} {lower}": (lambda kind=kind, lower=lower: of_kind(kind, lower))
         for kind in KINDS
         for lower in (False, True)
+    },
+    **{
+        f"{kind} {form}": (lambda kind=kind, form=form: Tokens(train(kind, LEARNED, size=420, **{form: True})))
+        for form, kinds in FORMS.items()
+        for kind in kinds
     },
     "arithmetic": lambda: of_task("arithmetic", maximum=200),
     "copy": lambda: of_task("copy", lengths="1..60"),
@@ -257,7 +266,9 @@ def test_detokenization_equals_python(page: Any, made: Any) -> None:
     rows = [chance.choices(open_numbers, k=chance.randint(0, 12)) for _ in range(300)]
     for text in TEXTS:
         rows.append([number for number in read_here(made, text) or [] if number not in (PADDING, END)])
-    script = """([write, names, rows]) => rows.map((row) => spelling.written(row, write, names, () => "\\ufffd"))"""
+    script = (
+        """([write, names, rows]) => rows.map((row) => spelling.written(row, write, names, () => write.unknown_text))"""
+    )
     found = page.evaluate(script, [plain(made.spelling)["write"], names, rows])
     assert found == [made.write(row) for row in rows]
 

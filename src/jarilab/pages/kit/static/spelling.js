@@ -20,6 +20,8 @@ function letters() {
   return Array.from({ length: 256 }, (_, byte) => String.fromCodePoint(isPlain(byte) ? byte : moved++));
 }
 const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
+const FALLBACK = new Map(LETTERS.map((_, byte) => [`<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`, byte]));
+const FALLBACKS = [...FALLBACK.keys()];
 const lettersOf = (text) => Array.from(new TextEncoder().encode(text), (byte) => LETTERS[byte]);
 
 /** The text after all rules, each a pattern and what stands in the place of its matches. */
@@ -39,15 +41,16 @@ export class Reader {
 
   /** {ids, originals}: token IDs, and the text that each stands for. most: IDs at most. Throws an Error for people to read. */
   read(text, most) {
-    const { lowercase, rules, kind, unknown, end } = this.rules;
+    const { nfc, lowercase, rules, kind, unknown, end } = this.rules;
     if (!text.isWellFormed()) throw new Error(t("half"));
-    const plain = ruled(lowercase === "text" ? text.toLowerCase() : text, rules);
+    const composed = nfc ? text.normalize("NFC") : text;
+    const plain = ruled(lowercase === "text" ? composed.toLowerCase() : composed, rules);
     const joined = JOINED[kind];
     const least = Math.ceil(plain.length / this.longest); // told before long words are joined, which takes the square of their length
     if (joined && least > most) throw new Error(t("long", most, least));
     const [ids, originals] = [[], []];
     for (const [piece, original] of this.pieces(plain)) {
-      const tokens = joined ? joined(lettersOf(piece), this) : [piece];
+      const tokens = joined ? joined(lettersOf(piece), this) : this.spelled(piece);
       for (const one of tokens) {
         ids.push(this.numbers.get(one) ?? unknown ?? this.strange(one));
         originals.push(original);
@@ -66,6 +69,13 @@ export class Reader {
     const characters = [...text];
     return Array.from(lower.join("").matchAll(this.cut), ({ 0: piece, index }) =>
       [piece, characters.slice(origins[index], origins[index + piece.length - 1] + 1).join("")]);
+  }
+
+  /** A piece, or if it is unknown its characters, or their bytes. */
+  spelled(piece) {
+    if (!this.rules.byte_fallback || this.numbers.has(piece)) return [piece];
+    const bytes = (character) => Array.from(new TextEncoder().encode(character), (byte) => FALLBACKS[byte]);
+    return Array.from(piece).flatMap((character) => this.numbers.has(character) ? [character] : bytes(character));
   }
 
   strange(piece) { throw new Error(t("strange", token(piece), this.texts.slice(0, SHOWN).join(" "))); }
@@ -116,9 +126,29 @@ export function readSome(reader, text, most) {
  * Token numbers, none of them an end or padding, as a text. names: of all tokens. copied(place): what the source says where
  * the token at this place looked most; without it an unknown token stays unknown.
  */
-export function written(ids, { join, rules, special, pieces, skipped, unknown, over_bytes: overBytes }, names, copied) {
+export function written(ids, writing, names, copied) {
+  const { join, rules, special, pieces, skipped, unknown, over_bytes: overBytes, byte_fallback: byteFallback } = writing;
   const textOf = (number, place) => number === unknown ? copied(place) : pieces && number >= special ? pieces[number - special] : names[number];
   const parts = ids.map((number, place) => skipped.includes(number) ? null : textOf(number, place)).filter((part) => part !== null);
   if (overBytes) return new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(parts.join(""), (letter) => BYTES.get(letter)));
-  return ruled(parts.join(join), rules);
+  return ruled((byteFallback ? withoutBytes(parts) : parts).join(join), rules);
+}
+
+/** Pieces with each run of bytes as its text, or as a sign for each byte if they are not UTF-8. */
+function withoutBytes(parts) {
+  const texts = [];
+  for (let start = 0, end = 0; start < parts.length; start = end) {
+    while (end < parts.length && FALLBACK.has(parts[end]) === FALLBACK.has(parts[start])) end += 1;
+    const run = parts.slice(start, end);
+    texts.push(...(FALLBACK.has(run[0]) ? [spelledBy(run)] : run));
+  }
+  return texts;
+}
+
+function spelledBy(run) {
+  try {
+    return new TextDecoder("utf-8", { ignoreBOM: true, fatal: true }).decode(Uint8Array.from(run, (piece) => FALLBACK.get(piece)));
+  } catch {
+    return "\ufffd".repeat(run.length);
+  }
 }
