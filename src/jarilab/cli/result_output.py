@@ -113,7 +113,7 @@ def table_text(table: Mapping[str, Any], out: Path) -> str:
     titles = [group.rjust(_group_width(group)) for group in groups]
     titles += [f"at {at['length']:,}".rjust(11) for at in other_lengths(table)]
     head = _columns(title, metric.title, "95 % interval", "best", titles)
-    lines = [table["describe"], "", f"{head}   parameters  s/step  memory"]
+    lines = [table["describe"], *table["notes"], "", f"{head}   parameters  s/step  memory"]
     for row in encodings:
         lines.append(_encoding(row, metric, groups, width, _at_lengths(table, row, metric)))
     if table["ceiling"]:

@@ -13,9 +13,9 @@ from jarilab.core.storage.files import write_text
 from jarilab.pages.kit.page import assemble
 from jarilab.pages.kit.tones import tones_of
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.folder import read_experiment, read_metrics, read_run
+from jarilab.runs.folder import read_experiment, read_metrics, read_run, vocabulary_of
 from jarilab.runs.origins import history
-from jarilab.tasks.metrics import METRICS, Metric
+from jarilab.tasks.metrics import METRICS, Metric, vocabulary_note
 
 STYLES = ("kit/theme.css", "kit/base.css", "report.css")
 UNKNOWN = Metric("value", "the metric of the task")
@@ -30,6 +30,7 @@ class Curve:
     experiment: Experiment
     rows: list[dict[str, Any]]
     history: Sequence[str] = ()
+    vocabulary: str | None = None
 
     @property
     def metric(self) -> Metric:
@@ -52,7 +53,7 @@ def curve_of(run: Path) -> Curve:
     rows = [row for row in rows if "examples" in row and row.get("loss") is not None]
     if not rows:
         raise UserError(f"{run} has no curve yet: nothing of it was trained; train it first")
-    return Curve(run, experiment, rows, history(record))
+    return Curve(run, experiment, rows, history(record), vocabulary_of(record))
 
 
 def write(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
@@ -98,6 +99,7 @@ def payload(curves: Sequence[Curve]) -> dict[str, Any]:
         "tones": tones_of(curve.experiment.encoding for curve in curves),
         "explore": explore_command([(curve.experiment, curve.run) for curve in curves]),
         "runs": [_run(curve) for curve in curves],
+        "notes": vocabulary_note(curve.vocabulary for curve in curves),
     }
 
 

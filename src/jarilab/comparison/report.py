@@ -72,7 +72,7 @@ def payload(table: dict[str, Any], trials: Trials, task: Task) -> dict[str, Any]
         "model": experiment.model,
         "task": {
             "name": experiment.task,
-            "sentence": task.describe(),
+            "sentence": "; ".join([task.describe(), *table["notes"]]),
             "groups": list(task.groups),
             "metric": asdict(task.metric),
             "ceiling": ceiling,

@@ -21,7 +21,7 @@ from jarilab.runs.outcomes import FILE as OUTCOMES_FILE
 from jarilab.runs.outcomes import TRAINED, read_outcomes
 from jarilab.runs.results import read_result
 from jarilab.tasks.base import Task
-from jarilab.tasks.metrics import Metric
+from jarilab.tasks.metrics import Metric, score_notes
 
 
 def tabulate(
@@ -57,6 +57,7 @@ def tabulate(
     return {
         "task": reference.task,
         "describe": task.describe(),
+        "notes": list(dict.fromkeys(note for row in rows for note in row.pop("notes"))),
         "metric": metric.name,
         "ceiling": ceiling,
         "trials": rows,
@@ -162,6 +163,7 @@ def _row(
         "lengths": {str(n): result["lengths"][str(n)] for n in trial.lengths},
         "hash": trial.experiment.hash,
         "held_out": int(result["examples"]),
+        "notes": score_notes(result),
         "lr": experiment.training["lr"],
         "parameters": result["parameters"],
         "examples": result["trained_examples"],

@@ -17,7 +17,7 @@ from jarilab.core.registry import first_sentence, trust_code
 from jarilab.encodings.base import Site, hooks_of
 from jarilab.encodings.base import registry as encodings
 from jarilab.encodings.compose import LayerEncodings, files_of, layer_specs, part_spec, split_sum
-from jarilab.runs.folder import read_experiment, read_metrics, read_run
+from jarilab.runs.folder import read_experiment, read_metrics, read_run, vocabulary_of
 from jarilab.runs.jobs import (
     CLUSTER,
     RECORD,
@@ -47,8 +47,8 @@ class RunSummary:
 
     state: finished, not finished, training, queued, never begun or damaged. problem: the error of a damaged one. job:
     number of the scheduler's job that trains it. history: weights that it started from, and earlier budgets. step,
-    steps: steps taken, and all steps. value: of the metric, when it was measured last. age: seconds since the last
-    change. size: bytes.
+    steps: steps taken, and all steps. value: of the metric, when it was measured last. vocabulary: digest of the learned
+    vocabulary of answers. age: seconds since the last change. size: bytes.
     """
 
     run: str
@@ -66,6 +66,7 @@ class RunSummary:
     problem: str | None = None
     job: str | None = None
     history: tuple[str, ...] = ()
+    vocabulary: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -152,6 +153,7 @@ def _summary(folder: Path, job: TrialJob | None) -> RunSummary:
         encoding=experiment.encoding,
         seed=experiment.seed,
         history=tuple(history(record)),
+        vocabulary=vocabulary_of(record),
         **state,
     )
 

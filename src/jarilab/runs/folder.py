@@ -409,6 +409,12 @@ DAMAGED = "damaged"
 """The folder of a run for copies of damaged files; nothing is read from it."""
 
 
+def vocabulary_of(record: Mapping[str, Any]) -> str | None:
+    """Return the digest of the vocabulary of answers in a run.json; None for tasks without a learned one."""
+    names = ("vocabulary.target.json", "vocabulary.json")
+    return next((record["kept"][name] for name in names if name in record["kept"]), None)
+
+
 def is_foreign(folder: Path, kept: Mapping[str, bytes]) -> bool:
     """Whether a folder without run.json holds more than an interrupted start of a run.
 

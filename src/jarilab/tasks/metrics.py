@@ -65,6 +65,19 @@ def score_notes(result: Mapping[str, Any]) -> list[str]:
     return notes
 
 
+def vocabulary_note(vocabularies: Iterable[str | None]) -> list[str]:
+    """Return what to print beside results per token of runs, if these have different vocabularies.
+
+    vocabularies: a digest for each run; None without one.
+    """
+    if len(set(vocabularies) - {None}) < 2:
+        return []
+    return [
+        "loss and perplexity are means per token, so they are not compared between runs of different vocabularies; "
+        "bits per character are comparable"
+    ]
+
+
 SCRIPTS_WITHOUT_BLANKS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 """First words of the names of characters, in scripts that put no blanks between words."""
 

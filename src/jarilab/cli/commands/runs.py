@@ -28,6 +28,7 @@ def arguments(parser: Parser, words: Words) -> None:
 def run(options: argparse.Namespace) -> None:
     from jarilab.cli.terminal import show, table
     from jarilab.runs.catalog import runs_in
+    from jarilab.tasks.metrics import vocabulary_note
 
     runs = runs_in(Path(options.folder))
     head = ["run", "task", "encoding", "seed", "size", "changed", "state", "measured"]
@@ -36,7 +37,9 @@ def run(options: argparse.Namespace) -> None:
         befores = ["before", *("; ".join(listed.history) for listed in runs)]
         rows = [[*row, before] for row, before in zip(rows, befores, strict=True)]
     text = table(rows) if runs else f"no runs in {options.folder}"
-    show(options, {"runs": [listed.as_dict() for listed in runs]}, text)
+    notes = vocabulary_note(run.vocabulary for run in runs if run.metric in ("loss", "perplexity"))
+    record = {"runs": [listed.as_dict() for listed in runs], "notes": notes}
+    show(options, record, "\n".join([text, *notes]))
 
 
 def _row(listed: RunSummary) -> list[str]:

@@ -21,6 +21,8 @@ const t = speaking({
   lossTitle: ["Loss in training", "학습 손실"], heldOut: ["{0} on held-out data", "검증 데이터의 {0}"],
   of: ["{0} of {1}", "{1} 중 {0}"],
   unfinished: ["Not finished: training stopped or is still running.", "아직 끝나지 않음: 학습이 멈추었거나 진행 중입니다."],
+  vocabularies: ["These runs have different vocabularies. Loss and perplexity are means per token, so they are not compared.",
+    "이 실행들은 어휘가 서로 다릅니다. 손실과 퍼플렉시티는 토큰당 평균이므로 비교하지 않습니다."],
   inside: ["To see what these runs attend to, run this where they were trained:", "이 실행들의 어텐션을 보려면 학습한 곳에서 다음 명령을 실행하세요."],
 }, CURVES, WORDS);
 
@@ -89,7 +91,7 @@ function draw() {
   refill(byId("headline"), headline());
   const choose = (index) => { axis = AXES[index]; fit(); };
   const names = AXES.map((name) => t(name));
-  refill(byId("main"), runs.every(isDone) ? null : note(t("unfinished")),
+  refill(byId("main"), runs.every(isDone) ? null : note(t("unfinished")), firstPayload.notes.length > 0 && note(t("vocabularies")),
     AXES.length > 1 && el("div", { class: "controls" }, pills("axis", t("against"), "radio", names, (index) => AXES[index] === axis, choose)),
     el("div", { class: "groups" }, charts.map(({ node }) => node)), tableOfRuns(), note(t("inside")), commandNode(firstPayload.explore, "copy command"));
   fit();
