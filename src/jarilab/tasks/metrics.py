@@ -59,8 +59,8 @@ def score_notes(result: Mapping[str, Any]) -> list[str]:
         notes.append(f"unknown tokens: {', '.join(shares)}")
     if result.get("unwritable"):
         notes.append(
-            f"{result['unwritable']:.2%} of the held-out targets cannot be written with this vocabulary and length, so "
-            "a perfect model scores less than 100"
+            f"{result['unwritable']:.2%} of the held-out targets cannot be written with this vocabulary and length, "
+            "except by copies of source words, so scores stay below those of a vocabulary that knows all"
         )
     return notes
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,13 @@ def test_names_stay_text(pages: Pages) -> None:
     found = re.search(r'<meta name="description" content="(.*?)">', document)
     assert found
     assert "step 5, loss 0.0000, exact match 50.00%" in found[1]
+
+
+def test_losses_of_different_vocabularies_are_not_compared() -> None:
+    one, other = (replace(a_curve(f"runs/{name}"), vocabulary=name) for name in "ab")
+    assert curves.payload([one, one])["notes"] == []
+    (note,) = curves.payload([one, other])["notes"]
+    assert "not compared" in note
 
 
 def test_what_was_trained_is_read(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jarilab.tasks.metrics import METRICS, bleu_tokenizer
+from jarilab.tasks.metrics import METRICS, bleu_tokenizer, score_notes, vocabulary_note
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,18 @@ def test_a_share_of_all_answers(name):
 )
 def test_bleu_splits_words_by_script(texts: list[str], tokenizer: str) -> None:
     assert bleu_tokenizer(texts) == tokenizer
+
+
+def test_notes_name_what_spoils_scores() -> None:
+    assert score_notes({"bleu": 1.0, "unwritable": 0.0}) == []
+    shares = {"training source": 0.0, "held-out target": 0.125}
+    signature, unknown, unwritable = score_notes({"signature": "x", "unknown_tokens": shares, "unwritable": 0.5})
+    assert signature == "sacreBLEU x"
+    assert unknown == "unknown tokens: training source 0.00%, held-out target 12.50%"
+    assert unwritable.startswith("50.00% of the held-out targets cannot be written with this vocabulary")
+
+
+def test_means_per_token_of_different_vocabularies_are_not_compared() -> None:
+    assert vocabulary_note(["a", None, "a"]) == []
+    (note,) = vocabulary_note(["a", "b", None])
+    assert "not compared" in note

@@ -161,13 +161,16 @@ class Tokenizer:
         return self.encode(text)
 
     def refused(self, text: str) -> list[str]:
-        """Return the unknown pieces that make a text no input: any character, or words if none of them is known."""
+        """Return the unknown pieces that make a text no input: any character, or words if none is known.
+
+        Unknown words of letters that the vocabulary has are an input, since a model copies them.
+        """
         ids = self.encode(text)
-        # A model copies an unknown word, but knows nothing of a text without known words.
-        is_input = not self.has_unknown(ids) or (
-            self.kind != "characters" and set(ids) != {UNKNOWN}
-        )
-        return [] if is_input else self.unknown(text)
+        if not self.has_unknown(ids) or (self.kind != "characters" and set(ids) != {UNKNOWN}):
+            return []
+        pieces = self.unknown(self.normalized(text))
+        is_foreign = self.kind == "characters" or not set("".join(pieces)) <= self._letters
+        return pieces if is_foreign else []
 
     def pieces(self, text: str) -> list[str]:
         """Return the part of the text that each token stands for, with a space before the first word of a line.
@@ -293,6 +296,10 @@ class Tokenizer:
     @property
     def _unknown_text(self) -> str:
         return f" {UNKNOWN_SIGN}" if self.kind == "words" else UNKNOWN_SIGN
+
+    @cached_property
+    def _letters(self) -> set[str]:
+        return set().union(*self._vocabulary.pieces)
 
     @cached_property
     def _names(self) -> list[str]:

@@ -94,6 +94,7 @@ def test_texts_that_a_model_cannot_read() -> None:
     assert TRAINED["words"].refused("the cät") == []
     assert TRAINED["words"].refused("Ätna, Öl") == []
     assert TRAINED["words"].refused("Ätna Öl") == ["Ätna", "Öl"]
+    assert TRAINED["words"].refused("tac") == [], "a model copies it"
     assert TRAINED["bpe"].refused("Ätna Öl") == []
     with pytest.raises(UserError, match="expected characters of the training text, got 'ä'; leave them out, or train"):
         TRAINED["characters"].encode_known("the cät")
