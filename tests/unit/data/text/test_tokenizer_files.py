@@ -81,7 +81,7 @@ def test_what_it_does_not_know_is_unknown(tmp_path):
     assert ids.count(UNKNOWN) == 1
     assert ours.unknown("the 東 cat") == ["東"]
     assert ours.decode(ids) == "the \ufffd cat"
-    assert ours.lowercase
+    assert ours.form.lowercase
 
 
 def test_the_vocabulary_of_another_run(tmp_path):
@@ -98,7 +98,7 @@ def test_the_vocabulary_of_another_run(tmp_path):
     [
         ("tokenizer.json", "{", "expected a tokenizer.json of Hugging Face's tokenizers, got a file that it refuses"),
         ("tokenizer.json", '{"model": {}}', "expected a tokenizer.json of Hugging Face's"),
-        ("vocabulary.json", "{}", "expected a tokenizer written by jarilab; got no 'jari tokenizer 1'"),
+        ("vocabulary.json", "{}", "expected a tokenizer written by jarilab; got no 'jari tokenizer 2'"),
         ("text.txt", "words", "expected a SentencePiece model or a tokenizer.json|needs the package sentencepiece"),
     ],
 )
