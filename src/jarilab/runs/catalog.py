@@ -47,7 +47,7 @@ class RunSummary:
 
     state: finished, not finished, training, queued, never begun or damaged. problem: the error of a damaged one. job:
     number of the scheduler's job that trains it. history: weights that it started from, and earlier budgets. step,
-    steps: steps taken, and all steps. value: of the metric, when it was measured last. vocabulary: digest of the learned
+    steps: steps taken, and all steps. value: of the metric, when it was measured last. vocabulary: digest of a learned
     vocabulary of answers. age: seconds since the last change. size: bytes.
     """
 
