@@ -191,10 +191,6 @@ class Classify(LabelTask):
         return self._held_out
 
     @property
-    def classes(self) -> Sequence[str]:
-        return self._facts["classes"]
-
-    @property
     def _known(self) -> Tokenizer:
         assert self._tokenizer is not None, "prepare or restore comes first"
         return self._tokenizer
@@ -275,7 +271,7 @@ class Classify(LabelTask):
     def expected(self, line: str) -> str | None:
         texts = tuple(text.strip() for text in line.split("\t"))
         pairs = zip(self.held_out.texts, self.held_out.labels.tolist(), strict=True)
-        return next((self.classes[label] for each, label in pairs if each == texts), None)
+        return next((self.classes[int(label)] for each, label in pairs if each == texts), None)
 
     def sample_inputs(self) -> list[str]:
         return ["\t".join(each) for each in self.held_out.texts[:SHOWN]]

@@ -33,14 +33,16 @@ class HeldOut(Protocol):
 
 
 class LabelTask(Task):
-    """A task whose answer is one of several classes. A subclass provides the data.
-
-    classes: the names of the classes.
-    """
+    """A task whose answer is one of several classes. A subclass provides the data and the saved facts."""
 
     metric = METRICS["accuracy"]
-    classes: Any  # a property of subclasses, of which one has it from another base
+    _facts: dict[str, Any]
     _at_once = 256
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The names of the classes."""
+        return self._facts["classes"]
 
     @property
     @abstractmethod
