@@ -113,7 +113,7 @@ def marian(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None
     task = Translation(train=train, valid=held_out, vocab_size=SIZE.vocab_size)
     task.prepare()
     source, target = task.tokenizers
-    pairs = read_pairs([Path(path) for path in train], PairCounts())
+    pairs = read_pairs([[Path(path) for path in train]], PairCounts())
     # Every line ends with its end token: without it the model learns no end, and each answer is as long as it may be.
     examples = [
         {"input_ids": [*source.encode(one), END], "labels": [*target.encode(other), END]} for one, other in pairs

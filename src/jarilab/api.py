@@ -66,6 +66,27 @@ def write_examples(task: str, out: str | Path, settings: Mapping[str, Any] | Non
     return count
 
 
+def check_data(
+    task: str, files: Sequence[str], settings: Mapping[str, Any] | None = None
+) -> list[Any]:
+    """Check files as `train` would read them, and return the findings (`jarilab.data.finding.Finding`), the most
+    serious first.
+
+    Raises UserError for files that cannot be read, and for a task that makes its own data.
+    """
+    option = options_of(Experiment.of(task, None, settings).resolved.task_class).get("train")
+    if option is None:
+        raise UserError(
+            f"expected a task that reads files, got {task}, which makes its own data; leave out --check"
+        )
+    value = list(files) if option.several else files[0]
+    if not option.several and len(files) > 1:
+        raise UserError(f"--check: expected one file or folder, got {len(files)}; give one")
+    settings = {**(settings or {}), "task.train": value}
+    resolved = Experiment.of(task, None, settings).resolved
+    return resolved.check_data()
+
+
 def train(
     task: str,
     out: str | Path | None = None,

@@ -149,11 +149,11 @@ def compressed(data: bytes) -> object:
 
 def pairs(data: bytes) -> object:
     first, _, second = data.partition(b"\0\0")
-    return list(read_pairs((file(first, "one.txt"), file(second, "other.txt")), PairCounts()))
+    return list(read_pairs([(file(first, "one.txt"), file(second, "other.txt"))], PairCounts()))
 
 
 def columns(data: bytes) -> object:
-    return list(read_pairs((file(data, "pairs.tsv"),), PairCounts()))
+    return list(read_pairs([(file(data, "pairs.tsv"),)], PairCounts()))
 
 
 def cells(data: bytes) -> object:

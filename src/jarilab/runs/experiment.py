@@ -34,7 +34,7 @@ from jarilab.runs.task_settings import (
     trust_specs,
 )
 from jarilab.runs.training_options import Precision, Training, checked_precision
-from jarilab.tasks.base import Task
+from jarilab.tasks.base import Task, check_data
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.policies import base as policies
 
@@ -230,6 +230,10 @@ class Resolved:
     model_class: type[torch.nn.Module]
     task_options: dict[str, Any]
     model_options: dict[str, Any]
+
+    def check_data(self) -> list[Any]:
+        """The findings of `tasks.base.check_data` for this task. Raises UserError."""
+        return check_data(self.task_class(**self.task_options))
 
     def build_task(self, run: Path | None = None) -> Task:
         """The task with its data, or with the files that the folder `run` saved of them. Raises UserError."""

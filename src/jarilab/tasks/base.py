@@ -14,6 +14,7 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.core.registry import Registry
 from jarilab.core.shapes import Bool, Float, Int, Tensor
+from jarilab.data.finding import SEVERITIES, Finding
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.metrics import METRICS, Metric
 from jarilab.tasks.policies.base import PositionPolicy, Sequential
@@ -327,3 +328,28 @@ class Task(ABC):
     def fingerprint(self) -> str:
         """Return an identifier of the training data, which a continued run must match. Raises UserError."""
         return self.describe()
+
+
+@runtime_checkable
+class ChecksData(Protocol):
+    """A task with checks of its own."""
+
+    def check(self) -> list[Finding]:
+        """Read the data and return what is to know about them before training. Raises UserError."""
+        ...
+
+
+def check_data(task: Task) -> list[Finding]:
+    """Read the data of a task and return what is to know before training, the most serious first.
+
+    Without `ChecksData` these are the notices of training. Raises UserError for data that cannot be read.
+    """
+    if isinstance(task, ChecksData):
+        findings = task.check()
+    else:
+        task.prepare()
+        _ = getattr(task, "held_out", None)  # read, so that its notices are known
+        lines = dict.fromkeys([*task.notices(), *task.held_out_notices()])
+        notices = [Finding("warning", "notice", line) for line in lines]
+        findings = [Finding("note", "data", task.describe()), *notices]
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

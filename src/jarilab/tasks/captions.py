@@ -25,6 +25,7 @@ from jarilab.data.captions.sources import (
     SceneSource,
 )
 from jarilab.data.captions.styles import STYLES
+from jarilab.data.finding import Finding
 from jarilab.data.images import HELD_OUT
 from jarilab.data.images.image_tokenizer import FILE as CODES
 from jarilab.data.images.image_tokenizer import (
@@ -140,6 +141,15 @@ class Captions(Task):
         if isinstance(source, SceneSource):
             self._judges = Judges.train(source, self._steps[1])
             self._facts["ceiling"] = self._judges.ceiling(source, codes)
+
+    def check(self) -> list[Finding]:
+        """Read the captions; prepare would train the tokenizer of images."""
+        text = f"{len(self._source.captions):,} captions to train on; {self._source.held_out_size:,} are held out"
+        lines = getattr(self._source, "notices", [])
+        return [
+            Finding("note", "data", text),
+            *(Finding("warning", "notice", line) for line in lines),
+        ]
 
     def _tokenizer_of_images(self) -> ImageTokenizer:
         if self._codes_of:

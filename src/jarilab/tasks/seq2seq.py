@@ -16,6 +16,7 @@ from torch.nn import functional
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Int
 from jarilab.data.text import END, FIRST, PADDING
+from jarilab.data.text.mixture import Mixture
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner, evenly, parts_of, right_padded
 from jarilab.tasks.metrics import bleu_tokenizer
@@ -99,6 +100,7 @@ class PairsTask(TokenTask):
     def __init__(self, longest: int):
         self._longest = longest
         self._train: tuple[Rows, Rows] | None = None
+        self._mixture: Mixture | None = None
         self._held_out: list[tuple[str, str]] | None = None
         self._further: dict[tuple[str, str], list[str]] = {}  # references beside the target
 
@@ -165,13 +167,14 @@ class PairsTask(TokenTask):
 
     @property
     def training_size(self) -> int:
-        return len(self._rows[0])
+        return len(self._rows[0]) if self._mixture is None else len(self._mixture)
 
     @property
     def training_lengths(self) -> Int[Tensor, "N S"]:
         """Return the tokens of source and target with their ends, or of both as one sequence."""
         source, target = self._rows
         lengths = torch.stack((source.lengths, target.lengths), 1) + 1
+        lengths = lengths if self._mixture is None else self._mixture.lengths(lengths)
         return lengths.sum(1, keepdim=True) if self.one_sequence else lengths
 
     @property
@@ -181,6 +184,8 @@ class PairsTask(TokenTask):
 
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
         source, target = self._rows
+        if self._mixture is not None:
+            indices = self._mixture.rows(indices, generator)
         seed = self.policy.seed(generator)
         return self._batch(source.padded(indices), target.padded(indices), seed)
 

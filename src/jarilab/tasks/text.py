@@ -6,37 +6,54 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
+from torch.nn import functional
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
+from jarilab.data.finding import Finding
 from jarilab.data.text import END, FIRST, PADDING, store, text_files
+from jarilab.data.text.checks import (
+    find_equal_documents,
+    find_overlap,
+    find_repeats,
+    find_scripts,
+    find_unknown,
+    lines_of,
+    quantiles,
+)
+from jarilab.data.text.mixture import Corpus, Mixture, corpora
 from jarilab.data.text.pieces import Form
+from jarilab.data.text.scan import MIN_LETTERS, Scan, scan_documents
 from jarilab.data.text.spelling import Spelling
 from jarilab.data.text.tokenizers import UNKNOWN, Tokenizer, UnknownPieces, unknown_notice
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner, evenly, registry
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.policies.base import Numbers
+from jarilab.tasks.text_stream import Stream
 from jarilab.tasks.token_task import TokenTask
 
 AT_ONCE = 64  # windows in a batch
 SHOWN = 64  # largest number of tokens of a sample input
+LINES = f"lines of {MIN_LETTERS} letters or more"
 DIGITS = tuple("0123456789")
 
 
 @registry.register("text")
 @final
 class Text(TokenTask):
-    """Predict the next token of a text: one file, or a folder of *.txt and *.txt.gz files, one document each.
+    """Predict the next token of a text: files, or folders of *.txt files (plain or compressed), one document each.
 
     Training reads windows at any offset. Documents are packed one after the other, and documents in a window do not see
-    each other. train: a file or a folder. valid: held-out text; without it, the last `held_out` of the text.
+    each other. train: a file or a folder; several with weights, as in a.txt:2 b.txt:0.5, which say how often an epoch
+    reads each. valid: held-out text; without it, the last `held_out` of each text.
     context_length: tokens in a window. tokenizer: characters, bpe, unigram or words; or a file: a tokenizer.json,
     a SentencePiece model, or the folder of a run or of transformers. vocab_size: tokens of the tokenizer, if it has a
     choice. lowercase: convert the text to lower case. normalize: Unicode's composed form nfc for every text, or none.
@@ -56,7 +73,7 @@ class Text(TokenTask):
     def __init__(
         self,
         *,
-        train: str = "",
+        train: tuple[str, ...] = (),
         valid: str = "",
         context_length: Annotated[int, Ge(1), Le(1_000_000)] = 256,
         tokenizer: str = "characters",
@@ -67,14 +84,15 @@ class Text(TokenTask):
         held_out: Annotated[float, Gt(0), Lt(1)] = 0.1,
         metric: Literal["loss", "perplexity", "bits_per_character"] = "loss",
     ):
-        self.train, self.valid, self.context_length = train, valid, context_length
+        self.train, self.valid, self.context_length = tuple(train), valid, context_length
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
         self.form = Form(lowercase, normalize == "nfc", byte_fallback=byte_fallback)
         self.share = held_out
         self.metric = METRICS[metric]
         self._tokenizer: Tokenizer | None = None
-        self._measured_path = valid or train
+        self._data: tuple[str, ...] = (valid,) if valid else ()
         self._training: Stream | None = None
+        self._mixture: Mixture | None = None
         self._held_out: Stream | None = None
 
     @classmethod
@@ -93,28 +111,34 @@ class Text(TokenTask):
     # Preparation --------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        path = _path("train", self.train)
+        weighted = _corpora(self.train)
+        paths = _paths(self.train)
         self._tokenizer = store.train_tokenizer(
-            path, self.tokenizer, self.vocab_size, **asdict(self.form)
+            paths, self.tokenizer, self.vocab_size, **asdict(self.form)
         )
         if self.valid:
-            self._training, self._held_out = self._stream(self.train), self._stream(self.valid)
+            self._training, self._held_out = self._stream(paths), self._stream([Path(self.valid)])
         else:
             self._training, self._held_out = self._split()
+        if len(weighted) > 1:
+            windows = [max(1, size // self.context_length) for size in self._training.sizes]
+            self._mixture = Mixture([corpus.weight for corpus in weighted], windows)
 
     def _split(self) -> tuple[Stream, Stream]:
-        """Split one text into training and held-out text."""
-        text = self._stream(self.train)
-        cut = len(text) - max(2, round(self.share * len(text)))
-        if cut < 2:
-            raise UserError(
-                f"{self.train}: {len(text)} tokens are too few to hold {self.share:.0%} out; give more, or a text "
-                "to measure on with --valid"
-            )
-        return text.part(0, cut), text.part(cut, len(text))
+        """Split each text into training and held-out text."""
+        text = self._stream(_paths(self.train))
+        cuts = [size - max(2, round(self.share * size)) for size in text.sizes]
+        for name, size, cut in zip(self.train, text.sizes, cuts, strict=True):
+            if cut < 2:
+                raise UserError(
+                    f"{name}: {size} tokens are too few to hold {self.share:.0%} out; give more, or a text to measure "
+                    "on with --valid"
+                )
+        return text.split(cuts)
 
-    def _stream(self, path: str) -> Stream:
-        return Stream(store.prepare_documents(Path(path), self._known))
+    def _stream(self, paths: Sequence[Path]) -> Stream:
+        encoded, ends = store.prepare_documents(paths, self._known)
+        return Stream.of(encoded, ends)
 
     def artifacts(self) -> dict[str, bytes]:
         return {"vocabulary.json": self._known.to_json().encode()}
@@ -127,8 +151,9 @@ class Text(TokenTask):
             raise UserError(
                 f"--data expects one file or folder of text, got {len(paths)}; give one"
             )
-        self._held_out, self._measured_path = self._stream(paths[0]), paths[0]
-        vars(self).pop("_held_out_unknown", None)
+        self._held_out, self._data = self._stream([Path(paths[0])]), tuple(paths)
+        for name in ("_held_out_unknown", "_overlap"):
+            vars(self).pop(name, None)
 
     @property
     def trained_length(self) -> int:
@@ -147,7 +172,7 @@ class Text(TokenTask):
 
     @property
     def held_out_of(self) -> tuple[str, ...]:
-        return () if self.valid else (self.train,)
+        return () if self.valid else tuple(map(str, _paths(self.train)))
 
     @property
     def _known(self) -> Tokenizer:
@@ -171,7 +196,9 @@ class Text(TokenTask):
 
     @property
     def training_size(self) -> int:
-        """The number of windows, such that an epoch reads each token about once."""
+        """The number of windows, such that an epoch reads each token about once, or as often as its weight says."""
+        if self._mixture is not None:
+            return len(self._mixture)
         return max(1, len(self._windows) // self.context_length)
 
     @property
@@ -181,8 +208,16 @@ class Text(TokenTask):
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
         # A random offset, so that no token is the first of its window in every epoch.
         offset_B = torch.randint(self.context_length, indices.shape, generator=generator)
-        last = max(0, len(self._windows) - self.context_length)
-        start_B = (indices * self.context_length + offset_B).clamp(max=last)
+        sizes = torch.tensor(self._windows.sizes if self._mixture else [len(self._windows)])
+        if self._mixture is not None:
+            indices = self._mixture.rows(indices, generator)
+        # The number of each text, and of the window in it.
+        first = (sizes // self.context_length).clamp(min=1).cumsum(0)
+        text_B = torch.bucketize(indices, first, right=True).clamp(max=len(sizes) - 1)
+        within_B = indices - functional.pad(first, (1, 0))[text_B]
+        last_B = (sizes[text_B] - self.context_length).clamp(min=0)
+        start_B = torch.minimum(within_B * self.context_length + offset_B, last_B)
+        start_B += functional.pad(sizes.cumsum(0), (1, 0))[text_B]
         return self._batch(self._windows, start_B, self.policy.seed(generator))
 
     def _batch(self, stream: Stream, starts: Int[Tensor, " B"], seed: int | None = None) -> Batch:
@@ -252,27 +287,86 @@ class Text(TokenTask):
     @cached_property
     def _held_out_unknown(self) -> UnknownPieces:
         """The unknown pieces of the file that is measured."""
-        return self._unknown_in(self._measured(), self._measured_path)
+        return self._unknown_in(self._measured(), self._measured_paths)
 
-    def _unknown_in(self, stream: Stream, path: str) -> UnknownPieces:
+    @property
+    def _measured_paths(self) -> list[Path]:
+        return [Path(name) for name in self._data] or _paths(self.train)
+
+    def _unknown_in(self, stream: Stream, paths: Sequence[Path]) -> UnknownPieces:
         # The ids are read first, since they are mapped into memory and few vocabularies lack anything.
-        texts = text_files.documents(Path(path))
+        texts = chain.from_iterable(map(text_files.documents, paths))
         return UnknownPieces.of(texts if self._known.has_unknown(stream.ids) else (), self._known)
 
     @cached_property
     def _training_unknown(self) -> UnknownPieces:
-        return self._unknown_in(self._windows, self.train)
+        return self._unknown_in(self._windows, _paths(self.train))
+
+    @cached_property
+    def _equal(self) -> list[str]:
+        scan = scan_documents(_paths(self.train))
+        return lines_of([*find_equal_documents(scan), *find_repeats(scan, LINES)])
 
     def notices(self) -> list[str]:
-        return unknown_notice(self.train, self._training_unknown.share)
+        unknown = unknown_notice(_named(self.train), self._training_unknown.share)
+        return [*unknown, *self._equal]
 
     def held_out_notices(self) -> list[str]:
-        return unknown_notice(self._measured_path, self._held_out_unknown.share)
+        unknown = unknown_notice(_named(self._data or self.train), self._held_out_unknown.share)
+        return [*unknown, *lines_of(self._overlap)]
+
+    @cached_property
+    def _overlap(self) -> list[Finding]:
+        """What held-out lines share with the training text, if it still exists."""
+        missing = [path for path in _paths(self.train) if not path.exists()]
+        if missing:
+            text = f"whether data are also in the training text is not known: {missing[0]} is gone"
+            return [Finding("note", "overlap", text)] if self._data else []
+        train = scan_documents(_paths(self.train))
+        if self._data:
+            held_out = scan_documents(self._measured_paths)
+            return list(find_overlap(held_out, train, LINES))
+        is_held_out = self._held_out_lines(train)
+        rows = np.flatnonzero(is_held_out), np.flatnonzero(~is_held_out)
+        return list(find_overlap(train, train, LINES, *rows))
+
+    def _held_out_lines(self, scan: Scan) -> np.ndarray:
+        """Whether each line of a scan is about in the last `held_out` of its text, by characters."""
+        is_held_out, start, first = np.zeros(len(scan), bool), 0, 0
+        for path in _paths(self.train):
+            first += len(text_files.document_files(path))
+            stop = scan.ends[first - 1]
+            read = np.cumsum(scan.rows["length"][start:stop], dtype=np.int64)
+            is_held_out[start:stop] = read > (1 - self.share) * read[-1:].sum()
+            start = stop
+        return is_held_out
+
+    def check(self) -> list[Finding]:
+        scan = scan_documents(_paths(self.train))
+        findings = [*find_equal_documents(scan), *find_repeats(scan, LINES)]
+        findings += find_scripts(scan, scan.rows, LINES)
+        if len(scan):
+            text = f"{len(scan):,} {LINES}: {quantiles(scan.rows['length'])} characters"
+            findings.append(Finding("note", "characters", text))
+        try:
+            self.prepare()
+        except UserError as error:
+            text = f"training refuses these data: {error}"
+            return [*findings, Finding("serious", "training", text)]
+        known, held_out = self._training_unknown, self._held_out_unknown
+        return [
+            Finding("note", "data", self.describe()),
+            *findings,
+            find_unknown(known, "training text"),
+            find_unknown(held_out, "held-out text"),
+            *self._overlap,
+        ]
 
     def _measured(self) -> Stream:
         """The held-out text, read on first use."""
         if self._held_out is None:
-            self._held_out = self._stream(self.valid) if self.valid else self._split()[1]
+            valid = [Path(self.valid)]
+            self._held_out = self._stream(valid) if self.valid else self._split()[1]
         return self._held_out
 
     # Text and answers --------------------------------------------------------------------------------------------
@@ -316,8 +410,9 @@ class Text(TokenTask):
         return [text] if text.strip() else []
 
     def describe(self) -> str:
+        named = _named([Path(name).name for name in self.train])
         return (
-            f"{Path(self.train).name}: {len(self._windows):,} tokens of training text in {self._windows.documents:,} "
+            f"{named}: {len(self._windows):,} tokens of training text in {self._windows.documents:,} "
             f"documents; {self._known.kind}, vocabulary of {len(self._known):,}"
         )
 
@@ -328,70 +423,23 @@ class Text(TokenTask):
         )
 
     def fingerprint(self) -> str:
-        return f"sha256 {text_files.content_hash(text_files.document_files(_path('train', self.train)))}"
+        files = chain.from_iterable(map(text_files.document_files, _paths(self.train)))
+        return f"sha256 {text_files.content_hash(list(files))}"
 
 
-def _path(option: str, given: str) -> Path:
-    if not given:
-        raise UserError(
-            f"--{option} names no text; write --{option} FILE, or a folder of *.txt files"
-        )
-    return Path(given)
+def _corpora(train: Sequence[str]) -> list[Corpus]:
+    """The texts of `train` with their weights."""
+    if not any(train):
+        raise UserError("--train names no text; write --train FILE, or a folder of *.txt files")
+    return corpora("train", train, single=True)
 
 
-@final
-class Stream:
-    """Concatenated documents: the first token before each, and an end after the last."""
-
-    def __init__(self, encoded: store.Encoded, start: int = 0, stop: int | None = None):
-        self._encoded = encoded
-        self._offsets = encoded.offsets + np.arange(len(encoded.offsets))
-        self._start, self._stop = start, int(self._offsets[-1]) if stop is None else stop
-
-    def __len__(self) -> int:
-        return self._stop - self._start
-
-    @property
-    def ids(self) -> np.ndarray:
-        """The tokens of all documents that the stream is a part of."""
-        return self._encoded.ids
-
-    @property
-    def documents(self) -> int:
-        ends = np.searchsorted(self._offsets, (self._start, self._stop - 1), side="right")
-        return int(ends[1] - ends[0]) + 1
-
-    def part(self, start: int, stop: int) -> Stream:
-        """Return the tokens from `start` to `stop` (excluded)."""
-        return Stream(self._encoded, self._start + start, self._start + stop)
-
-    def windows(
-        self, starts: Int[Tensor, " B"], context: int
-    ) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B L"], Int[Tensor, "B L"] | None]:
-        """Return windows of `context` tokens at these offsets, padded at the end of the stream.
-
-        Returns their tokens, the next tokens, and the document number of each; None if each window lies in one
-        document.
-        """
-        place_BL = self._start + starts.numpy()[:, None] + np.arange(context)
-        real_BL = place_BL < self._stop
-        place_BL = np.minimum(place_BL, self._stop - 1)
-        document_BL = np.searchsorted(self._offsets, place_BL, side="right") - 1
-        inside_BL = place_BL - self._offsets[document_BL]
-        ids, offsets = self._encoded.ids, self._encoded.offsets
-        at_BL = offsets[document_BL] + inside_BL
-        before_BL = ids[np.maximum(at_BL - 1, 0)]
-        input_BL = _padded(np.where(inside_BL == 0, FIRST, before_BL), real_BL)
-        here_BL = ids[np.minimum(at_BL, len(ids) - 1)]
-        ends_BL = at_BL == offsets[document_BL + 1]
-        labels_BL = _padded(np.where(ends_BL, END, here_BL), real_BL)
-        if bool((document_BL[:, :1] == document_BL).all()):
-            return input_BL, labels_BL, None
-        return input_BL, labels_BL, torch.from_numpy(document_BL)
+def _paths(train: Sequence[str]) -> list[Path]:
+    return [corpus.files[0] for corpus in _corpora(train)]
 
 
-def _padded(ids_BL: np.ndarray, real_BL: np.ndarray) -> Int[Tensor, "B L"]:
-    return torch.from_numpy(np.where(real_BL, ids_BL, PADDING).astype(np.int64))
+def _named(names: Sequence[str]) -> str:
+    return " and ".join(names)
 
 
 def _window_losses(

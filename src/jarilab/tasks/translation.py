@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from itertools import chain, compress, islice, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
@@ -15,11 +16,22 @@ from annotated_types import Ge, Le
 
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Int, Tensor
+from jarilab.data.finding import Finding
 from jarilab.data.text import END, store, text_files
+from jarilab.data.text.checks import (
+    find_in_pairs,
+    find_overlap,
+    find_repeats,
+    find_too_long,
+    find_unknown,
+    lines_of,
+)
+from jarilab.data.text.mixture import Corpus, Mixture, corpora
 from jarilab.data.text.pairs import PairCounts, numbered_pairs, pair_table, pairs
 from jarilab.data.text.pieces import KINDS, Form
+from jarilab.data.text.scan import Scan, scan_pairs
 from jarilab.data.text.spelling import STRIPPED, Reading, Spelling
-from jarilab.data.text.tokenizers import UNKNOWN, Tokenizer, unknown_notice
+from jarilab.data.text.tokenizers import UNKNOWN, Tokenizer, UnknownPieces, unknown_notice
 from jarilab.tasks.base import Learner, registry
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.seq2seq import JudgedBy, PairsTask, Rows
@@ -33,9 +45,11 @@ HELD_OUT = 1000  # pairs held out of the training files if there is no `valid`
 class Translation(PairsTask):
     """Translate lines: two files line by line, or one TSV or CSV, plain or compressed (gzip, bzip2, xz), in UTF-8.
 
-    train: two files, source and target, or one TSV or CSV. columns: its two columns, by number or title, such as 2,4 or
-    german,english; by default they are recognised. valid: held-out files of the same kind; without them, pairs of the
-    training files are held out, evenly spread. tokenizer: bpe (byte-level, no unknown tokens), unigram, words or
+    train: two files, source and target, or one TSV or CSV; several such corpora, each with a weight after its last
+    name, as in a.de a.en:2 b.de b.en:0.5, say how often an epoch reads each pair. columns: the two columns of a file,
+    by number or title, such as 2,4 or german,english; recognised by default. valid: held-out files of the same kind;
+    without them, pairs of the training files are held out, evenly spread.
+    tokenizer: bpe (byte-level, no unknown tokens), unigram, words or
     characters; or a file: a tokenizer.json, a SentencePiece model, or the folder of a run or of transformers.
     vocab_size: tokens of the tokenizer. joint: one vocabulary for both sides. lowercase: read and write lower case.
     normalize: Unicode's composed form nfc for every text, or none. byte_fallback: spell what words and characters lack
@@ -69,6 +83,8 @@ class Translation(PairsTask):
         super().__init__(longest)
         self._notices: list[str] = []
         self._unknown: dict[str, float] = {}
+        self._read_as: list[str] = []
+        self._data: tuple[str, ...] = ()  # what is measured instead of held-out pairs
         self._tokenizers: tuple[Tokenizer, Tokenizer] | None = None
         self.words = "none" if tokenized else bleu_tokenizer
         self.train, self.valid, self.columns = tuple(train), tuple(valid), tuple(columns)
@@ -123,14 +139,16 @@ class Translation(PairsTask):
 
     def _read_data(self) -> tuple[Rows, Rows]:
         _check_installed(self.words)
-        paths = _paths("train", self.train)
-        if self.columns and len(paths) == 2 and len(self.valid) != 1:
+        weighted = _corpora("train", self.train)
+        files = [corpus.files for corpus in weighted]
+        if self.columns and len(self.valid) != 1 and all(len(paths) == 2 for paths in files):
             raise UserError(
                 f"--columns: expected a file of columns; got {' and '.join(self.train)}, one for each side; leave it "
                 "out"
             )
+        tables = [pair_table(paths, self.columns) for paths in files]
         first, second = store.train_tokenizers(
-            paths,
+            files,
             self.tokenizer,
             size=self.vocab_size,
             joint=self.joint,
@@ -141,16 +159,23 @@ class Translation(PairsTask):
         is_file = self.tokenizer not in KINDS
         self._tokenizers = (first, second) if is_file else self._in_order(first, second)
         encoded = self._encoded()
-        table = pair_table(paths, self.columns)
-        read_as = [table.notice] if table is not None and table.notice else []
+        read_as = [table.notice for table in tables if table is not None and table.notice]
+        repeats = lines_of(find_repeats(scan_pairs(files, self.columns), "pairs"))
+        self._read_as = read_as
         source, target = self._in_order(encoded.source, encoded.target)
         self._unknown = self._unknown_shares("training", [source.ids], [target.ids])
         unknown = _unknown_notices(self._unknown)
-        self._notices = [*read_as, *_complaints(encoded.counts, self._longest), *unknown]
+        left_out = _complaints(encoded.counts, self._longest)
+        self._notices = [*read_as, *left_out, *repeats, *unknown]
         training = None if self.valid else torch.from_numpy(np.flatnonzero(~_held_out(source)))
         if self.valid:
             _ = self.held_out  # read now, so that errors come before the training
-        return _Chosen(source, training), _Chosen(target, training)
+        rows = _Chosen(source, training), _Chosen(target, training)
+        if len(weighted) > 1:
+            sizes = encoded.corpus_sizes(rows[0].numbers)
+            lengths = torch.stack([side.lengths for side in rows], 1)
+            self._mixture = Mixture([corpus.weight for corpus in weighted], sizes, lengths)
+        return rows
 
     def _in_order(self, first: Any, second: Any) -> tuple[Any, Any]:
         """Return source and target, given what belongs to the first and the second file."""
@@ -159,7 +184,7 @@ class Translation(PairsTask):
     def _encoded(self) -> store.EncodedPairs:
         """All pairs of the training files in order, held-out ones included."""
         return store.prepare_pairs(
-            _paths("train", self.train),
+            [corpus.files for corpus in _corpora("train", self.train)],
             *self._in_order(*self.tokenizers),
             longest=self._longest,
             columns=self.columns,
@@ -167,21 +192,23 @@ class Translation(PairsTask):
 
     def _read_held_out(self) -> list[tuple[str, str]]:
         if self.valid:
-            return self._texts(_paths("valid", self.valid))
+            return self._texts(_corpora("valid", self.valid))
         encoded = self._encoded()
         source, _ = self._in_order(encoded.source, encoded.target)
         chosen = encoded.numbers[_held_out(source)]
-        return self._texts(_paths("train", self.train), set(chosen.tolist()))
+        return self._texts(_corpora("train", self.train), set(chosen.tolist()))
 
     @property
     def held_out_of(self) -> tuple[str, ...]:
-        return () if self.valid else self.train
+        return () if self.valid else tuple(map(str, _files(self.train)))
 
     def hold_out(self, paths: Sequence[str]) -> None:
-        files = _paths("data", paths[:2])
-        self._held_out, self._further = self._texts(files), {}
+        measured = _corpora("data", paths[:2])
+        self._held_out, self._further = self._texts(measured), {}
+        self._data = tuple(paths[:2])
+        vars(self).pop("_overlap", None)
         for path in map(Path, paths[2:]):
-            self._add_references(files, path)
+            self._add_references(measured[0].files, path)
 
     def _add_references(self, files: Sequence[Path], path: Path) -> None:
         """Read another reference for each held-out pair. Raises UserError for another number of lines."""
@@ -198,15 +225,16 @@ class Translation(PairsTask):
             self._further.setdefault(pair, []).extend([reference] if reference.strip() else [])
 
     def _texts(
-        self, paths: Sequence[Path], chosen: Container[int] | None = None
+        self, read: Sequence[Corpus], chosen: Container[int] | None = None
     ) -> list[tuple[str, str]]:
-        """Return the pairs of these files in the form of the tokenizers, or those at the chosen indices.
+        """Return the pairs of these corpora in the form of the tokenizers, or those at the chosen indices.
 
         Raises UserError.
         """
         one, other = self.tokenizers
         texts = []
-        for number, pair in enumerate(pairs(paths, PairCounts(), self.columns)):
+        files = [corpus.files for corpus in read]
+        for number, pair in enumerate(pairs(files, PairCounts(), self.columns)):
             if chosen is None or number in chosen:
                 source, target = self._in_order(*pair)
                 texts.append((one.normalized(source), other.normalized(target)))
@@ -237,9 +265,6 @@ class Translation(PairsTask):
     def encode_input(self, text: str) -> list[int]:
         return self.tokenizers[0].encode_known(text)
 
-    def held_out_notices(self) -> list[str]:
-        return _unknown_notices(self._held_out_unknown(self.held_out))
-
     def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
         target = self.tokenizers[1]
         if not target.has_unknown(written):
@@ -264,6 +289,57 @@ class Translation(PairsTask):
     def notices(self) -> list[str]:
         return self._notices
 
+    def held_out_notices(self) -> list[str]:
+        unknown = _unknown_notices(self._held_out_unknown(self.held_out))
+        return [*unknown, *lines_of(self._overlap)]
+
+    @cached_property
+    def _overlap(self) -> list[Finding]:
+        """What held-out pairs share with the training files, if these still exist."""
+        missing = [path for path in _files(self.train) if not path.exists()]
+        if missing:
+            text = f"whether data are also in the training files is not known: {missing[0]} is gone"
+            return [Finding("note", "overlap", text)] if self._data else []
+        train = self._scan(self.train)
+        side = int(self.swap)
+        if other := self._data or self.valid:
+            return list(find_overlap(self._scan(other), train, "sources", side=side))
+        encoded = self._encoded()
+        is_held_out = _held_out(self._in_order(encoded.source, encoded.target)[0])
+        held_out, rest = encoded.numbers[is_held_out], encoded.numbers[~is_held_out]
+        return list(find_overlap(train, train, "sources", held_out, rest, side=side))
+
+    def _scan(self, names: Sequence[str]) -> Scan:
+        return scan_pairs([corpus.files for corpus in _corpora("train", names)], self.columns)
+
+    def check(self) -> list[Finding]:
+        names = self._in_order("source", "target")
+        scan = self._scan(self.train)
+        findings = [
+            Finding("note", "pairs", f"{len(scan):,} pairs in {' and '.join(self.train)}"),
+            *find_repeats(scan, "pairs"),
+            *find_in_pairs(scan, names),
+        ]
+        try:
+            self.prepare()
+            findings += self._check_tokens()
+        except UserError as error:
+            findings.append(Finding("serious", "training", f"training refuses these data: {error}"))
+        return findings
+
+    def _check_tokens(self) -> Iterator[Finding]:
+        """Yield what is to know once there is a tokenizer."""
+        yield from (Finding("note", "columns", line) for line in self._read_as)
+        encoded = self._encoded()
+        for name, rows in zip(("source", "target"), (encoded.source, encoded.target), strict=True):
+            # A pair is left out once, for either side.
+            omitted = encoded.counts.too_long if name == "target" else 0
+            yield find_too_long(rows.lengths.numpy(), omitted, self._longest, name)
+        for side, name in enumerate(("source", "target")):
+            texts = ([pair[side]] for pair in self.held_out)
+            yield find_unknown(UnknownPieces.of(texts, self.tokenizers[side]), f"held-out {name}")
+        yield from self._overlap
+
     def sample_inputs(self) -> list[str]:
         """Return held-out lines of medium length."""
         refused = self.tokenizers[0].refused
@@ -274,7 +350,7 @@ class Translation(PairsTask):
         return next((target for source, target in self.held_out if source == line), None)
 
     def describe(self) -> str:
-        files = " and ".join(Path(path).name for path in self.train)
+        files = " and ".join(Path(name).name for name in self.train)
         swapped, joint = " swapped" if self.swap else "", "joint " if self.joint else ""
         kind = f"{self.tokenizers[1].kind}, {joint}vocabulary of {len(self.tokenizers[1]):,}"
         return f"{files}{swapped}: {self.training_size:,} pairs of lines; {kind}"
@@ -286,7 +362,7 @@ class Translation(PairsTask):
         )
 
     def fingerprint(self) -> str:
-        return f"sha256 {text_files.content_hash(_paths('train', self.train))}"
+        return f"sha256 {text_files.content_hash(_files(self.train))}"
 
 
 def _stripped(reading: Reading | None) -> Reading | None:
@@ -316,6 +392,11 @@ class _Chosen:
         self._rows, self._chosen = rows, chosen
         self.lengths = rows.lengths if chosen is None else rows.lengths[chosen]
 
+    @property
+    def numbers(self) -> np.ndarray:
+        """The numbers of these rows in the store."""
+        return np.arange(len(self)) if self._chosen is None else self._chosen.numpy()
+
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -330,11 +411,13 @@ def _held_out(source: store.Encoded) -> np.ndarray:
     """
     bound = min(0.1, HELD_OUT / len(source)) * 2**32
     ids, rows = np.asarray(source.ids), pairwise(np.asarray(source.offsets))
-    hashes = (zlib.crc32(ids[start:end].tobytes()) for start, end in rows)
-    held_out = np.fromiter((number < bound for number in hashes), bool, len(source))
+    hashes = np.array([zlib.crc32(ids[start:end].tobytes()) for start, end in rows])
+    held_out = hashes < bound
     if not held_out.any() or held_out.all():
+        different = len(np.unique(hashes))
+        of = "" if different == len(hashes) else f" of {different:,} different sources"
         raise UserError(
-            f"{len(source)} pairs are too few to hold some out; give held-out files with --valid"
+            f"{len(source)} pairs{of} are too few to hold some out; give held-out files with --valid"
         )
     return held_out
 
@@ -356,10 +439,17 @@ def _complaints(counts: PairCounts, longest: int) -> list[str]:
     return notices
 
 
-def _paths(option: str, paths: Sequence[str]) -> list[Path]:
-    if not 1 <= len(paths) <= 2:
+def _corpora(option: str, names: Sequence[str]) -> list[Corpus]:
+    """The corpora of an option. Raises UserError if one is not one or two files."""
+    found = corpora(option, names)
+    if not found or any(len(corpus.files) > 2 for corpus in found):
+        several = "; end several corpora with weights: a.de a.en:1 b.de b.en:1"
         raise UserError(
-            f"--{option} expects two files, source and target, or one of tab-separated values; got {len(paths)}: "
-            f"write --{option} text.de text.en"
+            f"--{option} expects two files, source and target, or one of tab-separated values; got {len(names)}: "
+            f"write --{option} text.de text.en{several if len(names) > 2 else ''}"
         )
-    return [Path(path) for path in paths]
+    return found
+
+
+def _files(train: Sequence[str]) -> list[Path]:
+    return list(chain.from_iterable(corpus.files for corpus in _corpora("train", train)))

@@ -142,7 +142,7 @@ def test_pattern_ends_are_not_line_ends() -> None:
 @pytest.mark.parametrize("kind", ["bpe", "words", "characters"])
 def test_tokenizer_of_a_language_model_adds_nothing(kind: Any, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(f"{word} <pad>" for word in WORDS * 12))
-    task = Text(train=str(tmp_path / "text.txt"), tokenizer=kind, vocab_size=300, context_length=16)
+    task = Text(train=(str(tmp_path / "text.txt"),), tokenizer=kind, vocab_size=300, context_length=16)
     task.prepare()
     run = continued(task)
     assert "texts as the run does" in tokenizer.write(run, tmp_path / "out")

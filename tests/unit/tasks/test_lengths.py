@@ -51,7 +51,7 @@ def song(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def text(song: Path) -> Text:
-    task = Text(train=str(song), valid=str(song), context_length=32)
+    task = Text(train=(str(song),), valid=str(song), context_length=32)
     task.prepare()
     return task
 

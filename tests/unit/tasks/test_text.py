@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepared(train: Path, **options: Any) -> Text:
-    task = Text(**{"train": str(train), "context_length": 7} | options)
+    task = Text(**{"train": (str(train),), "context_length": 7} | options)
     task.prepare()
     return task
 
@@ -220,7 +220,7 @@ def test_what_a_run_keeps_is_enough_to_read_and_to_measure(tmp_path: Path, folde
     task = prepared(source, valid=str(folder))
     for name, held in task.artifacts().items():
         (tmp_path / name).write_bytes(held)
-    again = Text(train=str(source), valid=str(folder), context_length=7)
+    again = Text(train=(str(source),), valid=str(folder), context_length=7)
     again.restore(tmp_path)
     assert again.read("two four") == task.read("two four")
     assert again.model_options == task.model_options
@@ -229,7 +229,7 @@ def test_what_a_run_keeps_is_enough_to_read_and_to_measure(tmp_path: Path, folde
     measured = task.evaluate(Notices(size))
     assert measured["unknown_tokens"].pop("training") == 0
     assert again.evaluate(Notices(size)) == measured, "the training text is not needed"
-    another = Text(train=str(source), context_length=7)
+    another = Text(train=(str(source),), context_length=7)
     another.restore(tmp_path)
     with pytest.raises(UserError, match=r"own.txt: expected a file; got .*; check the path"):
         another.evaluate(Notices(size))
@@ -271,7 +271,7 @@ def test_texts_that_cannot_be(tmp_path: Path, content: str | None, options: dict
     path.write_text(content or "")
     options = {k: str(tmp_path / f"{v[1:-1]}.txt") if k == "valid" else v for k, v in options.items()}
     with pytest.raises(UserError, match=message):
-        Text(train="" if content is None else str(path), **options).prepare()
+        Text(train=() if content is None else (str(path),), **options).prepare()
 
 
 def test_a_run_is_not_measured_on_a_part_of_another_text(tmp_path: Path, folder: Path) -> None:
@@ -294,8 +294,8 @@ def test_a_run_is_not_measured_on_a_part_of_another_text(tmp_path: Path, folder:
     ):
         jarilab.evaluate(tmp_path / "run", threads=1)
     assert jarilab.evaluate(tmp_path / "run", data=[str(text)], threads=1)["loss"] > 0
-    assert Text(train=str(text)).held_out_of == (str(text),)
-    assert Text(train=str(text), valid=str(folder)).held_out_of == ()
+    assert Text(train=(str(text),)).held_out_of == (str(text),)
+    assert Text(train=(str(text),), valid=str(folder)).held_out_of == ()
 
 
 def test_the_rate_of_a_training_is_told_in_tokens(folder: Path, tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_unknown_tokens_cost_their_letters(tmp_path: Path) -> None:
     assert metrics["bits_per_character"] == pytest.approx(bits / characters, rel=1e-5)
     assert metrics["unknown_tokens"] == {"training": 41 / 81, "held-out": 41 / 81}
     for notices in (task.notices(), task.held_out_notices()):
-        (notice,) = notices
+        notice, *_ = notices
         assert str(path) in notice
         assert "50.62%" in notice
     assert prepared(path).notices() == []
@@ -339,3 +339,17 @@ def test_a_prompt_takes_the_form_that_the_vocabulary_knows(tmp_path: Path) -> No
     with pytest.raises(UserError, match="expected characters of the training text, got 'x', 'y'"):
         task.read("x하y")
     assert prepared(path, tokenizer="bpe", vocab_size=300).read(decomposed)
+
+
+def test_several_texts_are_read_by_their_weights(tmp_path: Path) -> None:
+    for name, count in (("a", 40), ("b", 80)):
+        (tmp_path / f"{name}.txt").write_text(name * count)
+    task = Text(train=(f"{tmp_path}/a.txt:2", f"{tmp_path}/b.txt:0.5"), context_length=4)
+    task.prepare()
+    # 41 tokens with the end of a, 81 of b; a tenth of each is held out.
+    assert task.training_size == 2 * (37 // 4) + round(0.5 * (73 // 4))
+    batch = task.training_batch(torch.arange(task.training_size), torch.Generator().manual_seed(1))
+    texts = [task.write(row[row > END].tolist()) for row in batch.labels]
+    assert ["".join(sorted(set(text))) for text in texts] == ["a"] * 18 + ["b"] * 9
+    held_out = [text for text, _ in task.held_out_pairs()]
+    assert "".join(held_out) == "aaa" + "bbbbbbb"

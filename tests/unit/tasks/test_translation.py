@@ -74,7 +74,8 @@ def test_two_files_are_pairs_line_by_line(files: tuple[str, str], pairs: list[tu
     assert sorted(training_pairs(task) + task.held_out) == sorted(pairs)
     assert task.training_size + len(task.held_out) == LINES
     assert task.describe() == f"text.de and text.en: {task.training_size} pairs of lines; bpe, joint vocabulary of 300"
-    assert task.notices() == []
+    (notice,) = task.notices()
+    assert notice.startswith("training files: 66 of 300 (22.0 %) pairs repeat an earlier one")
 
 
 def test_packed_files_and_columns_are_the_same_data(files: tuple[str, str], pairs, tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_lines_longer_than_the_limit_are_left_out_and_counted(tmp_path: Path) ->
     lines = [*sentences(100, longest=4), *short, *long, " ", ""]
     task = prepared(written(tmp_path, [(line, meaning(line) or "x") for line in lines]), tokenizer="words", longest=4)
     assert task.training_size + len(task.held_out) == 140
-    assert task.notices() == [
+    assert task.notices()[:2] == [
         "2 pairs with a blank line on a side were left out",
         "3 pairs of more than 4 tokens were left out; --longest keeps more",
     ]
@@ -374,7 +375,9 @@ def test_the_embeddings_are_shared_unless_the_vocabularies_are_two(files: tuple[
 def test_a_run_says_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], pairs) -> None:
     files = written(tmp_path, [*pairs, ("eins " * 9, "one"), ("", "two")])
     train(tmp_path / "run", files, task__longest=8, training__examples=12)
-    assert capsys.readouterr().err.splitlines() == [
+    *left_out, repeats = capsys.readouterr().err.splitlines()
+    assert repeats.startswith("jarilab: training files: 66 of 301 (21.9 %) pairs repeat")
+    assert left_out == [
         "jarilab: 1 pairs with a blank line on a side were left out",
         "jarilab: 1 pairs of more than 8 tokens were left out; --longest keeps more",
     ]
@@ -590,3 +593,49 @@ def test_held_out_files_do_not_depend_on_the_training_files(files: tuple[str, st
     for name in files:
         Path(name).unlink()
     assert jarilab.evaluate(tmp_path / "run", threads=1)["examples"] == 1
+
+
+def test_several_corpora_are_read_by_their_weights(tmp_path: Path) -> None:
+    for name, count in (("a", 30), ("b", 20)):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{name}{n} x\t{name}{n} y\n" for n in range(count)))
+    (tmp_path / "valid.tsv").write_text("v x\tv y\n")
+    names = (f"{tmp_path}/a.tsv:2", f"{tmp_path}/b.tsv:0.5")
+    task = Translation(train=names, valid=(f"{tmp_path}/valid.tsv",), tokenizer="words", vocab_size=100)
+    task.prepare()
+    assert task.training_size == 60 + 10
+    seen: dict[str, int] = {}
+    for _ in range(2):
+        batch = task.training_batch(torch.arange(70), torch.Generator().manual_seed(3))
+        texts = [task.write(row.tolist()) for row in batch.labels]
+        seen = {text: texts.count(text) for text in texts}
+        assert sum(text.startswith("a") for text in texts) == 60
+        assert all(count == (2 if text.startswith("a") else 1) for text, count in seen.items())
+    again = Translation(train=names, valid=(f"{tmp_path}/valid.tsv",), tokenizer="words", vocab_size=100)
+    again.prepare()
+    assert [again.write(row.tolist()) for row in again.training_batch(
+        torch.arange(70), torch.Generator().manual_seed(3)).labels] == texts  # fmt: skip
+    assert (again.training_lengths == 3).all()
+
+
+def test_equal_pairs_are_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("ja\tyes\n" * 40)
+    with pytest.raises(UserError, match="40 pairs of 1 different sources are too few"):
+        Translation(train=(f"{tmp_path}/a.tsv",)).prepare()
+
+
+def test_overlap_with_the_training_files_is_said(tmp_path: Path) -> None:
+    train, valid = tmp_path / "train.tsv", tmp_path / "valid.tsv"
+    train.write_text("".join(f"eins {n}\tone {n}\n" for n in range(60)))
+    valid.write_text("Eins 5.\tOne 5.\nneu\tnew\n")
+    task = Translation(train=(str(train),), valid=(str(valid),), vocab_size=300)
+    task.prepare()
+    assert task.notices() == []
+    (notice,) = task.held_out_notices()
+    assert notice.startswith("held out: 1 of 2 (50.0 %) sources are also in the training files")
+    assert f"{valid}:1 and {train}:6; " in notice
+    task.hold_out([str(train)])
+    (notice,) = task.held_out_notices()
+    assert notice.startswith("held out: 60 of 60 (100.0 %) sources")
+    train.unlink()
+    task.hold_out([str(valid)])
+    assert task.held_out_notices() == [f"whether data are also in the training files is not known: {train} is gone"]

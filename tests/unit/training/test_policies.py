@@ -158,7 +158,7 @@ def test_a_task_without_digits_or_tokens_says_so():
 def test_a_training_batch_of_a_policy_without_chance_draws_as_it_ever_did(tmp_path):
     (tmp_path / "a.txt").write_text("1+2=3\n" * 50)
     (tmp_path / "b.txt").write_text("17-4=13\n" * 50)
-    task = Text(train=str(tmp_path), context_length=16)
+    task = Text(train=(str(tmp_path),), context_length=16)
     task.prepare()
     numbers = torch.arange(task.training_size)
     plain = task.training_batch(numbers, torch.Generator().manual_seed(1))

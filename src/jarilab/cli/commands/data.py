@@ -1,20 +1,46 @@
-"""Write the examples of a task to a file."""
+"""Check the data of a task before training, or write its examples to a file."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
 
-from jarilab.cli.arguments import Parser, Words
+from jarilab.cli.arguments import SWITCH, Parser, Words
 from jarilab.cli.setting_flags import ENCODING, add_task, settings_from
+from jarilab.core.errors import UserError, printable
 
 
 def arguments(parser: Parser, words: Words) -> None:
-    parser.add_argument("--out", metavar="FILE", required=True, help="file to write")
+    parser.add_argument(
+        "--out", metavar="FILE", help="file to write the examples of a task to that makes its own"
+    )
+    parser.add_argument(
+        "--check",
+        metavar="FILE",
+        nargs="+",
+        help="files or folders to check as --train would read them: counts, lengths, repeats, overlap with --valid, "
+        "unknown tokens, other scripts, alignment",
+    )
+    parser.add_argument("--json", help="print the findings of --check as JSON", **SWITCH)
     add_task(parser, words, without=(ENCODING,))
 
 
 def run(options: argparse.Namespace) -> None:
     from jarilab import api
 
-    count = api.write_examples(options.task, options.out, settings_from(options))
-    print(f"{count:,} lines in {options.out}")
+    settings = settings_from(options)
+    if (options.out is None) == (options.check is None):
+        raise UserError(
+            "expected --check FILE to check data, or --out FILE to write examples; pass one of the two"
+        )
+    if options.out is not None:
+        count = api.write_examples(options.task, options.out, settings)
+        print(f"{count:,} lines in {options.out}")
+        return
+    findings = api.check_data(options.task, options.check, settings)
+    if options.json:
+        print(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False, indent=2))
+        return
+    for finding in findings:
+        print(f"{finding.severity:<8} {finding.topic:<10} {printable(finding.line)}")

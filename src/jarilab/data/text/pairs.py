@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
@@ -14,11 +14,15 @@ from jarilab.data.text.text_files import lines, no_usable
 
 @dataclass
 class PairCounts:
-    """Counts of usable pairs, of pairs with a blank side, and of pairs omitted for their length."""
+    """Counts of usable pairs, of pairs with a blank side, and of pairs omitted for their length.
+
+    ends: the number of usable pairs up to the end of each corpus, of any length.
+    """
 
     pairs: int = 0
     blank: int = 0
     too_long: int = 0
+    ends: list[int] = field(default_factory=list, compare=False)
 
 
 def pair_table(paths: Sequence[Path], columns: Sequence[str] = ()) -> Table | None:
@@ -48,23 +52,25 @@ def numbered_pairs(
 
 
 def pairs(
-    paths: Sequence[Path], counts: PairCounts, columns: Sequence[str] = ()
+    corpora: Sequence[Sequence[Path]], counts: PairCounts, columns: Sequence[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Yield pairs of texts: lines of two files, or two columns of one (see `pair_table`).
+    """Yield the pairs of several corpora: lines of two files each, or two columns of one (see `pair_table`).
 
     Pairs with a blank side are skipped. `counts` is updated while you iterate. Raises UserError if the files differ in
-    length, a line has another number of columns, or no pair is usable.
+    length, a line has another number of columns, or a corpus has no usable pair.
     """
-    usable = False
-    for _, one, other in numbered_pairs(paths, columns):
-        if one.strip() and other.strip():
-            counts.pairs += 1
-            usable = True
-            yield one, other
-        else:
-            counts.blank += 1
-    if not usable:
-        raise no_usable(paths)
+    usable = 0
+    for paths in corpora:
+        for _, one, other in numbered_pairs(paths, columns):
+            if one.strip() and other.strip():
+                counts.pairs += 1
+                usable += 1
+                yield one, other
+            else:
+                counts.blank += 1
+        if usable == (counts.ends[-1] if counts.ends else 0):
+            raise no_usable(paths)
+        counts.ends.append(usable)
 
 
 def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str, str]]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from jarilab.data.text.text_files import content_hash, document_files, documents
 from jarilab.data.text.tokenizers import Tokenizer, from_file, train
 from jarilab.data.text.training import TRAINING_BYTES
 from jarilab.data.text.vocabulary import PADDING
+
+T = TypeVar("T")
 
 _NUMBERS = "pairs.numbers"
 _BATCH_ROWS = 4096
@@ -90,32 +92,38 @@ class EncodedPairs:
     def __len__(self) -> int:
         return len(self.source)
 
+    def corpus_sizes(self, rows: np.ndarray) -> list[int]:
+        """The number of these rows, which ascend, in each corpus."""
+        ends = np.searchsorted(self.numbers[rows], self.counts.ends)
+        return np.diff(ends, prepend=0).tolist()
+
 
 def prepare_pairs(
-    paths: Sequence[Path],
+    corpora: Sequence[Sequence[Path]],
     source: Tokenizer,
     target: Tokenizer,
     *,
     longest: int,
     columns: Sequence[str] = (),
 ) -> EncodedPairs:
-    """Return the pairs of texts in these files (see `pairs.pairs`) as token ids, from the cache if it has them.
+    """Return the pairs of these corpora (see `pairs.pairs`) as token ids, from the cache if it has them.
 
     Pairs with more than `longest` tokens on a side are omitted and counted. Raises UserError as `pairs.pairs`
     does, and if no pair is short enough.
     """
+    paths = list(chain(*corpora))
     facts = {
         "what": "pairs",
         "contents": content_hash(paths),
         "files": len(paths),
         "tokenizers": [source.fingerprint, target.fingerprint],
         "longest": longest,
-        "table": _read_as(paths, columns),
+        "table": _read_as(corpora, columns),
     }
 
     def make(folder: Path) -> dict[str, int]:
         counts = PairCounts()
-        _write_pairs(folder, pairs(paths, counts, columns), (source, target), longest, counts)
+        _write_pairs(folder, pairs(corpora, counts, columns), (source, target), longest, counts)
         if not counts.pairs:
             named = " and ".join(str(path) for path in paths)
             raise UserError(
@@ -162,37 +170,50 @@ def _write_pairs(
             start += len(batch)
 
 
-def prepare_documents(path: Path, tokenizer: Tokenizer) -> Encoded:
-    """Return the documents of a file or folder, one row each, from the cache if it has them.
+def prepare_documents(
+    paths: Sequence[Path], tokenizer: Tokenizer
+) -> tuple[Encoded, tuple[int, ...]]:
+    """Return the documents of files and folders, one row each, and the number of rows up to the end of each path.
 
-    Blank documents have no row. Raises UserError as `text_files.documents` does, and if all are blank.
+    They come from the cache if it has them. Blank documents have no row. Raises UserError as `text_files.documents`
+    does, and if all documents of a path are blank.
     """
-    files = document_files(path)
+    files = list(chain.from_iterable(map(document_files, paths)))
     facts = {
         "what": "documents",
         "contents": content_hash(files),
-        "files": len(files),
+        "files": [len(document_files(path)) for path in paths],
         "tokenizers": [tokenizer.fingerprint],
     }
 
-    def make(folder: Path) -> dict[str, int]:
+    def make(folder: Path) -> dict[str, list[int]]:
         with _Writer(folder, "documents", tokenizer) as writer:
-            for document in documents(path):
-                length = 0
-                for batch in _batches(document):
-                    ids = tokenizer.encode_batch(batch, inside=0 if length else 1)
-                    length += writer.put(ids).sum()
-                if length:
-                    writer.end_rows(np.array([length]))
-            if not writer.written:
-                raise no_usable([path])
-            return {"rows": writer.ended}
+            ends = [_write_documents(path, writer, tokenizer) for path in paths]
+            return {"ends": ends}
 
-    return cached(facts, make, lambda folder, _: _mapped(folder, "documents", tokenizer))
+    def load(folder: Path, record: Mapping[str, Any]) -> tuple[Encoded, tuple[int, ...]]:
+        return _mapped(folder, "documents", tokenizer), tuple(record["ends"])
+
+    return cached(facts, make, load)
+
+
+def _write_documents(path: Path, writer: _Writer, tokenizer: Tokenizer) -> int:
+    """Write the documents of a path. Returns the number of rows written until now."""
+    before = writer.ended
+    for document in documents(path):
+        length = 0
+        for batch in _batches(document):
+            ids = tokenizer.encode_batch(batch, inside=0 if length else 1)
+            length += writer.put(ids).sum()
+        if length:
+            writer.end_rows(np.array([length]))
+    if writer.ended == before:
+        raise no_usable([path])
+    return writer.ended
 
 
 def train_tokenizers(
-    paths: Sequence[Path],
+    corpora: Sequence[Sequence[Path]],
     kind: str,
     size: int,
     joint: bool,
@@ -201,54 +222,70 @@ def train_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Train a tokenizer for each side of these pairs, or one for both, returned twice (see `tokenizers.train`).
 
-    kind: or a file, which is read instead (see `tokenizers.from_file`); then the sides are source and target.
+    kind: or a file, which is read instead (see `tokenizers.from_file`); then the sides are source and target. Several
+    corpora are read in turn, a pair of each.
     """
     if kind not in KINDS:
         one, other = (_from_file(kind, Form(**form), side) for side in ("source", "target"))
         return one, other
 
+    def both() -> Iterator[tuple[str, str]]:
+        readers = [pairs([paths], PairCounts(), columns) for paths in corpora]
+        return readers[0] if len(readers) == 1 else interleave(readers)
+
     def texts(side: int) -> Iterator[str]:
-        return (pair[side] for pair in pairs(paths, PairCounts(), columns))
+        return (pair[side] for pair in both())
 
     def make(folder: Path) -> dict[str, int]:
-        both_sides = chain.from_iterable(pairs(paths, PairCounts(), columns))
+        both_sides = chain.from_iterable(both())
         sides = [both_sides] if joint else [texts(0), texts(1)]
         trained = [train(kind, side, size=size, **form) for side in sides]
         _write_tokenizers(folder, trained)
         return {}
 
+    paths = list(chain(*corpora))
     facts = _training_facts("pair tokenizers", paths, kind, size, form) | {
         "joint": joint,
-        "table": _read_as(paths, columns),
+        "table": _read_as(corpora, columns),
     }
     tokenizers = cached(facts, make, lambda folder, _: _read_tokenizers(folder))
     return tokenizers[0], tokenizers[-1]
 
 
-def train_tokenizer(path: Path, kind: str, size: int, **form: bool) -> Tokenizer:
-    """Train a tokenizer on the documents of a file or folder (see `tokenizers.train`), or take it from the cache.
+def train_tokenizer(paths: Sequence[Path], kind: str, size: int, **form: bool) -> Tokenizer:
+    """Train a tokenizer on the documents of files and folders, or take it from the cache (see `tokenizers.train`).
 
-    kind: or a file, which is read instead (see `tokenizers.from_file`).
+    kind: or a file, which is read instead (see `tokenizers.from_file`). Several paths are read in turn, a piece of
+    each.
     """
     if kind not in KINDS:
         return _from_file(kind, Form(**form))
+    files = list(chain.from_iterable(map(document_files, paths)))
 
     def make(folder: Path) -> dict[str, int]:
-        pieces = chain.from_iterable(documents(path))
+        readers = [chain.from_iterable(documents(path)) for path in paths]
+        pieces = readers[0] if len(readers) == 1 else interleave(readers)
         _write_tokenizers(folder, [train(kind, pieces, size=size, **form)])
         return {}
 
-    facts = _training_facts("document tokenizer", document_files(path), kind, size, form)
+    facts = _training_facts("document tokenizer", files, kind, size, form)
     (tokenizer,) = cached(facts, make, lambda folder, _: _read_tokenizers(folder))
     return tokenizer
 
 
-def _read_as(paths: Sequence[Path], columns: Sequence[str]) -> list[Any]:
-    """How the columns of a file are read, for the cache."""
-    table = pair_table(paths, columns)
-    if table is None:
-        return []
-    return [table.delimiter, table.quoted, table.has_title, table.width, *table.columns]
+def _read_as(corpora: Sequence[Sequence[Path]], columns: Sequence[str]) -> list[Any]:
+    """How the files of each corpus are read, for the cache."""
+    tables = [pair_table(paths, columns) for paths in corpora]
+    return [
+        table and [table.delimiter, table.quoted, table.has_title, table.width, *table.columns]
+        for table in tables
+    ]
+
+
+def interleave(readers: Sequence[Iterator[T]]) -> Iterator[T]:
+    """Yield an item of each reader in turn, until all are empty."""
+    rounds = zip_longest(*readers, fillvalue=None)
+    return (item for items in rounds for item in items if item is not None)
 
 
 def tokenizer_of(texts: Iterable[str], kind: str, size: int, **form: bool) -> Tokenizer:

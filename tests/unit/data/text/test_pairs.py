@@ -16,7 +16,7 @@ def write(folder: Path, name: str, content: bytes) -> Path:
 
 def read_pairs(*paths: Path) -> tuple[list[tuple[str, str]], PairCounts]:
     reading = PairCounts()
-    return list(pairs(paths, reading)), reading
+    return list(pairs([paths], reading)), reading
 
 
 def test_pairs_of_two_files(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def entries(cache: Path) -> list[Path]:
 
 
 def test_pairs_become_numbers(tsv: Path) -> None:
-    made = prepare_pairs([tsv], SOURCE, TARGET, longest=50)
+    made = prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)
     assert texts(made.source, SOURCE) == ENGLISH
     assert texts(made.target, TARGET) == KOREAN
     assert made.counts == PairCounts(pairs=4)
@@ -85,17 +85,17 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_text("the cat sat\n\nthe cat\nno\nno\n")
     two.write_text("개\n개\n고양이고양이\n\n고양이\n")
-    made = prepare_pairs([one, two], SOURCE, TARGET, longest=3)
+    made = prepare_pairs([[one, two]], SOURCE, TARGET, longest=3)
     assert made.counts == PairCounts(pairs=2, blank=2, too_long=1)
     assert texts(made.source, SOURCE) == ["the cat sat", "no"]
-    assert prepare_pairs([one, two], SOURCE, TARGET, longest=3).counts == made.counts
+    assert prepare_pairs([[one, two]], SOURCE, TARGET, longest=3).counts == made.counts
 
 
 def test_all_too_long(tsv: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rows in (1, 4, 4096):
         monkeypatch.setattr(store, "_BATCH_ROWS", rows)
         with pytest.raises(UserError, match=r"pairs of at most 1 tokens a side; got 4, all longer; raise the limit"):
-            prepare_pairs([tsv], SOURCE, TARGET, longest=1)
+            prepare_pairs([[tsv]], SOURCE, TARGET, longest=1)
     assert entries(cache) == []
 
 
@@ -104,16 +104,16 @@ def test_nothing_usable_leaves_nothing(tmp_path: Path, cache: Path, content: str
     path = tmp_path / "a.txt"
     path.write_text(content)
     for call in (
-        lambda: prepare_pairs([path], SOURCE, TARGET, longest=9),
-        lambda: prepare_documents(path, SOURCE),
-        lambda: prepare_documents(tmp_path, SOURCE),
-        lambda: train_tokenizers([path], "bpe", 300, joint=True),
-        lambda: train_tokenizers([path], "bpe", 300, joint=False),
+        lambda: prepare_pairs([[path]], SOURCE, TARGET, longest=9),
+        lambda: prepare_documents([path], SOURCE)[0],
+        lambda: prepare_documents([tmp_path], SOURCE)[0],
+        lambda: train_tokenizers([[path]], "bpe", 300, joint=True),
+        lambda: train_tokenizers([[path]], "bpe", 300, joint=False),
     ):
         with pytest.raises(UserError, match="holds no usable lines"):
             call()
     with pytest.raises(UserError, match="only white space"):
-        train_tokenizer(path, "bpe", 300)
+        train_tokenizer([path], "bpe", 300)
     assert entries(cache) == []
 
 
@@ -123,8 +123,8 @@ def test_line_ends_marks_and_packing_make_no_difference(tmp_path: Path, cache: P
     for number, form in enumerate(forms):
         path = tmp_path / f"{number}.tsv"
         path.write_bytes(form)
-        prepare_pairs([path], SOURCE, TARGET, longest=9)
-        prepare_documents(path, TARGET)
+        prepare_pairs([[path]], SOURCE, TARGET, longest=9)
+        prepare_documents([path], TARGET)[0]
     manifests = [json.loads((entry / "manifest.json").read_text()) for entry in entries(cache)]
     assert len(manifests) == 2 * len(forms)
     assert len({json.dumps(manifest["files"]) for manifest in manifests}) == 2
@@ -142,7 +142,7 @@ def test_rows_are_padded(rows: list[list[int]], data: st.DataObject) -> None:
 
 
 def test_rows_that_are_none(tsv: Path) -> None:
-    encoded = prepare_pairs([tsv], SOURCE, TARGET, longest=50).source
+    encoded = prepare_pairs([[tsv]], SOURCE, TARGET, longest=50).source
     for indices in ([-1], [0, 4]):
         with pytest.raises(IndexError, match="from 0 to 3; got"):
             encoded.padded(indices)
@@ -154,7 +154,7 @@ def test_a_large_vocabulary_has_wide_numbers(tmp_path: Path) -> None:
     path.write_text("w0 w65531 w65532 none")
     for words, kind in ((65_532, np.uint16), (65_533, np.uint32)):
         data = json.loads(SOURCE.to_json()) | {"pieces": [f" w{number}" for number in range(words)]}
-        encoded = prepare_documents(path, Tokenizer.from_json(json.dumps(data)))
+        encoded = prepare_documents([path], Tokenizer.from_json(json.dumps(data)))[0]
         assert encoded.ids.dtype == kind
         assert row_of(encoded, 0) == [4, 65_535, 65_536 if words > 65_532 else UNKNOWN, UNKNOWN]
 
@@ -166,7 +166,7 @@ def test_batches_make_no_difference(tmp_path: Path, cache: Path, monkeypatch: py
     for rows, characters in ((4096, 1 << 18), (7, 1 << 18), (4096, 100)):
         monkeypatch.setattr(store, "_BATCH_ROWS", rows)
         monkeypatch.setattr(store, "_BATCH_CHARACTERS", characters)
-        prepare_pairs([path], SOURCE, TARGET, longest=6)
+        prepare_pairs([[path]], SOURCE, TARGET, longest=6)
         (entry,) = entries(cache)
         hashes.add((entry / "manifest.json").read_text())
         shutil.rmtree(cache)
@@ -179,32 +179,32 @@ def test_documents_are_rows(tmp_path: Path) -> None:
     long = "개가 매트에\r\n\n 앉았다 " * 3_000
     for name, text in (("a.txt", "고양이\n"), ("b.txt", " \n"), ("c.txt", ""), ("d.txt", long)):
         (folder / name).write_bytes(text.encode())
-    assert texts(prepare_documents(folder, TARGET), TARGET)[0][:3] == "고양이"
-    tokenizer = train_tokenizer(folder, "bpe", 300)
-    encoded = prepare_documents(folder, tokenizer)
+    assert texts(prepare_documents([folder], TARGET)[0], TARGET)[0][:3] == "고양이"
+    tokenizer = train_tokenizer([folder], "bpe", 300)
+    encoded = prepare_documents([folder], tokenizer)[0]
     assert texts(encoded, tokenizer) == ["고양이\n", long.replace("\r\n", "\n")]
     assert row_of(encoded, 1) == tokenizer.encode(long.replace("\r\n", "\n"))
 
 
 def test_the_second_time_is_found(tsv: Path, tmp_path: Path, cache: Path, counted: list[int]) -> None:
-    first = prepare_pairs([tsv], SOURCE, TARGET, longest=50)
+    first = prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)
     copy = tmp_path / "another name"
     shutil.copy(tsv, copy)
-    second = prepare_pairs([copy], SOURCE, TARGET, longest=50)
+    second = prepare_pairs([[copy]], SOURCE, TARGET, longest=50)
     assert len(counted) == len(entries(cache)) == 1
     assert second.target.padded(range(4)).equal(first.target.padded(range(4)))
     assert second.counts == first.counts
 
 
 def test_whatever_is_different_is_made_anew(tsv: Path, counted: list[int]) -> None:
-    prepare_pairs([tsv], SOURCE, TARGET, longest=50)
-    prepare_pairs([tsv], SOURCE, TARGET, longest=49)
-    prepare_pairs([tsv], TARGET, TARGET, longest=50)
-    prepare_pairs([tsv], TARGET, SOURCE, longest=50)
-    prepare_pairs([tsv, tsv], SOURCE, TARGET, longest=50)
+    prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)
+    prepare_pairs([[tsv]], SOURCE, TARGET, longest=49)
+    prepare_pairs([[tsv]], TARGET, TARGET, longest=50)
+    prepare_pairs([[tsv]], TARGET, SOURCE, longest=50)
+    prepare_pairs([[tsv, tsv]], SOURCE, TARGET, longest=50)
     tsv.write_text(tsv.read_text() + "no\t아니\n")
-    assert len(prepare_pairs([tsv], SOURCE, TARGET, longest=50)) == 5
-    prepare_documents(tsv, SOURCE)
+    assert len(prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)) == 5
+    prepare_documents([tsv], SOURCE)[0]
     assert len(counted) == 7
 
 
@@ -252,12 +252,12 @@ def damage(entry: Path, how: str) -> None:
     ],
 )
 def test_a_damaged_entry_is_made_anew(tsv: Path, cache: Path, counted: list[int], how: str) -> None:
-    prepare_pairs([tsv], SOURCE, TARGET, longest=50)
+    prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)
     damage(entries(cache)[0], how)
-    again = prepare_pairs([tsv], SOURCE, TARGET, longest=50)
+    again = prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)
     assert len(counted) == 2
     assert texts(again.source, SOURCE) == ENGLISH
-    assert texts(prepare_pairs([tsv], SOURCE, TARGET, longest=50).target, TARGET) == KOREAN
+    assert texts(prepare_pairs([[tsv]], SOURCE, TARGET, longest=50).target, TARGET) == KOREAN
     assert len(counted) == 2
     assert len(entries(cache)) == 1
 
@@ -269,11 +269,11 @@ def test_a_failure_leaves_nothing(tsv: Path, cache: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(store._Writer, "rows", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            prepare_pairs([tsv], SOURCE, TARGET, longest=50)
+            prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)
     assert entries(cache) == []
     tsv.write_bytes(tsv.read_bytes() + b"\xff\n")
     with pytest.raises(UserError, match=r"pairs.tsv:5: expected UTF-8"):
-        prepare_pairs([tsv], SOURCE, TARGET, longest=50)
+        prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)
     assert entries(cache) == []
 
 
@@ -284,19 +284,19 @@ def test_what_a_killed_process_left_goes_after_a_day(tsv: Path, cache: Path) -> 
         (folder / "source.ids").touch()
     for folder in (old, other):
         os.utime(folder, (time.time() - 90_000, time.time() - 90_000))
-    prepare_pairs([tsv], SOURCE, TARGET, longest=50)
+    prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)
     assert (old.exists(), new.exists(), other.exists()) == (False, True, True)
 
 
 def test_a_cache_that_cannot_be_written(tsv: Path, cache: Path) -> None:
     cache.write_text("a file")
     with pytest.raises(UserError, match=r"expected to write the cache in \S*cache; got: .*; .* JARILAB_CACHE"):
-        prepare_pairs([tsv], SOURCE, TARGET, longest=50)
+        prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)
 
 
 def test_an_entry_outlives_its_folder(tsv: Path, cache: Path) -> None:
-    made = prepare_pairs([tsv], SOURCE, TARGET, longest=50)
-    cached_pairs = prepare_pairs([tsv], SOURCE, TARGET, longest=50)
+    made = prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)
+    cached_pairs = prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)
     shutil.rmtree(cache)
     assert texts(made.source, SOURCE) == texts(cached_pairs.source, SOURCE) == ENGLISH
 
@@ -308,8 +308,8 @@ from jarilab.core.storage import content_cache
 from jarilab.data.text.store import prepare_pairs, train_tokenizers
 path = Path(sys.argv[1])
 for _ in range(5):
-    source, target = train_tokenizers([path], "words", 50, joint=False)
-    made = prepare_pairs([path], source, target, longest=50)
+    source, target = train_tokenizers([[path]], "words", 50, joint=False)
+    made = prepare_pairs([[path]], source, target, longest=50)
     print(made.source.padded(range(4)).tolist(), made.counts)
     for entry in content_cache.cache_folder().iterdir():
         if not entry.name.startswith("."):
@@ -336,11 +336,11 @@ def test_what_another_process_finished_first_stays(
         monkeypatch.setattr(store._Writer, "rows", rows)
         rows(self, numbers)
         if not finished:
-            prepare_pairs([tsv], SOURCE, TARGET, longest=50)
+            prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)
             finished.extend(entry.stat().st_ino for entry in cache.iterdir() if not entry.name.startswith("."))
 
     monkeypatch.setattr(store._Writer, "rows", rows_while_another_finishes)
-    made = prepare_pairs([tsv], SOURCE, TARGET, longest=50)
+    made = prepare_pairs([[tsv]], SOURCE, TARGET, longest=50)
     assert len(counted) == 2
     assert [entry.stat().st_ino for entry in entries(cache)] == finished
     assert texts(made.target, TARGET) == KOREAN
@@ -358,16 +358,16 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 def test_tokenizers_of_pairs(tsv: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, target = train_tokenizers([tsv], "words", 100, joint=False)
-    both, same = train_tokenizers([tsv], "words", 100, joint=True)
+    source, target = train_tokenizers([[tsv]], "words", 100, joint=False)
+    both, same = train_tokenizers([[tsv]], "words", 100, joint=True)
     assert source.unknown("고양이 cat") == ["고양이"]
     assert target.unknown("고양이 cat") == ["cat"]
     assert same is both
     assert both.unknown("고양이 cat") == []
-    assert train_tokenizers([tsv], "words", 100, joint=True, lowercase=True)[0].form.lowercase
+    assert train_tokenizers([[tsv]], "words", 100, joint=True, lowercase=True)[0].form.lowercase
     monkeypatch.setattr(store, "train", None)
-    assert train_tokenizers([tsv], "words", 100, joint=False) == (source, target)
-    tokenizer, again = train_tokenizers([tsv], "words", 100, joint=True)
+    assert train_tokenizers([[tsv]], "words", 100, joint=False) == (source, target)
+    tokenizer, again = train_tokenizers([[tsv]], "words", 100, joint=True)
     assert tokenizer == both
     assert tokenizer is again
     assert len(entries(cache)) == 3
