@@ -6,9 +6,11 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
+from jarilab.models.base import Generates
 from jarilab.runs.loaded import OpenRun
 
 
@@ -72,3 +74,11 @@ def check_places(loaded: OpenRun) -> None:
             f"{loaded.experiment.options.positions}; answer with `jarilab predict`, or train with --positions "
             "sequential"
         )
+
+
+def longest_of(loaded: OpenRun) -> dict[str, int]:
+    """The tokens of the longest input that a run allows, by `source` and `target`; nothing for images."""
+    task: Any = loaded.task
+    if not isinstance(loaded.model, Generates):
+        return {}
+    return {side: task.tokens_read(side) for side in loaded.model.max_positions()}

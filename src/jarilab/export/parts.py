@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from jarilab.core.shapes import Tensor
 
 Run = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]
 """Another program: a function from the name and the inputs of a part to its outputs."""
+LONG: Mapping[str, int] = {"source": 64, "target": 64}
+"""The longest comparison of a model without a run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +68,13 @@ class Exportable(ABC):
         """The parts, in float32 and evaluation mode."""
 
     @abstractmethod
-    def compared(self, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
+    def compared(
+        self, run: Run, longest: Mapping[str, int] = LONG
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Pairs of outputs, of another program and of the model, on random inputs of several sizes.
 
-        The model uses its own kernels and cache. Call both methods without gradients.
+        longest: the tokens of the longest input, by `source` and `target`. The model uses its own kernels and cache.
+        Call both methods without gradients.
         """
 
 

@@ -8,7 +8,7 @@ largest difference from the scores of the run, which is checked before anything 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -23,8 +23,8 @@ from jarilab.core.storage.files import write_json
 from jarilab.export.description import described
 from jarilab.export.image_parts import DetectorParts, VisionParts
 from jarilab.export.onnx_file import check_packages, save_onnx
-from jarilab.export.output import check_close, check_empty, check_places, writing
-from jarilab.export.parts import Exportable, Part
+from jarilab.export.output import check_close, check_empty, check_places, longest_of, writing
+from jarilab.export.parts import LONG, Exportable, Part
 from jarilab.export.text_parts import EncoderDecoderParts, LanguageModelParts
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.detector import Detector
@@ -134,7 +134,7 @@ def write(loaded: OpenRun, out: Path, target: Target) -> dict[str, Any]:
     with writing(out) as partial:
         description = {
             "format": FORMAT,
-            **saved(model, partial, target),
+            **saved(model, partial, target, longest_of(loaded)),
             **described(loaded),
             "model": loaded.experiment.model,
             "step": loaded.step,
@@ -145,8 +145,13 @@ def write(loaded: OpenRun, out: Path, target: Target) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def saved(model: Exportable, folder: Path, target: Target) -> dict[str, Any]:
-    """Write the parts of a model, compare them with it; returns their description. Raises UserError if they differ."""
+def saved(
+    model: Exportable, folder: Path, target: Target, longest: Mapping[str, int] = LONG
+) -> dict[str, Any]:
+    """Write the parts of a model, compare them with it up to `longest` tokens of each side; returns their description.
+
+    Raises UserError if they differ.
+    """
     runs: dict[str, Any] = {}
     parts = []
     for part in model.parts():
@@ -155,7 +160,7 @@ def saved(model: Exportable, folder: Path, target: Target) -> dict[str, Any]:
         runs[part.name] = target.opened(path, part)
         inputs = [one.described for one in part.inputs]
         parts.append({"file": path.name, "inputs": inputs, "outputs": list(part.outputs)})
-    compared = model.compared(lambda name, tensors: runs[name](tensors))
+    compared = model.compared(lambda name, tensors: runs[name](tensors), longest)
     return {"parts": parts, **check_close(compared)}
 
 

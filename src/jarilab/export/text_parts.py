@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from jarilab.core.shapes import Bool, Int, Tensor
 from jarilab.data.text import FIRST
-from jarilab.export.parts import Exportable, Input, Part, Run, by_definition
+from jarilab.export.parts import LONG, Exportable, Input, Part, Run, by_definition
 from jarilab.models.decoder import DecodingStep, LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder, Memory
 from jarilab.positions.coordinates import Positions, Tokens
@@ -63,7 +63,7 @@ class GraphCache:
 ROWS, SOURCE, BEFORE, STEP = 2, 5, 3, 2
 """Sizes of examples: sequences, source tokens, tokens read before, tokens of a step."""
 COMPARED = ((1, 1), (3, 4), (2, 9))
-"""Sequences and tokens of the comparison, within the limits of the model."""
+"""Sequences and tokens of the comparison, within the limits of the model. The longest of the run follow."""
 
 
 def counted(start: int, stop: int, frame: str) -> Positions:
@@ -183,12 +183,14 @@ class EncoderDecoderParts(Exportable):
         decoder = Part("decoder", StepOnSource(self.plain), inputs, _written(past))
         return [encoder, decoder]
 
-    def compared(self, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
+    def compared(
+        self, run: Run, longest: Mapping[str, int] = LONG
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         ends = self.model.max_positions()
         inputs = self.parts()[1].inputs
         past = [one.nothing for one in inputs if one.name.startswith("past")]
-        for rows, length in COMPARED:
-            source, target = (_few(length, ends[side]) for side in ("source", "target"))
+        for rows, length in (*COMPARED, (2, max(longest.values()))):
+            source, target = (_few(min(length, longest[side]), ends[side]) for side in ends)
             ids_BK, keep_BK = _drawn(self._sources, rows, source), _keep_mask(rows, source)
             target_BL = _drawn(self._targets, rows, target)
             memory = self.model.start(
@@ -233,12 +235,14 @@ class LanguageModelParts(Exportable):
         inputs = [Input("ids", ("batch", "step"), ids_BL), keep, *past]
         return [Part("decoder", StepAlone(self.plain), inputs, _written(past))]
 
-    def compared(self, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
+    def compared(
+        self, run: Run, longest: Mapping[str, int] = LONG
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         end = self.model.max_positions()["target"]
         (part,) = self.parts()
         past = [one.nothing for one in part.inputs if one.name.startswith("past")]
-        for rows, length in COMPARED:
-            length = _few(length, end)
+        for rows, length in (*COMPARED, (2, longest["target"])):
+            length = _few(min(length, longest["target"]), end)
             ids_BL, keep_BL = (
                 _drawn(self._vocabulary, rows, length),
                 _keep_mask(rows, length).flip(1),
@@ -275,10 +279,12 @@ def _keep_mask(rows: int, length: int) -> Bool[Tensor, "B K"]:
 
 
 def _steps(length: int) -> Iterator[tuple[int, int]]:
-    """Steps of one token, two, one, two, ..."""
+    """Steps of one token, two, one, two, ...; of more than 16 tokens, all but the first and last 8 at once."""
     start, size = 0, 1
     while start < length:
         stop = min(start + size, length)
+        if start >= 8 and stop < length - 8:
+            stop = length - 8
         yield start, stop
         start, size = stop, 3 - size
 

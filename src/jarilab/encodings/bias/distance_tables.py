@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import Annotated, final
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.encodings.base import Encoding, Site, registry
-from jarilab.encodings.numbers import best_float_dtype, check_integer, interpolate_plane, zero_out
+from jarilab.encodings.numbers import check_integer, interpolate_plane, zero_out
 from jarilab.positions.coordinates import Positions, distance, offsets, undefined_pairs
 
 
@@ -55,6 +56,7 @@ class T5(Encoding):
                 f"least 2 buckets each way and a larger distance, got buckets={buckets}, distance={distance}"
             )
         self.buckets, self.distance, self.scaled = buckets, distance, scaled
+        self.starts = _bucket_starts(one_way, distance)
         # sqrt(E) cancels the attention's scale.
         self.scale_factor = 1.0 if scaled else math.sqrt(site.d_head)
         self.table = nn.Parameter(torch.empty(buckets, site.n_heads))
@@ -81,19 +83,22 @@ class T5(Encoding):
     def bucket(self, ahead: Int[Tensor, "*P"]) -> Int[Tensor, "*P"]:
         """The bucket of each distance key - query."""
         if self.site.causal:
-            buckets = self.buckets
-            first, away = torch.zeros_like(ahead), (-ahead).clamp_min(0)
+            first, away = 0, (-ahead).clamp_min(0)
         else:
-            buckets = self.buckets // 2
-            first, away = (ahead > 0).long() * buckets, ahead.abs()
-        exact = buckets // 2
-        logarithmic = buckets - exact
-        # In float64 whatever the model's precision: bfloat16 puts up to 17 distances into the wrong bucket.
-        precise_away = away.clamp_min(1).to(best_float_dtype(ahead.device))
-        ratio = (precise_away / exact).log() / math.log(self.distance / exact)
-        far = exact + (ratio * logarithmic).long()
-        far = far.clamp_max(buckets - 1)
-        return first + torch.where(away < exact, away, far)
+            first, away = (ahead > 0).long() * (self.buckets // 2), ahead.abs()
+        return first + torch.bucketize(
+            away, torch.tensor(self.starts, device=away.device), right=True
+        )
+
+
+def _bucket_starts(buckets: int, distance: int) -> list[int]:
+    """The least distance of each bucket after the first, of one direction."""
+    # In integers: a logarithm at the border of two buckets is rounded differently by each library.
+    exact = buckets // 2
+    far = buckets - exact
+    borders = (exact ** (far - k) * distance**k for k in range(1, far))
+    starts = (bisect_left(range(distance), border, key=lambda d: d**far) for border in borders)
+    return [*range(1, exact + 1), *starts]
 
 
 @final
