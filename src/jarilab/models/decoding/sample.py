@@ -5,8 +5,9 @@ Filters map scores `(B, V)` to new scores, with minus infinity for excluded toke
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -129,8 +130,10 @@ class _Choice:
         expected = f"{LEAST_PENALTY} to {MOST_PENALTY}; 1 is none, 1.2 is usual"
         check_option("repetition_penalty", penalty, held, expected)
 
-    def take(self, scores_BV: Tensor, ids_BL: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a token for each row, `(B,)`."""
+    def take(
+        self, scores_BV: Tensor, ids_BL: Tensor, generators: Sequence[torch.Generator]
+    ) -> Tensor:
+        """Return a token for each row, `(B,)`. generators: one for all rows, or one for each."""
         if self.repetition_penalty != 1:
             scores_BV = penalise_repetition(scores_BV, ids_BL, self.repetition_penalty)
         if self.filters.temperature == 0:
@@ -138,7 +141,10 @@ class _Choice:
         scores_BV = self.filters.apply(scores_BV)
         if self.min_p is not None:
             scores_BV = keep_min_p(scores_BV, self.min_p)
-        return torch.multinomial(scores_BV.softmax(-1), 1, generator=generator).squeeze(1)
+        parts = scores_BV.softmax(-1).chunk(len(generators))
+        pairs = zip(parts, generators, strict=True)
+        drawn = [torch.multinomial(part, 1, generator=generator) for part, generator in pairs]
+        return torch.cat(drawn).squeeze(1)
 
 
 def sample(
@@ -153,7 +159,7 @@ def sample(
     top_p: float | None = None,
     min_p: float | None = None,
     repetition_penalty: float = 1.0,
-    seed: int,
+    seed: int | Sequence[int],
     context: int | None = None,
     places: Places = in_order,
 ) -> Iterator[Drawn]:
@@ -169,7 +175,8 @@ def sample(
     context: tokens that the model can read at once. When they are full, the newest half is read again as if the text
     began there. places: positions of the tokens, which may differ between rows.
 
-    Tokens are drawn on the CPU by a generator with this seed. Raises UserError before drawing for impossible options.
+    Tokens are drawn on the CPU by a generator with this seed. With one seed for each row, a row is drawn as it would be
+    alone. Raises UserError before drawing for impossible options.
     """
     choice = _Choice(Filters(temperature, top_k, top_p), min_p, repetition_penalty)
     if prompt.ndim != 2 or 0 in prompt.shape:
@@ -183,6 +190,11 @@ def sample(
         raise UserError(
             f"expected a context of 1 token or more, got {context}; omit it where there is no limit"
         )
+    seeds = (seed,) if isinstance(seed, int) else seed
+    if len(seeds) not in (1, len(prompt)):
+        raise UserError(
+            f"expected one seed, or one for each of the {len(prompt)} rows, got {len(seeds)}"
+        )
     # Not a generator itself: options are checked at the call, not at the first token.
     return _drawn(
         model,
@@ -191,10 +203,22 @@ def sample(
         end,
         longest,
         choice,
-        torch.Generator().manual_seed(seed),
+        [torch.Generator().manual_seed(one) for one in seeds],
         context,
         places,
     )
+
+
+def rows_of(drawn: Iterable[Drawn], rows: int) -> list[Iterator[int]]:
+    """Return the tokens of each row up to its end. A token is drawn when the first of the rows needs it."""
+
+    def row_of(steps: Iterator[Drawn], row: int) -> Iterator[int]:
+        for step in steps:
+            yield int(step.ids[row])
+            if step.ended[row]:
+                return
+
+    return [row_of(steps, row) for row, steps in enumerate(itertools.tee(drawn, rows))]
 
 
 @torch.no_grad()
@@ -205,7 +229,7 @@ def _drawn(
     end: int,
     longest: int,
     choice: _Choice,
-    generator: torch.Generator,
+    generators: Sequence[torch.Generator],
     context: int | None,
     places: Places,
 ) -> Iterator[Drawn]:
@@ -227,7 +251,7 @@ def _drawn(
         # Drawn on the CPU, so that one seed gives the same numbers on all devices.
         scores_BV = scores_BNV[:, -1].float().cpu()
         read = last
-        ids_B = choice.take(scores_BV, ids_BL, generator)
+        ids_B = choice.take(scores_BV, ids_BL, generators)
         if some_ended:
             ids_B = ids_B.masked_fill(ended_B, end)
         ids_B1 = ids_B.unsqueeze(1)

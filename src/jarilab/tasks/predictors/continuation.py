@@ -14,15 +14,18 @@ from jarilab.core.errors import UserError
 from jarilab.data.text import END, FIRST
 from jarilab.inspect.record.model_io import scores_of
 from jarilab.models.base import Generates
-from jarilab.models.decoding import sample
+from jarilab.models.decoding import rows_of, sample
 from jarilab.tasks.predictors.base import (
     AT_ONCE,
     NoOptions,
     Prediction,
     Predictor,
+    Source,
     Trace,
     TracedSequence,
+    chunks,
     next_tokens,
+    read_each,
     registry,
 )
 from jarilab.tasks.predictors.sequences import check_tokens, token_vocabulary
@@ -120,17 +123,29 @@ class ContinuationPredictor(Predictor):
             raise UserError(
                 "a text to stop at has one character or more, got an empty one; omit it"
             )
-        for prompt in sources:
-            if isinstance(prompt, UserError):
-                yield Continuation("", iter(()), str(prompt))
-            else:
-                yield Continuation(prompt, self._pieces(prompt, options))
+        for chunk in chunks(read_each(sources, self.task.read), at_once):
+            by_length: dict[int, list[Source]] = {}
+            for source in chunk:
+                if source.error is None:
+                    by_length.setdefault(len(source.read), []).append(source)
+            tokens: dict[int, Iterator[int]] = {}
+            for equal in by_length.values():
+                numbers = [source.number for source in equal]
+                tokens |= zip(numbers, self._tokens(equal, options), strict=True)
+            for source in chunk:
+                pieces: Iterator[str] = iter(())
+                if source.error is None:
+                    drawn = tokens.pop(source.number)
+                    pieces = _certain_pieces(self.task, source.read, drawn, options.stop)
+                yield Continuation(source.text, pieces, source.error)
 
-    def _pieces(self, prompt: str, options: ContinuationOptions) -> Iterator[str]:
-        read = self.task.read(prompt)
+    def _tokens(
+        self, sources: Sequence[Source], options: ContinuationOptions
+    ) -> list[Iterator[int]]:
+        """The tokens that follow each of some prompts of equal length, which are drawn together."""
         drawn = sample(
             self.model,
-            self.task.sources([read]).ids.to(device_of(self.model)),
+            self.task.sources([source.read for source in sources]).ids.to(device_of(self.model)),
             end=END,
             longest=options.max_new_tokens,
             temperature=options.temperature,
@@ -138,12 +153,11 @@ class ContinuationPredictor(Predictor):
             top_p=options.top_p,
             min_p=options.min_p,
             repetition_penalty=options.repetition_penalty,
-            seed=options.seed,
+            seed=[options.seed] * len(sources),
             context=self.task.longest["target"],
             places=self.task.answer_places(),
         )
-        numbers = (int(token.ids[0]) for token in drawn)
-        return _certain_pieces(self.task, read, numbers, options.stop)
+        return rows_of(drawn, len(sources))
 
     @torch.no_grad()
     def trace(self, line: str, most: int) -> Trace:

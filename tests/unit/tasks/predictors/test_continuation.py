@@ -189,6 +189,14 @@ def test_several_prompts_each_go_on(model: OpenRun) -> None:
     )
 
 
+def test_texts_of_a_batch_are_those_of_each_alone(model: OpenRun) -> None:
+    """Prompts of equal length are one batch, and some end before others."""
+    prompts = ["one ", "two ", "one two ", "ten ", "two "]
+    together = [one.continuation for one in jarilab.predict(model, prompts, max_new_tokens=60, seed=5, stop=["e"])]
+    assert together == [text_of(model, prompt, max_new_tokens=60, seed=5, stop=["e"]) for prompt in prompts]
+    assert len(set(map(len, together))) > 1
+
+
 def test_a_language_model_searches_for_no_answers(model: OpenRun) -> None:
     names = "max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed"
     with pytest.raises(UserError, match=f"has no option 'beam_size'; Options: {names}$"):
