@@ -7,11 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from helpers.browser import Pages, ServedPages, assert_colours, canvas_bytes, until
@@ -60,6 +63,27 @@ def live(runs: Path) -> Iterator[str]:
         yield address_of(process)
         process.send_signal(signal.SIGINT)
         assert ended(process)[1:] == ("", "")
+
+
+@pytest.mark.slow
+def test_it_stops_while_it_is_asked(runs: Path) -> None:
+    """What is not answered within the grace gets 503 as JSON, and nothing is printed."""
+    asked = {"input": "12+7", "edits": [{"kind": "head", "site": "encoder.0", "head": 0}]}
+    with started(runs / "rotary", "--input", "12+7", "--port", 0) as process:
+        url = f"{address_of(process)}api/surgery"
+        with ThreadPoolExecutor(16) as clients:
+            answers = [
+                clients.submit(httpx.post, url, json={**asked, "input": f"{number}+7"}, timeout=60)
+                for number in range(16)
+            ]
+            while not any(answer.done() for answer in answers):
+                time.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            code, _, said = ended(process)
+            assert (code, "Traceback" in said) == (0, False), said
+        codes = {answer.result().status_code for answer in answers}
+        assert codes <= {200, 503}
+        assert all("error" in answer.result().json() for answer in answers if answer.result().status_code == 503)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Query, Response
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,6 +26,8 @@ MAX_REQUESTS = 16
 Text = Field(max_length=100_000)
 Number = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 """The number of a view, head, step or token, within what tensors can index."""
+Ticket = Annotated[str, Query(max_length=100)]
+"""A name of a request that its page makes up, by which it asks for the place in the queue."""
 Amount = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
@@ -102,23 +104,30 @@ class Surgery(_Request):
     controls: bool = True
 
 
-def application(explorer: Explorer, line: str, hosts: set[str], **initial: Any) -> Guard:
+def application(
+    explorer: Explorer, line: str, hosts: set[str], queue: Queue | None = None, **initial: Any
+) -> Guard:
     """The ASGI application.
 
-    hosts: names of this machine that a request may use, with the port. initial: the `site`, `head` and `steps` that
-    the page opens at, see `Explorer.look`.
+    hosts: names of this machine that a request may use, with the port. queue: where requests wait. initial: the
+    `site`, `head` and `steps` that the page opens at, see `Explorer.look`.
     """
     app = FastAPI(title="jari", docs_url=None, redoc_url=None, responses=DOCUMENTED)
     add_error_handlers(app)
-    queue = Queue(MAX_REQUESTS)
+    queue = queue or Queue(MAX_REQUESTS)
 
-    async def compute(work: Callable[[], Any]) -> Any:
-        with queue.place():
+    async def compute(work: Callable[[], Any], ticket: str = "") -> Any:
+        with queue.place(ticket):
             return await queue.run(work)
 
-    async def respond(request: _Request, work: Callable[[], Any]) -> Response:
+    async def respond(request: _Request, ticket: str, work: Callable[[], Any]) -> Response:
         explorer.check(request.input, line)
-        return answer(await compute(work))
+        return answer(await compute(work, ticket))
+
+    @app.get("/api/queue")
+    async def place(ticket: Ticket) -> Response:
+        """How many requests are answered before the one that was sent with this ticket."""
+        return answer({"ahead": queue.ahead(ticket)})
 
     @app.get("/", response_class=HTMLResponse)
     async def page() -> Response:
@@ -128,20 +137,20 @@ def application(explorer: Explorer, line: str, hosts: set[str], **initial: Any) 
         return HTMLResponse(await compute(draw))
 
     @app.post("/api/look")
-    async def look(request: Look) -> Response:
+    async def look(request: Look, ticket: Ticket = "") -> Response:
         work = partial(explorer.look, request.input, request.steps, live=True)
-        return await respond(request, work)
+        return await respond(request, ticket, work)
 
     @app.post("/api/head")
-    async def head(request: HeadRequest) -> Response:
+    async def head(request: HeadRequest, ticket: Ticket = "") -> Response:
         arguments = (request.view, request.site, request.head, request.step, request.query)
-        return await respond(request, partial(explorer.head, request.input, *arguments))
+        return await respond(request, ticket, partial(explorer.head, request.input, *arguments))
 
     @app.post("/api/surgery")
-    async def surgery(request: Surgery) -> Response:
+    async def surgery(request: Surgery, ticket: Ticket = "") -> Response:
         edits = [edit.model_dump(exclude_none=True) for edit in request.edits]
         work = partial(explorer.operate, request.input, request.view, edits, request.step)
-        return await respond(request, partial(work, controls=request.controls))
+        return await respond(request, ticket, partial(work, controls=request.controls))
 
     return Guard(app, hosts)
 
@@ -153,5 +162,5 @@ def serve(
     **initial: Any,
 ) -> None:
     """Serve until interrupted. initial: see `application`."""
-    hosts = run_server.hosts_of(listening)
-    run_server.run(application(explorer, line, hosts, **initial), listening)
+    hosts, queue = run_server.hosts_of(listening), Queue(MAX_REQUESTS)
+    run_server.run(application(explorer, line, hosts, queue, **initial), listening, queue)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,6 @@ from jarilab.serving.requests import RequestSchema, Serving
 from jarilab.serving.responses import DOCUMENTED, Refusal, add_error_handlers, answer
 
 EVENTS = "text/event-stream"
-RESTART_SECONDS = 5
-"""Seconds after which a stopping server may be replaced."""
 
 
 class Answers(BaseModel):
@@ -51,11 +50,6 @@ class Server:
         self.batches = RequestBatches(
             run.predictor.predict, self.queue, limits.batch_size, self.metrics.observe_batch
         )
-        self.ending = False
-
-    def end(self) -> None:
-        """Refuse new requests; those that wait or run are answered."""
-        self.ending = True
 
     def application(self, hosts: set[str]) -> Guard:
         """The ASGI application. hosts: names of this machine that a request may use, with the port."""
@@ -76,7 +70,7 @@ class Server:
         @app.get("/ready", response_model=Status, responses=DOCUMENTED)
         async def ready() -> Response:
             """The model is loaded, and the server is not stopping."""
-            self._check_ending()
+            self.queue.check_ending()
             return answer({"status": "ready"})
 
         @app.get("/metrics", response_class=PlainTextResponse, responses=DOCUMENTED)
@@ -84,22 +78,18 @@ class Server:
             """Counts and seconds, for Prometheus."""
             return Response(self.metrics.text(), media_type=CONTENT_TYPE)
 
-    def _check_ending(self) -> None:
-        if self.ending:
-            raise Refusal(503, "this server is stopping; try again later", RESTART_SECONDS)
-
     def _add_predictions(self, app: FastAPI) -> None:
         streams = {200: {"content": {EVENTS: {"schema": {"type": "string"}}}}}
 
         async def predict(body: Any, request: Request) -> Response:
             """Predict each input. With `Accept: text/event-stream`, tokens and predictions are sent as soon as they
             are known."""
-            self._check_ending()
             events = self._events(body)
-            if EVENTS in request.headers.get("accept", ""):
+            if accepts_events(request.headers.get("accept", "")):
                 return await _streamed(events)
             async with aclosing(events):
                 predictions = [event.data async for event in events if event.kind == "prediction"]
+            predictions.sort(key=itemgetter("line"))
             return answer({"predictions": predictions})
 
         # FastAPI reads the type from here; the annotation in the source cannot name a class that is made at run time.
@@ -122,6 +112,24 @@ class Server:
                     yield event
 
 
+def accepts_events(accept: str) -> bool:
+    """Whether an `Accept` header (RFC 9110, section 12.5.1) names events, and prefers no JSON."""
+    quality: dict[str, float] = {}
+    for one in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in one.split(";"))
+        quality[kind] = 1.0
+        for parameter in parameters:
+            with suppress(ValueError):
+                if parameter.startswith("q="):
+                    quality[kind] = float(parameter[2:])
+
+    def of(*kinds: str) -> float:
+        return next((quality[kind] for kind in kinds if kind in quality), 0.0)
+
+    events, json = of(EVENTS, "text/*"), of("application/json", "application/*", "*/*")
+    return events > 0 and events >= json
+
+
 async def _streamed(events: AsyncGenerator[Event, None]) -> Response:
     """Server-sent events. An error before the first event is a response with its own status."""
     first = await anext(events)
@@ -137,7 +145,8 @@ async def _streamed(events: AsyncGenerator[Event, None]) -> Response:
             else:
                 yield _line(Event("end", {}))
 
-    return StreamingResponse(lines(), media_type=EVENTS)
+    # nginx and other proxies would hold events back until a buffer is full.
+    return StreamingResponse(lines(), media_type=EVENTS, headers={"X-Accel-Buffering": "no"})
 
 
 def _line(event: Event) -> str:

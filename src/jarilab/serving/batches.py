@@ -1,10 +1,11 @@
-"""Batches of waiting requests that have equal options."""
+"""Batches of waiting requests that have equal options, computed in turns."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,8 @@ from jarilab.tasks.predictors.base import Prediction
 
 MAX_CELLS = 2**22
 """Cells of the attention maps of a batch, in one head. They grow with the square of the longest input."""
+TURN_SECONDS = 0.02
+"""Seconds that a batch computes before the next one."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class QueuedRequest:
 
 
 class RequestBatches:
-    """Answers requests (jobs) in order, each in one batch with waiting requests that have equal options.
+    """Answers requests (jobs), each in one batch with waiting requests that have equal options.
 
     predict: `Predictor.predict`. max_batch: inputs of a batch. observe: called with the size of each batch.
     """
@@ -76,6 +79,7 @@ class RequestBatches:
         self.predict, self.queue = predict, queue
         self.max_batch, self._observe = max_batch, observe
         self._waiting: list[QueuedRequest] = []
+        self._open: set[QueuedRequest] = set()
         self._running: asyncio.Task[None] | None = None
 
     async def answer(self, job: QueuedRequest, seconds: float) -> AsyncGenerator[Event, None]:
@@ -85,6 +89,7 @@ class RequestBatches:
         """
         deadline = time.monotonic() + seconds
         self._waiting.append(job)
+        self._open.add(job)
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
         try:
@@ -92,6 +97,7 @@ class RequestBatches:
                 yield event
         finally:
             job.abandoned = True
+            self._open.remove(job)
             if job in self._waiting:
                 self._waiting.remove(job)
 
@@ -109,10 +115,22 @@ class RequestBatches:
         return event
 
     async def _run(self) -> None:
-        while self._waiting:
-            jobs = self._take()
-            self._observe(sum(len(job.sources) for job in jobs))
-            await self.queue.run(partial(self._compute, jobs))
+        """Compute batches in turns, so that a short request does not wait for the end of long ones."""
+        batches: deque[Iterator[None]] = deque()
+        while self._waiting or batches:
+            if self._waiting:
+                jobs = self._take()
+                self._observe(sum(len(job.sources) for job in jobs))
+                batches.append(self._compute(jobs))
+            batch = batches.popleft()
+            try:
+                goes_on = await self.queue.run(partial(_take_turn, batch))
+            except Refusal as refusal:  # the server stops
+                for job in self._open:
+                    job.send(refusal)
+                return
+            if goes_on:
+                batches.append(batch)
 
     def _take(self) -> list[QueuedRequest]:
         """The first job, and others with its options that fit into the batch."""
@@ -126,9 +144,9 @@ class RequestBatches:
         self._waiting = [job for job in self._waiting if job not in taken]
         return taken
 
-    def _compute(self, jobs: Sequence[QueuedRequest]) -> None:
+    def _compute(self, jobs: Sequence[QueuedRequest]) -> Iterator[None]:
         try:
-            self._compute_batch(jobs)
+            yield from self._compute_batch(jobs)
         except Exception as error:
             if len(jobs) == 1:
                 jobs[0].send(error)
@@ -137,26 +155,47 @@ class RequestBatches:
             for job in jobs:
                 if not job.abandoned:
                     job.restart()
-                    self._compute([job])
+                    yield from self._compute([job])
 
-    def _compute_batch(self, jobs: Sequence[QueuedRequest]) -> None:
+    def _compute_batch(self, jobs: Sequence[QueuedRequest]) -> Iterator[None]:
+        """Send the events of a batch: one of each prediction in turn, while further predictions arrive."""
         sources = [source for job in jobs for source in job.sources]
         owners = ((job, number) for job in jobs for number in range(len(job.sources)))
-        job, number = jobs[0], 0
         # Bytes, since the number of tokens is known only later; a token has about one byte or more.
         longest = max(len(source.encode()) for source in sources)
         at_once = max(1, min(self.max_batch, MAX_CELLS // max(1, longest**2)))
-        for prediction in self.predict(sources, jobs[0].options, at_once=at_once):
-            if prediction.rank == 1:
-                before = job
-                job, number = next(owners)
-                if job is not before:
-                    before.send(END)
-            if all(job.abandoned for job in jobs):
-                return
-            for event in _events(prediction, job, number):
-                job.send(event)
-        job.send(END)
+        predictions = self.predict(sources, jobs[0].options, at_once=at_once)
+        arriving: QueuedRequest | None = jobs[0]
+        number, unfinished = 0, list(jobs)
+        writing: list[tuple[QueuedRequest, Iterator[Event]]] = []
+        while unfinished and not all(job.abandoned for job in jobs):
+            prediction = next(predictions, None)
+            if prediction is None:
+                arriving = None
+            else:
+                if prediction.rank == 1:
+                    arriving, number = next(owners)
+                writing.append((arriving, _events(prediction, arriving, number)))
+            for entry in list(writing):
+                job, events = entry
+                if (event := next(events, None)) is None:
+                    writing.remove(entry)
+                else:
+                    job.send(event)
+                yield
+            still = {job for job, _ in writing}.union(
+                jobs[jobs.index(arriving) :] if arriving else ()
+            )
+            for job in unfinished:
+                if job not in still:
+                    job.send(END)
+            unfinished = [job for job in unfinished if job in still]
+
+
+def _take_turn(batch: Iterator[None]) -> bool:
+    """Compute for about a turn; returns whether the batch goes on."""
+    end = time.monotonic() + TURN_SECONDS
+    return any(time.monotonic() >= end for _ in batch)
 
 
 def _events(prediction: Prediction, job: QueuedRequest, number: int) -> Iterator[Event]:

@@ -66,7 +66,10 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        incoming, outgoing = _Incoming(self, receive), _Outgoing(send)
+        is_head = scope["method"] == "HEAD"
+        incoming, outgoing = _Incoming(self, receive), _Outgoing(send, is_head)
+        if is_head:  # answered as GET, without the body
+            scope = {**scope, "method": "GET"}
         begun = time.monotonic()
         # Reads until the client disconnects: a server blocks while its messages are not received.
         listening = asyncio.create_task(incoming.listen())
@@ -86,7 +89,7 @@ class Guard:
 
     async def _answer(self, scope: Scope, incoming: _Incoming, outgoing: _Outgoing) -> None:
         self._check(scope["method"], Headers(scope=scope))
-        if scope["method"] not in ("GET", "HEAD"):
+        if scope["method"] != "GET":
             await incoming.body()
         work = asyncio.create_task(self.app(scope, incoming.replay, outgoing.send))  # type: ignore[arg-type]
         gone = asyncio.create_task(incoming.gone.wait())
@@ -189,16 +192,18 @@ class _Incoming:
 
 
 class _Outgoing:
-    """The messages to a client, with the headers of every response."""
+    """The messages to a client, with the headers of every response. is_head: without bodies."""
 
-    def __init__(self, send: Send):
-        self._send = send
+    def __init__(self, send: Send, is_head: bool):
+        self._send, self._is_head = send, is_head
         self.status = 0
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             MutableHeaders(scope=message).update(HEADERS)
+        elif self._is_head:
+            message = {**message, "body": b""}
         await self._send(message)
 
 

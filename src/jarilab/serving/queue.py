@@ -13,6 +13,8 @@ from typing import TypeVar
 T = TypeVar("T")
 MAX_RETRY_AFTER = 60
 """The largest `retry_after`, in seconds."""
+RESTART_SECONDS = 5
+"""Seconds after which a stopping server may be replaced."""
 
 
 class Refusal(Exception):  # noqa: N818 - the server works as intended
@@ -26,26 +28,53 @@ class Refusal(Exception):  # noqa: N818 - the server works as intended
 class Queue:
     """Runs one function at a time in a thread of its own.
 
-    size: requests that wait or run.
+    size: requests that wait or run. computing: a function runs now.
     """
 
     def __init__(self, size: int):
-        self.size, self.length = size, 0
+        self.size, self.computing, self.ending = size, False, False
+        self._line: list[str] = []
+        self._ended = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "computing")
-        self._seconds = 0.0
+        self._seconds = self._answered = 0.0
+
+    @property
+    def length(self) -> int:
+        """Requests that wait or run."""
+        return len(self._line)
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Occupies a place inside the block. Raises Refusal if the queue is full."""
+    def place(self, ticket: str = "") -> Iterator[None]:
+        """Occupies a place inside the block; `ahead` finds it. Raises Refusal if the queue is full or ends."""
+        self.check_ending()
         if self.length >= self.size:
             raise Refusal(
                 503, f"{self.size} requests are waiting already; try again later", self.retry_after
             )
-        self.length += 1
+        self._line.append(ticket)
+        begun = time.monotonic()
         try:
             yield
         finally:
-            self.length -= 1
+            self._line.remove(ticket)
+            # An exponential average of the time between two answers, in which recent ones count most.
+            now = time.monotonic()
+            self._seconds += (now - max(begun, self._answered) - self._seconds) / 4
+            self._answered = now
+
+    def ahead(self, ticket: str) -> int | None:
+        """Requests before that of this ticket; None if it has no place."""
+        return self._line.index(ticket) if ticket in self._line else None
+
+    def end(self, seconds: float) -> None:
+        """Refuse new requests, and after `seconds` also those that wait or run."""
+        self.ending = True
+        asyncio.get_running_loop().call_later(seconds, self._ended.set)
+
+    def check_ending(self) -> None:
+        """Raises Refusal if the server is stopping."""
+        if self.ending:
+            raise Refusal(503, "this server is stopping; try again later", RESTART_SECONDS)
 
     @property
     def retry_after(self) -> int:
@@ -53,13 +82,25 @@ class Queue:
         return max(1, min(MAX_RETRY_AFTER, math.ceil(self.length * self._seconds)))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of `work`, which is never called if this is cancelled while it waits."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, work)
+        """The result of `work`, which is never called if this is cancelled while it waits.
+
+        Raises Refusal at the end of the server.
+        """
+        loop = asyncio.get_running_loop()
+        result = loop.run_in_executor(self._thread, self._timed, work)
+        ended = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait({result, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not result.done():
+                self.check_ending()
+            return result.result()
+        finally:
+            ended.cancel()
+            result.cancel()
 
     def _timed(self, work: Callable[[], T]) -> T:
-        begun = time.monotonic()
+        self.computing = True
         try:
             return work()
         finally:
-            # An exponential average, in which recent requests count most.
-            self._seconds += (time.monotonic() - begun - self._seconds) / 4
+            self.computing = False

@@ -82,6 +82,12 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> Response:
+        if isinstance(cause := error.__cause__, UnicodeDecodeError):
+            byte = cause.object[cause.start]
+            return error_response(
+                f"the body is no UTF-8: byte 0x{byte:02x} at position {cause.start}; encode it as UTF-8",
+                400,
+            )
         if error.status_code == 400:  # FastAPI's status for JSON that Python cannot parse
             return error_response("the body is no JSON that can be read; nest less deeply", 400)
         response = error_response(

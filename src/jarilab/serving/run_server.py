@@ -6,18 +6,25 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Collection
+import sys
+from collections.abc import Collection
 from typing import Any
 
+import h11
+from hypercorn import protocol
 from hypercorn.asyncio import serve as hypercorn_serve
 from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData
 
 from jarilab.core.errors import UserError
+from jarilab.serving.queue import Queue
 
 HEADER_SECONDS = 5.0
 """Time for the headers of a request, and for an idle connection."""
 READ_SECONDS = 30.0
 """Time in which a client must read some of its answer."""
+USE_HTTP_1 = bytes.fromhex("000000 04 00 00000000000008 07 00 00000000 00000000 0000000d")
+"""HTTP/2's empty SETTINGS, and GOAWAY with the error HTTP_1_1_REQUIRED (RFC 9113, sections 6.5, 6.8 and 7)."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -55,18 +62,34 @@ def hosts_of(listening: socket.socket, names: Collection[str] = ()) -> set[str]:
     return local | without_port | set(names)
 
 
-def run(
-    app: Any,
-    listening: socket.socket,
-    *,
-    grace: float = 3.0,
-    stopping: Callable[[], None] = lambda: None,
-) -> None:
-    """Serve until Ctrl-C or SIGTERM, then finish open requests within `grace` seconds.
+def run(app: Any, listening: socket.socket, queue: Queue, *, grace: float = 2.0) -> None:
+    """Serve until Ctrl-C or SIGTERM, then finish open requests within `grace` seconds and refuse the others.
 
-    A second signal ends the process at once. stopping: called at the first signal.
+    A second signal ends the process at once. queue: where requests of the application wait.
     """
-    asyncio.run(_serve(app, config_of(listening, grace), stopping))
+    asyncio.run(_serve(app, config_of(listening, grace + 1), queue, grace))
+    if queue.computing:  # for a client that is gone; at its end Python would wait for the thread
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+class Http1(protocol.H11Protocol):
+    """HTTP/1.1 alone. Hypercorn gives connections of HTTP/2 no time limit for their first request."""
+
+    async def handle(self, event: Event) -> None:
+        """Send clients of HTTP/2 back to HTTP/1.1."""
+        if isinstance(event, RawData) and event.data.startswith(b"PRI * HTTP/2.0"):
+            await self.send(RawData(USE_HTTP_1))
+            await self.send(Closed())
+        else:
+            await super().handle(event)
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Ignore offers to upgrade, as RFC 9110 permits."""
+
+
+protocol.H11Protocol = Http1  # type: ignore[misc]  # Hypercorn has no option for it
 
 
 def config_of(listening: socket.socket, grace: float) -> Config:
@@ -80,13 +103,13 @@ def config_of(listening: socket.socket, grace: float) -> Config:
     return config
 
 
-async def _serve(app: Any, config: Config, stopping: Callable[[], None]) -> None:
+async def _serve(app: Any, config: Config, queue: Queue, grace: float) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def on_signal(number: int) -> None:
         if stop.is_set():
             os._exit(128 + number)
-        stopping()
+        queue.end(grace)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -15,7 +15,7 @@ from helpers.runs import language_run, tiny, train
 from helpers.serving import HOST, served
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.loaded import OpenRun, load
-from jarilab.serving.application import Server
+from jarilab.serving.application import Server, accepts_events
 from jarilab.serving.requests import Serving
 
 LINES = ["1+2", "12-30", "7+7", "30-1", "2+29", "8-8"]
@@ -179,7 +179,7 @@ def test_images_are_answered_like_files(digits: OpenRun, tmp_path: Path) -> None
     assert not list(tmp_path.glob("jarilab-*"))
 
 
-def test_health_and_readiness(add: OpenRun) -> None:
+def test_health_and_readiness(add: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(add, Serving())
     app = server.application({HOST})
     paths = ("/health", "/ready", "/predict")
@@ -190,7 +190,7 @@ def test_health_and_readiness(add: OpenRun) -> None:
         return [(one.status_code, one.headers.get("retry-after")) for one in answers]
 
     assert asked(app, talk) == [(200, None)] * 3
-    server.end()
+    monkeypatch.setattr(server.queue, "ending", True)
     assert asked(app, talk) == [(200, None), (503, "5"), (503, "5")]
 
 
@@ -216,3 +216,34 @@ def test_metrics(add: OpenRun) -> None:
         "jarilab_request_seconds_count 2.0",
     ):
         assert line in lines
+
+
+@pytest.mark.parametrize(
+    ("accept", "events"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/event-stream", True),
+        ("TEXT/Event-Stream; charset=utf-8", True),
+        ("text/*, application/json;q=0.5", True),
+        ("application/json, text/event-stream;q=0", False),
+        ("text/event-stream; Q=0.4, */*;q=0.5", False),
+        ("text/event-stream, */*", True),
+        ("text/event-stream;q=x", True),
+    ],
+)
+def test_accept(accept: str, events: bool) -> None:
+    assert accepts_events(accept) == events
+
+
+def test_proxies_pass_events_on_at_once(add: OpenRun) -> None:
+    assert served(add, {"inputs": ["1+2"]}, accept="text/event-stream").headers["x-accel-buffering"] == "no"
+
+
+def test_a_byte_that_is_no_utf8_is_named(add: OpenRun) -> None:
+    async def talk(client: httpx.AsyncClient) -> Any:
+        headers = {"content-type": "application/json"}
+        return (await client.post("/predict", content=b'{"inputs":["\xff"]}', headers=headers)).json()
+
+    told = asked(Server(add, Serving()).application({HOST}), talk)
+    assert told == {"error": "the body is no UTF-8: byte 0xff at position 12; encode it as UTF-8"}

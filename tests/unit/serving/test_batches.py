@@ -139,3 +139,30 @@ def test_timeout_has_retry_after() -> None:
     assert isinstance(refused, Refusal)
     assert (refused.status, refused.retry_after) == (503, 1)
     assert str(refused) == "not answered within 0.05 seconds; ask for less, or try again later"
+
+
+def test_short_jobs_do_not_wait_for_long_ones() -> None:
+    """Batches are computed in turns, and predictions of a batch letter by letter."""
+    ended: list[str] = []
+
+    async def talk(batches: RequestBatches, echoes: Echoes) -> list[Any]:
+        echoes.may.set()
+
+        async def ask(options: Any, *sources: str) -> Any:
+            events = await told(batches, job(options, *sources))
+            ended.append(sources[0])
+            return events
+
+        long = [asyncio.create_task(ask(number, "long" * 20_000)) for number in range(2)]
+        await asyncio.to_thread(echoes.begun.wait, 10)
+        return [await ask(3, "ab", "c"), *await asyncio.gather(*long)]
+
+    (short, *_), _ = talked(8, talk)
+    assert ended[0] == "ab"
+    assert [(event.kind, event.data["line"]) for event in short] == [
+        ("token", 1),
+        ("token", 1),
+        ("token", 2),
+        ("prediction", 1),
+        ("prediction", 2),
+    ]

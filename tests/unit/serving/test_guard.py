@@ -35,6 +35,10 @@ class Place:
         async def counted(request: Request) -> int:
             return len(await request.body())
 
+        @app.get("/hello")
+        async def hello() -> str:
+            return "hello"
+
         @app.post("/wait")
         async def waited() -> str:
             with self.queue.place():
@@ -201,6 +205,53 @@ def test_retry_after() -> None:
             pass
         assert (raised.value.status, refusal_response(raised.value).headers["retry-after"]) == (503, "60")
     assert queue.length == 0
+
+
+def test_an_ending_queue_refuses_new_and_unfinished_requests() -> None:
+    async def main() -> list[Any]:
+        queue, free = Queue(3), threading.Event()
+
+        async def ask(ticket: str) -> Any:
+            try:
+                with queue.place(ticket):
+                    return await queue.run(lambda: free.wait(20))
+            except Refusal as refusal:
+                return refusal.status, refusal.retry_after
+
+        asking = [asyncio.create_task(ask(ticket)) for ticket in "ab"]
+        await asyncio.sleep(0.05)
+        assert [queue.ahead(ticket) for ticket in "abc"] == [0, 1, None]
+        queue.end(0.1)
+        answers = [await ask("c"), *await asyncio.gather(*asking)]
+        assert queue.computing
+        free.set()
+        return answers
+
+    assert asyncio.run(main()) == [(503, 5)] * 3
+
+
+def test_only_http_1_is_spoken(address: tuple[str, int]) -> None:
+    """Connections of HTTP/2 that say nothing would stay open."""
+    with connected(address) as client:
+        client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("0000000400" + 8 * "0"))
+        assert client.recv(100)[-4:] == bytes([0, 0, 0, 13])  # HTTP_1_1_REQUIRED
+        assert client.recv(100) == b""
+    upgrade = ("Content-Length: 0", "Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAMAAABk")
+    lines = head(address, *upgrade[1:], path="/nothing").replace(b"POST", b"GET")
+    with connected(address) as client:
+        client.sendall(lines)
+        assert client.recv(100).startswith(b"HTTP/1.1 404 ")
+
+
+def test_head_is_answered_without_a_body(address: tuple[str, int]) -> None:
+    answers = []
+    for method in (b"GET", b"HEAD"):
+        with connected(address) as client:
+            client.sendall(head(address, "Connection: close", path="/hello").replace(b"POST", method))
+            answers.append(answer_of(client))
+    (status, whole), headers = answers
+    assert whole.endswith('"hello"')
+    assert headers == (200, whole.removesuffix('"hello"')), status
 
 
 def test_host_names() -> None:

@@ -13,6 +13,7 @@ export const SCALES = ["even", "full", "fit"];
 export const DRAWN = ["weights", "valued", "rollout"];
 const CHOICES = { drawn: DRAWN, scale: SCALES, display: ["map", "lines"], zoom: ["fit", "large"] };
 const COUNTS = ["view", "head", "query", "key", "top", "first", "second"];
+const ASK_QUEUE_MS = 1000;
 const FLAGS = ["heads", "every", "cutting"];
 const WAYPOINTS = ["view", "site", "head", "drawn", "display", "panel", "steps", "input", "first", "second", "edited"]; // a way back is kept for these
 
@@ -173,11 +174,16 @@ export const app = {
       return HERE[path](body);
     }
     let answer;
+    const ticket = String(Math.random());
+    const asking = setInterval(() => sayQueue(ticket), ASK_QUEUE_MS);
     try {
-      const response = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+      const response = await fetch(`${path}?ticket=${ticket}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
       answer = await response.json();
     } catch {
       throw new Error(t("noServer"));
+    } finally {
+      clearInterval(asking);
+      byId("queue").replaceChildren();
     }
     if (answer.error) throw new Error(answer.error);
     return answer;
@@ -221,6 +227,11 @@ export async function look(patch) {
   } finally {
     if (turn === latest) document.documentElement.removeAttribute("aria-busy");
   }
+}
+/** Show how many requests the server answers before this one. */
+async function sayQueue(ticket) {
+  const { ahead } = await fetch(`/api/queue?ticket=${ticket}`).then((response) => response.json(), () => ({}));
+  byId("queue").replaceChildren(ahead ? t("queued", ahead) : "");
 }
 const say = (message) => byId("error").replaceChildren(message);
 

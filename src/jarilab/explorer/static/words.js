@@ -116,6 +116,7 @@ export const WORDS = {
   notInFile: ["The details of this head are not in this file: jarilab explore RUN --input … computes them.", "이 헤드의 세부는 이 파일에 없습니다. jarilab explore RUN --input … 으로 계산하세요."],
   failed: ["This could not be drawn: {0}", "그릴 수 없었습니다: {0}"],
   wait: ["Computing…", "계산 중…"],
+  queued: ["The server is busy. Requests before yours: {0}.", "서버가 바쁩니다. 먼저 처리할 요청: {0}개."],
   cell: ["query {0} → key {1}", "쿼리 {0} → 키 {1}"],
   more: ["{0} more", "{0}개 더"],
 };
