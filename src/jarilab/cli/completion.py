@@ -63,7 +63,12 @@ def _choices(parser: Parser) -> dict[str, list[str]]:
     """Values of the flags that have a few choices."""
     from jarilab.runs.catalog import encodings
 
-    choices: dict[str, list[str]] = {}
+    choices: dict[str, list[str]] = {
+        flag: list(map(str, action.choices))
+        for action in parser._actions
+        for flag in action.option_strings
+        if action.choices
+    }
     for flag in parser.flags_by_dest.values():
         if flag.option.choices:
             choices[flag.name] = [str(choice) for choice in flag.option.choices]

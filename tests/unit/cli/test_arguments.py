@@ -367,6 +367,7 @@ def test_the_script_of_bash_parses(completion):
         ("evaluate run --bea", {"--beam-size"}),
         ("predict run --thresh", {"--threshold"}),
         ("completion b", {"bash"}),
+        ("export run --to o", {"onnx"}),
     ],
 )
 def test_bash_completes(completion, tmp_path, typed, offered):
