@@ -27,6 +27,10 @@ def metrics_text(metrics: Mapping[str, Any], folder: str) -> str:
     for title, value in rows:
         lines.append(f"  {title.ljust(width)} {value}")
     lines += [f"  {note}" for note in score_notes(metrics)]
+    if "refused" in metrics:
+        lines.append(
+            f"  {metrics['refused']:,} further lines were not measured: predict refuses their sources"
+        )
     lines += _best(metrics, width)
     lines += _cost(metrics)
     return "\n".join(lines)

@@ -221,9 +221,15 @@ class PairsTask(TokenTask):
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """Return BLEU, chrF and chrF++ (sacreBLEU), exact match, and perplexity per target token.
 
+        Sources that `read` refuses are not measured; `refused` counts them.
         `parts` gives exact match by the length of the answer if that is the task's metric.
         """
-        pairs = self.held_out_pairs(examples)
+        asked = self.held_out_pairs(examples)
+        pairs = [pair for pair in asked if self._reads(pair[0])]
+        if not pairs:
+            raise UserError(
+                f"expected held-out sources of 1 to {self._longest} tokens, got none among {len(asked):,}; give others"
+            )
         sources = [self._encode(0, source) for source, _ in pairs]
         targets = [self._encode(1, target) for _, target in pairs]
         written: list[str] = [""] * len(pairs)
@@ -249,6 +255,8 @@ class PairsTask(TokenTask):
             metrics |= parts_of(torch.tensor(right), {"tokens of the answer": lengths})
             metrics["outcomes"] = right
         metrics |= self.own_metrics(pairs, written)
+        if refused := len(asked) - len(pairs):
+            metrics["refused"] = refused
         return metrics | self._exact_matches(pairs, written, counted=examples is None)
 
     def _exact_matches(
@@ -307,6 +315,12 @@ class PairsTask(TokenTask):
     def encode_input(self, text: str) -> list[int]:
         """Return the tokens of a source to answer. Raises UserError for a text that the model cannot read."""
         return self.tokenizers[0].encode(text)
+
+    def _reads(self, line: str) -> bool:
+        try:
+            return bool(self.read(line))
+        except UserError:
+            return False
 
     def read_target(self, text: str) -> list[int]:
         return [*self.tokenizers[1].encode(text.strip()), END]

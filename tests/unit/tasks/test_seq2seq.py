@@ -242,9 +242,11 @@ def test_some_of_the_held_out_pairs_evenly() -> None:
     assert metrics["examples"] == 4
 
 
-def test_a_held_out_pair_may_be_empty_or_too_long() -> None:
-    learner = Says({"": "a", "abcd": "gh"})
-    task = Toy([("", "a"), ("abcdefgh", "gh")], longest=4)
-    metrics = task.evaluate(learner)
-    assert learner.asked == [[[END, 0, 0, 0, 0], [3, 4, 5, 6, END]]]
-    assert metrics["exact_match"] == 1.0
+def test_sources_that_predict_refuses_are_not_measured() -> None:
+    learner = Says({"abc": "gh"})
+    pairs = [("", "a"), ("abcdefgh", "gh"), ("abc", "gh"), ("  ", "b")]
+    metrics = Toy(pairs, longest=4).evaluate(learner)
+    assert learner.asked == [[[3, 4, 5, END]]]
+    assert (metrics["exact_match"], metrics["examples"], metrics["refused"]) == (1.0, 1, 3)
+    with pytest.raises(UserError, match="expected held-out sources of 1 to 4 tokens, got none among 2; give others"):
+        Toy(pairs[:2], longest=4).evaluate(learner)
