@@ -6,9 +6,11 @@ written as JSON strings in YAML.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -150,6 +152,8 @@ def _figures(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
     how = mean_interval([result[key]], examples, share=metric.share).how
     notes = [f"- {plain(note)}" for note in score_notes(result)]
     sentence = f"Measured on held-out examples at step {result['steps']:,}. Interval: {plain(how)}."
+    if "signature" in result:
+        sentence += f" BLEU by sacreBLEU, {plain(result['signature'])}."
     return "\n".join(
         [
             "## Figures",
@@ -188,9 +192,9 @@ def _data(loaded: OpenRun, run: Mapping[str, Any]) -> str:
 
 
 def _use() -> str:
-    return """## Use
+    return f"""## Use
 
-    pip install jarilab
+    {_installation()}
 
 In Python, where the folder of the run is at hand:
 
@@ -199,7 +203,23 @@ In Python, where the folder of the run is at hand:
     for answer in jarilab.predict("RUN", [...]):
         print(answer)
 
-`jarilab predict RUN --help` lists what it can do, and `jarilab explore RUN` shows what it attends to."""
+`jarilab predict RUN --help` lists what it can do, and `jarilab explore RUN` shows what it attends to. Other programs
+read an export, which has an example in its README.md. A format that cannot hold this model says why:
+
+    jarilab export RUN --to onnx --out FOLDER  # ONNX Runtime and others
+    jarilab export RUN --to torch --out FOLDER  # PyTorch
+    jarilab export RUN --to huggingface --out FOLDER  # transformers
+    jarilab export RUN --to ctranslate2 --out FOLDER  # CTranslate2, for encoder-decoders"""
+
+
+def _installation() -> str:
+    """A command that installs jari, from the address that the installed package names, or else a checkout."""
+    with contextlib.suppress(PackageNotFoundError):
+        for entry in metadata("jarilab").get_all("Project-URL", []):
+            name, _, address = entry.partition(", ")
+            if name == "Repository":
+                return f"pip install 'jarilab[text,vision] @ git+{address}'"
+    return "pip install -e '.[text,vision]'  # in a checkout of jari"
 
 
 def _attention(loaded: OpenRun, picture: str | None) -> str:
