@@ -13,6 +13,7 @@ from torch import Tensor
 
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Float
+from jarilab.data.images.image_files import converted, eight_bits
 from jarilab.huggingface.loading import Loaded, as_user_error
 from jarilab.huggingface.outputs import (
     OutputReader,
@@ -165,7 +166,8 @@ def read_pixels(loaded: Loaded, line: str) -> Float[Tensor, "1 C H W"]:
     try:
         with library.open(path) as file:
             is_grey = getattr(loaded.config, "num_channels", None) == 1
-            image = file.convert("L" if is_grey else "RGB")
+            image, _ = eight_bits(file, path.read_bytes(), str(path))
+            image = converted(image, 1 if is_grey else 3)
     except (OSError, ValueError, library.DecompressionBombError) as error:
         reason = str(error).removesuffix(repr(str(path))).strip()
         raise UserError(

@@ -137,8 +137,8 @@ def _decoded(
         # Conversions may lose the orientation, so it is applied first.
         turned = image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
         library.exif_transpose(image, in_place=True)
-        image, low_bits = _eight_bits(image, data, name)
-        image = _converted(image, channels)
+        image, low_bits = eight_bits(image, data, name)
+        image = converted(image, channels)
         image = _scaled(image, longest)
     except (UserError, MemoryError):
         raise
@@ -186,7 +186,7 @@ def _enough(size: tuple[int, int], longest: int | None, enough: int | None) -> t
     return math.ceil(size[0] * scale), math.ceil(size[1] * scale)
 
 
-def _eight_bits(image: Any, data: bytes, name: str) -> tuple[Any, int | None]:
+def eight_bits(image: Any, data: bytes, name: str) -> tuple[Any, int | None]:
     """Reduce gray values of 16 bits to 8, and return `Decoded.low_bits`."""
     library: Any = import_optional("PIL.Image", "vision")
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
@@ -213,7 +213,7 @@ def _eight_bits(image: Any, data: bytes, name: str) -> tuple[Any, int | None]:
     return image, None
 
 
-def _converted(image: Any, channels: int) -> Any:
+def converted(image: Any, channels: int) -> Any:
     """Convert an image to mode L or RGB, transparent pixels on white."""
     library: Any = import_optional("PIL.Image", "vision")
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
