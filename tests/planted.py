@@ -70,7 +70,12 @@ FAULTS = [
     # Encodings
     Fault("encodings", "base, 2 / rotated, device", "base, 1 / rotated, device", "unit/encodings/test_rotaries.py"),
     Fault("encodings", "2 ** (-8 * (h + 1) / below)", "2 ** (-8 * h / below)", "unit/encodings/test_biases.py"),
-    Fault("encodings", "(ahead > 0).long() * buckets", "(ahead >= 0).long() * buckets", "unit/encodings/test_traps.py"),
+    Fault(
+        "encodings",
+        "(ahead > 0).long() * (self.buckets",
+        "(ahead >= 0).long() * (self.buckets",
+        "unit/encodings/test_traps.py",
+    ),
     Fault(
         "encodings",
         "(queries * distances, distances - 1, 1)",

@@ -166,7 +166,7 @@ def test_sinusoids_of_even_and_odd_widths(layout, width):
     numpy.testing.assert_allclose(array(got), [ORACLES["sinusoidal"].embed(encoding, p) for p in index], atol=1e-11)
 
 
-@pytest.mark.parametrize(("buckets", "farthest"), [(32, 128), (8, 10), (10, 33), (64, 1000)])
+@pytest.mark.parametrize(("buckets", "farthest"), [(32, 128), (18, 128), (8, 10), (10, 33), (64, 1000)])
 @pytest.mark.parametrize("causal", [False, True], ids=["both ways", "back only"])
 def test_t5_buckets_in_whole_numbers(buckets, farthest, causal):
     encoding = compose.build(f"t5:buckets={buckets},distance={farthest}", Attention(WIDTH, HEADS, causal=causal).site)
