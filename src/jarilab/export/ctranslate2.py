@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ from torch import nn
 
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
-from jarilab.data.text import END, FIRST
+from jarilab.data.text import END, FIRST, SPECIAL
 from jarilab.export.description import source_ends, unsupported_options
-from jarilab.export.output import check_empty, writing
+from jarilab.export.output import check_close, check_empty, longest_of, writing
+from jarilab.export.parts import LONG
 from jarilab.export.positions import Places, places_of, refuse
+from jarilab.export.readme import write_companions
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.sublayers import ACTIVATIONS, FeedForward, Residual
 from jarilab.runs.loaded import load
@@ -23,14 +25,19 @@ from jarilab.runs.loaded import load
 LEAST = 1024
 """Positions that are written for an encoding without limit: the longest input of CTranslate2 by default."""
 
+COMPARED = (1, 4, 9)
+"""Tokens of the comparison, within the limits of the model. The longest of the run follow."""
+
 UNKNOWN = "<unk>"
 
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 """The names of activations in CTranslate2."""
 
 
-def export(run: str | Path, out: str | Path, *, trust_code: bool = False) -> Path:
+def export(run: str | Path, out: str | Path, *, trust_code: bool = False) -> dict[str, Any]:
     """Write the newest checkpoint of a run of an encoder-decoder into the folder `out` for CTranslate2.
+
+    Returns its tokenizer (`reads`), and the largest difference of log-probabilities from the run.
 
     CTranslate2 adds the start of answers and, if the task needs it, the end of inputs. Tokens are named by
     `task.show_source` and `show_target`; equal names get the number of the later token. With `min_decoding_length=0`,
@@ -50,39 +57,43 @@ def export(run: str | Path, out: str | Path, *, trust_code: bool = False) -> Pat
         )
     task: Any = loaded.task  # an encoder-decoder reads tokens
     source, target = (embedding.weight.shape[0] for embedding in _embeddings(model))
-    return write(
-        model,
-        out,
-        source=_unique(task.show_source(range(source))),
-        target=_unique(task.show_target(range(target))),
-        source_ends=source_ends(task, source),
-        positions=max(LEAST, *task.longest.values()),
-    )
+    out = check_empty(out)
+    with writing(out) as partial:
+        report = write(
+            model,
+            partial,
+            source=_unique(task.show_source(range(source))),
+            target=_unique(task.show_target(range(target))),
+            source_ends=source_ends(task, source),
+            longest=longest_of(loaded),
+        )
+        return {**report, "reads": write_companions(loaded, partial, "ctranslate2")}
 
 
+@torch.no_grad()
 def write(
     model: EncoderDecoder,
-    out: str | Path,
+    out: Path,
     *,
     source: Sequence[str],
     target: Sequence[str],
     source_ends: bool = True,
-    positions: int = LEAST,
-) -> Path:
-    """Write a model. source, target: the names of all tokens, without repetition.
+    longest: Mapping[str, int] = LONG,
+) -> dict[str, float]:
+    """Write a model into a folder, and compare it up to `longest` tokens of each side.
 
-    source_ends: each source ends with END, which CTranslate2 then adds. positions: the number of positions for an
-    encoding without limit; CTranslate2 reads no longer inputs. Raises UserError as `export` does.
+    source, target: the names of all tokens, without repetition. source_ends: each source ends with END, which
+    CTranslate2 then adds. Raises UserError as `export` does.
     """
     _checked_model(model)
-    out = check_empty(out)
+    library: Any = import_optional("ctranslate2", "ctranslate2")
+    positions = max(LEAST, *longest.values())
     cross_encoding = model.decoder.cross_encoding
     if cross_encoding.by_layer[0].hooks:
         refuse(cross_encoding, "CTranslate2 has no positions between decoder and source")
-    with torch.no_grad():
-        source_places = places_of(model.encoder.encoding, positions)
-        target_places = places_of(model.decoder.encoding, positions)
-        specification = _transformer(model, source_places, target_places)
+    source_places = places_of(model.encoder.encoding, positions)
+    target_places = places_of(model.decoder.encoding, positions)
+    specification = _transformer(model, source_places, target_places)
     specification.register_source_vocabulary(list(source))
     specification.register_target_vocabulary(list(target))
     config = specification.config
@@ -92,9 +103,42 @@ def write(
     config.layer_norm_epsilon = model.encoder.layers[0].attention_residual.norm.eps
     specification.validate()
     specification.optimize()
-    with writing(out) as partial:
-        specification.save(str(partial))
-    return out
+    out.mkdir(exist_ok=True)
+    specification.save(str(out))
+    translator = library.Translator(str(out), inter_threads=1, intra_threads=1)
+    return check_close(_compared(model, translator, (source, target), source_ends, longest))
+
+
+def _compared(
+    model: EncoderDecoder,
+    translator: Any,
+    names: tuple[Sequence[str], Sequence[str]],
+    source_ends: bool,
+    longest: Mapping[str, int],
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The log-probabilities of random answers to random sources, there and of the model."""
+    most = model.max_positions()
+    generator = torch.Generator().manual_seed(1)
+    for length in (*COMPARED, max(longest.values())):
+        drawn = []
+        for side, of_side in zip(("source", "target"), names, strict=True):
+            # One position is for the end of a source, or the beginning of an answer.
+            count = min(length, longest[side] - 1, (most[side] or length + 1) - 1)
+            drawn.append(
+                torch.randint(len(SPECIAL), len(of_side), (max(1, count),), generator=generator)
+            )
+        texts = [
+            [[of_side[number] for number in ids.tolist()]]
+            for of_side, ids in zip(names, drawn, strict=True)
+        ]
+        (theirs,) = translator.score_batch(*texts, max_input_length=0)
+        source, target = drawn
+        end = torch.tensor([END])
+        read = torch.cat((source, end)) if source_ends else source
+        written = torch.cat((target, end))
+        scores_1LV = model(read[None], torch.cat((torch.tensor([FIRST]), target))[None])
+        logs_L = scores_1LV[0].float().log_softmax(-1).gather(1, written[:, None])[:, 0]
+        yield torch.tensor(theirs.log_probs), logs_L
 
 
 def _unique(names: Iterable[str]) -> list[str]:

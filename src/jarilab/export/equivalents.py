@@ -27,11 +27,14 @@ from jarilab.positions.patches import Images
 
 LEAST = 1024
 """Positions that are written for an encoding without limit."""
+LUMINANCE = (0.299, 0.587, 0.114)
+"""Shares of red, green and blue in grey, as Pillow converts colours (ITU-R 601-2)."""
 HIDDEN = -1e9
 """Added to the score of a token that does not exist."""
 ROWS, LENGTH = 3, 7
 
 Weights = dict[str, Tensor]
+Compared = Callable[[Any, Mapping[str, int]], Iterator[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,14 +42,15 @@ class Equivalent:
     """An equivalent model.
 
     kind, config: class names of transformers. settings: arguments of the config. weights: its state by name. compared:
-    a function from the other model to pairs of its outputs and those of the run.
+    a function from the other model, and the longest input by `source` and `target`, to pairs of its outputs and those
+    of the run.
     """
 
     kind: str
     config: str
     settings: Mapping[str, Any]
     weights: Weights
-    compared: Callable[[Any], Iterator[tuple[Tensor, Tensor]]]
+    compared: Compared
 
 
 def refuse(why: str, instead: str) -> NoReturn:
@@ -69,13 +73,13 @@ def check_options(model: nn.Module) -> None:
         refuse(setting, instead)
 
 
-def table_or_rotation(encoding: Any) -> Places:
-    """The positions of an encoding, as a table or a rotation. Raises UserError for other encodings."""
+def table_or_rotation(encoding: Any, positions: int) -> Places:
+    """`positions` of an encoding without limit, as a table or a rotation. Raises UserError for other encodings."""
     hooks = encoding.by_layer[0].hooks
     if not (hooks <= {"embed"} or hooks == {"rotate"}):
         used = " and ".join(sorted(hooks))
         refuse(f"{encoding.spec} uses {used}", "--encoding sinusoidal, learned or rotary")
-    return places_of(encoding, LEAST)
+    return places_of(encoding, max(LEAST, positions))
 
 
 def special_tokens(first: str) -> dict[str, int]:
@@ -83,9 +87,9 @@ def special_tokens(first: str) -> dict[str, int]:
     return {first: FIRST, "eos_token_id": END, "pad_token_id": PADDING}
 
 
-def drawn_ids(vocab_size: int, most: int | None) -> Tensor:
-    """Random sequences to compare on `(ROWS, L)`, of LENGTH tokens, or of `most` positions if they are fewer."""
-    length = LENGTH if most is None else min(LENGTH, most)
+def drawn_ids(vocab_size: int, length: int, most: int | None) -> Tensor:
+    """Random sequences to compare on `(ROWS, L)`, of `length` tokens, or of `most` positions if they are fewer."""
+    length = length if most is None else min(length, most)
     generator = torch.Generator().manual_seed(1)
     # Without padding, which other models mask by its ID.
     return torch.randint(PADDING + 1, vocab_size, (ROWS, length), generator=generator)
@@ -145,7 +149,7 @@ def joined_weights(attention: Any) -> tuple[Tensor, Tensor]:
 # The families ---------------------------------------------------------------------------------------------------------
 
 
-def of_language_model(model: Any) -> Equivalent:
+def of_language_model(model: Any, longest: Mapping[str, int]) -> Equivalent:
     """The equivalent of a language model. Raises UserError for options that transformers lacks."""
     stack = model.decoder
     layers = [layer["self"] for layer in stack.layers]
@@ -153,11 +157,11 @@ def of_language_model(model: Any) -> Equivalent:
     check_stack(layers, "pre")
     if stack.mask.window is not None:
         refuse(f"window={stack.mask.window}", "no window")
-    places = table_or_rotation(stack.encoding)
+    places = table_or_rotation(stack.encoding, longest["target"])
     if places.rotary is not None:
         if places.rotary.interleaved:
             refuse(f"{stack.encoding.spec} turns neighbouring pairs", "--encoding rotary")
-        return _neox(model, layers, places)
+        return _neox(model, layers, places, max(LEAST, longest["target"]))
     return _gpt2(model, layers, places)
 
 
@@ -192,7 +196,7 @@ def _gpt2(model: Any, layers: list[Any], places: Places) -> Equivalent:
     return _causal(model, "GPT2LMHeadModel", "GPT2Config", settings, weights)
 
 
-def _neox(model: Any, layers: list[Any], places: Places) -> Equivalent:
+def _neox(model: Any, layers: list[Any], places: Places, positions: int) -> Equivalent:
     rotary, site = places.rotary, layers[0].attention.site
     assert rotary is not None
     weights = named_weights(model, NEOX)
@@ -210,7 +214,7 @@ def _neox(model: Any, layers: list[Any], places: Places) -> Equivalent:
         "partial_rotary_factor": rotary.rotated / site.d_head,
     }
     settings = {
-        "max_position_embeddings": model.max_positions()["target"] or LEAST,
+        "max_position_embeddings": model.max_positions()["target"] or positions,
         "hidden_size": site.d_model,
         "num_hidden_layers": len(layers),
         "num_attention_heads": site.n_heads,
@@ -234,16 +238,17 @@ def _causal(
         **special_tokens("bos_token_id"),
     }
 
-    def compared(other: Any) -> Iterator[tuple[Tensor, Tensor]]:
-        ids_BL = drawn_ids(vocabulary, model.max_positions()["target"])
-        yield other(ids_BL).logits, model(ids_BL)
+    def compared(other: Any, longest: Mapping[str, int]) -> Iterator[tuple[Tensor, Tensor]]:
+        for length in (LENGTH, longest["target"]):
+            ids_BL = drawn_ids(vocabulary, length, model.max_positions()["target"])
+            yield other(ids_BL).logits, model(ids_BL)
 
     return Equivalent(
         kind, config, settings | numbers, weights | {"lm_head.weight": head}, compared
     )
 
 
-def of_vision(model: Any) -> Equivalent:
+def of_vision(model: Any, _: Mapping[str, int]) -> Equivalent:
     """The equivalent of a Vision Transformer. Raises UserError for options that transformers lacks."""
     stack, width = model.encoder, model.embedding.out_features
     layers = list(stack.layers)
@@ -263,6 +268,8 @@ def of_vision(model: Any) -> Equivalent:
     places = model.places(Images(torch.zeros(1, *model.shape)))
     zeros_1LD = torch.zeros(1, places.length, width)
     weight = model.embedding.weight.unflatten(1, (channels, model.patch_size, model.patch_size))
+    if channels == 1:  # pipelines of transformers give every image three channels
+        weight = weight * torch.tensor(LUMINANCE).view(-1, 1, 1)
     weights = {
         **named_weights(model, VIT),
         "vit.embeddings.cls_token": model.nowhere.weight.unsqueeze(0),
@@ -278,18 +285,18 @@ def of_vision(model: Any) -> Equivalent:
         "layer_norm_eps": stack.norm.eps,
         "image_size": (height, wide),
         "patch_size": model.patch_size,
-        "num_channels": channels,
+        "num_channels": 3,
         "num_labels": model.generator.out_features,
     }
 
-    def compared(other: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    def compared(other: Any, _: Mapping[str, int]) -> Iterator[tuple[Tensor, Tensor]]:
         pixels = torch.randn(ROWS, *model.shape, generator=torch.Generator().manual_seed(1))
-        yield other(pixels).logits, model(pixels)
+        yield other(pixels.expand(-1, 3, -1, -1)).logits, model(pixels)
 
     return Equivalent("ViTForImageClassification", "ViTConfig", settings, weights, compared)
 
 
-def of_encoder_decoder(model: Any) -> Equivalent:
+def of_encoder_decoder(model: Any, longest: Mapping[str, int]) -> Equivalent:
     """The equivalent of an encoder-decoder. Raises UserError for options that transformers lacks."""
     sides = {"encoder": model.encoder, "decoder": model.decoder}
     norm = model.encoder.layers[0].feed_forward_residual.place
@@ -299,9 +306,9 @@ def of_encoder_decoder(model: Any) -> Equivalent:
         )
     check_options(model)
     tables = {}
-    for side, stack in sides.items():
+    for (side, stack), count in zip(sides.items(), longest.values(), strict=True):
         check_stack(list(stack.layers), norm)
-        tables[side] = table_or_rotation(stack.encoding).table
+        tables[side] = table_or_rotation(stack.encoding, count).table
         if tables[side] is None:
             refuse(
                 f"{stack.encoding.spec} acts inside attention", "--encoding sinusoidal or learned"
@@ -391,16 +398,15 @@ def _marians(positions: int, width: int) -> Float[Tensor, "L D"]:
     return torch.cat((angle_LF.sin(), angle_LF.cos()), -1).float()
 
 
-def _translated(model: Any) -> Callable[[Any], Iterator[tuple[Tensor, Tensor]]]:
-    def compared(other: Any) -> Iterator[tuple[Tensor, Tensor]]:
+def _translated(model: Any) -> Compared:
+    def compared(other: Any, longest: Mapping[str, int]) -> Iterator[tuple[Tensor, Tensor]]:
         ends = model.max_positions()
         source, target = _embeddings(model)
-        source_BK, target_BQ = (
-            drawn_ids(len(source), ends["source"]),
-            drawn_ids(len(target), ends["target"]),
-        )
-        scores = other(input_ids=source_BK, decoder_input_ids=target_BQ).logits
-        yield scores[..., : len(target)], model(source_BK, target_BQ)
+        for lengths in (dict.fromkeys(ends, LENGTH), longest):
+            source_BK = drawn_ids(len(source), lengths["source"], ends["source"])
+            target_BQ = drawn_ids(len(target), lengths["target"], ends["target"])
+            scores = other(input_ids=source_BK, decoder_input_ids=target_BQ).logits
+            yield scores[..., : len(target)], model(source_BK, target_BQ)
 
     return compared
 

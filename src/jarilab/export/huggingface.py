@@ -11,7 +11,7 @@ The folder is opened again and compared with the run. A difference is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,17 @@ import torch
 from torch import nn
 
 from jarilab.core.errors import UserError
-from jarilab.export import image_processor, tokenizer
 from jarilab.export.equivalents import Equivalent, of_encoder_decoder, of_language_model, of_vision
-from jarilab.export.output import check_close, check_empty, check_places, writing
+from jarilab.export.output import check_close, check_empty, check_places, longest_of, writing
+from jarilab.export.parts import LONG
+from jarilab.export.readme import write_companions
 from jarilab.huggingface import loading
-from jarilab.models.base import Generates
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.vision import VisionTransformer
 from jarilab.runs.loaded import load
 
-EQUIVALENTS: dict[type, Callable[[Any], Equivalent]] = {
+EQUIVALENTS: dict[type, Callable[[Any, Mapping[str, int]], Equivalent]] = {
     LanguageModel: of_language_model,
     EncoderDecoder: of_encoder_decoder,
     VisionTransformer: of_vision,
@@ -50,18 +50,29 @@ def export(run: str | Path, out: str | Path, *, trust_code: bool = False) -> dic
     check_places(loaded)
     with writing(out) as partial:
         task = loaded.task
-        answers = task.longest.get("target") if "source" in task.longest else None
-        classes = getattr(task, "classes", ())
-        report = write(loaded.model, partial, classes=classes, longest=answers)
-        reads = tokenizer if isinstance(loaded.model, Generates) else image_processor
-        return {**report, "reads": reads.write(loaded, partial)}
+        report = write(
+            loaded.model,
+            partial,
+            classes=getattr(task, "classes", ()),
+            longest=longest_of(loaded),
+            answer=task.longest.get("target") if "source" in task.longest else None,
+        )
+        return {**report, "reads": write_companions(loaded, partial, "huggingface")}
 
 
 @torch.no_grad()
 def write(
-    model: nn.Module, out: Path, *, classes: Sequence[str] = (), longest: int | None = None
+    model: nn.Module,
+    out: Path,
+    *,
+    classes: Sequence[str] = (),
+    longest: Mapping[str, int] = LONG,
+    answer: int | None = None,
 ) -> dict[str, Any]:
-    """Write a model into an existing folder. classes: their names. longest: tokens of an answer."""
+    """Write a model into an existing folder, and compare it up to `longest` tokens of each side.
+
+    classes: their names. answer: tokens of an answer at most.
+    """
     transformers = loading.library()
     make = EQUIVALENTS.get(type(model))
     if make is None:
@@ -70,7 +81,7 @@ def write(
             f"{type(model).__name__} has no equivalent in transformers: expected one of {known}; write graphs by --to "
             "onnx or --to torch, or answer with `jarilab predict`"
         )
-    equivalent = make(model)
+    equivalent = make(model, longest)
     labels = {"id2label": dict(enumerate(map(str, classes)))} if classes else {}
     config = getattr(transformers, equivalent.config)(**equivalent.settings, **labels)
     exported = getattr(transformers, equivalent.kind)(config).eval()
@@ -78,8 +89,8 @@ def write(
     if exported.can_generate():
         # The generation settings of the run, without a model family's own defaults.
         ids = {name: id_ for name, id_ in equivalent.settings.items() if name.endswith("_token_id")}
-        greedy = loading.library().GenerationConfig(**ids, max_new_tokens=longest)
+        greedy = loading.library().GenerationConfig(**ids, max_new_tokens=answer)
         exported.generation_config = greedy
     exported.save_pretrained(out)
     opened = loading.load(out)
-    return {"kind": opened.kind, **check_close(equivalent.compared(opened.model))}
+    return {"kind": opened.kind, **check_close(equivalent.compared(opened.model, longest))}

@@ -24,16 +24,21 @@ NEAR, ROUNDED = 0.01, 1.01
 """Tolerances of a pixel in levels: of an image that has the size of the model, and of a resized one."""
 
 
-def write(loaded: OpenRun, out: Path) -> str:
-    """Write the image processor of a run; returns a sentence that says what was compared, or why there is none."""
+def write(loaded: OpenRun, out: Path, *, in_colour: bool = True) -> str:
+    """Write the image processor of a run; returns a sentence that says what was compared, or why there is none.
+
+    in_colour: a grey image becomes three equal channels, see `equivalents.of_vision`.
+    """
     pixels = described(loaded)["pixels"]
     factor, offset = (
         torch.tensor(pixels[name], dtype=torch.float64) for name in ("factor", "offset")
     )
     _, height, width = pixels["shape"]
+    if in_colour:
+        factor, offset = factor.expand(3), offset.expand(3)
     settings = {
         "image_processor_type": "ViTImageProcessor",
-        "do_convert_rgb": False,
+        "do_convert_rgb": in_colour,
         "do_resize": True,
         "size": {"height": height, "width": width},
         "resample": BILINEAR,
@@ -67,6 +72,7 @@ def _compare(loaded: OpenRun, out: Path, shape: tuple[int, int, int], factor: Te
             picture = library.fromarray(pixels_HWC.squeeze(-1).numpy())
             picture.save(path)
             expected_CHW = task.sources([task.read(str(path))]).pixels[0]
+        expected_CHW = expected_CHW.expand(len(factor), -1, -1)
         processed_CHW = opened(images=picture, return_tensors="pt")["pixel_values"][0]
         if processed_CHW.shape != expected_CHW.shape:
             raise UserError(f"an image becomes {tuple(processed_CHW.shape)}, not {shape}")

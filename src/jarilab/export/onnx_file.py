@@ -23,6 +23,8 @@ from jarilab.pages.program.program import Followed
 from jarilab.pages.program.tracing import quiet
 
 FORMAT = "jari onnx 1"
+OPSET = 18
+"""The version of ONNX's operators."""
 LARGEST_FILE = 2**31
 """Bytes of an ONNX file, which is one message of protobuf."""
 
@@ -66,6 +68,7 @@ def save_onnx(
                 program,
                 input_names=names or None,
                 output_names=list(outputs) or None,
+                opset_version=OPSET,
                 external_data=False,
                 verbose=False,
             )

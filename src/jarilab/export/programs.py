@@ -22,9 +22,10 @@ from jarilab.core.shapes import Tensor
 from jarilab.core.storage.files import write_json
 from jarilab.export.description import described
 from jarilab.export.image_parts import DetectorParts, VisionParts
-from jarilab.export.onnx_file import check_packages, save_onnx
+from jarilab.export.onnx_file import OPSET, check_packages, save_onnx
 from jarilab.export.output import check_close, check_empty, check_places, longest_of, writing
 from jarilab.export.parts import LONG, Exportable, Part
+from jarilab.export.readme import write_companions
 from jarilab.export.text_parts import EncoderDecoderParts, LanguageModelParts
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.detector import Detector
@@ -49,6 +50,8 @@ class Target(ABC):
 
     name: ClassVar[str]
     suffix: ClassVar[str]
+    facts: ClassVar[Mapping[str, Any]] = {}
+    """Of the format, for the description."""
 
     @abstractmethod
     def save(self, program: ExportedProgram, part: Part, path: Path) -> None:
@@ -63,7 +66,7 @@ class Target(ABC):
 class Onnx(Target):
     """Files for ONNX Runtime."""
 
-    name, suffix = "onnx", ".onnx"
+    name, suffix, facts = "onnx", ".onnx", {"opset": OPSET}
 
     def __init__(self) -> None:
         check_packages()
@@ -134,6 +137,7 @@ def write(loaded: OpenRun, out: Path, target: Target) -> dict[str, Any]:
     with writing(out) as partial:
         description = {
             "format": FORMAT,
+            **target.facts,
             **saved(model, partial, target, longest_of(loaded)),
             **described(loaded),
             "model": loaded.experiment.model,
@@ -141,7 +145,8 @@ def write(loaded: OpenRun, out: Path, target: Target) -> dict[str, Any]:
             "versions": {"jarilab": __version__, "torch": torch.__version__},
         }
         write_json(partial / DESCRIPTION, description)
-    return description
+        reads = write_companions(loaded, partial, target.name, **target.facts)
+    return description | {"reads": reads}
 
 
 @torch.no_grad()

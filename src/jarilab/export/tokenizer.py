@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
 
 from jarilab.core.errors import UserError
-from jarilab.data.text import END, FIRST, SPECIAL
+from jarilab.data.text import END, FIRST, PADDING, SPECIAL
 from jarilab.data.text.pieces import Form, TokenizerData
 from jarilab.data.text.spelling import AT_BLANKS, Reading, Writing
 from jarilab.data.text.tokenizers import library
@@ -23,6 +24,7 @@ from jarilab.export.description import described
 from jarilab.huggingface import loading
 from jarilab.runs.loaded import OpenRun
 
+FILE = "tokenizer.json"
 UNKNOWN = "<unk>"
 """The name of an unknown token."""
 
@@ -124,11 +126,24 @@ class Side:
         return first == second
 
 
-def write(loaded: OpenRun, out: Path) -> str:
+class _Opened:
+    """A tokenizer of the library, with the interface of one of transformers."""
+
+    def __init__(self, path: Path):
+        self._tokenizer = tokenizers_library().Tokenizer.from_file(str(path))
+        self._tokenizer.encode_special_tokens = True  # "<eos>" in a text is no special token
+        self.decode = self._tokenizer.decode
+
+    def __call__(self, text: str, **_: Any) -> Any:
+        return SimpleNamespace(input_ids=self._tokenizer.encode(text).ids)
+
+
+def write(loaded: OpenRun, out: Path, *, wrapped: bool = True) -> str:
     """Write the tokenizer of a run; returns a sentence with the number of compared texts, or why there is none.
 
-    If answers have other tokens or another end, their tokenizer is in the folder `target`. Raises UserError if a
-    tokenizer differs from the run.
+    wrapped: with the files of transformers; otherwise `tokenizer.json` alone, for the library `tokenizers`. If answers
+    have other tokens or another end, their tokenizer is in the folder `target`. Raises UserError if a tokenizer differs
+    from the run.
     """
     task: Any = loaded.task
     cut, writing = task.spelling.read, task.target_spelling.write
@@ -165,10 +180,10 @@ def write(loaded: OpenRun, out: Path) -> str:
         task.read_target,
         [text for _, text in pairs],
     )
-    opened = _saved(source, out, "right" if has_source else "left")
+    opened = _saved(source, out, "right" if has_source else "left", wrapped)
     count = _compare_reading(opened, source)
     if has_source and not source.does_for(target):
-        opened = _saved(target, out / loading.TARGET, "right")
+        opened = _saved(target, out / loading.TARGET, "right", wrapped)
         count += _compare_reading(opened, target)
     _compare_writing(opened, target, task.write)
     return f"a tokenizer that reads {count:,} texts as the run does{missing}"
@@ -182,12 +197,19 @@ def _held_out(task: Any) -> tuple[list[tuple[str, str]], str]:
         return [], f", none of them held out: {error}"
 
 
-def _saved(side: Side, out: Path, padding_side: str) -> Any:
+def _saved(side: Side, out: Path, padding_side: str, wrapped: bool) -> Any:
     """The tokenizer of a side, written and opened again."""
-    transformers = loading.library()
+    plain = library_of(side.reading, side.writing, side.names, side.behind)
     padding, first, end = SPECIAL
+    if not wrapped:
+        plain.add_special_tokens(list(SPECIAL))
+        plain.enable_padding(direction=padding_side, pad_id=PADDING, pad_token=padding)
+        out.mkdir(exist_ok=True)
+        plain.save(str(out / FILE))
+        return _Opened(out / FILE)
+    transformers = loading.library()
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=library_of(side.reading, side.writing, side.names, side.behind),
+        tokenizer_object=plain,
         pad_token=padding,
         bos_token=first,
         eos_token=end,
@@ -252,6 +274,6 @@ def _drawn(side: Side) -> list[list[int]]:
 
 def _refuse(how: str) -> NoReturn:
     raise UserError(
-        f"the tokenizer for transformers {how} as the run does, so nothing was written. Please report this with the "
+        f"the tokenizer for other programs {how} as the run does, so nothing was written. Please report this with the "
         "run's task"
     )

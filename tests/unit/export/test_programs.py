@@ -16,7 +16,7 @@ import jarilab
 from jarilab import UserError
 from jarilab.export import programs
 from jarilab.export.image_parts import DetectorParts, VisionParts
-from jarilab.export.parts import Exportable
+from jarilab.export.parts import LONG, Exportable
 from jarilab.export.programs import Onnx, Target, Torch, export, exportable, program_of, saved
 from jarilab.export.text_parts import EncoderDecoderParts, LanguageModelParts
 from jarilab.models.recurrent import Recurrent
@@ -89,6 +89,14 @@ def test_files_equal_a_detector(targets: list[Target], tmp_path: Path, monkeypat
     check("detector", targets, tmp_path, monkeypatch)
 
 
+@pytest.mark.long
+def test_tables_at_long_distances(targets: list[Target], tmp_path: Path) -> None:
+    """Sources reach each border of t5's buckets."""
+    found = EncoderDecoderParts(initialised(jarilab.EncoderDecoder(9, 12, **ONE_LAYER, encoding="t5")))
+    made = saved(found, tmp_path, targets[0], {"source": 140, "target": 70})
+    assert 0 < made["largest_difference"] < 1e-5 * max(1, made["largest_score"])
+
+
 class Wrong(Exportable):
     """A model that another program takes for another."""
 
@@ -98,8 +106,8 @@ class Wrong(Exportable):
     def parts(self) -> Any:
         return self.found.parts()
 
-    def compared(self, run: Any) -> Any:
-        for theirs, own in self.found.compared(run):
+    def compared(self, run: Any, longest: Any = LONG) -> Any:
+        for theirs, own in self.found.compared(run, longest):
             yield theirs, own + 1e-3
 
 
@@ -118,7 +126,9 @@ def test_description_of_a_run(tmp_path: Path) -> None:
     said = command("export", tmp_path / "run", "--to", "torch", "--out", out)
     assert said.returncode == 0, said.stderr
     assert "encoder.pt2, decoder.pt2, jarilab.json; scores differ by " in said.stdout
-    assert sorted(path.name for path in out.iterdir()) == ["decoder.pt2", "encoder.pt2", "jarilab.json"]
+    assert {"README.md", "decoder.pt2", "encoder.pt2", "jarilab.json", "tokenizer.json"} <= {
+        path.name for path in out.iterdir()
+    }
     made = json.loads((out / "jarilab.json").read_text())
     encoder, decoder = made["parts"]
     assert encoder["inputs"] == [

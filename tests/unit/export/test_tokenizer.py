@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from tests.helpers.small import SMALL, initialised
@@ -15,6 +16,7 @@ import jarilab
 from jarilab import UserError
 from jarilab.data.text.spelling import STRIPPED, Reading, Spelling, Writing
 from jarilab.export import image_processor, tokenizer
+from jarilab.export.equivalents import LUMINANCE
 from jarilab.export.huggingface import write
 from jarilab.export.tokenizer import library_of
 from jarilab.huggingface import load as load_folder
@@ -80,7 +82,7 @@ RUNS = {
 def settings_of(task: Any) -> dict[str, Any]:
     """The classes and the answer length of a task, as `export` passes them to `write`."""
     longest = task.longest.get("target") if "source" in task.longest else None
-    return {"classes": getattr(task, "classes", ()), "longest": longest}
+    return {"classes": getattr(task, "classes", ()), "answer": longest}
 
 
 @pytest.mark.slow
@@ -205,7 +207,13 @@ def test_image_processor_equals_the_run(channels: int, tmp_path: Path) -> None:
     (label, *_), *_ = run.task.interpret(run.model(run.task.sources([run.task.read(str(path))])), [])
     assert found.answer == run.task.classes[label.number]
     own = run.task.sources([run.task.read(str(path))]).pixels
-    assert torch.allclose(found.inputs["pixel_values"], own, atol=1e-5)
+    read_there = found.inputs["pixel_values"]
+    if channels == 1:  # a model that reads grey by its weights
+        read_there = (read_there * torch.tensor(LUMINANCE).view(-1, 1, 1)).sum(1, keepdim=True)
+        own_level = 1 / 255 / 0.2
+        assert (read_there - own).abs().max() < own_level
+    else:
+        assert torch.allclose(read_there, own, atol=1e-5)
 
 
 def test_padded_images_have_no_processor(tmp_path: Path) -> None:
@@ -216,3 +224,32 @@ def test_padded_images_have_no_processor(tmp_path: Path) -> None:
         "no preprocessor_config.json: no image processor brings images of 8 x 19 pixels to 4 x 6 as the run does"
     )
     assert not (tmp_path / "preprocessor_config.json").exists()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_16_bits_are_read_alike(channels: int, tmp_path: Path) -> None:
+    """Pillow alone would make everything above 255 white."""
+    image = pytest.importorskip("PIL.Image")
+    run = pictures("stretch", channels)
+    write(run.model, tmp_path, **settings_of(run.task))
+    image_processor.write(run, tmp_path)
+    path = tmp_path / "drawn.png"
+    image.fromarray(numpy.arange(24, dtype=numpy.uint16).reshape(4, 6) * 2600).save(path)
+    own = run.task.sources([run.task.read(str(path))]).pixels
+    read_there = read(load_folder(tmp_path), str(path)).inputs["pixel_values"]
+    assert torch.allclose(read_there, own.expand(-1, 3, -1, -1), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_grey_models_work_in_the_pipeline(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    run = pictures("stretch", 1)
+    write(run.model, tmp_path, **settings_of(run.task))
+    image_processor.write(run, tmp_path)
+    drawn = image.fromarray(numpy.arange(24, dtype=numpy.uint8).reshape(4, 6) * 10)
+    drawn.save(tmp_path / "drawn.png")
+    own_V = run.model(run.task.sources([run.task.read(str(tmp_path / "drawn.png"))]))[0].softmax(-1)
+    pipeline = loading.library().pipeline("image-classification", model=str(tmp_path))
+    for asked in (str(tmp_path / "drawn.png"), drawn):
+        found = {label["label"]: label["score"] for label in pipeline(asked)}
+        assert [found[name] for name in run.task.classes] == pytest.approx(own_V.tolist(), abs=1e-5)

@@ -33,7 +33,8 @@ def _program(options: argparse.Namespace) -> str:
 
     description = programs.export(options.run, options.out, to=options.to, **options.verb)
     files = ", ".join(part["file"] for part in description["parts"])
-    return f"{options.to} model in {options.out}: {files}, {programs.DESCRIPTION}; {_difference(description)}"
+    difference, reads = _difference(description), description["reads"]
+    return f"{options.to} model in {options.out}: {files}, {programs.DESCRIPTION}; {difference}; {reads}"
 
 
 def _huggingface(options: argparse.Namespace) -> str:
@@ -46,8 +47,8 @@ def _huggingface(options: argparse.Namespace) -> str:
 def _ctranslate2(options: argparse.Namespace) -> str:
     from jarilab.export import ctranslate2
 
-    ctranslate2.export(options.run, options.out, **options.verb)
-    return f"ctranslate2 model in {options.out}"
+    description = ctranslate2.export(options.run, options.out, **options.verb)
+    return f"ctranslate2 model in {options.out}; {_difference(description)}; {description['reads']}"
 
 
 def _difference(description: dict[str, Any]) -> str:
