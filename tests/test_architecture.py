@@ -355,6 +355,7 @@ LARGER = {
     "models/stacks.py: forward": "one pass through a stack, read from top to bottom",
     "tasks/captions.py: Captions": "a task: data, loss, metrics and what its predictor asks",
     "tasks/detection.py: Detection": "a task: data, loss, metrics and what its predictor asks",
+    "tasks/classify.py: Classify": "a task: data, loss, metrics and what its predictor asks",
     "tasks/text.py: Text": "a task: data, loss, metrics and what its predictor asks",
 }
 

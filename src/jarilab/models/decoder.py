@@ -264,10 +264,10 @@ class LanguageModel(nn.Module):
             options, n_layers, encoding=encoding, window=window, embedding_norm=embedding_norm
         )
         self.classes = classes
-        scores = vocab_size if classes is None else classes
+        size = vocab_size if classes is None else classes
         tied = tied and classes is None
-        self.generator = None if tied else nn.Linear(options.d_model, scores, bias=False)
-        self.generator_bias = nn.Parameter(torch.zeros(scores)) if generator_bias else None
+        self.generator = None if tied else nn.Linear(options.d_model, size, bias=False)
+        self.generator_bias = nn.Parameter(torch.zeros(size)) if generator_bias else None
 
     def forward(self, tokens: Int[Tensor, "B L"] | Tokens) -> Float[Tensor, "B *L V"]:
         """Return the scores of the token after each; with `classes`, scores `(B, V)` at the last token of each text.

@@ -89,7 +89,7 @@ class Classify(LabelTask):
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
         training = {"examples": 100_000, "batch_size": 64, "lr": 3e-3, "evaluations": 10}
-        options = {"d_model": 64, "n_heads": 4, "n_layers": 2, "norm": "pre", "encoding": "rotary"}
+        options = {"d_model": 64, "n_heads": 4, "n_layers": 2, "norm": "pre"}
         of_model = {f"model.{name}": value for name, value in options.items()}
         return {f"training.{name}": value for name, value in training.items()} | of_model
 
