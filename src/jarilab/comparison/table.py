@@ -79,10 +79,10 @@ def interval_of(
 
     path: the keys of the value in a row, which some rows may lack.
     """
-    values_of = {
-        key: [value for row in rows if (value := _at(row, path)) is not None]
-        for key, rows in rows_of.items()
-    }
+    values_of: dict[str, list[float]] = {}
+    for key, rows in rows_of.items():
+        values = (_at(row, path) for row in rows)
+        values_of[key] = [value for value in values if value is not None]
     at_least = bimodal_half_width(list(values_of.values()))
     return mean_interval(values_of[name], examples, share=metric.share, at_least=at_least)
 

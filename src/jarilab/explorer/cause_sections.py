@@ -6,6 +6,7 @@ Each is plain data. A section that the model does not allow has the reason under
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -64,7 +65,12 @@ def _contributions(scored: ScoredInput) -> Section:
         what = say("logit_over_rival", *names)
     largest = ", ".join(f"{row['part']} {row['contribution']:+.2f}" for row in rows[:3])
     words = said(say("contributions", what, shared["score"], largest))
-    return {"rows": [{name: row[name] for name in columns} for row in rows], **shared, **words}
+    of_columns = itemgetter(*columns)
+    return {
+        "rows": [dict(zip(columns, of_columns(row), strict=True)) for row in rows],
+        **shared,
+        **words,
+    }
 
 
 def _lens(scored: ScoredInput, parts: ModelParts) -> Section:

@@ -305,12 +305,15 @@ class Copies:
         divided = [
             path for part in parts if part.kind == "mlp" for path in self.parts.mlps[part.site]
         ]
+        kept = () if frozen else self.pointwise
+
+        def is_divided(path: str) -> bool:
+            return any(is_within(each, path) for each in divided)
+
         units = {
             path: calls
             for path, calls in clean.units.items()
-            if not frozen
-            and path in self.pointwise
-            and not any(is_within(each, path) for each in divided)
+            if path in kept and not is_divided(path)
         }
         outside = (each for each in clean.linear.items() if not is_within_any(each[0], units))
         return units | dict(outside)

@@ -43,7 +43,7 @@ MIN_ORDERS = 20
 MIN_RANK_CORRELATION = 0.7
 """Between both kinds of removal, for a ranking of methods that survives."""
 SENTENCES = {
-    "none": (
+    "nothing": (
         "No method is shown to be better than random over {0} examples.",
         "예 {0}개에서 무작위 순서보다 낫다고 드러난 방법이 없습니다.",
     ),
@@ -257,7 +257,7 @@ class Removal:
         wins = bool(better) and all(
             self._are_positive(np.delete(each[:, [best]] - each, best, 1)).all() for each in gains
         )
-        kind = "winner" if wins else "better" if better else "none"
+        kind = "winner" if wins else "better" if better else "nothing"
         names = [", ".join(each) for each in (better[:1] if wins else better, over_raw)]
         means = [each.mean(0) for each in gains]
         correlation = rank_correlation(*means) if len(means) == len(KINDS) else None

@@ -95,8 +95,12 @@ def screen(
         copies.parts.heads[each].columns | table[each] | {"checked": checks.get(each)}
         for each in order.tolist()
     ]
-    correlations = (rank_correlation(*(each[some] for each in means)) for some in (chosen, random))
-    return Screening(rows, *correlations)
+    first, second = means
+    return Screening(
+        rows,
+        rank_correlation(first[chosen], second[chosen]),
+        rank_correlation(first[random], second[random]),
+    )
 
 
 def _replacement(copies: Copies, donor: CleanRun | None) -> Replacement:
