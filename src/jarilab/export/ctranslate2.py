@@ -127,18 +127,20 @@ def _compared(
             drawn.append(
                 torch.randint(len(SPECIAL), len(of_side), (max(1, count),), generator=generator)
             )
-        texts = [
-            [[of_side[number] for number in ids.tolist()]]
-            for of_side, ids in zip(names, drawn, strict=True)
-        ]
-        (theirs,) = translator.score_batch(*texts, max_input_length=0)
         source, target = drawn
+        texts = map(_named, names, drawn)
+        (theirs,) = translator.score_batch(*texts, max_input_length=0)
         end = torch.tensor([END])
         read = torch.cat((source, end)) if source_ends else source
         written = torch.cat((target, end))
         scores_1LV = model(read[None], torch.cat((torch.tensor([FIRST]), target))[None])
         logs_L = scores_1LV[0].float().log_softmax(-1).gather(1, written[:, None])[:, 0]
         yield torch.tensor(theirs.log_probs), logs_L
+
+
+def _named(names: Sequence[str], ids_L: Tensor) -> list[list[str]]:
+    """One text as the names of its tokens, in a batch."""
+    return [[names[number] for number in ids_L.tolist()]]
 
 
 def _unique(names: Iterable[str]) -> list[str]:

@@ -159,7 +159,7 @@ def _write_reader(loaded: OpenRun, out: Path, to: str) -> tuple[str, str]:
         said = image_processor.write(loaded, out, in_colour=to == "huggingface")
         return said, image_processor.FILE if to == "huggingface" else "jarilab.json"
     if not isinstance(loaded.model, Generates):
-        return "no example of images with boxes", "none"
+        return "no example of images with boxes", ""
     try:
         return tokenizer.write(loaded, out, wrapped=to == "huggingface"), tokenizer.FILE
     except UserError as error:
