@@ -141,7 +141,7 @@ def write_companions(loaded: OpenRun, out: Path, to: str, **facts: Any) -> str:
         f"Written by `jarilab export` from step {loaded.step:,} of a run.",
     ]
     said, file = _write_reader(loaded, out, to)
-    if (out / file).exists():
+    if (out / file).is_file():
         packages += " tokenizers" if file == tokenizer.FILE else " pillow"
         lines += [
             f"It has {said}. Run this here, after `pip install {packages}`; it needs no jarilab:",
