@@ -140,7 +140,7 @@ def _compared(
 
 def _named(names: Sequence[str], ids_L: Tensor) -> list[list[str]]:
     """One text as the names of its tokens, in a batch."""
-    return [[names[number] for number in ids_L.tolist()]]
+    return [[names[int(number)] for number in ids_L.tolist()]]
 
 
 def _unique(names: Iterable[str]) -> list[str]:

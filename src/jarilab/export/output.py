@@ -79,6 +79,7 @@ def check_places(loaded: OpenRun) -> None:
 def longest_of(loaded: OpenRun) -> dict[str, int]:
     """The tokens of the longest input that a run allows, by `source` and `target`; nothing for images."""
     task: Any = loaded.task
-    if not isinstance(loaded.model, Generates):
+    model: Any = loaded.model
+    if not isinstance(model, Generates):
         return {}
-    return {side: task.tokens_read(side) for side in loaded.model.max_positions()}
+    return {side: task.tokens_read(side) for side in model.max_positions()}

@@ -181,10 +181,11 @@ def example_text(loaded: OpenRun) -> str:
 def _example(loaded: OpenRun, out: Path, to: str) -> str:
     """The Python of an example."""
     is_graph = to in RUN
-    if not isinstance(loaded.model, Generates):
+    model: Any = loaded.model
+    if not isinstance(model, Generates):
         code = RUN.get(to, "") + EXAMPLES["graphs, classes" if is_graph else f"{to}, classes"]
         return dedent(IMAGE + code).lstrip()
-    is_pair, task = "source" in loaded.model.max_positions(), loaded.task
+    is_pair, task = "source" in model.max_positions(), loaded.task
     code = EXAMPLES[f"{'graphs' if is_graph else to}, {'sequence' if is_pair else 'continuation'}"]
     vocabularies = [f"{side}_vocabulary.json" for side in ("source", "target")]
     values = {

@@ -175,6 +175,7 @@ class RequestBatches:
             else:
                 if prediction.rank == 1:
                     arriving, number = next(owners)
+                assert arriving is not None, "each job begins with a prediction of rank 1"
                 writing.append((arriving, _events(prediction, arriving, number)))
             for entry in list(writing):
                 job, events = entry

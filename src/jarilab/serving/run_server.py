@@ -15,6 +15,7 @@ from hypercorn import protocol
 from hypercorn.asyncio import serve as hypercorn_serve
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData
+from hypercorn.protocol.h11 import H11Protocol
 
 from jarilab.core.errors import UserError
 from jarilab.serving.queue import Queue
@@ -74,7 +75,7 @@ def run(app: Any, listening: socket.socket, queue: Queue, *, grace: float = 2.0)
         os._exit(0)
 
 
-class Http1(protocol.H11Protocol):
+class Http1(H11Protocol):
     """HTTP/1.1 alone. Hypercorn gives connections of HTTP/2 no time limit for their first request."""
 
     async def handle(self, event: Event) -> None:
