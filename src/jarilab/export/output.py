@@ -80,6 +80,6 @@ def longest_of(loaded: OpenRun) -> dict[str, int]:
     """The tokens of the longest input that a run allows, by `source` and `target`; nothing for images."""
     task: Any = loaded.task
     model: Any = loaded.model
-    if not isinstance(model, Generates):
+    if not isinstance(loaded.model, Generates):
         return {}
     return {side: task.tokens_read(side) for side in model.max_positions()}

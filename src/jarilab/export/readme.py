@@ -182,7 +182,7 @@ def _example(loaded: OpenRun, out: Path, to: str) -> str:
     """The Python of an example."""
     is_graph = to in RUN
     model: Any = loaded.model
-    if not isinstance(model, Generates):
+    if not isinstance(loaded.model, Generates):
         code = RUN.get(to, "") + EXAMPLES["graphs, classes" if is_graph else f"{to}, classes"]
         return dedent(IMAGE + code).lstrip()
     is_pair, task = "source" in model.max_positions(), loaded.task
