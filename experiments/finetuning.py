@@ -3,7 +3,8 @@
     python experiments/finetuning.py --data multi30k --out runs/finetuning --seeds 3
 
 A small model learns to translate German into English from Multi30k, without its first 500 lines. Then it is trained on
-from these weights with those 500 lines in German and French, another language that it has never written. Beside it: the
+from these weights with those 500 lines in German and French, another language that it has never written, at a tenth of
+the learning rate of the task (the default) and at this rate. Beside it: the
 same model, vocabulary and 500 pairs from random values, and the first model as it is. All are measured on the 1,000
 lines of test_2016_flickr in German and French: perplexity, chrF and BLEU. The folder has train.de.gz, train.en.gz,
 train.fr.gz and test_2016_flickr of the same languages. Writes finetuning.json beside the runs; `--table FILE` prints
@@ -39,7 +40,14 @@ TRAINING = {"training.batch_size": 64, "training.evaluations": 1, "training.eval
 BASE = {"training.examples": 29_000, "task.vocab_size": 2000, **MODEL, **TRAINING}
 LONGER = {"training.examples": 20 * PAIRS, **TRAINING}
 METRICS = ("perplexity", "chrf", "bleu")
-KINDS = ("trained on from weights", "trained from random values", "not trained on")
+RATE = 4e-3
+"""The learning rate of the task; from weights a tenth of it is the default."""
+KINDS = (
+    "from weights, a tenth of the rate",
+    "from weights, the rate of the task",
+    "from random values, the rate of the task",
+    "not trained on",
+)
 
 
 def cut(data: Path, out: Path) -> dict[str, list[str]]:
@@ -57,18 +65,20 @@ def cut(data: Path, out: Path) -> dict[str, list[str]]:
 
 
 def measured(data: Path, out: Path, files: Mapping[str, list[str]], seed: int) -> dict[str, Any]:
-    """The metrics of the three models of a seed on the test lines in German and French."""
+    """The metrics of the four models of a seed on the test lines in German and French."""
     test = [str(data / f"test_2016_flickr.{language}.gz") for language in ("de", "fr")]
     english = [str(data / f"test_2016_flickr.{language}.gz") for language in ("de", "en")]
     base, same = out / f"base-{seed}", {"seed": seed, "threads": 1, "precision": "float32"}
     sources = {"task.train": files["many"], "task.valid": english}
     jarilab.train("translation", base, settings={**sources, **BASE}, **same)
     few = {"task.train": files["few"], "task.valid": test, **LONGER}
-    from_weights = jarilab.train("translation", out / f"from-{seed}", init=base, settings=few, **same)
+    tenth = jarilab.train("translation", out / f"from-{seed}", init=base, settings=few, **same)
+    at_rate = {**few, "training.lr": RATE}
+    whole = jarilab.train("translation", out / f"full-{seed}", init=base, settings=at_rate, **same)
     alone = {**few, **MODEL, "task.tokenizer": str(base)}
     from_nothing = jarilab.train("translation", out / f"alone-{seed}", settings=alone, **same)
     without = jarilab.evaluate(base, data=test, threads=1)
-    results = zip(KINDS, (from_weights, from_nothing, without), strict=True)
+    results = zip(KINDS, (tenth, whole, from_nothing, without), strict=True)
     return {kind: {name: result[name] for name in METRICS} for kind, result in results}
 
 
