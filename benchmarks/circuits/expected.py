@@ -67,7 +67,7 @@ def _all(roles: str | tuple[str, ...], sign: Sign) -> Answers:
     return _answers(roles, (sign,) * 5, (sign,) * 4, sign, sign)
 
 
-def _through_others(roles: str, attribution: Sign) -> Answers:
+def _through_others(roles: str | tuple[str, ...], attribution: Sign) -> Answers:
     """A head whose output only later heads read: no direct effect, no direct contribution."""
     return _answers(roles, (UP, UP, UP, UP, NO), (UP,) * 4, NO, attribution)
 
@@ -121,6 +121,14 @@ EXPECTED: dict[str, dict[str, Answers]] = {
         "noise": NOISE,
     },
     "delimiter": {"delimiter": _all("delimiter", UP), "noise": NOISE},
+    "syntactic relation": {"relation": _all("relation nsubj (key to query)", UP), "noise": NOISE},
+    "carry of a sum": {
+        # The feed-forward network stands between the heads and the logits, and both its ramps are flat at the inputs.
+        # The two inputs of a pair have the same digits at the place, so that the digit is no part of the difference.
+        "digit": _answers("offset -{}", (UP, UP, UP, UP, NO), (NO,) * 4, NO, NO),
+        "carry": _answers("position alone", (UP, UP, UP, UP, NO), (UP,) * 4, NO, NO),
+        "noise": NOISE,
+    },
     "grouped queries": {"previous": _all("previous", UP), "noise": NOISE},
     "noise only": {"noise": NOISE_UNPATCHED},
     "induction, K-composition": INDUCTION,
@@ -132,6 +140,12 @@ EXPECTED: dict[str, dict[str, Answers]] = {
     "induction, Q-composition": {
         "same token": _through_others("same token", UNDEFINED),
         "induction": _all("induction", UP),
+        "noise": NOISE,
+    },
+    "sort": {
+        # What the sorter attends to depends on the other tokens and on its position: this has no name.
+        "counter": _through_others(FREE, UNDEFINED),
+        "sorter": _all(NO_PATTERN, UP),
         "noise": NOISE,
     },
     "offset decoy of induction": {**INDUCTION, "decoy": _all("offset -7", NO)},
@@ -153,6 +167,8 @@ PAIRS: dict[str, dict[tuple[str, str], str]] = {
     "induction, Q-composition": {("induction", "same token"): DOWN},
     "offset decoy of induction": {("induction", "previous"): DOWN},
     "two back, V-composition": {("first", "second"): DOWN},
+    "carry of a sum": {("carry", "digit"): DOWN},
+    "sort": {("counter", "sorter"): DOWN},
 }
 """The sign of the excess of a pair of heads, zero ablation of both less the two alone, by sorted names; others: no."""
 
@@ -164,6 +180,8 @@ COMPOSITION: dict[str, dict[tuple[str, str], str]] = {
     "backup head": {("primary", "backup"): "q"},
 }
 """What a later head reads of an earlier one: its queries, keys or values; other pairs of designed heads: nothing.
+
+The sorter of `sort` reads what a feed-forward network makes of the counts, so that its weights read nothing of them.
 
 Pairs with heads of random weights are not judged. These use the N dimensions of the circuit alone, so that their
 composition is about sqrt(D / N) times that of unrelated heads of D dimensions.

@@ -243,6 +243,62 @@ def noise(draw: Draw) -> tuple[Circuit, Task]:
     return Circuit(stream, layers), tasks.random_answers(draw.vocabulary, draw.length)
 
 
+@_family(23, "syntactic relation", LEARNED)
+def relation(draw: Draw) -> tuple[Circuit, Task]:
+    """Attends to the nearest subject before, by a class of tokens and a slope over positions."""
+    draw = replace(draw, vocabulary=len(tasks.WORDS))
+    stream = draw.stream()
+    is_subject = np.array([word_class == "subject" for word_class, _ in tasks.WORDS])
+    slope = 2.0 * (np.arange(draw.length) - draw.length / 2)
+    scores = [
+        stream.link("C", "T", 60.0 * is_subject[None]),
+        stream.link("C", "P", slope[None]),
+        stream.rest(25.0),
+    ]
+    head = stream.head("relation", scores, [stream.copy("T", "O")])
+    return Circuit(stream, [Layer([head])]), tasks.subject_of_verb(draw.length)
+
+
+@_family(10, "carry of a sum", (*LEARNED, "encoder"))
+def carry(draw: Draw) -> tuple[Circuit, Task]:
+    """One head copies the other digit of the place; one has the mean of the digits below, a tenth as much each place.
+
+    The feed-forward network has a table of two digits, and of the carry, which is there if the mean is above 5.
+    """
+    places = (draw.length - 1) // 2
+    draw = replace(draw, vocabulary=10, length=2 * places + 1)
+    stream = draw.stream(A=10, M=1)
+    digit = stream.at_offset("digit", places, draw.beta, [stream.copy("T", "A")])
+    scores = np.zeros((draw.length, draw.length))
+    scores[[0, 1 + places], 0] = draw.beta
+    for place in range(places):
+        first, second, below = 1 + place, 1 + places + place, np.arange(place)
+        tenths = draw.beta + np.log(10.0) * (below - place + 1).clip(-3, 0)
+        scores[second, 1 + below] = scores[second, 1 + places + below] = tenths
+        # A place of the first number has nothing to do, and attends to itself and to the start.
+        scores[first, [0, first]] = draw.beta
+    value, mean = stream.link("T", "M", np.arange(10)[:, None] / 9)
+    below = stream.head("carry", [stream.link("P", "P", scores)], [(value, mean.T)])
+    circuit = Circuit(stream, [Layer([digit, below], _table_of_sums(stream))], facts={"back": places})
+    return circuit, tasks.sums(places)
+
+
+def _table_of_sums(stream: Stream) -> MlpDesign:
+    """Units for each pair of digits: one that both are there, two whose difference is 1 if there is a carry too."""
+    low, high, steep = 0.4, 0.6, 4.0
+    ups, downs = [], []
+    for one, other in np.ndindex(10, 10):
+        both, constant = stream.unit("A", one) + stream.unit("T", other), stream.unit("C")
+        plain, carried = (stream.unit("O", (one + other + more) % 10) for more in (0, 1))
+        ups.append(both - 1.5 * constant)
+        downs.append(2 * plain)
+        for threshold, sign in ((low, 1), (high, -1)):
+            beyond = (stream.unit("M") - threshold * constant) / (high - low)
+            ups.append(steep * (both - 2 * constant) + beyond)
+            downs.append(sign * (carried - plain))
+    return MlpDesign(np.stack(ups, 1), np.stack(downs))
+
+
 # Two layers -----------------------------------------------------------------------------------------------------------
 
 
@@ -283,6 +339,34 @@ def query_composition(draw: Draw) -> tuple[Circuit, Task]:
     second = stream.head("induction", [after, stream.rest(draw.beta / 2)], [stream.copy("T", "O")])
     task = tasks.repeated_blocks(draw.vocabulary, draw.length)
     return Circuit(stream, [Layer([first]), Layer([second])]), task
+
+
+@_family(24, "sort", (*LEARNED, "encoder"))
+def sort(draw: Draw) -> tuple[Circuit, Task]:
+    """The first head counts the tokens below each token; the second attends to the token with the wanted count.
+
+    Counts are shares of the keys. The feed-forward network has the distance of each from the wanted one.
+    """
+    size = int(draw.generator.integers(4, 7))
+    vocabulary, length, unit = 13, 2 * size, 2.0
+    stream = Stream(vocabulary, 1, R=vocabulary, D=vocabulary)
+    stream.length = length
+    wanted, place = np.zeros((length, 1)), np.arange(size)
+    wanted[size:, 0] = unit * place / (size + place + 1 if draw.causal else length)
+    is_number = np.arange(vocabulary) != tasks.FILLER
+    value, above = stream.link("T", "R", unit * np.triu(np.outer(is_number, is_number), 1))
+    counter = stream.head("counter", [], [(value, above.T)])
+    difference = stream.match("R", "D", 1.0)[0] - stream.link("P", "D", is_number[None].astype(float))[0]
+    to_distance = stream.match("D", "D", -1.0)[0].T
+    mlp = MlpDesign(np.concatenate([difference, -difference], 1), np.concatenate([to_distance] * 2))
+    scores = [
+        stream.match("D", "T", draw.beta * length / unit),
+        stream.link("C", "T", -3 * draw.beta * ~is_number[None]),
+        stream.rest(-3 * draw.beta),
+    ]
+    sorter = stream.head("sorter", scores, [stream.copy("T", "O")])
+    circuit = Circuit(stream, [Layer([counter], mlp), Layer([sorter])], positions=wanted)
+    return circuit, tasks.sorting(vocabulary, size)
 
 
 @_family(14, "offset decoy of induction")

@@ -17,13 +17,14 @@ from jarilab.inspect.cause.parts import ModelParts
 from jarilab.inspect.cause.patching import patch
 from jarilab.inspect.cause.screening import screen
 from jarilab.inspect.study.example import Batch
+from jarilab.inspect.study.gold_links import GoldLinks
 from jarilab.inspect.study.importance import HeadImportance
 from jarilab.inspect.study.model_batches import study
 
 from .planting import PlantedModel, answer_loss, plant
 
-STUDIED_ROWS, ROWS, PAIRS = 16, 16, 12
-"""Examples of a study and of ablations, and pairs of inputs for patching."""
+STUDIED_ROWS, LINKED_ROWS, ROWS, PAIRS = 16, 48, 16, 12
+"""Examples of a study, of one with gold links, and of ablations, and pairs of inputs for patching."""
 Job = tuple[str, int, tuple[str, ...]]
 """A family, a seed and names of `MEASURES`."""
 Measurement = dict[str, dict[str, Any]]
@@ -31,8 +32,11 @@ Measurement = dict[str, dict[str, Any]]
 
 
 def measure_roles(planted: PlantedModel) -> Measurement:
-    """The role of each head over examples of the task and probes."""
-    result = study(planted.model, [planted.examples(STUDIED_ROWS)], measures={}, probes=planted.probes())
+    """The role of each head over examples of the task and probes, with gold links if the task has them."""
+    has_links = planted.task.links is not None
+    batch = planted.trees(LINKED_ROWS) if has_links else planted.examples(STUDIED_ROWS)
+    links = [GoldLinks] if has_links else []
+    result = study(planted.model, [batch], measures={}, accumulators=links, probes=planted.probes())
     return {"roles": {row["head"]: row["role"] for row in result.rows()}}
 
 

@@ -73,6 +73,18 @@ class PlantedModel:
         ids, answers = (np.stack(each) for each in zip(*drawn, strict=True))
         return self.batch(ids, answers)
 
+    def trees(self, rows: int) -> Batch:
+        """Examples of a task with links, which are their extras."""
+        batch = self.examples(rows, 4)
+        ids = next(iter(batch.ids.values()))
+        assert self.task.links is not None
+        words = [None, *range(1, ids.shape[1])]
+        return replace(
+            batch,
+            extras=[Tree(self.task.links(row)) for row in ids.numpy()],
+            words=[dict.fromkeys(tokens, words) for tokens in batch.tokens],
+        )
+
     def pairs(self, rows: int) -> list[Pair]:
         """Pairs for patching that are read at one position, which is drawn; none if the task has none."""
         generator = np.random.default_rng([self.seed, 13])
@@ -99,6 +111,16 @@ class PlantedModel:
         assert logits is not None
         is_asked = answers != NONE
         return float((logits.argmax(-1) == answers)[is_asked].double().mean())
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Gold links of a row: (relation, dependent, head)."""
+
+    links: Sequence[tuple[str, int, int]]
+    possible: Sequence[tuple[int, int]] = ()
+    cross: bool = False
+    origin: str = "drawn"
 
 
 def answer_loss(outputs: Any, batch: Batch) -> Tensor:

@@ -27,13 +27,15 @@ class Pair:
 class Task:
     """row: draws an example. pair: draws two inputs; None if no input changes the answer.
 
-    names: of tokens, by id; others are words. chance_labels: whether no answer is right.
+    names: of tokens, by id; others are words. chance_labels: whether no answer is right. links: of the tree of a row,
+    as (relation, dependent, head).
     """
 
     row: Callable[[np.random.Generator], Row]
     pair: Callable[[np.random.Generator], Pair] | None = None
     names: tuple[tuple[int, str], ...] = ()
     chance_labels: bool = False
+    links: Callable[[np.ndarray], list[tuple[str, int, int]]] | None = None
 
     def name(self, token: int, start: int) -> str:
         return "<s>" if token == start else dict(self.names).get(token, f"w{token}")
@@ -273,6 +275,145 @@ def last_delimiter(vocabulary: int, length: int) -> Task:
         return Pair(ids, corrupt, position, answer, rival)
 
     return Task(row, pair, tuple(enumerate(DELIMITERS)))
+
+
+def sums(places: int) -> Task:
+    """The sum of two numbers, the lowest place first; the answer at each digit of the second is that of the sum.
+
+    Asked if what the places below add up to is not within 40 % of a carry.
+    """
+
+    def lower_sums(ids: np.ndarray) -> np.ndarray:
+        """What the places below each one add up to, over a carry."""
+        both = ids[1 : 1 + places] + ids[1 + places :]
+        return np.array([sum(both[:k] * 10.0 ** np.arange(-k, 0)) for k in range(places)])
+
+    def row(generator: np.random.Generator) -> Row:
+        ids = _started(generator.integers(0, 10, 2 * places), 10)
+        below = lower_sums(ids)
+        answers = np.full(len(ids), NONE)
+        digits = (ids[1 : 1 + places] + ids[1 + places :] + (below >= 1)) % 10
+        answers[1 + places :] = np.where(abs(below - 1) >= 0.4, digits, NONE)
+        return ids, answers
+
+    def pair(generator: np.random.Generator) -> Pair:
+        """The same two digits with and without a carry."""
+        while True:
+            (ids, answers), (corrupt, others) = row(generator), row(generator)
+            place = int(generator.integers(1, places))
+            position = 1 + places + place
+            for at in range(place, places):
+                corrupt[[1 + at, 1 + places + at]] = ids[[1 + at, 1 + places + at]]
+            carries = [lower_sums(each)[place] >= 1 for each in (ids, corrupt)]
+            if NONE not in (answers[position], others[position]) and carries[0] != carries[1]:
+                answer = int(answers[position])
+                return Pair(ids, corrupt, position, answer, (answer + 1 - 2 * int(carries[0])) % 10)
+
+    return Task(row, pair, tuple((digit, str(digit)) for digit in range(10)))
+
+
+FILLER = 0
+
+
+def sorting(vocabulary: int, size: int) -> Task:
+    """Distinct tokens, then a filler for each but the first; from the last token on, the answers are in order."""
+
+    def row(generator: np.random.Generator) -> Row:
+        drawn = 1 + generator.choice(vocabulary - 1, size, replace=False)
+        ids = _started(np.concatenate([drawn, np.full(size - 1, FILLER)]), vocabulary)
+        return ids, np.concatenate([np.full(size, NONE), np.sort(drawn)])
+
+    def pair(generator: np.random.Generator) -> Pair:
+        """A smaller token becomes one above the next answer, which is then the right one."""
+        while True:
+            ids, answers = row(generator)
+            position = int(generator.integers(size + 1, 2 * size - 1))
+            answer, rival = answers[position : position + 2].tolist()
+            larger = np.setdiff1d(np.arange(rival + 1, vocabulary), ids)
+            if len(larger):
+                corrupt = ids.copy()
+                smaller = np.flatnonzero((ids < answer) & (ids != FILLER))
+                corrupt[generator.choice(smaller)] = generator.choice(larger)
+                return Pair(ids, corrupt, position, answer, rival)
+
+    return Task(row, pair, ((FILLER, "="),))
+
+
+WORDS = [
+    *(("det", word) for word in ("the", "a", "every")),
+    *(("adj", word) for word in ("old", "small", "kind", "brave")),
+    *(("subject", word) for word in ("he", "she", "king", "cook", "judge", "child")),
+    *(("object", word) for word in ("him", "her", "house", "apple", "river", "stone")),
+    *(("prep", word) for word in ("near", "behind")),
+    *(("adv", word) for word in ("often", "never", "gladly")),
+    *(("verb", word) for word in ("sees", "likes", "paints", "visits")),
+]
+"""The class and name of each word, by id. Subjects and objects have nouns of their own, as in a language with cases."""
+
+
+def subject_of_verb(length: int) -> Task:
+    """Sentences of a small grammar; the answer at a verb is its subject, 1 to 6 words before."""
+    classes = [word_class for word_class, _ in WORDS]
+    ids_of = {name: np.flatnonzero([each == name for each in classes]) for name in classes}
+
+    def sentence(generator: np.random.Generator) -> list[str]:
+        words = ["det", *["adj"] * generator.integers(0, 2), "subject"]
+        words += ["prep", "det", "object"] if generator.random() < 0.5 else []
+        words += [*["adv"] * generator.integers(0, 3), "verb"]
+        return words + (["det", *["adj"] * generator.integers(0, 2), "object"] if generator.random() < 0.6 else [])
+
+    def row(generator: np.random.Generator) -> Row:
+        words: list[str] = []
+        while len(words) < length - 1:
+            words += sentence(generator)
+        ids = np.array([generator.choice(ids_of[each]) for each in words[: length - 1]])
+        ids = _started(ids, len(WORDS))
+        answers = np.full(length, NONE)
+        for _, dependent, verb in (link for link in links(ids) if link[0] == "nsubj"):
+            answers[verb] = ids[dependent]
+        return ids, answers
+
+    def links(ids: np.ndarray) -> list[tuple[str, int, int]]:
+        """The tree, but for what is cut off at the end."""
+        names = ["start", *(classes[token] for token in ids[1:])]
+
+        def nearest(at: int, step: int, *wanted: str) -> int | None:
+            places = range(at + step, len(names) if step > 0 else 0, step)
+            return next((place for place in places if names[place] in wanted), None)
+
+        heads = {
+            "det": ("det", 1, "subject", "object"),
+            "adj": ("amod", 1, "subject", "object"),
+            "prep": ("case", 1, "object"),
+            "adv": ("advmod", 1, "verb"),
+            "subject": ("nsubj", 1, "verb"),
+            "object": ("obj", -1, "verb"),
+            "oblique": ("nmod", -1, "subject"),
+        }
+        found = []
+        for at, name in enumerate(names):
+            if name == "object":
+                is_oblique = names[nearest(at, -1, "prep", "subject", "verb") or 0] == "prep"
+                found.append(
+                    ("nmod", at, nearest(at, -1, "subject")) if is_oblique else ("obj", at, nearest(at, -1, "verb"))
+                )
+            elif name in heads:
+                relation_, step, *wanted = heads[name]
+                found.append((relation_, at, nearest(at, step, *wanted)))
+        return [(name, at, head) for name, at, head in found if head is not None]
+
+    def pair(generator: np.random.Generator) -> Pair:
+        while True:
+            ids, answers = row(generator)
+            asked = np.flatnonzero(answers != NONE)
+            position = int(generator.choice(asked))
+            answer, corrupt = int(answers[position]), ids.copy()
+            subject = next(at for name, at, head in links(ids) if name == "nsubj" and head == position)
+            rival = int(generator.choice(np.setdiff1d(ids_of["subject"], [answer])))
+            corrupt[subject] = rival
+            return Pair(ids, corrupt, position, answer, rival)
+
+    return Task(row, pair, tuple(enumerate(word for _, word in WORDS)), links=links)
 
 
 def random_answers(vocabulary: int, length: int) -> Task:

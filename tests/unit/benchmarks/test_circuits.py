@@ -5,6 +5,7 @@ import sys
 from itertools import combinations_with_replacement
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ FAMILIES = [
     *("reverse", "largest so far", "uniform head that counts", "constant from the sink", "decoy that writes nothing"),
     *("OR of two heads", "AND of two heads", "negative head", "delimiter", "grouped queries", "noise only"),
     *("induction, K-composition", "two back, V-composition", "induction, Q-composition"),
-    *("offset decoy of induction", "backup head"),
+    *("offset decoy of induction", "backup head", "syntactic relation", "carry of a sum", "sort"),
 ]
 NEEDS_TRANSFORMERS = {"gpt2", "llama"}
 
@@ -68,6 +69,39 @@ def test_the_two_inputs_of_a_pair_have_different_answers(circuits, family):
         logits = circuits.planting.logits_of(outputs)[:, pair.position]
         assert int(logits[0].argmax()) == pair.answer
         assert logits[1, pair.answer] < logits[0, pair.answer] - 2
+
+
+def test_sums_and_orders_are_those_of_python(circuits):
+    generator = np.random.default_rng(0)
+    sums, sorting = circuits.tasks.sums(6), circuits.tasks.sorting(13, 5)
+    carried = 0
+    for _ in range(50):
+        ids, answers = sums.row(generator)
+        one, other = ("".join(map(str, digits[::-1])) for digits in (ids[1:7], ids[7:]))
+        total = str(int(one) + int(other)).zfill(7)[::-1]
+        asked = np.flatnonzero(answers != circuits.tasks.NONE)
+        assert [total[at - 7] for at in asked] == [str(answers[at]) for at in asked]
+        carried += sum(int(total[at - 7]) != (ids[at] + ids[at - 6]) % 10 for at in asked)
+        ids, answers = sorting.row(generator)
+        assert answers[5:].tolist() == sorted(ids[1:6])
+    assert carried > 20
+
+
+def test_no_fixed_offset_finds_the_subjects_of_verbs(circuits):
+    task, generator = circuits.tasks.subject_of_verb(24), np.random.default_rng(0)
+    distances = []
+    for _ in range(60):
+        ids, answers = task.row(generator)
+        links = task.links(ids)
+        assert len({(relation, at) for relation, at, _ in links}) == len(links), "one head each"
+        names = [circuits.tasks.WORDS[token][0] for token in ids[1:]]
+        for relation, at, head in links:
+            if relation == "nsubj":
+                assert (names[at - 1], names[head - 1]) == ("subject", "verb")
+                assert answers[head] == ids[at]
+                distances.append(head - at)
+    assert np.bincount(distances).max() < 0.6 * len(distances)
+    assert max(distances) == 6 or max(distances) == 5
 
 
 def test_a_norm_is_nearly_the_identity_on_the_circuit(circuits):
