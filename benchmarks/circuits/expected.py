@@ -17,7 +17,7 @@ UNDEFINED = None
 FREE = (NO_PATTERN, "uniform")
 """Roles of heads with random weights, some of which are so small that their attention is nearly even.
 
-In a rotary model the residual stream holds tokens alone, and they may attend by content alone.
+Where the residual stream holds tokens alone or nearly so, they may attend by content alone: see `roles_of`.
 """
 
 Sign = str | None
@@ -157,7 +157,7 @@ EXPECTED: dict[str, dict[str, Answers]] = {
     },
 }
 
-PAIRS: dict[str, dict[tuple[str, str], str]] = {
+PAIRS: dict[str, dict[tuple[str, str], Sign]] = {
     "OR of two heads": {("arm", "arm"): UP},
     "backup head": {("backup", "primary"): UP},
     # The second of two that are both needed costs nothing more.
@@ -168,7 +168,8 @@ PAIRS: dict[str, dict[tuple[str, str], str]] = {
     "offset decoy of induction": {("induction", "previous"): DOWN},
     "two back, V-composition": {("first", "second"): DOWN},
     "carry of a sum": {("carry", "digit"): DOWN},
-    "sort": {("counter", "sorter"): DOWN},
+    # Without counts all tokens tie, and the noise of any other head decides.
+    "sort": {("counter", "sorter"): DOWN, ("counter", "noise"): UNDEFINED},
 }
 """The sign of the excess of a pair of heads, zero ablation of both less the two alone, by sorted names; others: no."""
 
@@ -191,4 +192,6 @@ composition is about sqrt(D / N) times that of unrelated heads of D dimensions.
 def roles_of(family: str, head: str, facts: dict[str, int], *, rotary: bool) -> tuple[str, ...]:
     """The right roles of a head. facts: that were drawn for the circuit."""
     names = tuple(name.format(facts.get("back", "")) for name in EXPECTED[family][head].roles)
-    return (*names, "content alone") if head == "noise" and rotary else names
+    # The positions of `sort` are one number.
+    has_tokens_alone = rotary or family == "sort"
+    return (*names, "content alone") if head == "noise" and has_tokens_alone else names

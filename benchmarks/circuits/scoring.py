@@ -90,8 +90,9 @@ def verdicts(record: Mapping[str, Any]) -> Iterator[Verdict]:
     for heads, values in measured.get("pairs", {}).items():
         first, second = sorted(record["names"][head] for head in heads.split())
         right = PAIRS.get(record["family"], {}).get((first, second), NO)
-        said = decide(values, THRESHOLDS["pairs"])
-        yield _verdict(record, "pairs", heads, f"{first} + {second}", said, right)
+        if right is not UNDEFINED:
+            said = decide(values, THRESHOLDS["pairs"])
+            yield _verdict(record, "pairs", heads, f"{first} + {second}", said, right)
     for heads, scores in measured.get("composition", {}).items():
         one, other = (record["names"][head] for head in heads.split())
         if "noise" in (one, other):
