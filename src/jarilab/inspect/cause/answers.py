@@ -112,9 +112,10 @@ def checked(values: Any, name: str, batch: Batch) -> Float[Tensor, " B"]:
 def token_ids(ids: Ids) -> int | list[int]:
     """The answer of all rows, or one a row, as numbers. Raises UserError for anything but single tokens."""
     plain = _plain(ids)
-    rows = list(map(_plain, plain)) if _is_list(plain) else [plain]
+    is_list = isinstance(plain, list | tuple | range)
+    rows = list(map(_plain, plain)) if is_list else [plain]
     for row, each in enumerate(rows):
-        if _is_list(each):
+        if isinstance(each, list | tuple):
             raise UserError(
                 f"row {row + 1}: expected an answer of one token, got {len(each)}: {list(each)}; choose an answer "
                 "of one token, or its first one"
@@ -124,15 +125,11 @@ def token_ids(ids: Ids) -> int | list[int]:
                 f"expected token ids as answers, got {ids!r}; pass one for all rows or a list with one a row, and "
                 "encode text with the tokenizer"
             )
-    return [*map(index, rows)] if _is_list(plain) else index(rows[0])
+    return [*map(index, rows)] if is_list else index(rows[0])
 
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def _column(ids: Ids, logits_BV: Tensor) -> Int[Tensor, "B 1"]:

@@ -162,6 +162,12 @@ class Copies:
             run.outputs = batch.forward(self.model)
         return run
 
+    def replacement(self, donor: CleanRun | None) -> Replacement:
+        """Puts in the outputs of another run, or 0 without one."""
+        if donor is None:
+            return lambda part, call, value: torch.zeros_like(value)
+        return lambda part, call, value: self.values(donor, part)[call]
+
     def values(self, clean: CleanRun, part: Part) -> list[Tensor]:
         """The outputs of a part in a clean run, one a call; an MLP has one for each of its linear parts.
 
@@ -366,16 +372,18 @@ class Copies:
         *,
         frozen: bool = False,
         read_at: Int[Tensor, " B"] | None = None,
+        name: str = "",
     ) -> Tensor:
         """The score of each row with each group replaced, `(G, B, ...)`. score: of outputs and their batch.
 
-        frozen, read_at: as in `run`.
+        frozen, read_at: as in `run`. name: of a score that is checked. Raises UserError if that is not finite.
         """
         scores: dict[int, Tensor] = {}
         for numbers in self.forwards(clean, groups, frozen=frozen, read_once=read_at is not None):
             chosen = [groups[number] for number in numbers]
             outputs = self.run(clean, chosen, replacement, frozen=frozen, read_at=read_at)
-            values = score(outputs, repeat_rows(clean.batch, len(chosen)))
+            rows = repeat_rows(clean.batch, len(chosen))
+            values = checked(score(outputs, rows), name, rows) if name else score(outputs, rows)
             scores |= zip(numbers, values.unflatten(0, (len(chosen), -1)), strict=True)
         if not scores:
             return torch.zeros(0, len(clean.batch))

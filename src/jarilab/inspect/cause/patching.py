@@ -163,10 +163,6 @@ def check_aligned(clean: Batch, batch: Batch, name: str) -> None:
 
 def _metrics(answers: Ids, rivals: Ids | None, read_at: int, sizes: list[int]) -> list[Metrics]:
     """The metrics of each batch. sizes: of the batches."""
-    if answers is None:
-        raise UserError(
-            "expected the right answers, got None; pass a token id, or one for each example"
-        )
     answer_ids = _of_examples(answers, sum(sizes))
     rival_ids = [] if rivals is None else _of_examples(rivals, sum(sizes))
     metrics = []
@@ -262,9 +258,8 @@ class _Patching:
     ) -> dict[Direction, _Effects]:
         """The effects of the groups of each direction. is_control: outputs of the third inputs are put in."""
         names = [metric.name for metric in self._metrics[0]]
-        effects: dict[Direction, _Effects] = {}
-        for direction in groups:
-            effects[direction] = _Effects(direction, names, self._tolerance)
+        made = ((each, _Effects(each, names, self._tolerance)) for each in groups)
+        effects = dict[Direction, _Effects](made)
         for number, (inputs, metrics) in enumerate(zip(self._inputs, self._metrics, strict=True)):
             runs = {name: copies.run_clean(inputs[name]) for name, copies in self.copies.items()}
             values = {name: _values(run, metrics) for name, run in runs.items()}

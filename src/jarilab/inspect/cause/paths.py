@@ -71,7 +71,8 @@ class PathPatching:
                 "expected a model whose heads and MLPs can be kept at their clean outputs, got "
                 f"{type(model).__name__}, so direct paths cannot be told from others; use total effects"
             )
-        self._donors = None if donors is None else self._copies.run_clean(donors)
+        of_donors = None if donors is None else self._copies.run_clean(donors)
+        self._replacement = self._copies.replacement(of_donors)
 
     @contextmanager
     def _calls(self) -> Iterator[dict[str, AttentionCall]]:
@@ -116,14 +117,14 @@ class PathPatching:
         for edge in edges:
             self._check(edge)
         outputs = self._receivers_without(edges)
-        groups: list[Group] = [
-            (replace(edge.receiver, short=str(number)),) for number, edge in enumerate(edges)
-        ]
+        receivers = (replace(edge.receiver, short=str(at)) for at, edge in enumerate(edges))
+        groups: list[Group] = [(receiver,) for receiver in receivers]
         scores_EB = self._copies.scores(
             self._clean,
             groups,
             lambda part, call, z: outputs[int(part.short)],
-            lambda patched, rows: checked(self._score(patched, rows), "path patching", rows),
+            self._score,
+            name="path patching",
         )
         return (self._base_B - scores_EB.to(self._base_B)).T
 
@@ -157,17 +158,12 @@ class PathPatching:
         for numbers in self._copies.forwards(self._clean, groups, frozen=True):
             chosen = [groups[number] for number in numbers]
             with self._calls() as calls:
-                self._copies.run(self._clean, chosen, self._replaced, frozen=True, live=live)
+                self._copies.run(self._clean, chosen, self._replacement, frozen=True, live=live)
             for number, edge in enumerate(edges):
                 if (edge.sender,) in chosen:
                     copy = chosen.index((edge.sender,))
                     outputs[number] = self._output(edge, calls[edge.receiver.site], copy)
         return [outputs[number] for number in range(len(edges))]
-
-    def _replaced(self, part: Part, call: int, z_BQW: Tensor) -> Tensor:
-        if self._donors is None:
-            return torch.zeros_like(z_BQW)
-        return self._copies.values(self._donors, part)[call]
 
     def _projections(self, sites: set[str]) -> set[str]:
         """The linear parts inside these attentions, apart from output projections."""

@@ -34,6 +34,7 @@ from jarilab.inspect.record.sites import AttentionSite
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.losses import logits_of
 from jarilab.inspect.study.model_batches import sequences_of
+from jarilab.inspect.study.tables import rows_of
 
 METHODS = {
     "attention_gradient": "R = I; in each layer R += mean over heads of max(0, A * dy/dA) times R; R - I "
@@ -79,14 +80,11 @@ class Relevance:
         rows = []
         for side, scores_BL in self.scores.items():
             values = scores_BL[row][self.valid[side][row]].tolist()
+            places = [*range(len(values))]
             names = self.batch.tokens[row].get(side, [])
-            names = (
-                names if len(names) == len(values) else [str(each) for each in range(len(values))]
-            )
-            for position, (token, value) in enumerate(zip(names, values, strict=True)):
-                rows.append(
-                    {"sequence": side, "position": position, "token": token, "relevance": value}
-                )
+            names = names if len(names) == len(values) else [*map(str, places)]
+            columns = {"position": places, "token": names, "relevance": values}
+            rows += [{"sequence": side} | each for each in rows_of(columns)]
         return rows
 
 
@@ -277,9 +275,7 @@ class InputRelevance:
     def _identities(self) -> dict[Sides, Tensor]:
         like = self._layers[0].weights
         return {
-            (side, side): torch.eye(length, dtype=like.dtype, device=like.device).repeat(
-                len(self.batch), 1, 1
-            )
+            (side, side): torch.eye(length).to(like).repeat(len(self.batch), 1, 1)
             for side, length in self.lengths.items()
         }
 

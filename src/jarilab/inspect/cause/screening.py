@@ -73,8 +73,8 @@ def screen(
     copies = Copies(ModelParts(model, batches[0]))
     copies.check(copies.run_clean(batches[0]), score)
     runs = [copies.run_clean(batch) for batch in batches]
-    given = [None] * len(runs) if donors is None else [copies.run_clean(each) for each in donors]
-    pairs = [(run, _replacement(copies, donor)) for run, donor in zip(runs, given, strict=True)]
+    given = [None] * len(runs) if donors is None else map(copies.run_clean, donors)
+    pairs = [(run, copies.replacement(donor)) for run, donor in zip(runs, given, strict=True)]
     estimates = torch.cat([estimated_changes(copies, *pair, score) for pair in pairs]).cpu().numpy()
     order = np.argsort(-np.abs(estimates.mean(0)), kind="stable")
     generator = np.random.default_rng(seed)
@@ -82,14 +82,12 @@ def screen(
     chosen = [*order[:top].tolist(), *random]
     actual = np.full_like(estimates, np.nan)
     if chosen:
-        actual[:, chosen] = np.concatenate(
-            [_actual_changes(copies, *pair, score, chosen) for pair in pairs]
-        )
+        changes = [_actual_changes(copies, *pair, score, chosen) for pair in pairs]
+        actual[:, chosen] = np.concatenate(changes)
     means = estimates.mean(0), actual.mean(0)
     checks = dict.fromkeys(random, "random") | dict.fromkeys(order[:top].tolist(), "top")
-    columns = interval_columns("estimate", estimates, seed) | interval_columns(
-        "actual", actual, seed
-    )
+    columns = interval_columns("estimate", estimates, seed)
+    columns |= interval_columns("actual", actual, seed)
     table = rows_of(columns)
     rows = [
         copies.parts.heads[each].columns | table[each] | {"checked": checks.get(each)}
@@ -101,12 +99,6 @@ def screen(
         rank_correlation(first[chosen], second[chosen]),
         rank_correlation(first[random], second[random]),
     )
-
-
-def _replacement(copies: Copies, donor: CleanRun | None) -> Replacement:
-    if donor is None:
-        return lambda part, call, z: torch.zeros_like(z)
-    return lambda part, call, z: copies.values(donor, part)[call]
 
 
 def estimated_changes(
@@ -146,12 +138,7 @@ def _actual_changes(
     """The change of the score of each row with one of these heads replaced, `(B, G)`."""
     base_B = checked(score(run.outputs, run.batch), "screening", run.batch)
     groups = [(copies.parts.of_head(copies.parts.heads[each]),) for each in heads]
-    scores_GB = copies.scores(
-        run,
-        groups,
-        replacement,
-        lambda outputs, rows: checked(score(outputs, rows), "screening", rows),
-    )
+    scores_GB = copies.scores(run, groups, replacement, score, name="screening")
     return (scores_GB - base_B).T.cpu().numpy()
 
 

@@ -70,13 +70,11 @@ def steer(
     rows = []
     for factor, table in tables.items():
         change, control = map(np.concatenate, table)
-        columns = interval_columns("change", change, seed) | interval_columns(
-            "control", control, seed
-        )
+        columns = interval_columns("change", change, seed)
+        columns |= interval_columns("control", control, seed)
         shared = {"factor": factor, "metric": listed[0].name, "examples": len(change)}
-        rows += [
-            part.columns | shared | row for part, row in zip(parts, rows_of(columns), strict=True)
-        ]
+        of_parts = zip(parts, rows_of(columns), strict=True)
+        rows += [part.columns | shared | row for part, row in of_parts]
     return rows
 
 

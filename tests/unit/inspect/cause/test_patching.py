@@ -308,7 +308,7 @@ def test_bad_questions_are_refused():
             patch(model, clean, corrupt, bad, RIVALS)
         with pytest.raises(UserError, match="token ids as answers"):
             patch(model, clean, corrupt, ANSWERS, bad)
-    with pytest.raises(UserError, match=r"right answers, got None; pass"):
+    with pytest.raises(UserError, match="token ids as answers, got None; pass"):
         patch(model, clean, corrupt, None, RIVALS)
     with pytest.raises(UserError, match=r"expected batches, got str; pass batch_of"):
         patch(model, {"input_ids": clean.kwargs}, corrupt, 3, 5)
