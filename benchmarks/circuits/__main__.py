@@ -75,7 +75,7 @@ def _print_table(items: Iterable[Verdict]) -> None:
     for each in items:
         by_method.setdefault(each.method, []).append(each)
     for method, members in by_method.items():
-        tally = Tally.of(members)
+        tally = Tally.of([each.outcome for each in members])
         print(f"{method:22} right {tally.right:5} wrong {tally.wrong:4} undecided {tally.undecided:4}")
 
 

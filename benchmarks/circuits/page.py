@@ -162,7 +162,7 @@ def _table_head(first: str) -> list[str]:
 
 
 def _row(name: str, items: Sequence[Verdict]) -> str:
-    tally = Tally.of(items)
+    tally = Tally.of([each.outcome for each in items])
     low, high = wilson(tally.right, tally.count)
     most = wilson(tally.wrong, tally.count)[1]
     share = tally.right / max(1, tally.count)
@@ -200,7 +200,7 @@ def _families(records: Sequence[Record], items: Sequence[Verdict]) -> str:
         "| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: |",
     ]
     for family, members in groups.items():
-        tally = Tally.of(members)
+        tally = Tally.of([each.outcome for each in members])
         low, high = wilson(tally.right, tally.count)
         models = sum(record["family"] == family for record in records)
         lines.append(
@@ -227,7 +227,7 @@ def _cells(items: Sequence[Verdict]) -> str:
         cells = []
         for method in methods:
             of_method = [each for each in members if each.method == method]
-            tally = Tally.of(of_method)
+            tally = Tally.of([each.outcome for each in of_method])
             cells.append(f"{tally.right}/{tally.count}" if of_method else "")
         lines.append(f"| {family} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -249,8 +249,8 @@ def _backups(records: Sequence[Record], backups: Sequence[Record]) -> str:
     they were designed. If the head's output weights are set to 0 by hand, the loss changes by the same number (largest
     difference {gap:.4f} nats, from rounding). But the backup stays at rest for {rests} of
     {sum(each["queries"] for each in backups):,} queries, all of them among the tokens 2 to {last}. It rests at the
-    start token if the output is filled. For these tokens the start token is next to the one that the backup should attend
-    to, so that its rotary score is nearly the same, and the noise in the empty output decides
+    start token if the output is filled. For these tokens the start token is next to the one that the backup should
+    attend to, so that its rotary score is nearly the same, and the noise in the empty output decides
     ([`backups.py`](../../benchmarks/circuits/backups.py)). The expected answer was not changed."""
     return wrapped(text)
 

@@ -90,7 +90,7 @@ def verdicts(record: Mapping[str, Any]) -> Iterator[Verdict]:
     for heads, values in measured.get("pairs", {}).items():
         first, second = sorted(record["names"][head] for head in heads.split())
         right = PAIRS.get(record["family"], {}).get((first, second), NO)
-        if right is not UNDEFINED:
+        if right is not None:
             said = decide(values, THRESHOLDS["pairs"])
             yield _verdict(record, "pairs", heads, f"{first} + {second}", said, right)
     for heads, scores in measured.get("composition", {}).items():
@@ -138,8 +138,8 @@ class Tally:
     undecided: int
 
     @staticmethod
-    def of(items: Sequence[Verdict]) -> Tally:
-        return Tally(*(sum(each.outcome == outcome for each in items) for outcome in (RIGHT, WRONG, UNDECIDED)))
+    def of(outcomes: Sequence[str]) -> Tally:
+        return Tally(*(sum(each == outcome for each in outcomes) for outcome in (RIGHT, WRONG, UNDECIDED)))
 
     @property
     def count(self) -> int:

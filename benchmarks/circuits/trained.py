@@ -260,8 +260,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    records = [measure(seed) for seed in range(*options.seeds)]
-    options.json.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n")
+    records = []
+    for seed in range(*options.seeds):
+        records.append(measure(seed))
+        options.json.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n")
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def _methods(items: Sequence[Comparison], titles: Mapping[str, str]) -> str:
         "| --- | ---: | ---: | --- | ---: | ---: |",
     ]
     for method, title in titles.items():
-        tally = Tally.of([each for each in items if each.method == method])
+        tally = Tally.of([each.outcome for each in items if each.method == method])
         if tally.count:
             low, high = wilson(tally.right, tally.count)
             share = f"{tally.right / tally.count:.0%} | {low:.0%} to {high:.0%}"

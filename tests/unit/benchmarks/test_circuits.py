@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+import jarilab
+from jarilab.inspect.intervene.interventions import change_outputs
+
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 FAMILIES = [
     *("previous token", "fixed offset, sinusoids", "fixed offset, rotary", "same token", "copy by cross-attention"),
@@ -25,8 +28,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of other libraries
 @pytest.fixture
 def circuits(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import circuits.backups
     import circuits.page
     import circuits.planting
+    import circuits.trained
 
     yield circuits
     for name in [each for each in sys.modules if each.partition(".")[0] == "circuits"]:
@@ -172,3 +177,69 @@ def test_the_interval_of_a_share(circuits):
     assert circuits.scoring.wilson(20, 20)[0] == pytest.approx(0.839, abs=0.001)
     assert circuits.scoring.wilson(0, 200)[1] == pytest.approx(0.019, abs=0.001)
     assert high < 1
+
+
+# Trained models -------------------------------------------------------------------------------------------------------
+
+
+def test_hidden_links_have_no_weight_and_others_share_it(circuits):
+    trained = circuits.trained
+    torch.manual_seed(0)
+    model, examples = trained.CopyModel(), trained.Examples.of(0, 4)
+    asked = examples.answers != circuits.tasks.NONE
+    for row, query in asked.nonzero().tolist():
+        (key,) = examples.links["induction"][row, query].nonzero()[:, 0].tolist()
+        assert examples.ids[row, key] == examples.answers[row, query]
+        assert examples.ids[row, key - 1] == examples.ids[row, query]
+        assert examples.links["same token"][row, query].nonzero()[:, 0].tolist() == [key - 1]
+    assert examples.links["previous"].sum() == 4 * (trained.LENGTH - 1)
+    clean, hidden = [], []
+    with torch.no_grad():
+        expected = model(examples.ids, None, clean)
+        model(examples.ids, {(0, 2): examples.links["previous"]}, hidden)
+    assert torch.allclose(expected, model(examples.ids), atol=1e-6)
+    assert torch.equal(hidden[0][:, 1], clean[0][:, 1])
+    assert not hidden[0][:, 2][examples.links["previous"]].any()
+    assert torch.allclose(hidden[0].sum(-1), torch.ones(()), atol=1e-5)
+    assert examples.copying(model, {}).shape == (4, trained.HEADS)
+
+
+def test_the_criterion_of_a_model_that_does_not_copy_names_no_head(circuits):
+    torch.manual_seed(0)
+    truth = circuits.trained.truth_of(circuits.trained.CopyModel(), 0)
+    assert truth["accuracy"] == pytest.approx(truth["all"]["induction"], abs=0.1)
+    record = {"seed": 0, "training": {"steps": 1, "seconds": 1.0}, "truth": truth}
+    record["measured"] = {"zero": {"L0H0": [1.0, 0.9, 1.1, 0.01], "L0H1": 0}, "roles": {}}
+    items = list(circuits.trained_page.comparisons(record | {"measured": {**record["measured"], "composition": {}}}))
+    assert [(each.head, each.outcome) for each in items if each.method == "zero"] == [
+        ("L0H0", "wrong"),
+        ("L0H1", "right"),
+    ]
+    text = circuits.trained_page.section([record], circuits.page.TITLES)
+    assert "| zero ablation | 2 | 50% | " in text
+    assert "| 0 | zero ablation | L0H0 | + | no |" in text
+
+
+@pytest.mark.parametrize("host", ["rotary decoder", "llama"])
+def test_a_head_removed_from_the_weights_is_zero_ablation(circuits, host):
+    if host in NEEDS_TRANSFORMERS:
+        pytest.importorskip("transformers")
+    planted = circuits.planting.plant("backup head", 0, host)
+    head = next(name for name, design in planted.names.items() if design == "primary")
+    batch = planted.examples(2)
+    model = circuits.backups.without_head(planted, head)
+    with torch.no_grad(), jarilab.record(planted.model) as tape:
+        logits = circuits.planting.logits_of(batch.forward(planted.model))
+    with torch.no_grad():
+        changed = circuits.planting.logits_of(batch.forward(model))
+        layer, index = map(int, head[1:].split("H"))
+        with change_outputs(planted.model, lambda site, call, z: off(z, index), [tape.sites[layer]]):
+            expected = circuits.planting.logits_of(batch.forward(planted.model))
+    assert torch.allclose(changed, expected, atol=1e-9)
+    assert not torch.allclose(changed, logits, atol=1e-2)
+
+
+def off(z: torch.Tensor, index: int) -> torch.Tensor:
+    z = z.clone()
+    z[:, index] = 0
+    return z
