@@ -245,9 +245,9 @@ def _backups(records: Sequence[Record], backups: Sequence[Record]) -> str:
     rests = sum(sum(each["rests"]) for each in backups)
     last = 2 + max(at for each in backups for at, count in enumerate(each["rests"]) if count)
     text = f"""Zero ablation of a head with a backup changes the loss of {len(backups)} rotary models by up to
-    {max(each["change"] for each in backups):.2f} nats; expected was 0. The ablation is right, and the models are not as
+    {max(each["change"] for each in backups):.3f} nats; expected was 0. The ablation is right, and the models are not as
     they were designed. If the head's output weights are set to 0 by hand, the loss changes by the same number (largest
-    difference {gap:.4f} nats, from rounding). But the backup stays at rest for {rests} of
+    difference of the kept numbers {gap:.3f} nats). But the backup stays at rest for {rests} of
     {sum(each["queries"] for each in backups):,} queries, all of them among the tokens 2 to {last}. It rests at the
     start token if the output is filled. For these tokens the start token is next to the one that the backup should
     attend to, so that its rotary score is nearly the same, and the noise in the empty output decides
