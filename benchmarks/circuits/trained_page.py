@@ -91,8 +91,8 @@ weight off the links of induction."""
 UNKNOWN = """What cannot be known here: whether the criterion is complete. A hidden link gives its weight to other
 links. Heads that do the same hide each other, as backups do. A head may act by links of another kind, and then the
 criterion calls it unneeded. The thresholds of the methods are those above, in units of their own, so that a head with a
-small effect can lie on either side. So the tables show agreement, not how often a method is right. They also show one task, one
-size and one kind of model."""
+small effect can lie on either side. So the tables show agreement, not how often a method is right. They also show one
+task, one size and one kind of model."""
 COLUMNS = """Copied: right answers in the second copy of held-out sequences. The next three columns: the same with links
 hidden in all heads. Named links alone: with the three kinds hidden in all heads but those in the last columns, which
 show the change of the loss in nats."""

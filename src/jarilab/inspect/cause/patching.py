@@ -258,8 +258,9 @@ class _Patching:
     ) -> dict[Direction, _Effects]:
         """The effects of the groups of each direction. is_control: outputs of the third inputs are put in."""
         names = [metric.name for metric in self._metrics[0]]
-        made = ((each, _Effects(each, names, self._tolerance)) for each in groups)
-        effects = dict[Direction, _Effects](made)
+        effects: dict[Direction, _Effects] = {}
+        for each in groups:
+            effects[each] = _Effects(each, names, self._tolerance)
         for number, (inputs, metrics) in enumerate(zip(self._inputs, self._metrics, strict=True)):
             runs = {name: copies.run_clean(inputs[name]) for name, copies in self.copies.items()}
             values = {name: _values(run, metrics) for name, run in runs.items()}

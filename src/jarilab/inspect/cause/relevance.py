@@ -74,10 +74,9 @@ class Relevance:
 
     def rows(self, row: int) -> list[dict[str, Any]]:
         """The tokens of one row of the batch, as plain data. Raises UserError for a row that is not there."""
-        count = len(self.batch)
+        rows, count = [], len(self.batch)
         if not isinstance(row, int) or not -count <= row < count:
             raise UserError(f"expected a row from {-count} to {count - 1}, got {row!r}; choose one")
-        rows = []
         for side, scores_BL in self.scores.items():
             values = scores_BL[row][self.valid[side][row]].tolist()
             places = [*range(len(values))]
