@@ -30,12 +30,12 @@ def find_repeats(scan: Scan, unit: str) -> Iterator[Finding]:
     if equal is None:
         return
     text = (
-        f"training files: {percent(equal.count, len(scan))} {unit} repeat an earlier one, apart from case, punctuation "
-        f"and white space, such as {scan.place(equal.row)} and {scan.place(equal.other)}"
+        f"training files: {percent(equal.examples, len(scan))} {unit} repeat an earlier one, apart from case, "
+        f"punctuation and white space, such as {scan.place(equal.row)} and {scan.place(equal.other)}"
     )
     remedy = "they count several times; remove them if that is not meant"
-    severity = _severity(equal.count, len(scan))
-    yield Finding(severity, "repeats", text, remedy, equal.count, len(scan))
+    severity = _severity(equal.examples, len(scan))
+    yield Finding(severity, "repeats", text, remedy, equal.examples, len(scan))
 
 
 def find_overlap(
@@ -59,12 +59,12 @@ def find_overlap(
     row = equal.row if held_rows is None else int(held_rows[equal.row])
     other = equal.other if train_rows is None else int(train_rows[equal.other])
     text = (
-        f"held out: {percent(equal.count, len(keys))} {unit} are also in the training files, apart from case, "
+        f"held out: {percent(equal.examples, len(keys))} {unit} are also in the training files, apart from case, "
         f"punctuation and white space, such as {held_out.place(row, side)} and {train.place(other, side)}"
     )
     remedy = "they make scores better than they are; hold out others"
     yield Finding(
-        _severity(equal.count, len(keys)), "overlap", text, remedy, equal.count, len(keys)
+        _severity(equal.examples, len(keys)), "overlap", text, remedy, equal.examples, len(keys)
     )
 
 
@@ -201,9 +201,11 @@ def find_equal_documents(scan: Scan) -> Iterator[Finding]:
     if equal is not None:
         total = len(scan.documents)
         files = scan.files[equal.row][0], scan.files[equal.other][0]
-        text = f"{percent(equal.count, total)} documents repeat an earlier one, such as {files[0]} and {files[1]}"
+        text = f"{percent(equal.examples, total)} documents repeat an earlier one, such as {files[0]} and {files[1]}"
         remedy = "remove them: a part may be held out"
-        yield Finding(_severity(equal.count, total), "documents", text, remedy, equal.count, total)
+        yield Finding(
+            _severity(equal.examples, total), "documents", text, remedy, equal.examples, total
+        )
 
 
 def lines_of(findings: Sequence[Finding] | Iterator[Finding]) -> list[str]:

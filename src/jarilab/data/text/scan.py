@@ -207,7 +207,7 @@ def _scanned(
 class Equal(NamedTuple):
     """How many texts equal another one; the first of them, and that other one."""
 
-    count: int
+    examples: int
     row: int
     other: int
 
