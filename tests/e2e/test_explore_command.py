@@ -157,7 +157,7 @@ def test_a_head_is_computed_when_it_is_opened(opened: tuple[Any, ServedPages]) -
     for panel in ("walk", "lens", "parts"):
         page.locator(f"#tab-{panel}").click()
         until(page, lambda panel=panel: page.locator(f"#panel-{panel} :is(table, canvas)").count() > 0)
-    assert sum(address.endswith("/api/head") for address in watched.requests) == 2  # encoder.0 at first, then this one
+    assert sum("/api/head" in address for address in watched.requests) == 2  # encoder.0 at first, then this one
 
 
 @pytest.mark.browser
@@ -182,7 +182,7 @@ def test_surgery_switches_a_head_off(opened: tuple[Any, ServedPages], expected: 
         .nth(1)
         .evaluate("c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]")
     )
-    assert set(zip(*[iter(after)] * 4, strict=True)) == {(0x44, 0x01, 0x54, 255)}  # it looks at nothing
+    assert set(zip(*[iter(after)] * 4, strict=True)) == {(0xF8, 0xF6, 0xEF, 255)}  # it looks at nothing
     page.locator("#panel-surgery").get_by_role("button", name="Undo: encoder.0 head 0 off").click()
     until(page, lambda: not page.locator(".edited").count())
     page.locator("[data-keep=add-place]").click()  # which has no other place to be compared with

@@ -34,7 +34,7 @@ class Queue:
     def __init__(self, size: int):
         self.size, self.computing, self.ending = size, False, False
         self._line: list[str] = []
-        self._ended = asyncio.Event()
+        self._ends: set[asyncio.Future[None]] = set()
         self._thread = ThreadPoolExecutor(1, "computing")
         self._seconds = self._answered = 0.0
 
@@ -69,7 +69,12 @@ class Queue:
     def end(self, seconds: float) -> None:
         """Refuse new requests, and after `seconds` also those that wait or run."""
         self.ending = True
-        asyncio.get_running_loop().call_later(seconds, self._ended.set)
+        asyncio.get_running_loop().call_later(seconds, self._end_all)
+
+    def _end_all(self) -> None:
+        for end in self._ends:
+            if not end.done():
+                end.set_result(None)
 
     def check_ending(self) -> None:
         """Raises Refusal if the server is stopping."""
@@ -88,14 +93,15 @@ class Queue:
         """
         loop = asyncio.get_running_loop()
         result = loop.run_in_executor(self._thread, self._timed, work)
-        ended = asyncio.ensure_future(self._ended.wait())
+        ended = loop.create_future()
+        self._ends.add(ended)
         try:
             await asyncio.wait({result, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not result.done():
                 self.check_ending()
             return result.result()
         finally:
-            ended.cancel()
+            self._ends.discard(ended)
             result.cancel()
 
     def _timed(self, work: Callable[[], T]) -> T:

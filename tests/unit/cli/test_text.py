@@ -92,7 +92,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         [*TRAIN, "{source}", "{target}", "--vocab-size", "5"],
         "bpe needs a size from 259 to 1,000,000; got 5; choose",
     ),
-    "tokenizer": ([*TRAIN, "{source}", "{target}", "--tokenizer", "wrods"], "tokenizer: input should be 'bpe'"),
+    "tokenizer": ([*TRAIN, "{source}", "{target}", "--tokenizer", "wrods"], "tokenizer: expected bpe"),
     "text missing": ([*TEXT_TRAIN, "{missing}"], "{missing}: expected a file; got a path that"),
     "text empty": ([*TEXT_TRAIN, "{empty}"], "expected text to train a tokenizer on; got only white space"),
     "text no utf-8": ([*TEXT_TRAIN, "{latin}"], "{latin}:2: expected UTF-8; got 0xfc at byte offset 1"),

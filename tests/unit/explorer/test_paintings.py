@@ -21,7 +21,7 @@ from jarilab.pages.kit.data_blocks import unpacked
 
 CAPTION = "a small red 3 top left"
 GRID = [f"{row},{column}" for row in range(8) for column in range(8)]
-WORDS = ["<bos>", *CAPTION.split(), "<picture>"]
+WORDS = ["<bos>", *(f" {word}" for word in CAPTION.split()), "<picture>"]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_the_answer_is_what_the_judge_reads_and_nobody_reads_a_folder_of_images(
     view = view_of(explorers["folder"], "light")
     assert view["answer"] is view["expected"] is None
     assert view["sides"]["target"]["picture"]["pixels"]["shape"] == [16, 16, 3]
-    assert view["sides"]["target"]["tokens"][:4] == ["<bos>", "light", "<picture>", "0,0"]
+    assert view["sides"]["target"]["tokens"][:4] == ["<bos>", " light", "<picture>", "0,0"]
 
 
 def test_outputs_are_the_words_and_codes_that_follow(explorers: dict[str, Explorer], painted_runs: Path) -> None:
@@ -192,7 +192,7 @@ def test_another_caption_is_painted_live_and_mistakes_are_told(
             return await client.post("/api/look", json={"input": line})
 
     other = asyncio.run(asked("a large blue 7 bottom right")).json()["views"][0]
-    assert other["sides"]["target"]["tokens"][4] == "7"
+    assert other["sides"]["target"]["tokens"][4] == " 7"
     wrong = asyncio.run(asked("a purple 7"))
     assert (wrong.status_code, "no caption to train on had purple" in wrong.json()["error"]) == (400, True)
     monkeypatch.setattr(run_subject, "MAX_TOKENS", 71)

@@ -86,9 +86,9 @@ class T5(Encoding):
             first, away = 0, (-ahead).clamp_min(0)
         else:
             first, away = (ahead > 0).long() * (self.buckets // 2), ahead.abs()
-        return first + torch.bucketize(
-            away, torch.tensor(self.starts, device=away.device), right=True
-        )
+        # Compared one by one, since a page can compute no `bucketize`.
+        starts = torch.tensor(self.starts, device=away.device)
+        return first + (away.unsqueeze(-1) >= starts).sum(-1)
 
 
 def _bucket_starts(buckets: int, distance: int) -> list[int]:
