@@ -10,6 +10,7 @@ import { toned } from "kit/tones.js";
 import { largestOf, maxPool, rankOf, looksSame } from "kit/weights.js";
 import { differenceNote, differenceOf } from "./compare.js";
 import { drawnSite, hiddenUnder, isGone, isInForce, linkEdit, toggleEdit, tokenEdit } from "./edits.js";
+import { drawLegend } from "./legend.js";
 import { linesNode } from "./lines.js";
 import { meaningsOf } from "./meaning.js";
 import { proofNode } from "./proof.js";
@@ -76,7 +77,7 @@ export function drawMaps(root, app) {
   byId("head-title").replaceChildren(t("headName", app.state.site, app.state.head));
   byId("head-about").replaceChildren(t(wordsOf(app.view(), `about_${app.site().kind}`)), " ", t(`about_${drawnOf(app)}`));
   byId("head-origin").textContent = originOf(app.site(), app.state.head);
-  drawLegend(app);
+  drawLegend(app, shownPanes, drawnOf(app));
   const columns = shownPanes.find((pane) => pane.kind === "map")?.site.shape[1] ?? 0;
   styled(root, { "--least": columns <= 12 ? "15rem" : columns <= 40 ? "20rem" : "30rem" });
   refill(root, ...shownPanes.map((pane) => paneNode(app, pane, lines)));
@@ -86,16 +87,6 @@ export function drawMaps(root, app) {
   markCell(app);
 }
 
-function drawLegend(app) {
-  const shown = shownPanes.find((pane) => pane.kind === "map");
-  const hidden = shownPanes.some((pane) => pane.hidden) && t("hiddenKey");
-  const isEven = shown?.options.scale === "even";
-  const legend = shown && app.state.display !== "lines" && legendNode(shown.options, t(isEven ? "evenShare" : `drawn_${drawnOf(app)}`), hidden);
-  const keys = shown && shown.site.shape[1] * shown.site.pooled;
-  if (legend && isEven && keys < 16) legend.append(el("p", {}, t("shortRows", keys)));
-  byId("legend").replaceChildren(legend || "");
-}
-
 /** The same maps under other edits: numbers that changed are drawn into what stands there, so nothing is laid out again. */
 export function repaintMaps(root, app) {
   const panes = panesOf(app);
@@ -103,7 +94,7 @@ export function repaintMaps(root, app) {
   if (app.state.display === "lines" || panes.length !== shownPanes.length || !panes.every(alike)) return drawMaps(root, app);
   pointed = null;
   panes.forEach((pane, place) => repaint(app, shownPanes[place], pane));
-  drawLegend(app);
+  drawLegend(app, shownPanes, drawnOf(app));
   markCell(app);
 }
 function repaint(app, shown, pane) {

@@ -385,10 +385,9 @@ def test_colours_of_a_map():
     assert found[1, 2, 0] < found[1, 2, 2]  # cold below
 
 
-def test_colours_equal_the_pages():
+def test_colours_of_signs_equal_the_pages():
     script = read("jarilab.pages.kit", "kit/draw.js")
     assert f'colourStops("{colours.SIGNED}")' in script
-    assert f'colourStops("{colours.PLAIN}")' in script
 
 
 # The page -------------------------------------------------------------------------------------------------------------
