@@ -1,9 +1,7 @@
 // The colour scale below the maps, and what it says.
-import { legendNode } from "kit/draw.js";
+import { LARGEST_TIMES, legendNode } from "kit/draw.js";
 import { byId, el } from "kit/elements.js";
 import { t } from "./words.js";
-
-const OCTAVES_END = 16; // times the even share: where the scale ends
 
 /** panes: of map.js. drawn: what the maps show. */
 export function drawLegend({ state }, panes, drawn) {
@@ -13,6 +11,6 @@ export function drawLegend({ state }, panes, drawn) {
   const keys = shown.site.shape[1] * shown.site.pooled;
   const hidden = panes.some((pane) => pane.hidden) && t("hiddenKey");
   const legend = legendNode(shown.options, t(isEven ? "evenShare" : `drawn_${drawn}`), hidden);
-  if (isEven && keys < OCTAVES_END) legend.append(el("p", {}, t("shortRows", keys)));
+  if (isEven && keys < LARGEST_TIMES) legend.append(el("p", {}, t("shortRows", keys)));
   return byId("legend").replaceChildren(legend);
 }

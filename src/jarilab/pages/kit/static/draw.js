@@ -29,7 +29,9 @@ export const LEGEND_WORDS = {
   weight: ["weight", "가중치"],
 };
 
-const OCTAVES = 4; // the scale ends at 1/16 and at 16 times the even share
+const OCTAVES = 4; // the scale ends so far below and above the even share
+/** Times the even share at which the scale ends. */
+export const LARGEST_TIMES = 2 ** OCTAVES;
 const stepOf = (share) => Math.round(255 * clamp(share, 0, 1));
 /** From the even share on, what a weight of 0 to 1 is drawn with where the scale ends at fixed numbers. */
 const upperHalf = (share) => (1 + clamp(share, 0, 1)) / 2;
@@ -94,7 +96,7 @@ export function drawMap(canvas, data, rows, columns, options = {}) {
 
 /** What is printed at the beginning, the middle and the end of a colour scale. */
 export function scaleEnds({ low = 0, high = 1, signed = false, scale = "linear" }) {
-  if (scale === "even" && !signed) return ["1/16", "1", "16×"];
+  if (scale === "even" && !signed) return [`1/${LARGEST_TIMES}`, "1", `${LARGEST_TIMES}×`];
   return [number(low), signed ? "0" : number((low + high) / 2), number(high)];
 }
 
