@@ -16,8 +16,23 @@ LESSONS = (
 Entry = tuple[str, str, "str | list[Entry]"]
 """The name in English, in Korean, and a page, or the entries below. A page that starts with / is English alone."""
 
-GUIDE: list[Entry] = [
+TASKS: list[Entry] = [
+    ("Install", "설치", "how-to/install.md"),
+    ("Maps of your model", "내 모델의 맵", "how-to/maps.md"),
+    ("Heads over your data set", "내 데이터로 헤드 재기", "how-to/study.md"),
+    ("Longer texts", "더 긴 글", "how-to/longer-texts.md"),
+    ("Compare two encodings", "두 인코딩 비교", "how-to/compare.md"),
+    ("Train on your data", "내 데이터로 학습", "how-to/train.md"),
+    ("Fine-tune", "미세 조정", "how-to/fine-tune.md"),
+    ("Serve", "서버로 쓰기", "how-to/serve.md"),
+    ("Export", "내보내기", "how-to/export.md"),
+    ("Reproduce a run", "실행 재현", "how-to/reproduce.md"),
+    ("On a GPU", "GPU에서", "how-to/gpu.md"),
+    ("Write your own", "내 것 쓰기", "how-to/your-own.md"),
     ("Messages and their cure", "오류 메시지와 해결", "how-to/messages.md"),
+]
+"""One job each."""
+GUIDE: list[Entry] = [
     ("Train, answer, measure", "학습하고 답하고 재기", "guide/training.md"),
     ("Your own text", "내 글로", "guide/text.md"),
     ("Your own images", "내 이미지로", "guide/images.md"),
@@ -82,7 +97,12 @@ def navigation(titles: dict[str, tuple[str, str]]) -> list[Entry]:
         ("Five minutes", "5분", "five-minutes.md"),
         ("Lessons", "수업", lessons),
         ("Which encoding?", "어떤 인코딩?", "which-encoding.md"),
-        ("How to", "하는 법", [("All guides", "모든 안내", "how-to/index.md"), *GUIDE]),
+        (
+            "How to",
+            "하는 법",
+            [("By what you have", "가진 것으로 찾기", "how-to/index.md"), *TASKS],
+        ),
+        ("Guides", "안내", [("All pages", "모든 글", "contents.md"), *GUIDE]),
         ("Reference", "참고", REFERENCE),
         ("Results", "결과", RESULTS),
         ("Gallery", "갤러리", "gallery.md"),

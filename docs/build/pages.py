@@ -17,7 +17,7 @@ WORDS = {
     "en": {"full": "Open the page in full", "other": "이 페이지를 한국어로"},
     "ko": {"full": "페이지 전체 열기", "other": "This page in English"},
 }
-KEPT = ("*.md", "guide/*.md", "results/*.md", "decisions/*.md")
+KEPT = ("*.md", "guide/*.md", "how-to/*.md", "results/*.md", "decisions/*.md")
 """What the site takes of docs/ and, for its Korean side, of docs/ko/: each page stands where it stands in there."""
 FENCED = re.compile(r"^(```.*?^```)$", re.M | re.S)
 

@@ -47,10 +47,10 @@ def test_with_an_address_no_link_of_the_readme_is_relative(hook: Any, monkeypatc
     monkeypatch.setenv(hook.VARIABLE, ADDRESS)
     metadata = filled(hook)
     text, own = metadata["readme"]["text"], (ROOT / "README.md").read_text()
-    assert len(RELATIVE.findall(own)) > 30
+    assert len(RELATIVE.findall(own)) > 20
     assert RELATIVE.findall(text) == []
     assert f"]({ADDRESS}/raw/v1.2.3/docs/report.png)" in text
-    assert f"]({ADDRESS}/blob/v1.2.3/README.md#without-make-and-elsewhere)" in text
+    assert f"]({ADDRESS}/blob/v1.2.3/docs/contents.md#results)" in text
     assert f"git clone {ADDRESS} jari" in text
     assert {"Homepage", "Repository", "Documentation", "Changelog", "Issues"} == set(metadata["urls"])
     led = [to.removeprefix(f"{ADDRESS}/") for to in re.findall(rf"\(({ADDRESS}/[^)]*)\)", text)]

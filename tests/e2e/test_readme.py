@@ -40,12 +40,14 @@ GUIDES = [
         )
     ),
     *("encodings.md", "runs.md", "looking-inside.md", "recording.md", "explorer.md"),
+    *(f"how-to/{path.name}" for path in sorted((ROOT / "docs" / "how-to").glob("*.md"))),
 ]
+CONTENTS = "contents.md"
+"""The page that leads to all others."""
 PAGES = [ENGLISH, *(ROOT / "docs" / name for name in GUIDES)]
-PAIRS = [(ENGLISH, KOREAN), *((ROOT / "docs" / name, ROOT / "docs/ko" / name) for name in GUIDES)]
-INDEX = tuple(ROOT / "docs" / "site" / language / "encodings" / "index.md" for language in ("en", "ko"))
-"""The site's list of encodings: test_site_encodings.py holds its pages equal."""
-CHOICE = tuple(ROOT / "docs" / "site" / language / "which-encoding.md" for language in ("en", "ko"))
+PAIRS = [(ENGLISH, KOREAN), *((ROOT / "docs" / name, ROOT / "docs/ko" / name) for name in (*GUIDES, CONTENTS))]
+SITES = tuple(ROOT / "docs" / "site" / language for language in ("en", "ko"))
+"""Of the site: test_site.py and test_site_encodings.py hold its pages equal."""
 BOTH = pytest.mark.parametrize(("english", "korean"), PAIRS, ids=lambda page: page.stem)
 RESULTS = [
     "architectures",
@@ -247,7 +249,6 @@ def test_commands_in_the_pages_run_one_after_another(
     monkeypatch.setenv("JARILAB_CACHE", str(tmp_path / "cache"))
     typed = dict.fromkeys(line for page in pages for line in commands(page))
     lines = [demo() if line == "make demo" else line for line in typed if line.split()[0] not in INSTALLING - {"make"}]
-    lines.remove("make test")
     elsewhere = r"jarilab (serve|export)\b"  # test_serve_command.py, test_programs.py, which take their time
     lines = [line for line in lines if not re.match(elsewhere, line)]
     given = [smaller(line) for line in lines]
@@ -270,9 +271,9 @@ def test_commands_in_the_pages_run_one_after_another(
 
 
 def test_every_indented_line_of_the_pages_is_a_command() -> None:
-    """So that nothing is shown as one that the tests do not run; the README alone says how to install."""
+    """So that nothing is shown as one that the tests do not run; two pages say how to install."""
     for page in PAGES:
-        known = {"jarilab", "echo"} | (INSTALLING if page == ENGLISH else set())
+        known = {"jarilab", "echo"} | (INSTALLING if page in (ENGLISH, ROOT / "docs/how-to/install.md") else set())
         unknown = [line for line in commands(page) if line.split()[0] not in known]
         assert not unknown, f"{page.name}: {unknown}"
 
@@ -280,7 +281,7 @@ def test_every_indented_line_of_the_pages_is_a_command() -> None:
 def test_every_page_of_the_documentation_is_tested_or_known_to_be_a_report() -> None:
     docs = {str(path.relative_to(ROOT / "docs")) for path in documentation()}
     decisions = {name for name in docs if name.startswith("decisions/")}
-    assert docs - decisions == {*GUIDES, *OTHERS, *(f"ko/{name}" for name in GUIDES)}
+    assert docs - decisions == {*OTHERS, *(part + name for name in (*GUIDES, CONTENTS) for part in ("", "ko/"))}
 
 
 def test_the_design_leads_to_every_decision() -> None:
@@ -291,9 +292,11 @@ def test_the_design_leads_to_every_decision() -> None:
 
 
 @pytest.mark.parametrize(("readme", "folder"), [(ENGLISH, "docs"), (KOREAN, "docs/ko")], ids=["en", "ko"])
-def test_a_readme_leads_to_every_page(readme: Path, folder: str) -> None:
-    pages = [*(f"{folder}/{name}" for name in GUIDES), *(f"docs/{name}" for name in OTHERS)]
-    assert [page for page in pages if f"({page})" not in readme.read_text()] == []
+def test_the_contents_lead_to_every_page_and_the_readme_to_them(readme: Path, folder: str) -> None:
+    contents = ROOT / folder / CONTENTS
+    pages = {*(ROOT / folder / name for name in GUIDES), *(ROOT / "docs" / name for name in OTHERS)}
+    assert pages - targets(contents) == set()
+    assert contents in targets(readme)
 
 
 def test_make_targets_in_the_pages_exist() -> None:
@@ -346,11 +349,17 @@ def numbers(page: Path) -> set[str]:
 @BOTH
 def test_both_languages_lead_to_the_same_pages(english: Path, korean: Path) -> None:
     """To the Korean page where there is one, and each to the other."""
-    korean_of = {one.resolve(): other.resolve() for one, other in [*PAIRS, INDEX, CHOICE]}
-    meant = {korean_of.get(target, target) for target in targets(english)}
+    korean_of = {one.resolve(): other.resolve() for one, other in PAIRS}
+    meant = {korean_of.get(target) or in_korean(target) for target in targets(english)}
     assert meant - {korean.resolve()} == targets(korean) - {english.resolve()}
     assert korean.resolve() in targets(english)
     assert english.resolve() in targets(korean)
+
+
+def in_korean(target: Path) -> Path:
+    """The Korean page of one of the site; any other file is itself."""
+    english, korean = SITES
+    return korean / target.relative_to(english) if target.is_relative_to(english) else target
 
 
 def targets(page: Path) -> set[Path]:
