@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "docs" / "build"))
+
+from prose import sentences  # pyright: ignore[reportMissingImports]  # noqa: E402
+
 SOURCE = ROOT / "src" / "jarilab"
 EMPTY_NAMES = re.compile(r"\b(?:found|told|own|given|said|heard|kept)\b *=")
 # Left column of the table of names that the package no longer uses, as far as they are names of its own.
@@ -28,14 +33,6 @@ def trees() -> Iterator[tuple[Path, ast.Module]]:
 def twice(names: Iterable[str]) -> list[str]:
     """Names that occur more than once, sorted."""
     return sorted(name for name, count in Counter(names).items() if count > 1)
-
-
-def sentences(prose: str) -> list[list[str]]:
-    """The words of each sentence of at least three words. Tables, code, headings and argument lists do not count."""
-    prose = re.sub(r"^```.*?^```$", "", prose, flags=re.M | re.S)
-    lines = [line for line in prose.splitlines() if not line.startswith(("|", "    ", "#", "<"))]
-    parts = re.split(r"(?<=[.!?])\s+|\n\s*\n|^\s*(?:[-*]|\d+\.) ", "\n".join(lines), flags=re.M)
-    return [words for words in map(str.split, parts) if len(words) > 2]
 
 
 def prose_row(name: str, texts: Iterable[str]) -> str:
@@ -71,8 +68,6 @@ def main() -> None:
     print(f"class names that stand twice: {len(twice(classes))} {twice(classes)}")
     print(f"module names that stand twice: {len(twice(modules))} {twice(modules)}")
     print(prose_row("docstrings", docstrings()))
-    for page in ("docs/design.md", "CONTRIBUTING.md", "README.md"):
-        print(prose_row(page, [(ROOT / page).read_text(encoding="utf-8")]))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def test_with_an_address_no_link_of_the_readme_is_relative(hook: Any, monkeypatc
     text, own = metadata["readme"]["text"], (ROOT / "README.md").read_text()
     assert len(RELATIVE.findall(own)) > 20
     assert RELATIVE.findall(text) == []
-    assert f"]({ADDRESS}/raw/v1.2.3/docs/report.png)" in text
+    assert f"]({ADDRESS}/raw/v1.2.3/docs/explore.png)" in text
     assert f"]({ADDRESS}/blob/v1.2.3/docs/contents.md#results)" in text
     assert f"git clone {ADDRESS} jari" in text
     assert {"Homepage", "Repository", "Documentation", "Changelog", "Issues"} == set(metadata["urls"])
