@@ -84,8 +84,15 @@ def render(data: dict[str, Any]) -> str:
         title,
         live=data["live"],
         beside=data.get("folder", False),
+        worker=_worker(data),
         noscript=noscript(data),
     )
+
+
+def _worker(data: Mapping[str, Any]) -> str:
+    """The script that runs the models of a page; none if it has no models."""
+    has_models = any("program" in view.get("engine", {}) for view in data["views"])
+    return "worker.js" if has_models else ""
 
 
 def open_explorer(

@@ -4,7 +4,7 @@ import { known } from "kit/numbers.js";
 import { ONNX, OnnxProgram } from "kit/onnx.js";
 import { FORMAT, likeliest, Program, verified, write } from "kit/program.js";
 import { Reader, readSome, written } from "kit/spelling.js";
-import { language, speaking } from "kit/words.js";
+import { speaking } from "kit/words.js";
 import { drawControls } from "./controls.js";
 import { digitsOf } from "./digits.js";
 
@@ -27,15 +27,13 @@ const OPENED = { [FORMAT]: (program) => new Program(program), [ONNX]: (program) 
 export class Engine {
   /** Throws an Error for people to read if the page cannot compute this view, or not as Python did. */
   static async open(view) {
-    const { why, program } = view.engine;
-    if (why) throw new Error(why[language() === "ko" ? 1 : 0]);
+    const { program } = view.engine;
     if (view.sites.some((site) => site.pooled > 1)) throw new Error(t("pooled"));
-    const engine = new Engine(view, await OPENED[program.format](program));
+    const engine = new Engine({ ...view, engine: null }, view.engine.text, await OPENED[program.format](program));
     await engine.check();
     return engine;
   }
-  constructor(view, program) {
-    const { text } = view.engine;
+  constructor(view, text, program) {
     const { inputs } = program.source.sample;
     this.sample = Object.fromEntries(Object.entries(inputs).map(([name, held]) => [name, Array.isArray(held) ? held : block(held).data]));
     this.reader = text.read && new Reader(text.read, text.tokens.source);

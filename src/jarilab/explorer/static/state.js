@@ -4,7 +4,7 @@ import { clamp, known } from "kit/numbers.js";
 import { firstPayload } from "kit/payload.js";
 import { chosenLanguage, language } from "kit/words.js";
 import { carryEdits, forgetResults, restoreEdits } from "./edits.js";
-import { Engine } from "./engine.js";
+import { Model } from "./engines.js";
 import { t } from "./words.js";
 
 /** What a colour stands for: how often the even share of its row a weight is, a weight from 0 to 1, or to the largest shown. */
@@ -91,15 +91,14 @@ function findDetail(index, again = false) {
 
 // What a saved page computes by itself ---------------------------------------------------------------------------------
 
-const engines = new Map(); // view index -> its Engine, or the Error that says why there is none
+const engines = new Map(); // view index -> its Model, or the Error that says why there is none
 
-/** Make the models in this file ready, each held against what Python wrote; one after the other, so that the page stays at hand. */
+/** Make the models in this file ready, each held against what Python wrote. */
 export async function startEngines() {
   for (const [index, view] of firstPayload.views.entries()) {
     if (!view.engine) continue;
-    await new Promise((resume) => { setTimeout(resume); });
     try {
-      engines.set(index, await Engine.open(view));
+      engines.set(index, await Model.open(index, view));
     } catch (error) {
       engines.set(index, error);
     }
@@ -109,7 +108,7 @@ export async function startEngines() {
 /** The engine of a view, while its training step is the one that the file carries; otherwise null. */
 function engineOf(index) {
   const engine = engines.get(index);
-  return engine instanceof Engine && engine.view.step === app.view(index)?.step ? engine : null;
+  return engine instanceof Model && engine.view.step === app.view(index)?.step ? engine : null;
 }
 /** What a saved page asks itself: the same requests that a live one sends. */
 const HERE = {
@@ -170,7 +169,6 @@ export const app = {
   async post(path, body) {
     if (!app.live) {
       if (!Object.hasOwn(HERE, path)) throw new Error(t("notLive"));
-      await new Promise((resume) => { setTimeout(resume); });
       return HERE[path](body);
     }
     let answer;

@@ -28,6 +28,7 @@ POLICY = (
     "default-src 'none'; script-src {script}; style-src '{style}'; img-src data:; connect-src {connect}; "
     "base-uri 'none'; form-action 'none'"
 )
+WORKER = '<script type="text/plain" id="worker">{}</script>\n'
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "([\w./-]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:const|function|class) (\w+))", re.MULTILINE)
 _DIVIDER = re.compile(r"\s*([{};,])\s*")
@@ -48,20 +49,23 @@ def assemble(
     *,
     live: bool,
     beside: bool = False,
+    worker: str = "",
     noscript: str = "",
     description: str = "",
 ) -> str:
     """The HTML document of a page. body, styles, script: files of `package` or of the kit.
 
     script: the first module; the modules that it imports come before it. payload: data as JSON, NaN as null. live: the
-    page may send requests to its server. beside: it may also run scripts of its server, see `policy`. noscript: markup
-    for browsers without scripts. description: see `document`.
+    page may send requests to its server. beside: it may also run scripts of its server, see `policy`. worker: the first
+    module of a script that the page runs in a worker. noscript: markup for browsers without scripts. description: see
+    `document`.
     """
     code = bundle(package, script)
     filled = Template(read(package, f"{KIT}page.html")).substitute(
         body=read(package, body),
         payload=without_home(escape_json(payload)),
         script=code,
+        worker=WORKER.format(bundle(package, worker)) if worker else "",
         noscript=without_home(noscript),
     )
     return document(
@@ -72,6 +76,7 @@ def assemble(
         script=code,
         live=live,
         beside=beside,
+        worker=bool(worker),
         description=without_home(description),
     )
 
@@ -85,6 +90,7 @@ def document(
     script: str = "",
     live: bool = False,
     beside: bool = False,
+    worker: bool = False,
     description: str = "",
 ) -> str:
     """Markup as an HTML document whose policy allows its styles and its script.
@@ -93,7 +99,7 @@ def document(
     """
     style = "\n".join(slim_style(read(package, name)) for name in styles)
     return Template(read(package, f"{KIT}document.html")).substitute(
-        policy=policy(script, style, live=live, beside=beside),
+        policy=policy(script, style, live=live, beside=beside, worker=worker),
         title=escape_text(title),
         preview=_preview(title, description),
         style=style,
@@ -112,11 +118,18 @@ def _preview(title: str, description: str) -> str:
     )
 
 
-def policy(script: str, style: str, *, live: bool, beside: bool = False) -> str:
-    """The content security policy. beside: also allow files next to the page and WebAssembly."""
+def policy(
+    script: str, style: str, *, live: bool, beside: bool = False, worker: bool = False
+) -> str:
+    """The content security policy.
+
+    beside: also allow files next to the page and WebAssembly. worker: also allow scripts that the page makes itself,
+    in a worker.
+    """
     connect = "'self'" if live or beside else "'none'"
     code = f"'{_source_hash(script)}'" + (" 'self' 'wasm-unsafe-eval'" if beside else "")
-    return POLICY.format(script=code, style=_source_hash(style), connect=connect)
+    allowed = POLICY.format(script=code, style=_source_hash(style), connect=connect)
+    return allowed + ("; worker-src blob:" if worker else "")
 
 
 def read(package: str, name: str) -> str:

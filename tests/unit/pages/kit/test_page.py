@@ -154,7 +154,7 @@ def test_files_of_pages_are_short(package: str) -> None:
 
 
 def test_every_module_of_the_kit_is_used_by_a_page() -> None:
-    with_program = [*PAGES.items(), ("jarilab.pages.kit", "kit/program.js")]  # for pages that carry a model
+    with_program = [*PAGES.items(), ("jarilab.explorer", "worker.js")]  # for pages that carry a model
     used = {
         name
         for package, script in with_program
@@ -178,3 +178,9 @@ def test_preview_of_a_link() -> None:
     plain = page.document("jarilab.comparison", "<p>", [], "title")
     assert "og:" not in plain
     assert 'name="description"' not in plain
+
+
+def test_only_pages_with_a_model_carry_what_runs_it() -> None:
+    plain = page.bundle("jarilab.explorer", "main.js")
+    assert not re.findall(r"^// (?:engine[.]|kit/program|kit/spelling|kit/onnx)", plain, re.MULTILINE)
+    assert len(plain.encode()) < 203_000

@@ -1,5 +1,6 @@
 // A model in an ONNX file beside the page, run by ONNX Runtime Web, whose files lie there too. Nothing else is asked for.
 import { inputsOf } from "./program.js";
+import { firstPayload } from "./payload.js";
 import { speaking } from "./words.js";
 
 const t = speaking({
@@ -10,6 +11,7 @@ const t = speaking({
 });
 
 export const ONNX = "jari onnx 1";
+const BASE = firstPayload.base; // of the page, which is not the worker's
 const RUNTIME = "onnxruntime/";
 const MODULE = "ort.wasm.min.mjs";
 
@@ -20,9 +22,9 @@ const ARRAYS = { int64: (data) => BigInt64Array.from(data, BigInt), bool: (data)
 export class OnnxProgram {
   /** Throws an Error, in words, where the browser cannot run it or a file is missing. */
   static async open(source) {
-    if (location.protocol === "file:") throw new Error(t("fromDisk"));
+    if (BASE.startsWith("file:")) throw new Error(t("fromDisk"));
     if (typeof WebAssembly !== "object") throw new Error(t("noWasm"));
-    const runtime = new URL(RUNTIME, document.baseURI).href;
+    const runtime = new URL(RUNTIME, BASE).href;
     let ort;
     try {
       ort = await import(runtime + MODULE);
@@ -58,7 +60,7 @@ export class OnnxProgram {
 }
 
 async function bytesOf(file) {
-  const answer = await fetch(new URL(file, document.baseURI)).catch(() => null);
+  const answer = await fetch(new URL(file, BASE)).catch(() => null);
   if (!answer?.ok) throw new Error(t("missing", file));
   return new Uint8Array(await answer.arrayBuffer());
 }
