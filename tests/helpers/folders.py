@@ -150,3 +150,27 @@ def swin(folder: Path) -> Path:
     SwinForImageClassification(config).save_pretrained(folder)
     ViTImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(folder)
     return folder
+
+
+def byte_tokenizer():
+    """Bytes by the letters of GPT-2, with one piece of a blank and the first byte of most Korean syllables."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: number for number, letter in enumerate([*letters, "Ġí"])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("Ġ", "í")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def gpt2(folder: Path, **settings) -> Path:
+    """Reads bytes."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 260}
+    GPT2LMHeadModel(GPT2Config(**{**sizes, **settings})).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder

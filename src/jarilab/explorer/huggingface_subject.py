@@ -26,6 +26,7 @@ from jarilab.inspect.intervene.edits import TokenOff
 from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.measure.link import TokenLinkHead, heads_of_link
 from jarilab.inspect.record.capture import Tape, record
+from jarilab.pages.kit.image_data import picture_of
 
 SEPARATOR = "/"
 """Separates the name of a layer that runs several times from the number of the call."""
@@ -106,8 +107,11 @@ class HuggingFaceSubject(Subject):
             self._recordings.clear()
         with _no_warnings(), record(self.loaded.model) as tape:
             outputs = self.loaded.model(**reading.inputs)
-        windows = Windows.of(_split_calls(tape), reading.grid)
+        image = reading.image
+        grid = None if image is None else (image.rows, image.columns)
+        windows = Windows.of(_split_calls(tape), grid)
         shown = comparison_of(reading.output_reader).shown(outputs)
+        reading = reading.with_unplaced(_lengths(windows.tape).get("source", ()))
         return RecordedForward(reading, windows.tape, windows, shown)
 
     def links(self, line: str, query: str, key: str) -> list[TokenLinkHead]:
@@ -160,6 +164,8 @@ class HuggingFaceSubject(Subject):
             if len(tokens) in lengths.get(side, ())
         }
         view = view_of_tape(tape, names | recording.windows.names, loaded.name)
+        if reading.image is not None and "source" in names:
+            view["sides"]["source"]["picture"] = picture_of(reading.image)
         note = recording.windows.note or view["purpose"] or ("", "")
         sides = {side: shown["tokens"] for side, shown in view["sides"].items()}
         # Rollout multiplies maps of equal size; pooling and windows change the size.

@@ -43,7 +43,7 @@ class ScoreComparison:
     def shown(self, outputs: Any) -> list[dict[str, Any]]:
         """The payload of the outputs, one entry a position."""
         scores_PV = self._reader.position_scores(outputs).float()
-        return payload.outputs_of(scores_PV, self._reader.labels, self._reader.names, BEST)
+        return payload.outputs_of(scores_PV, self._reader.label_names, self._reader.names, BEST)
 
     def effect(self, before: Tensor, after: Tensor) -> dict[str, Any]:
         """The payload of an edit's effect: `log_probability`, `divergence` and `tokens`."""
@@ -57,7 +57,7 @@ class ScoreComparison:
             log_after=float(log_after.sum()),
             divergence=self.distance(before, after),
         )
-        effect_of_labels = effect_payload(effect, self._reader.names(labels))
+        effect_of_labels = effect_payload(effect, self._reader.label_names[self._reader.first :])
         if len(labels) > 1:
             return effect_of_labels
         likeliest = {"before": self._likeliest(before[0]), "after": self._likeliest(after[0])}
@@ -65,8 +65,8 @@ class ScoreComparison:
 
     def _likeliest(self, log_V: Tensor) -> list[list[Any]]:
         top = log_V.exp().topk(min(BEST, len(log_V)))
-        names = self._reader.names(top.indices.tolist())
-        return [list(pair) for pair in zip(names, top.values.tolist(), strict=True)]
+        pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        return [[*self._reader.names([each]), share] for each, share in pairs]
 
     def answer(self, outputs: Any) -> str | None:
         """The answer in words; None for a model that gives none."""

@@ -252,18 +252,19 @@ def pooled_in_chunks(
 
 def outputs_of(
     scores_LV: Float[Tensor, "L V"],
-    written: Sequence[int],
+    written: Sequence[str],
     show: Callable[[Sequence[int]], list[str]],
     best: int = 5,
 ) -> list[dict[str, Any]]:
     """The token after each token of the target, and the likeliest ones. show: names of tokens by ID."""
     count = min(best, scores_LV.shape[-1])
     top = scores_LV.softmax(-1).topk(count)
-    rows = zip(show(written), top.indices.tolist(), top.values.tolist(), strict=True)
+    rows = zip(written, top.indices.tolist(), top.values.tolist(), strict=True)
     outputs = []
     for token, ids, shares in rows:
-        pairs = zip(show(ids), shares, strict=True)
-        outputs.append({"token": token, "top": [list(pair) for pair in pairs]})
+        # One by one: these tokens are alternatives, not a text.
+        likely = [[*show([each]), share] for each, share in zip(ids, shares, strict=True)]
+        outputs.append({"token": token, "top": likely})
     return outputs
 
 

@@ -185,7 +185,9 @@ class RunSubject(Subject):
             "answer": trace.answer,
             "expected": trace.expected,
             "sides": {frame: payload.side_of(s) for frame, s in trace.sequences.items()},
-            "outputs": payload.outputs_of(scores_LV[: len(labels)], labels, predictor.names),
+            "outputs": payload.outputs_of(
+                scores_LV[: len(labels)], predictor.names(labels), predictor.names
+            ),
             "sites": payload.sites_of(tape, names, recorded.untrained),
             "vocabulary": self.vocabulary,
             "rollout": summaries.rollout(tape, names),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,13 @@ from jarilab.huggingface.outputs import (
     text_output_reader,
     token_names,
 )
+from jarilab.positions.patches import PatchedImage
 
 MAX_INPUT_TOKENS = 2048  # an attention map has their square
 MAX_NEW_TOKENS = 48
 CLASS_TOKEN = "class"
+MAX_UNPLACED = 16
+"""Tokens before the patches of an image, such as a class token and registers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +38,27 @@ class ModelInput:
 
     inputs: keyword arguments of the model, for a batch of one. names: text of the tokens of each side, `source` and
     `target`, if known. answer: the answer as text, or None. output_reader: reads the answer from other outputs, if it
-    consists of scores. grid: rows and columns of an image's patches, if known.
+    consists of scores. image: of the source, if its patches are known.
     """
 
     inputs: dict[str, Any]
     names: dict[str, list[str]]
     answer: str | None = None
     output_reader: OutputReader | None = None
-    grid: tuple[int, int] | None = None
+    image: PatchedImage | None = None
+
+    def with_unplaced(self, lengths: Collection[int]) -> ModelInput:
+        """The same with the tokens before the patches named. lengths: of the sequences that the model attends to."""
+        if self.image is None:
+            return self
+        rows, columns = self.image.rows, self.image.columns
+        unplaced = [length - rows * columns for length in lengths]
+        first = next((each for each in unplaced if 0 <= each <= MAX_UNPLACED), None)
+        if first is None:
+            return self
+        pool = self.image.pool or ("class" if first else None)
+        image = replace(self.image, first=first, pool=pool)
+        return replace(self, names={"source": patch_names((rows, columns), first)}, image=image)
 
 
 @torch.no_grad()
@@ -183,15 +200,36 @@ def _read_image(loaded: Loaded, line: str) -> ModelInput:
         output = loaded.model(pixel_values=pixels)
     grid = patch_grid(loaded, pixels)
     names = {} if grid is None else {"source": patch_names(grid)}
+    image = None if grid is None else _shown_image(loaded, pixels[0], grid)
     output_reader = class_output_reader(loaded, output)
     answer = None if output_reader is None else output_reader.answer(output)
-    return ModelInput({"pixel_values": pixels}, names, answer, output_reader, grid)
+    return ModelInput({"pixel_values": pixels}, names, answer, output_reader, image)
 
 
-def patch_names(grid: tuple[int, int]) -> list[str]:
-    """The names of the tokens of an image: the class token and its patches, row by row."""
+def _shown_image(
+    loaded: Loaded, pixels_CHW: Float[Tensor, "C H W"], grid: tuple[int, int]
+) -> PatchedImage:
+    """The image as the model reads it, in its own colours again."""
+    processor, colours_CHW = loaded.image_processor, pixels_CHW
+    if getattr(processor, "do_normalize", False):
+        std, mean = (
+            torch.tensor(getattr(processor, name)).reshape(-1, 1, 1)
+            for name in ("image_std", "image_mean")
+        )
+        colours_CHW = pixels_CHW * std + mean
+    scale = 255 if getattr(processor, "do_rescale", True) else 1
+    shown = (scale * colours_CHW).round().clamp(0, 255).byte()
+    size: int = loaded.config.patch_size
+    height, width = (side / size for side in shown.shape[1:])
+    pool = "mean" if getattr(loaded.config, "use_mean_pooling", False) else None
+    return PatchedImage(shown, *grid, height, width, first=0, pool=pool)
+
+
+def patch_names(grid: tuple[int, int], unplaced: int = 1) -> list[str]:
+    """The names of the tokens of an image: the class token, others without a place, and patches row by row."""
     cells = itertools.product(*map(range, grid))
-    return [CLASS_TOKEN, *(f"{row},{column}" for row, column in cells)]
+    others = [f"[{number}]" for number in range(1, unplaced)]
+    return [*[CLASS_TOKEN][:unplaced], *others, *(f"{row},{column}" for row, column in cells)]
 
 
 def patch_grid(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:

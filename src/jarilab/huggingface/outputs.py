@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from jarilab.core.shapes import Float
+from jarilab.data.text.pieces import BYTE
 from jarilab.huggingface.loading import Loaded
 
 Kind = Literal["next", "masked", "words", "written", "class", "labels"]
@@ -16,6 +17,10 @@ Names = Callable[[Sequence[int]], list[str]]
 
 UNDECODABLE = "\ufffd"
 """What a tokenizer decodes bytes of an incomplete character to."""
+PART_NUMBERS = "¹²³⁴⁵⁶⁷⁸"
+MAX_PARTS = len(PART_NUMBERS)
+"""Tokens that may share a character."""
+BLANKS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +34,7 @@ class OutputReader:
     decode: from the most likely ids of the answer to text, or None if there is no answer.
     first: index of the first of `positions` that belongs to the answer.
     generates: whether `decode` runs the model again, to generate token by token.
-    mask: the mask token of a masked model, as text.
+    mask: the mask token of a masked model, as text. before: the id before the first label, of a text that goes on.
     """
 
     kind: Kind
@@ -40,6 +45,12 @@ class OutputReader:
     first: int = 0
     generates: bool = False
     mask: str | None = None
+    before: Sequence[int] = ()
+
+    @property
+    def label_names(self) -> list[str]:
+        """The text of the labels."""
+        return self.names([*self.before, *self.labels])[len(self.before) :]
 
     def position_scores(self, outputs: Any) -> Float[Tensor, "P V"]:
         """The scores at all positions."""
@@ -82,7 +93,7 @@ def text_output_reader(loaded: Loaded, ids: Sequence[int], outputs: Any) -> Outp
         return OutputReader("masked", masks, best_L[masks].tolist(), names, decode)
     if "CausalLM" in loaded.kind or "LMHead" in loaded.kind:
         labels = [*ids[1:], int(best_L[-1])]
-        return OutputReader("next", positions, labels, names, decode, len(ids) - 1)
+        return OutputReader("next", positions, labels, names, decode, len(ids) - 1, before=ids[:1])
     if "TokenClassification" in loaded.kind:
         return OutputReader("labels", positions, best_L.tolist(), _class_names(loaded), _no_answer)
     return None
@@ -121,20 +132,38 @@ def _decoder(tokenizer: Any) -> Callable[[Sequence[int]], str]:
 
 
 def token_names(tokenizer: Any) -> Names:
-    """A function from ids to the text of each token, or the tokenizer's spelling of an incomplete character."""
+    """A function from the ids of consecutive tokens to the text of each.
+
+    Tokens that are parts of a character have its text and a number: `한¹`, `한²`, `한³`.
+    """
 
     def names(ids: Sequence[int]) -> list[str]:
-        return [_token_name(tokenizer, token_id) for token_id in ids]
+        found: list[str] = []
+        while len(found) < len(ids):
+            rest = ids[len(found) : len(found) + MAX_PARTS]
+            texts = (tokenizer.decode(rest[:count]) for count in range(1, len(rest) + 1))
+            whole = (
+                (count, text) for count, text in enumerate(texts, 1) if UNDECODABLE not in text
+            )
+            count, text = next(whole, (1, ""))
+            if count == 1:
+                found.append(_token_name(tokenizer, rest[0]))
+            else:
+                found += [f"{text.strip()}{part}" for part in PART_NUMBERS[:count]]
+        return found
 
     return names
 
 
 def _token_name(tokenizer: Any, token_id: int) -> str:
     text = tokenizer.decode([token_id])
-    if text.strip() and UNDECODABLE not in text:
-        return text.strip()
+    if text and UNDECODABLE not in text:
+        return text.strip() or text.translate(BLANKS)
     # A model may have scores for more ids than its tokenizer has tokens.
-    return tokenizer.convert_ids_to_tokens(token_id) or f"#{token_id}"
+    piece = tokenizer.convert_ids_to_tokens(token_id) or f"#{token_id}"
+    if not BYTE.keys() >= set(piece):
+        return piece
+    return bytes(BYTE[letter] for letter in piece).decode(errors="backslashreplace").strip()
 
 
 def _class_names(loaded: Loaded) -> Names:

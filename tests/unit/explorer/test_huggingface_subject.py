@@ -13,8 +13,10 @@ from helpers.folders import FELT, SENTENCE
 from jarilab.core.errors import UserError
 from jarilab.explorer import explore, huggingface_subject, open_explorer, server
 from jarilab.explorer.huggingface_subject import HuggingFaceSubject
+from jarilab.huggingface import ModelInput
 from jarilab.inspect.intervene.interventions import Link, operate
 from jarilab.pages.kit.data_blocks import unpacked
+from jarilab.positions.patches import PatchedImage
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -338,3 +340,27 @@ def test_only_files_of_the_first_inputs_folder_are_read(models, tmp_path):
         assert response.json()["error"].startswith(f"expected a file in the folder {here}; got ")
     off = {"input": first, "edits": [OFF]}
     assert ask(explorer, "/api/surgery", off, first).json()["effect"]["answer"] in ("cat", "dog")
+
+
+def test_a_vit_has_its_image_with_patches_and_class_token(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    pixels = torch.randint(0, 256, (32, 32, 3), dtype=torch.uint8).numpy()
+    image.fromarray(pixels).save(tmp_path / "a.png")
+    (view,) = opened(tmp_path, folders.vit(tmp_path / "vit").name).look(str(tmp_path / "a.png"), live=False)["views"]
+    side = view["sides"]["source"]
+    assert (unpacked(side["picture"].pop("pixels")) == pixels).all()
+    assert side["picture"] == {"rows": 4, "columns": 4, "height": 4, "width": 4, "first": 1, "pool": "class"}
+    assert (len(side["tokens"]), side["tokens"][:3]) == (17, ["class", "0,0", "0,1"])
+
+
+def test_tokens_before_the_patches_are_counted():
+    reading = ModelInput({}, {}, image=PatchedImage(torch.zeros(3, 4, 4, dtype=torch.uint8), 2, 2, 2, 2, first=0))
+    assert reading.with_unplaced({7}).names["source"] == ["class", "[1]", "[2]", "0,0", "0,1", "1,0", "1,1"]
+    assert reading.with_unplaced({4}).names["source"] == ["0,0", "0,1", "1,0", "1,1"]
+    assert reading.with_unplaced({3, 90}) is reading
+
+
+def test_the_next_tokens_of_a_korean_text_are_its_text(tmp_path):
+    (view,) = opened(tmp_path, folders.gpt2(tmp_path / "gpt2").name).look("한국", live=False)["views"]
+    assert view["sides"]["target"]["tokens"] == ["한¹", "한²", "한³", "국¹", "국²", "국³"]
+    assert [one["token"] for one in view["outputs"]][:5] == ["한²", "한³", "국¹", "국²", "국³"]

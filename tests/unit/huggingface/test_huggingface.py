@@ -13,6 +13,7 @@ from helpers.folders import SENTENCE
 from jarilab.core.errors import UserError
 from jarilab.huggingface import load, read
 from jarilab.huggingface.loading import Loaded
+from jarilab.huggingface.outputs import token_names
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -199,3 +200,12 @@ def test_audio_has_the_amplitude_of_its_file(tmp_path):
 def test_the_name_is_that_of_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert Loaded(tmp_path / ".", torch.nn.Linear(1, 1)).name == tmp_path.name
+
+
+def test_bytes_are_named_by_the_character_that_they_are_part_of():
+    tokenizer = folders.byte_tokenizer()
+    names = token_names(tokenizer)(tokenizer("a 한국!\n")["input_ids"])
+    assert names == ["a", "한¹", "한²", "한³", "국¹", "국²", "국³", "!", "↵"]
+    first, second, _ = tokenizer("한")["input_ids"]
+    assert token_names(tokenizer)([second]) == [r"\x95"]
+    assert token_names(tokenizer)([first, first, 65]) == [r"\xed", r"\xed", tokenizer.decode([65])]
