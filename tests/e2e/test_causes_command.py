@@ -55,6 +55,7 @@ def test_every_head_of_a_language_model(models: Path, tmp_path: Path) -> None:
     assert page.read_text("utf-8").startswith("<!doctype html>")
 
 
+@pytest.mark.long
 def test_what_is_printed_is_what_python_returns(models: Path) -> None:
     printed = ask(models / "llama", "--text", TEXT, "--answer", "street", "--rival", "it", "--seed", 2)
     causes = jarilab.causes(models / "llama", TEXT, answer="street", rival="it", controls=3, seed=2)
@@ -89,6 +90,7 @@ def test_the_effects_are_those_of_switched_off_heads(models: Path) -> None:
             assert row["total"] == pytest.approx(clean - off, abs=1e-4)
 
 
+@pytest.mark.long
 def test_a_continuation_is_scored_token_by_token(models: Path, tmp_path: Path) -> None:
     from tokenizers.processors import TemplateProcessing
 
@@ -108,6 +110,7 @@ def test_a_continuation_is_scored_token_by_token(models: Path, tmp_path: Path) -
     assert "begins with a new token" in said.stderr
 
 
+@pytest.mark.long
 def test_means_over_a_file(models: Path, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("the street was wide\n\nit was too tired\n")
     printed = ask(models / "llama", "--text", TEXT, "--means", tmp_path / "lines.txt")
@@ -117,6 +120,7 @@ def test_means_over_a_file(models: Path, tmp_path: Path) -> None:
     assert [row["mean"] for row in own["heads"]] != [row["mean"] for row in printed["heads"]]
 
 
+@pytest.mark.long
 def test_heads_are_patched_between_two_inputs(models: Path) -> None:
     words = ("--text", "The animal was too tired", "--answer", "it")
     printed = ask(models / "llama", *words, "--corrupt", "The street was too wide")
@@ -223,6 +227,7 @@ def test_the_page_is_quiet_and_fits(page_html: str, pages: Pages, width: int, sc
     assert not pages.foreign
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_the_box_of_a_long_answer_fits(models: Path, pages: Pages) -> None:
     causes = jarilab.causes(models / "llama", TEXT, answer="street", controls=3)

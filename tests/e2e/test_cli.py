@@ -660,6 +660,7 @@ def compared(tmp_path_factory):
         return folder, failed, kept, command(*COMPARE, "--out", folder, "--json")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_trial_that_fails_leaves_the_others(compared):
     folder, (code, out, err), kept, _ = compared

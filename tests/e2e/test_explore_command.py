@@ -207,6 +207,7 @@ def test_scrub_to_the_untrained_model(opened: tuple[Any, ServedPages], expected:
 # The command ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_figure_is_saved(runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "map.svg"
     opens = ("--site", "decoder.0.cross", "--head", 0)

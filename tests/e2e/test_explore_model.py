@@ -157,6 +157,7 @@ def test_a_live_page_reads_another_text_and_switches_heads_links_and_tokens(brow
     assert (refused, watched.foreign) == ([], [])
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_no_token_is_hidden_where_attentions_count_their_keys_differently(browser, models, here):
     # Nobody serves these pages, so what they miss is not asked about.

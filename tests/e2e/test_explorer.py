@@ -185,6 +185,7 @@ def test_a_uniform_head_is_empty_at_every_length(pages: Pages) -> None:
     assert numpy.abs(numpy.concatenate(grounds) - colours_at(0.5)).max() <= 2
 
 
+@pytest.mark.long
 def test_values_and_rollout_can_be_drawn_instead(pages: Pages, trained: dict[str, Any]) -> None:
     page = pages.open(render(trained))
     views = trained["views"]
@@ -239,6 +240,7 @@ def test_the_difference_is_orange_where_the_second_is_larger(pages: Pages) -> No
     assert "two − one −0.5000" in say(page)
 
 
+@pytest.mark.long
 def test_models_with_other_tokens_have_no_difference(pages: Pages, runs: Path) -> None:
     two = jarilab.explore(runs / "none", runs / "lm", input="1+2", site="decoder.0.self").html
     page = pages.open(two)
@@ -510,6 +512,7 @@ def drawn_cells(text: bytes) -> tuple[list[str], list[tuple[numpy.ndarray, list[
     return [element.text or "" for element in drawing.iter(f"{space}text")], cells
 
 
+@pytest.mark.long
 def test_svg_and_png_have_the_colours(pages: Pages) -> None:
     page, weights, hidden = exported(pages)
     texts, cells = drawn_cells(save(page, "svg"))

@@ -51,6 +51,7 @@ def test_the_image_shows_its_pixels_and_what_the_query_looks_at(pages: Pages) ->
     assert "largest at 1,0: 0.500; key 1,0: 0.500" in page.locator(".image-said").text_content()
 
 
+@pytest.mark.long
 def test_a_image_in_colour_is_not_grey(pages: Pages) -> None:
     pixels = numpy.zeros((2, 3, 3))
     pixels[0, 1] = (255, 128, 0)
@@ -74,6 +75,7 @@ def test_a_patch_pointed_at_is_a_query_of_the_map_and_a_click_pins_it(pages: Pag
     assert page.locator("#readout").text_content().startswith("row 1, column 2 (6) → row 1, column 1 (5)weight 0.5000")
 
 
+@pytest.mark.long
 def test_the_map_moves_the_image(pages: Pages) -> None:
     page = pages.open(image_page(), at="#query=1&key=3")
     field = page.locator(".field >> nth=0")
@@ -83,6 +85,7 @@ def test_the_map_moves_the_image(pages: Pages) -> None:
     assert patch_of(page, "query") == (pytest.approx(1, abs=0.03), pytest.approx(2, abs=0.03))
 
 
+@pytest.mark.long
 def test_keys_walk_over_the_patches_and_say_where(pages: Pages) -> None:
     page = pages.open(image_page(), at="#query=1&key=3")
     page.locator(IMAGE).focus()

@@ -42,6 +42,7 @@ def painted_page() -> str:
     return render(made_page(view))
 
 
+@pytest.mark.long
 def test_a_code_pointed_at_shows_what_it_looked_at(pages: Pages) -> None:
     page = pages.open(painted_page(), at="#query=3&key=1")
     assert image_pixels(page, "pixels")[0, :, 0].tolist() == [0, 60, 120, 180]
@@ -53,6 +54,7 @@ def test_a_code_pointed_at_shows_what_it_looked_at(pages: Pages) -> None:
     assert "largest at 1,0: 0.200" in page.locator(".image-said").text_content()
 
 
+@pytest.mark.long
 def test_a_word_pointed_at_shows_which_codes_look_at_it(pages: Pages) -> None:
     page = pages.open(painted_page(), at="#query=6&key=5")
     word = page.locator(".image-row button", has_text="red")
@@ -74,6 +76,7 @@ def test_a_word_pointed_at_shows_which_codes_look_at_it(pages: Pages) -> None:
     assert_cover(page, (WEIGHTS[6, 3:] / 0.4).reshape(2, 2))
 
 
+@pytest.mark.long
 def test_a_word_as_a_query_comes_before_the_image(pages: Pages) -> None:
     page = pages.open(painted_page(), at="#query=1&key=0")
     assert page.locator(f"{IMAGE} .cover").is_hidden()
@@ -103,6 +106,7 @@ def test_the_image_is_the_painted_one_and_its_codes_are_those_of_the_map(
     assert_cover(page, row / row.max())
 
 
+@pytest.mark.long
 def test_it_says_in_the_language_of_the_page_that_it_cannot_paint(pages: Pages, shown: dict[str, Any]) -> None:
     page = pages.open(render(shown), at="#lang=ko")
     page.wait_for_selector("#input-note:has-text('captions')")

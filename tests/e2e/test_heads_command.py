@@ -118,6 +118,7 @@ def test_gold_links_of_a_treebank(models: Path, here: Path, name: str) -> None:
     assert "dependent to head" in said.stdout
 
 
+@pytest.mark.long
 def test_links_of_a_file(models: Path, here: Path) -> None:
     (here / "two.txt").write_text("The animal was tired\nthe street was wide\n")
     (here / "links.tsv").write_text("1\t0\t1\tdet\n2\t0\t1\tdet\n")
@@ -187,6 +188,7 @@ def test_a_model_of_windows_leaves_nothing(here: Path) -> None:
     assert not (here / "a").exists()
 
 
+@pytest.mark.long
 def test_a_long_example_is_shown_in_part(models: Path, here: Path) -> None:
     (here / "long.txt").write_text("The " * 50 + "\n")
     printed = command("heads", models / "bert", "--data", "long.txt")
@@ -252,6 +254,7 @@ PAIRED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["t5", "marian", "bart"])
 def test_roles_of_an_encoder_decoder_are_probed(here: Path, family: str) -> None:
     getattr(folders, family)(here / family)
@@ -265,6 +268,7 @@ def test_roles_of_an_encoder_decoder_are_probed(here: Path, family: str) -> None
     assert tests["cross", "induction"] == tests["cross", "content alone"] == {None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [None, "decoder"])
 def test_roles_of_a_run_are_probed(here: Path, model: str | None) -> None:
     layers = {"model.n_layers": 1} if model else {"model.n_encoder_layers": 1, "model.n_decoder_layers": 1}
@@ -281,6 +285,7 @@ def test_roles_of_a_run_are_probed(here: Path, model: str | None) -> None:
         assert tests["cross", "offset"] == {"random"}
 
 
+@pytest.mark.long
 def test_importance_of_an_encoder_by_its_embedding(models: Path) -> None:
     words = ("--data", "lines.txt", "--importance-examples", 4, "--out", "a")
     said = command("heads", models / "embeds", *words, "--importance", "zero", "--importance-by", "embedding")
@@ -385,6 +390,7 @@ def test_tables_are_added_to_a_finished_study(models: Path, here: Path) -> None:
     assert "got another study (gold_links: links.tsv " in printed.stderr
 
 
+@pytest.mark.long
 def test_importance_and_comparison_are_added_and_kept(models: Path, here: Path) -> None:
     folders.saved(here / "other", "Bert", "Model")
     words = ("heads", models / "embeds", "--data", "lines.txt", "--out", "a")

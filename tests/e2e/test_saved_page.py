@@ -132,6 +132,7 @@ def test_an_edit_does_in_the_page_what_it_does_in_python(
     until(page, lambda: "verified" in proof.text_content())
 
 
+@pytest.mark.long
 def test_a_switch_goes_by_key_and_stays_with_another_input(
     pages: Pages, payload: dict[str, Any], explorer: Explorer
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_token_belongs_to_its_input(pages: Pages, payload: dict[str, Any]) -> 
     assert "no query sees" not in models.text_content()
 
 
+@pytest.mark.long
 def test_a_switch_redraws_only_what_it_changes(pages: Pages, payload: dict[str, Any]) -> None:
     page = pages.open(render(payload), READY)
     heads = page.locator("#overview [data-view='1'] canvas")
@@ -285,6 +287,7 @@ ALWAYS = {"number-words"}
 """In every run of the tests; how each kind cuts and joins is in tests/unit/pages/kit/test_spelling.py."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.long) for name in TRAINED]
 )
@@ -311,6 +314,7 @@ def shown(tokens: list[str]) -> list[str]:
     return [token.replace(" ", "␣") for token in tokens]
 
 
+@pytest.mark.long
 def test_an_unknown_word_is_copied_from_where_the_page_looked(pages: Pages, spelled: Any) -> None:
     run = spelled("words")
     (answer,) = jarilab.predict(run, ["Der Hund sah Äpfel und 3 Katzen."])
@@ -319,6 +323,7 @@ def test_an_unknown_word_is_copied_from_where_the_page_looked(pages: Pages, spel
     assert "<unk>" in [token for token, _ in answer.tokens], "nothing would be copied"
 
 
+@pytest.mark.long
 def test_a_language_model_reads_another_text_and_answers_to_switches(pages: Pages, runs: Path) -> None:
     page = pages.open(jarilab.explore(runs / "lm", input="one two").html, READY)
     explorer = open_explorer([runs / "lm"])
@@ -350,6 +355,7 @@ def test_a_view_without_an_engine_is_as_it_was(pages: Pages) -> None:
     assert page.get_by_role("switch").count() == 0
 
 
+@pytest.mark.long
 def test_what_digits_stand_for_is_found_as_in_python(pages: Pages, payload: dict[str, Any], explorer: Explorer) -> None:
     page = pages.open(render(payload), READY)
     for line in ("47-12", "5-91", "99+8"):
@@ -368,6 +374,7 @@ def test_what_digits_stand_for_is_found_as_in_python(pages: Pages, payload: dict
         assert titles[0] == f"{line[0]}: {'tens' if line[1].isdigit() else 'ones'}"
 
 
+@pytest.mark.long
 def test_a_longer_input_while_edits_are_in_force(pages: Pages, payload: dict[str, Any], runs: Path) -> None:
     page = pages.open(render(payload), READY)
     page.locator("[data-view='1'][data-site='encoder.0'][data-head='1']").press("x")
@@ -381,6 +388,7 @@ def test_a_longer_input_while_edits_are_in_force(pages: Pages, payload: dict[str
     assert told(page, 1) == (answer.answer or "∅")
 
 
+@pytest.mark.long
 def test_an_answer_that_stays_is_not_told_as_another(pages: Pages, payload: dict[str, Any], explorer: Explorer) -> None:
     shown = copy.deepcopy(payload)
     for view in shown["views"]:  # as of a task whose answers only Python can put together

@@ -209,6 +209,7 @@ def test_unsupported_axes_are_refused(spec: str, message: str) -> None:
         check_encoding(spec)
 
 
+@pytest.mark.long
 def test_laws_are_reproducible_and_restore_the_random_state() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()

@@ -41,6 +41,7 @@ def test_a_rare_fault_breaks_its_law(name: str) -> None:
     assert words in outcome.detail, outcome.detail
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["Sloped", "Turned"])
 def test_without_the_faults_all_laws_hold(name: str) -> None:
     assert not [outcome for outcome in check_encoding(f"{FILE}:{name}") if outcome.verdict == "broken"]

@@ -63,6 +63,7 @@ def test_every_host_of_a_family_answers_right_and_has_expected_answers(circuits,
             assert planted.accuracy() == 1.0, host
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("constant from the sink", "noise only")])
 def test_the_two_inputs_of_a_pair_have_different_answers(circuits, family):
     planted = circuits.planting.plant(family, 1, circuits.families.FAMILIES[family].hosts[0])

@@ -79,6 +79,7 @@ def test_the_files_have_every_length(study: tuple[Path, dict[str, Any]]) -> None
     assert all(f"at {length}" in (out / "table.tex").read_text() for length in (16, 32, 64))
 
 
+@pytest.mark.long
 def test_what_is_measured_is_not_measured_again(
     study: tuple[Path, dict[str, Any]], text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -575,6 +575,7 @@ def test_keyboard_path(open_report: Any, payload: Payload) -> None:
     assert "(key 5)" in page.locator("#readout").inner_text()
 
 
+@pytest.mark.long
 def test_choices_work_from_the_keyboard(open_report: Any, payload: Payload) -> None:
     page = open_report(payload)
     page.locator("#controls select").focus()
@@ -613,6 +614,7 @@ def test_equal_digits_are_joined_and_judged(open_report: Any, payload: Payload) 
     assert page.locator("#readout").inner_text().startswith("From + (query 2) to 2 (key 0)")
 
 
+@pytest.mark.long
 def test_table_prints_0_only_for_exactly_0(open_report: Any, payload: Payload) -> None:
     payload["examples"][0]["models"][1]["sites"][0]["equal_rows"][:3] = [0.0, 1.234e-9, 0.41234]
     page = open_report(payload)
@@ -647,6 +649,7 @@ def test_bars_dots_and_ceiling_stand_where_the_numbers_say(open_report: Any) -> 
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("goals", "ceiling", "sentence"),
     [
@@ -699,6 +702,7 @@ def test_headline_says_what_the_data_say(
     assert len(said.split(" ")) <= 12
 
 
+@pytest.mark.long
 def test_a_recurrent_model_knows_the_order_by_itself(open_report: Any) -> None:
     payload = make_payload({"none": 0.96, "rotary": 0.99}) | {"model": "recurrent"}
     for example in payload["examples"]:
@@ -716,6 +720,7 @@ def test_a_recurrent_model_knows_the_order_by_itself(open_report: Any) -> None:
     assert not page.locator("#rows").is_visible()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -733,6 +738,7 @@ def test_the_page_says_what_a_model_of_its_kind_knows_of_order(open_report: Any,
     assert len(page.locator("[data-model]:visible").all()) == 1
 
 
+@pytest.mark.long
 def test_errors_near_0_stand_on_a_logarithmic_axis(open_report: Any) -> None:
     payload = make_payload({"none": 0.03, "alibi": 0.995, "rotary": 0.9995, "learned": 1.0}, seeds=2)
     for row, mean in zip(payload["summary"], (0.03, 0.995, 0.9995, 1.0), strict=True):
@@ -755,11 +761,13 @@ def test_errors_near_0_stand_on_a_logarithmic_axis(open_report: Any) -> None:
     assert "Wrong answers" in page.locator("#accuracy").inner_text()
 
 
+@pytest.mark.long
 def test_errors_are_drawn_only_where_bars_look_alike(open_report: Any) -> None:
     assert open_report(make_payload({"none": 0.03, "rotary": 0.97})).locator("#errors").count() == 0
     assert open_report(make_language()).locator("#errors").count() == 0
 
 
+@pytest.mark.long
 def test_what_the_upper_bound_and_scattered_seeds_decide_is_told(open_report: Any) -> None:
     payload = make_payload({"none": 0.03, "rotary": 0.9995, "alibi": 0.995}, seeds=2)
     bound = {"better": "rotary", "limit": 0.0433, "verdict": "rotary is better: above 4.33%"}
@@ -776,6 +784,7 @@ def test_what_the_upper_bound_and_scattered_seeds_decide_is_told(open_report: An
     assert all(part in verdicts[1] for part in (HOSTILE, "95.00", "--seeds 6"))
 
 
+@pytest.mark.long
 def test_bleu_is_drawn_as_it_is(open_report: Any) -> None:
     payload = make_translation()
     page = open_report(payload)
@@ -841,6 +850,7 @@ def at_lengths(means: dict[int, dict[str, float]], seeds: int = 2) -> Payload:
     return {"unit": "tokens of a window", "trained": 128, "at": at}
 
 
+@pytest.mark.long
 def test_lines_by_length(open_report: Any) -> None:
     payload = make_payload({"none": 0.04, "rotary": 0.5}, seeds=2)
     payload["lengths"] = at_lengths({n: {"none": 0.3, "rotary": 0.4 - 0.2 * (n > 300)} for n in (256, 512, 1024)})
@@ -863,6 +873,7 @@ def test_lines_by_length(open_report: Any) -> None:
     assert open_report(make_payload()).locator("#lengths").count() == 0
 
 
+@pytest.mark.long
 def test_every_trial_says_its_command(open_report: Any) -> None:
     page = open_report(make_payload(seeds=2))
     page.locator("#folded > summary").click()
@@ -882,12 +893,14 @@ def test_the_best_is_better_than_every_other(open_report: Any) -> None:
     assert said == "BLEU: rotary 31.87, sinusoidal 29.88, 1 more. Not ranked."
 
 
+@pytest.mark.long
 def test_the_ceiling_is_passed_where_the_whole_interval_is_above_it(open_report: Any) -> None:
     payload = make_payload({"none": 0.0436, "rotary": 0.9991})
     said = open_report(payload).locator("h1").inner_text()
     assert said.replace("\u00a0", " ") == "With positions 99.91 % right. Without: 4.36 %, at most 4.33 % on average."
 
 
+@pytest.mark.long
 def test_lower_is_better_for_such_a_metric(open_report: Any) -> None:
     payload = make_language()
     page = open_report(payload)
@@ -901,6 +914,7 @@ def test_lower_is_better_for_such_a_metric(open_report: Any) -> None:
     assert page.locator("#ranking-table td").first.inner_text() == "−0.3000"
 
 
+@pytest.mark.long
 def test_one_seed_without_an_interval_shows_none(open_report: Any) -> None:
     page = open_report(make_language())
     assert page.locator("#bars .whisker").count() == 0
@@ -917,6 +931,7 @@ def test_a_page_without_examples_has_no_empty_headings(open_report: Any) -> None
     assert page.locator(".lede").inner_text().startswith("Attention does not know the order of the tokens by itself")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [make_translation, make_language])
 @pytest.mark.parametrize("width", [1280, 420])
 def test_other_metrics_fit_the_window(open_report: Any, make: Callable[[], Payload], width: int) -> None:
@@ -964,6 +979,7 @@ def test_curves_follow_the_data_and_the_chosen_axis(open_report: Any, payload: P
     assert "150" in page.locator("#match-curve text").all_text_contents()
 
 
+@pytest.mark.long
 def test_the_proof_is_a_chip_that_opens(open_report: Any, payload: Payload) -> None:
     payload["examples"][0]["models"][2]["sites"][1]["trust"] |= {"rebuild_error": 0.5, "holds": False}
     page = open_report(payload)
@@ -1034,6 +1050,7 @@ def test_missing_parts_are_left_out(open_report: Any, payload: Payload) -> None:
     assert page.locator("#trial-table tbody tr").count() == 3
 
 
+@pytest.mark.long
 def test_an_unknown_right_answer_is_not_judged(open_report: Any, payload: Payload) -> None:
     page = open_report(payload)
     assert "reads 21+211 and should write 232." in page.locator(".lede").inner_text()
@@ -1049,6 +1066,7 @@ def test_an_unknown_right_answer_is_not_judged(open_report: Any, payload: Payloa
     assert page.locator("#controls option").all_text_contents() == ["21+211", "808-188"]
 
 
+@pytest.mark.long
 def test_intervals_are_named(open_report: Any, payload: Payload) -> None:
     page = open_report(payload)
     assert (
@@ -1064,6 +1082,7 @@ def test_intervals_are_named(open_report: Any, payload: Payload) -> None:
     ]
 
 
+@pytest.mark.long
 def test_large_models_stay_usable(open_report: Any) -> None:
     tokens = [str(index % 10) for index in range(64)]
     weights = base64.b64encode(bytes(range(256)) * (2 * 12 * 64 * 64 // 256)).decode()
@@ -1157,6 +1176,7 @@ def test_the_headline_claims_no_more_than_the_table(open_report: Any, payload: P
     assert "equal" not in said, "no model here is blind"
 
 
+@pytest.mark.long
 def test_without_maps_there_is_no_hero(open_report: Any) -> None:
     assert open_report(make_language()).locator("#hero").count() == 0
 
@@ -1185,6 +1205,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("scheme", "place", "name"),
     [
@@ -1239,6 +1260,7 @@ def test_a_link_to_it_is_shown_with_a_sentence(payload: Payload) -> None:
 # ------------------------------------------------------------------------------------------------ colours, parts
 
 
+@pytest.mark.long
 def test_an_encoding_has_its_colour_in_every_report(open_report: Any) -> None:
     fill = "node => getComputedStyle(node).fill"
 
@@ -1340,6 +1362,7 @@ def test_the_report_speaks_korean(open_report: Any, make: Callable[[], Payload],
     assert HANGUL.findall(page.locator("main").inner_text()) == []
 
 
+@pytest.mark.long
 def test_the_language_of_the_report_stays_when_it_is_read_again(open_report: Any, payload: Payload) -> None:
     page = open_report(payload)
     page.locator("#language button").click()
@@ -1374,6 +1397,7 @@ def test_axe_finds_nothing(pages: Pages, payload: Payload, scheme: str, language
     assert found == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ones_first", "answer"), [(False, "HTO"), (True, "OTH")])
 def test_numbers_on_the_axes_have_brackets_and_places(
     pages: Pages, payload: Payload, ones_first: bool, answer: str

@@ -85,6 +85,7 @@ def test_example_of_a_language_model(to: str, language: Path, tmp_path: Path) ->
     assert example_of(tmp_path / "out").strip() == answer.record()["text"].strip()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_example_of_a_vision_transformer(image_runs: Path, tmp_path: Path) -> None:
     """Of a PNG with 16 bits."""

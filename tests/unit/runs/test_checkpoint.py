@@ -76,6 +76,7 @@ def test_a_run_cut_off_goes_on_to_the_same_bits(whole, tmp_path, step):
     assert outcome(tmp_path / "run") == outcome(whole)
 
 
+@pytest.mark.long
 def test_a_run_cut_off_again_and_again_goes_on_to_the_same_bits(whole, tmp_path):
     for step in (1, 4, 5, 5, 8, 12):
         with pytest.raises(PowerCutError):
@@ -379,6 +380,7 @@ def test_training_falls_back_to_the_checkpoint_before_and_says_so(whole, unfinis
     assert outcome(unfinished) == outcome(whole)
 
 
+@pytest.mark.long
 def test_two_damaged_checkpoints_do_not_push_out_the_whole_one(tmp_path, capsys):
     experiment = tiny(training__evaluations=12)
     train(tmp_path / "whole", experiment)

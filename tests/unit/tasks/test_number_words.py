@@ -151,6 +151,7 @@ def test_the_ceiling_is_a_count(task: NumberWords, names: Pairs) -> None:
     assert made(9999, "en-ko").ceiling() == pytest.approx({"all": to_korean})
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_ceiling_of_the_whole_task() -> None:
     # The figures that the documentation gives.

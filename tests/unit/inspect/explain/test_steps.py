@@ -44,6 +44,7 @@ def test_invisible_characters_have_signs(token: str, shown: str) -> None:
     assert visible(token) == shown
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_terminal_and_pages_use_the_same_signs(pages: Pages) -> None:
     count = len(TOKENS)

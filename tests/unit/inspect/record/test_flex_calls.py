@@ -102,6 +102,7 @@ def test_compiled_function_is_recorded():
     assert tape.trust(tape.sites[0]).rebuild_error < 1e-6
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @torch.no_grad()

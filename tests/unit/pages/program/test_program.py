@@ -389,6 +389,7 @@ class Curious(nn.Module):
         return self.does(self.model(tokens))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("does", "words"),
     [
