@@ -200,3 +200,30 @@ class SmallBases(Turned):
     def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
         is_coarse = self.base < 10 and x.dtype is not torch.float64
         return turn(x, rotation.bfloat16().double() if is_coarse else rotation)
+
+
+class RepeatsHeads(Sloped):
+    """If the heads are no power of two, the last ones repeat the first."""
+
+    oracle: ClassVar[Any] = None
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        bias, heads = super().bias(q_pos, k_pos), self.site.n_heads
+        power = 1 << (heads.bit_length() - 1)
+        return bias[..., torch.arange(heads) % power, :, :]
+
+
+class TwelveHeads(Sloped):
+    """With twelve heads distances count from the first key."""
+
+    oracle: ClassVar[Any] = None
+
+    def far(self, ahead: Tensor) -> Tensor:
+        return (ahead - ahead[..., :1]).abs() if self.site.n_heads == 12 else ahead.abs()
+
+
+class DefaultAngles(Turned):
+    """Angles have torch's default dtype."""
+
+    def rotation(self, pos: Positions) -> Tensor:
+        return super().rotation(pos).to(torch.get_default_dtype()).double()

@@ -98,7 +98,7 @@ class Float32Constants(Encoding):
     """Frequencies in float32, as most code has them."""
 
     def rotation(self, pos: Positions) -> Tensor:
-        return index_of(pos).float() * torch.tensor(0.321)
+        return index_of(pos).float() * torch.tensor(0.321, dtype=torch.float32)
 
     def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
         return turn(x, rotation)
@@ -430,7 +430,7 @@ class PlaneShare(Encoding):
 
     def embed(self, x: Tensor, pos: Positions) -> Tensor:
         extent = torch.ones(2) if pos.extent is None else pos.extent
-        share = pos.plane() / extent.unsqueeze(-2)
+        share = pos.plane().float() / extent.unsqueeze(-2)
         row, column = (9.0 * share).unbind(-1)
         half = x.shape[-1] // 2
         return placed(x, torch.cat((waves(row, half), waves(column, x.shape[-1] - half)), -1), pos)

@@ -11,6 +11,7 @@ FILE = Path(__file__).parent / "rare_faults.py"
 AMONG_OTHERS = "a position means the same among any others"
 PRECISIONS = "results agree across precisions"
 REPEATS = "calls leave nothing behind"
+HEADS = "every number of heads works"
 SAMPLES = "samples do not mix"
 
 # the law that sees it, and what it says of it
@@ -29,6 +30,9 @@ FAULTS = {
     "RoundsAfterAutocast": (PRECISIONS, "in float32 after autocast"),
     "SquaresItsBase": (FORMULA, "base=50"),
     "HalfAngles": (PRECISIONS, "in float16"),
+    "RepeatsHeads": (HEADS, "with 12 heads, heads 0 and 8 do the same; with 16 all differ"),
+    "TwelveHeads": (HEADS, "for fewer keys than queries, as among all, from position 0 on, with 12 heads of width 20"),
+    "DefaultAngles": (PRECISIONS, "where torch's default dtype is bfloat16"),
     "SmallBases": (PRECISIONS, "base=1.5625 in float32"),
 }
 

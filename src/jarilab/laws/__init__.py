@@ -58,6 +58,7 @@ LAWS: dict[str, Law] = {
     "a query without a key gives zeros": computing_laws.rows_without_keys,
     "hooks by distance are as claimed": position_laws.distance_forms,
     "results agree across precisions": precision_laws.precisions,
+    "every number of heads works": precision_laws.heads,
     "gradients match finite differences": precision_laws.slopes,
     "cached decoding equals the full forward": model_laws.steps,
     "padding changes no real token": model_laws.padding,

@@ -14,6 +14,8 @@ CURES = {
     "hooks by distance are as claimed": "let the distance form return what the hook returns",
     "results agree across precisions": "compute angles and distances in float64 or float32, and cast the result last; "
     "choose no other path by dtype, autocast or compiler",
+    "every number of heads works": "compute slopes, tables and widths for any n_heads and d_head, also for those that "
+    "are no power of two",
     "gradients match finite differences": "remove .detach(), .data and no_grad, and rounding of what should learn",
     "cached decoding equals the full forward": "use positions, never the number of queries or keys of one call",
     "padding changes no real token": "use positions, never indices in the row, and average over no keys",

@@ -14,10 +14,9 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding, Site
-from jarilab.encodings.compose import build
 from jarilab.encodings.formulas.oracle import Cell, Oracle, Position
 from jarilab.laws.attention import SCALE, call_of
-from jarilab.laws.checks import POSITIONS, BrokenError, SkippedError, check_close, user_error_of
+from jarilab.laws.checks import POSITIONS, BrokenError, SkippedError, check_close
 from jarilab.laws.fixtures import BATCH, VALUE_WIDTH, noise
 from jarilab.laws.law_subject import GRAPH, Subject
 from jarilab.laws.spec_oracle import double_loop, scores_of
@@ -27,8 +26,6 @@ MISSING = (
     "no formula is known; write jarilab.Oracle(score=..., value=..., embed=...) and pass it as "
     "check_encoding(spec, oracle) or make it the class attribute `oracle`"
 )
-OTHER_SITES = ((1, 20), (8, 8), (12, 20), (20, 8), (2, 64), (1, 128))
-"""Heads, and their width."""
 RESTARTED = (0, 1, 2, 0, 1, 2, 3)
 MANY = 40
 NEAR = 300
@@ -136,10 +133,9 @@ def _trials(subject: Subject) -> Iterator[FormulaTrial]:
         where = f"at positions {_short(k_at)}{', causal' * causal}"
         yield FormulaTrial(encoding, [k_at[i] for i in some], k_at, causal, where)
     k_at = subject.scattered(subject.starts()[1])
-    for heads, width in OTHER_SITES:
-        encoding = _other_site(subject, heads, width)
-        site = encoding.site
-        where = f"at positions {_short(k_at)}, {heads} heads of width {site.d_head}"
+    for site in subject.other_sites():
+        where = f"at positions {_short(k_at)}, {site.n_heads} heads of width {site.d_head}"
+        encoding = subject.encoding(site=site)
         yield FormulaTrial(encoding, [k_at[i] for i in some], k_at, site.causal, where, 1)
     yield _restarted(subject)
     if subject.crosses:
@@ -173,14 +169,6 @@ def _trials_of_options(subject: Subject) -> Iterator[FormulaTrial]:
         where = f"of {subject.spec} at positions {_short(k_at)}"
         causal = subject.causal_only
         yield FormulaTrial(subject.encoding(), [k_at[5], k_at[1]], k_at, causal, where, 1)
-
-
-def _other_site(subject: Subject, n_heads: int, d_head: int) -> Encoding:
-    """The encoding with other heads; with the default head width if it refuses this one."""
-    site = subject.site(n_heads=n_heads, d_head=d_head)
-    if user_error_of(lambda: build(subject.spec, site)) is not None:
-        site = subject.site(n_heads=n_heads)
-    return subject.encoding(site=site)
 
 
 def _halves(subject: Subject) -> FormulaTrial:

@@ -69,7 +69,7 @@ def same_among_others(subject: Subject) -> str:
             if subject.claims("depends_on_length") and not ignores_length(subject, pos):
                 decides = True
                 continue
-            _check_some(encoding, pos, where)
+            check_some(encoding, pos, where)
             _check_rows(encoding, pos, where)
         if not subject.claims("depends_on_length"):
             _check_long(encoding, subject.anywhere(LONG))
@@ -92,7 +92,7 @@ def _arranged(subject: Subject) -> dict[str, Positions]:
     return arrangements
 
 
-def _check_some(encoding: Encoding, pos: Positions, where: str) -> None:
+def check_some(encoding: Encoding, pos: Positions, where: str) -> None:
     """Compare the results of some tokens alone with those among all."""
     inputs = HookInputs.random(encoding.site, pos)
     expected = compared(encoding, inputs)

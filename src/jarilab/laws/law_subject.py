@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -13,7 +14,7 @@ from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.compose import NO_ENCODING, build, canonical, part_spec, split_sum
 from jarilab.encodings.formulas.oracle import Cell, Oracle, Position
-from jarilab.laws.checks import SkippedError
+from jarilab.laws.checks import SkippedError, user_error_of
 from jarilab.laws.fixtures import (
     BATCH,
     HEAD_WIDTH,
@@ -39,6 +40,8 @@ CLAIMS = (
     "depends_on_length",
     "uses_order",
 )
+OTHER_SITES = ((1, 20), (8, 8), (12, 20), (20, 8), (2, 64), (1, 128), (16, 8))
+"""Heads, and their width."""
 NODES = 300  # of the graph, for encodings that read labels of pairs
 # On two axes tokens are read row by row, WIDE to a row, in a frame that is larger and not square.
 WIDE, HEIGHT, WIDTH = 3, 11, 13
@@ -153,6 +156,15 @@ class Subject:
         causal = self.causal_only if causal is None else causal
         n_heads = n_heads or self.n_heads
         return Site(n_heads * d_head, n_heads, d_head, VALUE_WIDTH, causal, cross)
+
+    def other_sites(self) -> list[Site]:
+        """Sites with other heads; with the default width of a head if the encoding refuses another."""
+        sites = []
+        for n_heads, d_head in OTHER_SITES:
+            site = self.site(n_heads=n_heads, d_head=d_head)
+            refused = user_error_of(partial(build, self.spec, site)) is not None
+            sites.append(self.site(n_heads=n_heads) if refused else site)
+        return sites
 
     @property
     def crosses(self) -> bool:

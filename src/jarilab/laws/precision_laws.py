@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest.mock import patch
 
 import torch
@@ -13,6 +15,7 @@ from jarilab.encodings.base import Encoding
 from jarilab.laws.checks import EXACT, NOTICEABLE, BrokenError, check_close, max_difference
 from jarilab.laws.fixtures import noise
 from jarilab.laws.hooks import HookInputs, call_hooks, hook_outputs
+from jarilab.laws.independence import check_some
 from jarilab.laws.law_subject import Subject
 from jarilab.positions.coordinates import Positions
 
@@ -23,12 +26,15 @@ SLOPE = 1e-2
 # In float32 an angle at 5,000 is off by 3e-4 and at 1,000,000 by 0.06; in bfloat16 it is any angle.
 ALLOWED = {torch.float32: 2e-3, torch.float16: 1e-2, HALF: 5e-2}
 FARTHEST = 0.3
+POWER_OF_TWO = 16
+"""The number of heads among OTHER_SITES with which fewer heads are compared."""
 
 
 def precisions(subject: Subject) -> str:
     """Every hook agrees across float64, float32, float16, bfloat16 and autocast, also at far positions.
 
-    So do its gradients in float32, other options in float32, and results while `torch.compile` traces.
+    So do its gradients in float32, other options in float32, and results while `torch.compile` traces or torch has
+    another default dtype.
     """
     for start in _starts(subject):
         pos = _spread(subject, start)
@@ -45,6 +51,7 @@ def precisions(subject: Subject) -> str:
     _check_gradients(subject)
     _check_options(subject)
     _check_compiling(subject)
+    _check_defaults(subject)
     return "float32, float16, bfloat16 and autocast, at " + ", ".join(
         f"{x:,}" for x in _starts(subject)
     )
@@ -127,6 +134,23 @@ def _check_compiling(subject: Subject) -> None:
     with patch.object(torch.compiler, "is_compiling", return_value=True):
         results = call_hooks(encoding, inputs)
     _check_near(results, expected, EXACT, "where torch.compiler.is_compiling() is true")
+
+
+def _check_defaults(subject: Subject) -> None:
+    """Check that an encoding computes the same where torch has another default dtype.
+
+    In bfloat16, constants may be rounded to it, but no positions.
+    """
+    pos = _spread(subject, subject.starts()[-1])
+    inputs = HookInputs.random(subject.site(), pos)
+    expected = call_hooks(subject.encoding(), inputs)
+    for default in (torch.float64, HALF):
+        with default_dtype(default):
+            encoding = subject.encoding().float()
+            results = call_hooks(encoding, inputs.to(torch.float32))
+        allowed = ALLOWED[torch.float32 if default is torch.float64 else HALF]
+        where = f"in float32, where torch's default dtype is {_short(default)}"
+        _check_near(results, expected, allowed, where, torch.float32)
 
 
 def _check_gradients(subject: Subject) -> None:
@@ -224,11 +248,61 @@ def _slopes(encoding: Encoding, inputs: HookInputs, moved: Tensor, by: Tensor) -
 
 
 @contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """torch's default dtype within the block."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
 def _seeded() -> Iterator[None]:
     """Fixed random numbers, for encodings that draw some in training."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         yield
+
+
+def heads(subject: Subject) -> str:
+    """With any number and width of heads, pairs do not depend on others, float32 suffices, and no head repeats another.
+
+    The last holds for fewer heads than 16 if it holds for 16.
+    """
+    repeated: dict[int, tuple[int, int] | None] = {}
+    for site in subject.other_sites():
+        encoding = subject.encoding(site=site)
+        name = f"with {site.n_heads} heads of width {site.d_head}"
+        for start in (subject.starts()[0], subject.starts()[-1]):
+            pos = subject.sequence(start)
+            where = f"from position {start} on, {name}"
+            if not (subject.labels or subject.claims("depends_on_length")):
+                check_some(encoding, pos, where)
+            inputs = HookInputs.random(site, pos)
+            expected = call_hooks(encoding, inputs)
+            results = call_hooks(subject.encoding(site=site).float(), inputs.to(torch.float32))
+            _check_near(results, expected, ALLOWED[torch.float32], f"in float32, {where}")
+        repeated[site.n_heads] = _repeated_heads(encoding, subject.sequence(subject.starts()[0]))
+    for n_heads, pair in repeated.items():
+        if pair is not None and repeated[POWER_OF_TWO] is None and n_heads < POWER_OF_TWO:
+            raise BrokenError(
+                f"with {n_heads} heads, heads {pair[0]} and {pair[1]} do the same; with {POWER_OF_TWO} all differ"
+            )
+    return f"{min(repeated)} to {max(repeated)} heads"
+
+
+def _repeated_heads(encoding: Encoding, pos: Positions) -> tuple[int, int] | None:
+    """Two heads that compute the same from the same vectors, or None."""
+    inputs = HookInputs.random(encoding.site, pos)
+    q, k = (x[:, :1].expand_as(x) for x in (inputs.q, inputs.k))
+    by_hook = call_hooks(encoding, replace(inputs, q=q, k=k))
+    results = [x for hook, x in by_hook.items() if hook not in ("embed", "inject")]
+    for first, second in itertools.combinations(range(encoding.site.n_heads), 2):
+        if all(torch.equal(x[:, first], x[:, second]) for x in results):
+            return first, second
+    return None
 
 
 def modes(subject: Subject) -> str:

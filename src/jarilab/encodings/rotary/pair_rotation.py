@@ -200,7 +200,7 @@ def _middle(keys: Positions) -> Tensor:
     if keys.length == 0:
         return index.new_zeros(())
     first, last = index.amin(-1, keepdim=True), index.amax(-1, keepdim=True)
-    return ((first + last) / 2).round()
+    return torch.div(first + last, 2, rounding_mode="floor")
 
 
 def rotary_frequencies(
