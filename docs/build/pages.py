@@ -78,6 +78,7 @@ def assemble(numbers: Mapping[str, object], generated: Mapping[str, str]) -> Non
             text = filled(path.read_text(encoding="utf-8"), language, len(part.parts) - 1, numbers)
             for name, table in generated.items():
                 text = text.replace(f"<!-- {name} -->", table)
+            text = on_site(text, path, language)
             if language != "en":
                 text = anchored(abroad(text, part, language))
             _write(folder / part, text + _other(part, language))
@@ -94,6 +95,21 @@ def assemble(numbers: Mapping[str, object], generated: Mapping[str, str]) -> Non
 def home(language: str) -> Path:
     """Where the repository has its own pages in a language."""
     return DOCS if language == "en" else DOCS / language
+
+
+def on_site(text: str, path: Path, language: str) -> str:
+    """A page that is also read in the repository: links to files of docs/ lead to their pages on the site."""
+    up = "../" * (len(path.relative_to(TEXTS / language).parts) - 1)
+
+    def lead(found: re.Match[str]) -> str:
+        meant = (path.parent / found[1]).resolve()
+        roots = [home(language), DOCS]
+        root = next((root for root in roots if meant.is_relative_to(root)), None)
+        if root is None or meant.is_relative_to(TEXTS) or not meant.is_file():
+            return found[0]
+        return f"]({up}{meant.relative_to(root).as_posix()}{found[2] or ''})"
+
+    return re.sub(r"\]\((?!\w+:)([^)#]+)(#[^)]*)?\)", lead, text)
 
 
 def abroad(text: str, part: Path, language: str) -> str:

@@ -314,7 +314,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in (ENGLISH, KOREAN, ROOT / "CONTRIBUTING.md", *documentation()):
+    for page in (ENGLISH, KOREAN, ROOT / "CONTRIBUTING.md", *CHOICE, *documentation()):
         links = [link for link in re.findall(r"\]\(([^)]+)\)", without_blocks(page)) if "://" not in link]
         assert links or page.parent != ROOT
         for link in links:

@@ -94,7 +94,7 @@ def test_links_lead_to_pages_that_the_site_has(path: Path) -> None:
     language = TEXTS / path.relative_to(TEXTS).parts[0]
     for link in re.findall(r"\]\((?!\w+:|#)([^)#]+)", path.read_text(encoding="utf-8")):
         target = (path.parent / link).resolve()
-        beside = ROOT / "docs" / target.relative_to(language)
+        beside = ROOT / "docs" / target.relative_to(language) if target.is_relative_to(language) else target
         made = target.parent == language / "reference"
         assert target.exists() or beside.exists() or made, link
 
@@ -103,6 +103,16 @@ def test_a_link_leads_to_the_korean_page_where_there_is_one() -> None:
     text = "[a](../guide/text.md#언어-모델) [b](../results/text.md#pronouns) [c](messages.md)"
     told = pages.abroad(text, Path("how-to/index.md"), "ko")
     assert told == "[a](../guide/text.md#언어-모델) [b](../../results/text.html#pronouns) [c](messages.md)"
+
+
+def test_a_page_for_the_repository_and_the_site_leads_to_the_same_pages() -> None:
+    text = "[a](../../guide/own-attention.md#in-nanogpt) [b](../../results/depth.svg) [c](lessons/rotary.md)"
+    english = pages.on_site(text, TEXTS / "en" / "which-encoding.md", "en")
+    assert english == "[a](guide/own-attention.md#in-nanogpt) [b](results/depth.svg) [c](lessons/rotary.md)"
+    text = "[a](../../ko/guide/own-attention.md) [b](../../results/long.md)"
+    korean = pages.on_site(text, TEXTS / "ko" / "which-encoding.md", "ko")
+    assert korean == "[a](guide/own-attention.md) [b](results/long.md)"
+    assert pages.abroad(korean, Path("which-encoding.md"), "ko").endswith("[b](../results/long.html)")
 
 
 def test_a_guide_leads_into_the_other_language() -> None:
