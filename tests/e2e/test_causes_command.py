@@ -262,3 +262,16 @@ def test_the_page_is_used_by_keyboard_and_speaks_two_languages(page_html: str, p
     assert "층마다 읽은 답" in text
     assert "The tallest bar" not in text
     assert not pages.troubles
+
+
+@pytest.mark.browser
+def test_only_the_largest_of_many_paths_are_listed(page_html: str, pages: Pages) -> None:
+    path = '{"source":"L0H1","target":"L1H2","input":"v","effect":%s}'
+    many = ",".join(path.replace("H2", f"H{n % 4}") % (1 + n / 100) for n in range(40))
+    html, replaced = re.subn(r'"edges":\[[^\]]*\]', f'"edges":[{many}]', page_html)
+    assert replaced == 1
+    page = pages.open(html, at="#head=L0H0")
+    assert page.locator("#paths li").count() == 24
+    assert page.locator("#paths .note").inner_text().startswith("24 of 40 paths")
+    page.evaluate("location.hash = '#head=L0H1'")
+    page.wait_for_function("document.querySelectorAll('#paths li').length === 40")

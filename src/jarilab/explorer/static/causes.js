@@ -7,7 +7,7 @@ import { clamp, known, percent } from "kit/numbers.js";
 import { firstPayload as page } from "kit/payload.js";
 import { token, tokenNode } from "kit/tokens.js";
 import { languageButton } from "kit/words.js";
-import { drawHeads, marksNode } from "./causesheads.js";
+import { shownEdges, drawHeads, marksNode } from "./causesheads.js";
 import { drawSection, SECTIONS } from "./causesections.js";
 import { nats, saidIn, t, whyOf } from "./causeswords.js";
 
@@ -109,11 +109,11 @@ const link = (head, words = head) => el("a", { href: addressOf({ head }) }, word
 const linked = (text) => text.split(/((?:[\w.]+\.)?(?:L\d+)?H\d+)/).map((part) => rows.has(part) ? link(part) : part);
 
 function drawPaths() {
-  const edges = page.edges.filter((edge) => edge.target !== "answer" || rows.get(edge.source).verdict !== "chance");
+  const { edges, count } = shownEdges(page, state.head);
   const items = edges.map((edge) => el("li", {}, el("a", { href: addressOf({ head: edge.source, to: edge.target }) },
     `${edge.source} → ${edge.target === "answer" ? t("answer") : edge.target}`), ` ${t(`by_${edge.input ?? "all"}`)} ${nats(-edge.effect, true)}`));
   const pairs = page.pairs.map((pair) => el("li", {}, t.parts("pair", link(pair.head), link(pair.other), nats(-pair.total, true), nats(-rows.get(pair.head).total, true), nats(-rows.get(pair.other).total, true))));
-  refill(byId("paths"), items.length ? [el("h3", {}, t("paths")), el("ul", {}, items)] : null, pairs.length ? [el("h3", {}, t("pairs")), el("ul", {}, pairs)] : null);
+  refill(byId("paths"), items.length ? [el("h3", {}, t("paths")), el("ul", {}, items), items.length < count ? note(t("pathsOf", items.length, count)) : null] : null, pairs.length ? [el("h3", {}, t("pairs")), el("ul", {}, pairs)] : null);
 }
 
 function drawTable() {

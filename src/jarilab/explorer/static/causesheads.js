@@ -78,6 +78,15 @@ export function gridOf(root, heads, more = []) {
   return { columns, left, cell, line, at, places, labels, right: left + (columns + more.length) * cell, bottom: TOP + layers.length * line };
 }
 
+const MAX_EDGES = 24;
+/** The paths of heads that pass chance with the largest effects, all of the chosen head, and how many there are. */
+export function shownEdges(page, chosen) {
+  const verdicts = new Map(page.heads.map((row) => [row.head, row.verdict]));
+  const all = page.edges.filter((edge) => edge.target !== "answer" || verdicts.get(edge.source) !== "chance")
+    .sort((one, other) => Math.abs(other.effect) - Math.abs(one.effect));
+  return { edges: all.filter((edge, rank) => rank < MAX_EDGES || edge.source === chosen), count: all.length };
+}
+
 export function drawHeads(root, page, state, { choose, addressOf }) {
   const { columns, left, cell, places, labels, right, bottom: end } = gridOf(root, page.heads);
   const [width, bottom] = [Math.max(right + 8, 200), end + 28];
@@ -85,7 +94,7 @@ export function drawHeads(root, page, state, { choose, addressOf }) {
   const [box, size] = [Math.min(width - 16, 24 + 8 * [...words].length), 24];
   const middle = [clamp(left + columns * cell / 2, box / 2 + 1, width - box / 2 - 1), bottom];
   const ceiling = ceilingOf(page);
-  const edges = page.edges.filter((edge) => isShown(page.heads.find((row) => row.head === edge.source)));
+  const { edges } = shownEdges(page, state.head);
   const drawing = svg("svg", { width, height: bottom + size + 4, role: "group", "aria-label": t("headsLabel") }, labels,
     edges.map((edge) => edgeNode(edge, places.get(edge.source), places.get(edge.target) ? places.get(edge.target).map((value, axis) => axis ? value - cell / 2 + 6 : value) : middle, ceiling,
       edge.source === state.head && edge.target === state.to, addressOf({ head: edge.source, to: edge.target }))),

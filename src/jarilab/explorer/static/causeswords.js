@@ -19,7 +19,7 @@ export const t = speaking({
   by_all: ["", ""], by_q: ["by its queries:", "쿼리로:"], by_k: ["by its keys:", "키로:"], by_v: ["by its values:", "값으로:"],
   open: ["Open the map of {0}", "{0}의 맵 열기"], looks: ["From {0} it looks at {1}.", "{0}에서 보는 곳: {1}."],
   map: ["Map of {0}", "{0}의 맵"], mapHelp: ["Rows are queries, columns are keys. A map shows where weights go, not what the answer needs.", "행은 쿼리, 열은 키입니다. 맵은 가중치가 어디로 가는지 보여 줄 뿐, 답에 무엇이 필요한지는 보여 주지 않습니다."],
-  paths: ["Paths", "경로"], pairs: ["Heads that stand in for each other", "서로 대신하는 헤드"], pair: ["{0} and {1}: {2} without both; alone {3} and {4}", "{0}, {1}: 둘 다 끄면 {2}, 하나씩 끄면 {3}, {4}"],
+  paths: ["Paths", "경로"], pathsOf: ["{0} of {1} paths: those with the largest effects, and all of the chosen head.", "경로 {1}개 가운데 효과가 큰 것과 고른 헤드의 것, 모두 {0}개입니다."], pairs: ["Heads that stand in for each other", "서로 대신하는 헤드"], pair: ["{0} and {1}: {2} without both; alone {3} and {4}", "{0}, {1}: 둘 다 끄면 {2}, 하나씩 끄면 {3}, {4}"],
   how: ["How this is measured, and what it does not say", "어떻게 재었고, 무엇을 말하지 않는가"],
   how1: ["Total effect: the output of the head before W_O becomes zero, and everything after it is computed again. Direct effect: later heads and MLPs keep their clean outputs, so that only what the head itself writes to the answer is lost.",
     "전체 효과: W_O 앞에서 헤드의 출력을 0으로 바꾸고 그 뒤를 모두 다시 계산합니다. 직접 효과: 뒤의 헤드와 MLP는 원래 출력을 유지하므로, 그 헤드가 답에 직접 쓰는 것만 사라집니다."],
