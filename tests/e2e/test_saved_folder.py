@@ -80,7 +80,7 @@ class Served(Pages):
 
     @property
     def foreign(self) -> list[str]:
-        return [address for address in self.requests if not address.startswith("http://127.0.0.1:")]
+        return [address for address in self.requests if not address.startswith(("http://127.0.0.1:", "blob:"))]
 
 
 @pytest.fixture

@@ -76,8 +76,9 @@ class Pages:
 
     @property
     def foreign(self) -> list[str]:
-        """Requests for anything but the files that were opened."""
-        return [address for address in self.requests if not address.startswith(f"{self.folder.as_uri()}/page-")]
+        """Requests for anything but the files that were opened, and scripts that a page makes for its worker."""
+        own = (f"{self.folder.as_uri()}/page-", "blob:")
+        return [address for address in self.requests if not address.startswith(own)]
 
 
 class ServedPages(Pages):
@@ -89,7 +90,8 @@ class ServedPages(Pages):
 
     @property
     def foreign(self) -> list[str]:
-        return [address for address in self.requests if not address.startswith(self.server)]
+        own = (self.server, "blob:")
+        return [address for address in self.requests if not address.startswith(own)]
 
 
 @pytest.fixture
