@@ -79,14 +79,21 @@ def render(data: dict[str, Any]) -> str:
         "jarilab.explorer",
         "explore.html",
         STYLES,
-        "main.js",
+        _script(data),
         data,
         title,
         live=data["live"],
         beside=data.get("folder", False),
+        packed=True,
         worker=_worker(data),
         noscript=noscript(data),
     )
+
+
+def _script(data: Mapping[str, Any]) -> str:
+    """The script of a page; that of a tape lacks the panels that need a model."""
+    has_model = any(view["edits"] or view["opens"] for view in data["views"])
+    return "explore.js" if has_model or data["live"] else "tape.js"
 
 
 def _worker(data: Mapping[str, Any]) -> str:

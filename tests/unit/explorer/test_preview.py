@@ -71,6 +71,10 @@ def test_of_a_batch_the_first_input_is_drawn():
     assert np.abs(weights - tape.weights("decoder.0.self")[0].double().numpy()).max() < 1e-4
 
 
+def test_a_page_of_a_few_tokens_is_light():
+    assert len(tape_of(length=6).show(list("abcdef")).html) < 120_000
+
+
 def test_large_maps_are_pooled():
     payload = payload_of(jarilab.preview(tape_of(length=400)).html)
     assert max(payload["sites"][0]["weights"]["shape"]) <= 150

@@ -1,4 +1,5 @@
 // The models of a saved page, which a worker runs. Its script lies in the page as text.
+import { unpacked } from "kit/blocks.js";
 import { byId } from "kit/elements.js";
 import { language, speaking } from "kit/words.js";
 
@@ -8,11 +9,12 @@ const t = speaking({
 
 const waiting = new Map(); // number of a request -> [resolve, reject]
 let asked = 0;
-let worker = null;
+let worker = null; // a promise of it
 
-function start() {
+async function start() {
   const given = JSON.stringify({ language: language(), base: document.baseURI });
-  const script = new Blob([`globalThis.workerPayload=${given};\n`, byId("worker").textContent], { type: "text/javascript" });
+  const code = await unpacked(byId("worker").textContent);
+  const script = new Blob([`globalThis.workerPayload=${given};\n`, code], { type: "text/javascript" });
   const started = new Worker(URL.createObjectURL(script));
   started.addEventListener("message", ({ data: { number, result, error } }) => {
     const [resolve, reject] = waiting.get(number);
@@ -26,16 +28,12 @@ function start() {
   });
   return started;
 }
-function ask(name, ...request) {
+async function ask(name, ...request) {
+  worker ??= start().catch(() => { throw new Error(t("noWorker")); });
+  const ready = await worker;
   return new Promise((resolve, reject) => {
-    try {
-      worker ??= start();
-    } catch {
-      reject(new Error(t("noWorker")));
-      return;
-    }
     waiting.set(asked += 1, [resolve, reject]);
-    worker.postMessage({ number: asked, name, request });
+    ready.postMessage({ number: asked, name, request });
   });
 }
 

@@ -14,13 +14,10 @@ import { drawFinding } from "./finding.js";
 import { drawImage, markImage } from "./image.js";
 import { drawMaps, markCell, refitMaps, repaintMaps } from "./map.js";
 import { drawOverview, markOverview, repaintOverview } from "./overview.js";
-import { PANELS } from "./panels.js";
 import { drawScrub } from "./scrub.js";
 import { answerOf, paintedSide, wordsOf } from "./sites.js";
 import { app, DRAWN, followAddress, languageChanged, look, SCALES, startEngines } from "./state.js";
 import { t } from "./words.js";
-
-app.panels = PANELS;
 
 // ---------------------------------------------------------------- header
 
@@ -223,7 +220,9 @@ byId("ask").addEventListener("submit", (event) => {
 onNightfall(() => app.onchange(new Set(ALL)));
 new ResizeObserver(() => refitMaps(app)).observe(byId("maps"));
 
-async function begin() {
+/** Draw the page. panels: what its tabs show. */
+export async function begin(panels) {
+  app.panels = panels;
   const all = new Set(ALL);
   drawTop(all);
   await painted();
@@ -237,4 +236,3 @@ async function begin() {
   if (!app.live) restoreEdits(app);
   document.documentElement.dataset.engines = "ready";
 }
-begin();

@@ -40,7 +40,7 @@ class Drawings:
             columns="\n".join(_section(column) for column in self.columns),
             script=script,
         )
-        return document(PACKAGE, body, PAGE_STYLES, f"jari: {self.title}", script=script)
+        return document(PACKAGE, body, PAGE_STYLES, f"jari: {self.title}", scripts=[script])
 
     def save(self, path: str | Path) -> Path:
         """Write the page and return its path. Raises UserError for a folder and for a file that cannot be written."""

@@ -16,6 +16,7 @@ import json
 import math
 import posixpath
 import re
+import zlib
 from collections.abc import Sequence
 from importlib.resources import files
 from string import Template
@@ -28,7 +29,8 @@ POLICY = (
     "default-src 'none'; script-src {script}; style-src '{style}'; img-src data:; connect-src {connect}; "
     "base-uri 'none'; form-action 'none'"
 )
-WORKER = '<script type="text/plain" id="worker">{}</script>\n'
+LOADER = "kit/loader.js"
+"""The first module of a script that unpacks and runs another."""
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "([\w./-]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:const|function|class) (\w+))", re.MULTILINE)
 _DIVIDER = re.compile(r"\s*([{};,])\s*")
@@ -49,6 +51,7 @@ def assemble(
     *,
     live: bool,
     beside: bool = False,
+    packed: bool = False,
     worker: str = "",
     noscript: str = "",
     description: str = "",
@@ -56,16 +59,19 @@ def assemble(
     """The HTML document of a page. body, styles, script: files of `package` or of the kit.
 
     script: the first module; the modules that it imports come before it. payload: data as JSON, NaN as null. live: the
-    page may send requests to its server. beside: it may also run scripts of its server, see `policy`. worker: the first
-    module of a script that the page runs in a worker. noscript: markup for browsers without scripts. description: see
-    `document`.
+    page may send requests to its server. beside: it may also run scripts of its server, see `policy`. packed: the
+    script is compressed, in base64. worker: the first module of a script that the page runs in a worker, always
+    compressed. noscript: markup for browsers without scripts. description: see `document`.
     """
     code = bundle(package, script)
+    scripts = [bundle(package, LOADER), code] if packed else [code]
+    worker_code = bundle(package, worker) if worker else ""
+    texts = {"code": code if packed else "", "worker": worker_code}
     filled = Template(read(package, f"{KIT}page.html")).substitute(
         body=read(package, body),
         payload=without_home(escape_json(payload)),
-        script=code,
-        worker=WORKER.format(bundle(package, worker)) if worker else "",
+        script=scripts[0],
+        packed="".join(_packed(name, text) for name, text in texts.items() if text),
         noscript=without_home(noscript),
     )
     return document(
@@ -73,7 +79,7 @@ def assemble(
         filled,
         styles,
         without_home(title),
-        script=code,
+        scripts=scripts,
         live=live,
         beside=beside,
         worker=bool(worker),
@@ -87,24 +93,30 @@ def document(
     styles: Sequence[str],
     title: str,
     *,
-    script: str = "",
+    scripts: Sequence[str] = (),
     live: bool = False,
     beside: bool = False,
     worker: bool = False,
     description: str = "",
 ) -> str:
-    """Markup as an HTML document whose policy allows its styles and its script.
+    """Markup as an HTML document whose policy allows its styles and its scripts.
 
     description: one sentence for the preview of a link to the page.
     """
     style = "\n".join(slim_style(read(package, name)) for name in styles)
     return Template(read(package, f"{KIT}document.html")).substitute(
-        policy=policy(script, style, live=live, beside=beside, worker=worker),
+        policy=policy(scripts, style, live=live, beside=beside, worker=worker),
         title=escape_text(title),
         preview=_preview(title, description),
         style=style,
         body=body.removesuffix("\n"),
     )
+
+
+def _packed(name: str, script: str) -> str:
+    """A script as text in base64, compressed by zlib; `kit/static/blocks.js` unpacks it."""
+    text = base64.b64encode(zlib.compress(script.encode(), 9)).decode()
+    return f'<script type="text/plain" id="{name}">{text}</script>\n'
 
 
 def _preview(title: str, description: str) -> str:
@@ -119,7 +131,7 @@ def _preview(title: str, description: str) -> str:
 
 
 def policy(
-    script: str, style: str, *, live: bool, beside: bool = False, worker: bool = False
+    scripts: Sequence[str], style: str, *, live: bool, beside: bool = False, worker: bool = False
 ) -> str:
     """The content security policy.
 
@@ -127,7 +139,8 @@ def policy(
     in a worker.
     """
     connect = "'self'" if live or beside else "'none'"
-    code = f"'{_source_hash(script)}'" + (" 'self' 'wasm-unsafe-eval'" if beside else "")
+    hashes = " ".join(f"'{_source_hash(script)}'" for script in scripts or [""])
+    code = hashes + (" 'self' 'wasm-unsafe-eval'" if beside else "")
     allowed = POLICY.format(script=code, style=_source_hash(style), connect=connect)
     return allowed + ("; worker-src blob:" if worker else "")
 

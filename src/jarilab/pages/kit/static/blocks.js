@@ -10,6 +10,9 @@ export function bytesOf(text) {
   return bytes;
 }
 
+/** A text that was compressed by zlib. */
+export const unpacked = (text) => new Response(new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+
 /** The numbers of a Block, decoded when first asked for; fixed point (uint16) becomes 0..1. What was computed here is as it is. */
 export function block(source) {
   if (ArrayBuffer.isView(source.data)) return source;
