@@ -3,19 +3,17 @@
     python experiments/finetuning.py --data multi30k --out runs/finetuning --seeds 3
 
 A small model learns to translate German into English from Multi30k, without its first 500 lines. Then it is trained on
-from these weights with those 500 lines in German and French, another language that it has never written, at a tenth of
-the learning rate of the task (the default) and at this rate. Beside it: the
-same model, vocabulary and 500 pairs from random values, and the first model as it is. All are measured on the 1,000
-lines of test_2016_flickr in German and French: perplexity, chrF and BLEU. The folder has train.de.gz, train.en.gz,
-train.fr.gz and test_2016_flickr of the same languages. Writes finetuning.json beside the runs; `--table FILE` prints
-the table of such a file.
+from these weights with those 500 lines in German and French, another language that it has never written, at shares of
+the learning rate of the task. Beside it: the same model, vocabulary and 500 pairs from random values, and the first
+model as it is. All are measured on the 1,000 lines of test_2016_flickr in German and French: perplexity, chrF and BLEU.
+The folder has train.de.gz, train.en.gz, train.fr.gz and test_2016_flickr of the same languages. Writes finetuning.json
+beside the runs; `--table FILE` prints the table of such a file.
 
 Minutes: 2 of one core for each seed.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,10 +21,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from images import at_least_one, markdown, told
+from images import main_of_measurements, markdown
 
 import jarilab
-from jarilab.core.storage.files import read_json, write_json
+from jarilab.core.storage.files import write_json
 
 PAIRS = 500
 MODEL = {
@@ -41,13 +39,9 @@ BASE = {"training.examples": 29_000, "task.vocab_size": 2000, **MODEL, **TRAININ
 LONGER = {"training.examples": 20 * PAIRS, **TRAINING}
 METRICS = ("perplexity", "chrf", "bleu")
 RATE = 4e-3
-"""The learning rate of the task; from weights a tenth of it is the default."""
-KINDS = (
-    "from weights, a tenth of the rate",
-    "from weights, the rate of the task",
-    "from random values, the rate of the task",
-    "not trained on",
-)
+"""The learning rate of the task, the default of a training from weights, too."""
+SHARES = {"a tenth": 0.1, "a third": 1 / 3, "half": 0.5, "the whole": 1}
+"""The shares of this rate that a training from weights is given."""
 
 
 def cut(data: Path, out: Path) -> dict[str, list[str]]:
@@ -72,23 +66,29 @@ def measured(data: Path, out: Path, files: Mapping[str, list[str]], seed: int) -
     sources = {"task.train": files["many"], "task.valid": english}
     jarilab.train("translation", base, settings={**sources, **BASE}, **same)
     few = {"task.train": files["few"], "task.valid": test, **LONGER}
-    tenth = jarilab.train("translation", out / f"from-{seed}", init=base, settings=few, **same)
-    at_rate = {**few, "training.lr": RATE}
-    whole = jarilab.train("translation", out / f"full-{seed}", init=base, settings=at_rate, **same)
+    results = {}
+    for name, share in SHARES.items():
+        settings = {**few, "training.lr": round(share * RATE, 6)}
+        folder = out / f"from-{share:.2f}-{seed}"
+        results[f"from weights, {name} of the rate"] = jarilab.train(
+            "translation", folder, init=base, settings=settings, **same
+        )
     alone = {**few, **MODEL, "task.tokenizer": str(base)}
-    from_nothing = jarilab.train("translation", out / f"alone-{seed}", settings=alone, **same)
-    without = jarilab.evaluate(base, data=test, threads=1)
-    results = zip(KINDS, (tenth, whole, from_nothing, without), strict=True)
-    return {kind: {name: result[name] for name in METRICS} for kind, result in results}
+    results["from random values, the whole rate"] = jarilab.train(
+        "translation", out / f"alone-{seed}", settings=alone, **same
+    )
+    results["not trained on"] = jarilab.evaluate(base, data=test, threads=1)
+    return {kind: {name: result[name] for name in METRICS} for kind, result in results.items()}
 
 
 def table(kept: Mapping[str, Any]) -> str:
     """The table of kept measurements: means, and the values of each seed."""
     rows = []
-    for kind in KINDS:
+    seeds = list(kept["seeds"].values())
+    for kind in seeds[0]:
         row = [kind]
         for name in METRICS:
-            values = [seed[kind][name] for seed in kept["seeds"].values()]
+            values = [seed[kind][name] for seed in seeds]
             each = ", ".join(f"{value:.1f}" for value in values)
             row.append(f"{mean(values):.1f} ({each})")
         rows.append(row)
@@ -107,17 +107,7 @@ def run(data: Path, out: Path, seeds: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, help="folder with Multi30k's files")
-    parser.add_argument("--out", type=Path, default=Path("runs/finetuning"))
-    parser.add_argument("--seeds", type=at_least_one, default=3)
-    parser.add_argument("--table", type=Path, help="print the table of kept measurements")
-    options = parser.parse_args(arguments)
-    if options.table is not None:
-        return told(lambda: table(read_json(options.table)))
-    if options.data is None:
-        parser.error("expected --data, the folder with Multi30k's files; got none")
-    return told(lambda: run(options.data, options.out, options.seeds))
+    return main_of_measurements(sys.modules[__name__], "Multi30k's files", "runs/finetuning", arguments)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import Any
 
 import jarilab
 from jarilab.comparison.statistics import mean_interval
+from jarilab.core.storage.files import read_json
 from jarilab.data.images import idx
 from jarilab.tasks.metrics import METRICS, Metric
 
@@ -216,6 +217,24 @@ def told(work: Callable[[], str]) -> int:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def main_of_measurements(module: Any, needed: str, out: str, arguments: Sequence[str] | None = None) -> int:
+    """Run a module's `run(data, out, seeds)`, or print its `table` of kept measurements; the exit code.
+
+    needed: what its folder --data holds. out: the folder where it writes by default.
+    """
+    parser = argparse.ArgumentParser(description=(module.__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, help=f"folder with {needed}")
+    parser.add_argument("--out", type=Path, default=Path(out))
+    parser.add_argument("--seeds", type=at_least_one, default=3)
+    parser.add_argument("--table", type=Path, help="print the table of kept measurements")
+    given = parser.parse_args(arguments)
+    if given.table is not None:
+        return told(lambda: module.table(read_json(given.table)))
+    if given.data is None:
+        parser.error(f"expected --data, the folder with {needed}; got none")
+    return told(lambda: module.run(given.data, given.out, given.seeds))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

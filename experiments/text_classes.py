@@ -12,7 +12,6 @@ Minutes: 3 of one core for each seed.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +20,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from images import at_least_one, markdown, told
+from images import main_of_measurements, markdown
 
 import jarilab
-from jarilab.core.storage.files import read_json, write_json
+from jarilab.core.storage.files import write_json
 
 LINES = 1500
 LANGUAGES = {"training.examples": 6_000, "task.vocab_size": 1000, "task.longest": 64, "training.evaluations": 2}
@@ -84,17 +83,7 @@ def run(data: Path, out: Path, seeds: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, help="folder that holds multi30k and tatoeba-ko-en")
-    parser.add_argument("--out", type=Path, default=Path("runs/text-classes"))
-    parser.add_argument("--seeds", type=at_least_one, default=3)
-    parser.add_argument("--table", type=Path, help="print the table of kept measurements")
-    options = parser.parse_args(arguments)
-    if options.table is not None:
-        return told(lambda: table(read_json(options.table)))
-    if options.data is None:
-        parser.error("expected --data, the folder of multi30k and tatoeba-ko-en; got none")
-    return told(lambda: run(options.data, options.out, options.seeds))
+    return main_of_measurements(sys.modules[__name__], "multi30k and tatoeba-ko-en", "runs/text-classes", arguments)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.comparison.table_export import at_lengths, other_lengths
-from jarilab.tasks.metrics import METRICS, Metric, score_notes
+from jarilab.core.errors import printable
+from jarilab.tasks.metrics import METRICS, Metric, confusion_table, score_notes
 
 MIN_TITLE_WIDTH = 20
 """Characters."""
@@ -33,6 +34,7 @@ def metrics_text(metrics: Mapping[str, Any], folder: str) -> str:
         )
     lines += _best(metrics, width)
     lines += _cost(metrics)
+    lines += _confusion(metrics)
     return "\n".join(lines)
 
 
@@ -101,6 +103,18 @@ def _cost(metrics: Mapping[str, Any]) -> list[str]:
     digits = 0 if seconds >= 10 else 1
     examples = metrics["trained_examples"]
     return [f"  trained on {examples:,} examples in {seconds:.{digits}f} CPU-seconds"]
+
+
+def _confusion(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """The table of classes and answers, if there is one."""
+    table = confusion_table(metrics)
+    if len(table) < 2:
+        return
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    yield "  answers (columns) to each class"
+    for row in table:
+        cells = (printable(cell).rjust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"  {'  '.join(cells)}"
 
 
 # A comparison --------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import OpenRun
 from jarilab.runs.origins import history
 from jarilab.runs.results import read_result
-from jarilab.tasks.metrics import METRICS, Metric, score_notes
+from jarilab.tasks.metrics import METRICS, Metric, confusion_table, score_notes
 
 CELL, GAP = 16, 8
 """Pixels of a link between two tokens, and between maps."""
@@ -151,6 +151,7 @@ def _figures(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
     head = [f"| of | {metric.title} | interval | examples |", "| --- | --- | --- | --- |"]
     how = mean_interval([result[key]], examples, share=metric.share).how
     notes = [f"- {plain(note)}" for note in score_notes(result)]
+    notes += _confusion(result)
     sentence = f"Measured on held-out examples at step {result['steps']:,}. Interval: {plain(how)}."
     if "signature" in result:
         sentence += f" BLEU by sacreBLEU, {plain(result['signature'])}."
@@ -167,6 +168,21 @@ def _figures(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
             *notes,
         ]
     )
+
+
+def _confusion(result: Mapping[str, Any]) -> list[str]:
+    """The table of classes and answers, if there is one."""
+    heads, *rows = confusion_table(result) or [[]]
+    if not rows:
+        return []
+    table = [f"| {' | '.join(map(plain, row))} |" for row in [heads, *rows]]
+    return [
+        "Answers (columns) to each class:",
+        "",
+        table[0],
+        f"|{' --- |' * len(heads)}",
+        *table[1:],
+    ]
 
 
 def _figure(name: str, metric: Metric, value: float, examples: int) -> str:

@@ -15,7 +15,8 @@ from jarilab.pages.kit.tones import tones_of
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_metrics, read_run, vocabulary_of
 from jarilab.runs.origins import history
-from jarilab.tasks.metrics import METRICS, Metric, vocabulary_note
+from jarilab.runs.results import read_result
+from jarilab.tasks.metrics import METRICS, Metric, confusion_table, vocabulary_note
 
 STYLES = ("kit/theme.css", "kit/base.css", "report.css")
 UNKNOWN = Metric("value", "the metric of the task")
@@ -24,13 +25,17 @@ UNKNOWN = Metric("value", "the metric of the task")
 
 @dataclass(frozen=True)
 class Curve:
-    """The training curve of a run: the rows of its metrics.jsonl. history: see `jarilab.runs.origins.history`."""
+    """The training curve of a run: the rows of its metrics.jsonl.
+
+    history: see `jarilab.runs.origins.history`. confusion: see `jarilab.tasks.metrics.confusion_table`.
+    """
 
     run: Path
     experiment: Experiment
     rows: list[dict[str, Any]]
     history: Sequence[str] = ()
     vocabulary: str | None = None
+    confusion: Sequence[Sequence[str]] = ()
 
     @property
     def metric(self) -> Metric:
@@ -53,7 +58,9 @@ def curve_of(run: Path) -> Curve:
     rows = [row for row in rows if "examples" in row and row.get("loss") is not None]
     if not rows:
         raise UserError(f"{run} has no curve yet: nothing of it was trained; train it first")
-    return Curve(run, experiment, rows, history(record), vocabulary_of(record))
+    is_measured = (run / "result.json").exists()
+    confusion = confusion_table(read_result(run, experiment.hash)) if is_measured else ()
+    return Curve(run, experiment, rows, history(record), vocabulary_of(record), confusion)
 
 
 def write(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
@@ -126,4 +133,5 @@ def _run(curve: Curve) -> dict[str, Any]:
         "value": curve.value,
         "metric": asdict(curve.metric),
         "curve": points,
+        "confusion": curve.confusion,
     }

@@ -78,8 +78,8 @@ def write(
     if make is None:
         known = ", ".join(kind.__name__ for kind in EQUIVALENTS)
         raise UserError(
-            f"{type(model).__name__} has no equivalent in transformers: expected one of {known}; write graphs by --to "
-            "onnx or --to torch, or answer with `jarilab predict`"
+            f"{type(model).__name__} has no equivalent in transformers: expected one of {known}; answer with "
+            "`jarilab predict`; --to onnx has graphs of other models"
         )
     equivalent = make(model, longest)
     labels = {"id2label": dict(enumerate(map(str, classes)))} if classes else {}

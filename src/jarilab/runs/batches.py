@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -39,9 +40,9 @@ class RunBatches:
         }
 
     def start_token(self, row: ExampleRow) -> str | None:
-        """The token that the task puts in front of an answer; None if it adds none."""
-        target = self._batch(row).tokens[0].get("target", [""])[0]
-        return target if target and not row.text.startswith(target) else None
+        """The token that the task puts in front of an answer, or of a text with a class; None if it adds none."""
+        first = list(self._batch(row).tokens[0].values())[-1][0]
+        return first if first and not row.text.startswith(first) else None
 
     def probe_input(self, row: ExampleRow) -> ProbeInput | None:
         """How random sequences are drawn, with the special tokens of this row around them; None for images.
@@ -51,13 +52,15 @@ class RunBatches:
         trace = self._trace(row)
         if not trace.is_text:
             return None
-        task: Any = self.opened.task  # a `TokenTask`
+        task: Any = self.opened.task  # a `TokenTask`, or one of classes of texts
         source, target = trace.inputs[0].ids[0].tolist(), trace.inputs[-1].ids[0].tolist()
         start, end = _specials(source), _specials(source[::-1])[::-1]
-        sizes = list(task.model_options.values())
+        sizes = list(task.model_options.values())[: len(trace.inputs)]
         others = other_tokens(range(END + 1, sizes[0]), range(END + 1, sizes[-1]))
         if len(trace.inputs) == 1:
-            return ProbeInput(self._probe, [*others], start, end, task.tokens_read("target"), False)
+            (side,) = trace.sequences
+            alone = partial(self._probe, side)
+            return ProbeInput(alone, [*others], start, end, task.tokens_read(side), False)
         first = _specials(target)
 
         def probe(rows: Rows) -> Batch:
@@ -65,23 +68,23 @@ class RunBatches:
             answers = []
             for each in map(result.inner, rows):
                 answers.append([*first, *(others[token] for token in each[:room])])
-            return self._probe(rows, answers)
+            return self._probe("source", rows, answers)
 
         longest = task.tokens_read("source")
         result = ProbeInput(probe, [*others], start, end, longest, False, len(first))
         return result
 
-    def _probe(self, sources: Rows, targets: Rows | None = None) -> Batch:
+    def _probe(self, side: str, rows: Rows, targets: Rows | None = None) -> Batch:
         """Rows of equal lengths as a batch. Tokens are named by their ids, special ones by their names."""
         task: Any = self.opened.task
-        sides = {"target": sources} if targets is None else {"source": sources, "target": targets}
+        sides = {side: rows} if targets is None else {side: rows, "target": targets}
         ids = {side: torch.tensor(rows) for side, rows in sides.items()}
         inputs = [task.tokens(each, side) for side, each in ids.items()]
         names = []
-        for rows in zip(*sides.values(), strict=True):
-            shown = [self._probe_names(side, each) for side, each in zip(sides, rows, strict=True)]
+        for each in zip(*sides.values(), strict=True):
+            shown = [self._probe_names(*pair) for pair in zip(sides, each, strict=True)]
             names.append({"source": shown[0], "target": shown[-1]})
-        return Batch(tuple(inputs), tokens=names, ids={"source": ids["target"], **ids})
+        return Batch(tuple(inputs), tokens=names, ids={"source": ids[side], **ids})
 
     def _probe_names(self, side: str, ids: list[int]) -> list[str]:
         task: Any = self.opened.task

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, final
 
@@ -54,8 +54,9 @@ class Classify(LabelTask):
     they are recognised. pairs: each label has two texts, such as text_a and text_b. valid: held-out data of the same
     kind; without it a share of `train`, chosen by content. tokenizer: bpe (byte-level, no unknown tokens), unigram,
     words or characters; or a file: a tokenizer.json, a SentencePiece model, or the folder of a run or of transformers.
-    vocab_size: tokens of the tokenizer. lowercase: read lower case. longest: maximal tokens of a text; longer ones are
-    cut and counted. held_out: share held out without `valid`.
+    vocab_size: tokens of the tokenizer. lowercase: read lower case. byte_fallback: spell what words and characters lack
+    in bytes, as bpe and unigram do. longest: maximal tokens of a text; longer ones are cut and counted. held_out: share
+    held out without `valid`.
     """
 
     predictor = "text_classes"
@@ -72,11 +73,13 @@ class Classify(LabelTask):
         tokenizer: str = "bpe",
         vocab_size: Annotated[int, Ge(1), Le(1_000_000)] = 4000,
         lowercase: bool = False,
+        byte_fallback: bool = False,
         longest: Annotated[int, Ge(1), Le(100_000)] = 128,
         held_out: Annotated[float, Gt(0), Lt(1)] = 0.1,
     ):
         self.train, self.valid, self.columns = train, valid, tuple(columns)
-        self.tokenizer, self.vocab_size, self.lowercase = tokenizer, vocab_size, lowercase
+        self.tokenizer, self.vocab_size = tokenizer, vocab_size
+        self.form = {"lowercase": lowercase, "byte_fallback": byte_fallback}
         self.share, self._longest = held_out, longest
         self._facts: dict[str, Any] = {"classes": [], "pairs": pairs or not train}
         self._tokenizer: Tokenizer | None = None
@@ -98,9 +101,7 @@ class Classify(LabelTask):
     def prepare(self) -> None:
         training, held_out = self._read()
         texts = [text for each in training.texts for text in each]
-        self._tokenizer = store.tokenizer_of(
-            texts, self.tokenizer, self.vocab_size, lowercase=self.lowercase
-        )
+        self._tokenizer = store.tokenizer_of(texts, self.tokenizer, self.vocab_size, **self.form)
         self._facts["classes"] = sorted(set(training.labels))
         if len(self.classes) < 2:
             raise UserError(
@@ -109,11 +110,7 @@ class Classify(LabelTask):
             )
         self._training, self._notices = self._encoded(training, self.train)
         self._held_out, self._held_out_notices = self._encoded(held_out, self.valid or self.train)
-        known = {tuple(map(normalized, each)) for each in training.texts}
-        if shared := sum(tuple(map(normalized, each)) in known for each in held_out.texts):
-            self._held_out_notices.append(
-                f"{self.valid}: {shared:,} of {len(held_out.texts):,} held-out texts are among the training texts, too"
-            )
+        self._held_out_notices += _overlap(held_out, training, self.valid)
 
     def _read(self) -> tuple[LabelledTexts, LabelledTexts]:
         """Return training and held-out texts. Raises UserError."""
@@ -144,7 +141,9 @@ class Classify(LabelTask):
                 f"{path}: expected the classes {', '.join(self.classes[:10])}, got {missing[0]!r}, which no training "
                 "text has; add training texts of it, or leave it out"
             )
-        rows, cuts = zip(*map(self._row, texts.texts), strict=True)
+        rows, cuts = zip(
+            *(self._row(each, self._known.encode) for each in texts.texts), strict=True
+        )
         notices = list(texts.notices)
         if cut := sum(cuts):
             notices.append(
@@ -154,9 +153,9 @@ class Classify(LabelTask):
         notices += unknown_notice(path, UnknownPieces.of(every, self._known).share)
         return Labelled(rows, [numbers[label] for label in texts.labels], texts.texts), notices
 
-    def _row(self, texts: Texts) -> tuple[list[int], bool]:
+    def _row(self, texts: Texts, encode: Callable[[str], list[int]]) -> tuple[list[int], bool]:
         """Return the first token and each text with an end, and whether a text was cut."""
-        parts = [self._known.encode(text) for text in texts]
+        parts = [encode(text) for text in texts]
         row = [FIRST]
         for part in parts:
             row += [*part[: self._longest], END]
@@ -176,7 +175,15 @@ class Classify(LabelTask):
     def hold_out(self, paths: Sequence[str]) -> None:
         if len(paths) != 1:
             raise UserError(f"--data expects one TSV, CSV or folder, got {len(paths)}; give one")
-        self._held_out, self._held_out_notices = self._encoded(self._read_file(paths[0]), paths[0])
+        measured = self._read_file(paths[0])
+        self._held_out, self._held_out_notices = self._encoded(measured, paths[0])
+        if self.train and not Path(self.train).exists():
+            notice = (
+                f"whether data are also among the training texts is not known: {self.train} is gone"
+            )
+            self._held_out_notices.append(notice)
+        else:
+            self._held_out_notices += _overlap(measured, self._read()[0], paths[0])
 
     @property
     def held_out_of(self) -> tuple[str, ...]:
@@ -228,7 +235,7 @@ class Classify(LabelTask):
         return self._batch(self.held_out, indices)
 
     def _batch(self, texts: Labelled, indices: Int[Tensor, " B"]) -> Batch:
-        return Batch((_tokens(texts.padded(indices)),), texts.labels[indices])
+        return Batch((self.tokens(texts.padded(indices)),), texts.labels[indices])
 
     def ceiling(self) -> dict[str, float] | None:
         """Return the ceiling of the generated pairs: no bag of words decides."""
@@ -252,7 +259,7 @@ class Classify(LabelTask):
             raise UserError(
                 f"expected {'two texts with a tab between them' if expected == 2 else 'one text'}, got {line[:80]!r}"
             )
-        row, is_cut = self._row(texts)
+        row, is_cut = self._row(texts, self._known.encode_known)
         if is_cut:
             raise UserError(
                 f"expected a text of at most {self._longest} tokens; this one has more; shorten it, or train with a "
@@ -263,7 +270,13 @@ class Classify(LabelTask):
     def sources(self, lines: Sequence[list[int]]) -> Tokens:
         offsets = np.cumsum([0, *map(len, lines)])
         rows = store.Encoded(np.concatenate([np.array(line) for line in lines]), offsets)
-        return _tokens(rows.padded(range(len(lines))))
+        return self.tokens(rows.padded(range(len(lines))))
+
+    def tokens(self, ids_BL: Int[Tensor, "B L"], frame: str = "source") -> Tokens:
+        """Return padded ids as tokens."""
+        keep_BL = ids_BL != PADDING
+        tokens = Tokens.of(ids_BL, frame)
+        return tokens if bool(keep_BL.all()) else Tokens(ids_BL, tokens.positions, keep_BL)
 
     def show_source(self, numbers: Sequence[int]) -> list[str]:
         return self._known.names(list(numbers))
@@ -306,8 +319,11 @@ class Classify(LabelTask):
         return f"sha256 {text_files.content_hash(text_files.document_files(path))}"
 
 
-def _tokens(ids_BL: Int[Tensor, "B L"]) -> Tokens:
-    """Return padded ids as tokens of the source."""
-    keep_BL = ids_BL != PADDING
-    tokens = Tokens.of(ids_BL, "source")
-    return tokens if bool(keep_BL.all()) else Tokens(ids_BL, tokens.positions, keep_BL)
+def _overlap(held_out: LabelledTexts, training: LabelledTexts, path: str) -> list[str]:
+    """Return what to print if held-out texts are training texts, too."""
+    known = {tuple(map(normalized, each)) for each in training.texts}
+    shared = sum(tuple(map(normalized, each)) in known for each in held_out.texts)
+    total = len(held_out.texts)
+    return [
+        f"{path}: {shared:,} of {total:,} held-out texts are among the training texts, too"
+    ] * bool(shared)

@@ -65,6 +65,32 @@ def score_notes(result: Mapping[str, Any]) -> list[str]:
     return notes
 
 
+MAX_CONFUSION_CLASSES, MAX_CONFUSIONS = 12, 10
+"""More classes have no table of all answers, but so many rows of wrong ones."""
+
+
+def confusion_table(result: Mapping[str, Any]) -> list[list[str]]:
+    """Return the `confusion` of a result as the titles and rows of a table; nothing for another result.
+
+    A row has the answers to a class. Of many classes only the most frequent wrong answers are listed.
+    """
+    confusion: Mapping[str, Mapping[str, int]] = result.get("confusion", {})
+    if len(confusion) <= MAX_CONFUSION_CLASSES:
+        rows = [
+            [name, *(f"{counts.get(answer, 0):,}" for answer in confusion)]
+            for name, counts in confusion.items()
+        ]
+        return [["class", *confusion], *rows] if rows else []
+    wrong = [
+        (count, name, answer)
+        for name, counts in confusion.items()
+        for answer, count in counts.items()
+        if answer != name
+    ]
+    most = sorted(wrong, key=lambda row: -row[0])[:MAX_CONFUSIONS]
+    return [["class", "wrong answer", "times"], *([a, b, f"{n:,}"] for n, a, b in most)]
+
+
 def vocabulary_note(vocabularies: Iterable[str | None]) -> list[str]:
     """Return what to print beside results per token of runs, if these have different vocabularies.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
-from itertools import chain, compress, islice, pairwise
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
@@ -167,7 +166,9 @@ class Translation(PairsTask):
         unknown = _unknown_notices(self._unknown)
         left_out = _complaints(encoded.counts, self._longest)
         self._notices = [*read_as, *left_out, *repeats, *unknown]
-        training = None if self.valid else torch.from_numpy(np.flatnonzero(~_held_out(source)))
+        training = (
+            None if self.valid else torch.from_numpy(np.flatnonzero(~self._is_held_out(encoded)))
+        )
         if self.valid:
             _ = self.held_out  # read now, so that errors come before the training
         rows = _Chosen(source, training), _Chosen(target, training)
@@ -190,12 +191,28 @@ class Translation(PairsTask):
             columns=self.columns,
         )
 
+    def _is_held_out(self, encoded: store.EncodedPairs) -> np.ndarray:
+        """Return which rows `(N,)` are held out: about HELD_OUT, at most a tenth, by a hash of the normalised source.
+
+        Equal sources are held out together, and those of any tokenizer are the same.
+        """
+        keys = self._scan(self.train).rows["key"][:, int(self.swap)]
+        bound = int(min(0.1, HELD_OUT / len(keys)) * 2**64)
+        chosen = keys[encoded.numbers]
+        held_out = chosen < np.uint64(bound)
+        if not held_out.any() or held_out.all():
+            different = len(np.unique(chosen))
+            of = "" if different == len(chosen) else f" of {different:,} different sources"
+            raise UserError(
+                f"{len(chosen)} pairs{of} are too few to hold some out; give held-out files with --valid"
+            )
+        return held_out
+
     def _read_held_out(self) -> list[tuple[str, str]]:
         if self.valid:
             return self._texts(_corpora("valid", self.valid))
         encoded = self._encoded()
-        source, _ = self._in_order(encoded.source, encoded.target)
-        chosen = encoded.numbers[_held_out(source)]
+        chosen = encoded.numbers[self._is_held_out(encoded)]
         return self._texts(_corpora("train", self.train), set(chosen.tolist()))
 
     @property
@@ -302,12 +319,8 @@ class Translation(PairsTask):
             return [Finding("note", "overlap", text)] if self._data else []
         train = self._scan(self.train)
         side = int(self.swap)
-        if other := self._data or self.valid:
-            return list(find_overlap(self._scan(other), train, "sources", side=side))
-        encoded = self._encoded()
-        is_held_out = _held_out(self._in_order(encoded.source, encoded.target)[0])
-        held_out, rest = encoded.numbers[is_held_out], encoded.numbers[~is_held_out]
-        return list(find_overlap(train, train, "sources", held_out, rest, side=side))
+        other = self._data or self.valid  # without one, equal sources are held out together
+        return list(find_overlap(self._scan(other), train, "sources", side=side)) if other else []
 
     def _scan(self, names: Sequence[str]) -> Scan:
         return scan_pairs([corpus.files for corpus in _corpora("train", names)], self.columns)
@@ -402,24 +415,6 @@ class _Chosen:
 
     def padded(self, indices: Int[Tensor, " B"]) -> Int[Tensor, "B L"]:
         return self._rows.padded(indices if self._chosen is None else self._chosen[indices])
-
-
-def _held_out(source: store.Encoded) -> np.ndarray:
-    """Return which rows `(N,)` are held out: about HELD_OUT, at most a tenth, by a hash of the source.
-
-    Equal sources are held out together.
-    """
-    bound = min(0.1, HELD_OUT / len(source)) * 2**32
-    ids, rows = np.asarray(source.ids), pairwise(np.asarray(source.offsets))
-    hashes = np.array([zlib.crc32(ids[start:end].tobytes()) for start, end in rows])
-    held_out = hashes < bound
-    if not held_out.any() or held_out.all():
-        different = len(np.unique(hashes))
-        of = "" if different == len(hashes) else f" of {different:,} different sources"
-        raise UserError(
-            f"{len(source)} pairs{of} are too few to hold some out; give held-out files with --valid"
-        )
-    return held_out
 
 
 def _unknown_notices(shares: Mapping[str, float]) -> list[str]:

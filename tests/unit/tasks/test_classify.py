@@ -7,13 +7,19 @@ import torch
 
 import jarilab
 from jarilab import api
+from jarilab.cli.result_output import metrics_text
+from jarilab.comparison.card import card
+from jarilab.comparison.curves import curve_of
 from jarilab.core.errors import UserError
+from jarilab.data.example_files import ExampleRow
 from jarilab.data.text import END, FIRST
 from jarilab.data.text.labelled_texts import OTHER, SAME, read_labelled_texts, role_pairs
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.text_encoder import TextEncoder
+from jarilab.runs.batches import RunBatches
 from jarilab.tasks.classify import Classify
 from jarilab.tasks.labels import macro_f1
+from jarilab.tasks.metrics import confusion_table
 
 ROWS = [("animal", f"the cat number {n} sat") for n in range(30)] + [
     ("thing", f"a table of {n} legs") for n in range(30)
@@ -222,3 +228,45 @@ def test_other_data_are_measured(run, tmp_path):
     path = write(tmp_path, ROWS[:20], "others.tsv")
     metrics = api.evaluate(run, data=[path])
     assert metrics["examples"] == 20
+
+
+def test_other_data_are_compared_with_the_training_texts(tmp_path):
+    task = prepared(train=write(tmp_path))
+    task.hold_out([write(tmp_path, [*ROWS[:2], ("animal", "a new one")], "others.tsv")])
+    shared = sum(text in {line for _, line in ROWS[:2]} for (text,) in task._read()[0].texts)
+    assert f"{shared} of 3 held-out texts are among the training texts" in "".join(task.held_out_notices())
+    (tmp_path / "texts.tsv").unlink()
+    task.hold_out([str(tmp_path / "others.tsv")])
+    assert "texts.tsv is gone" in task.held_out_notices()[-1]
+
+
+def test_unknown_characters_are_no_input(tmp_path):
+    task = prepared(train=write(tmp_path), tokenizer="characters")
+    with pytest.raises(UserError, match="expected characters of the training text, got '자'"):
+        task.read("the 자 sat")
+    spelled = prepared(train=write(tmp_path), tokenizer="characters", byte_fallback=True, vocab_size=400)
+    assert len(spelled.read("the 자 sat")) == len("the 자 sat") + 2 + 2
+
+
+def test_answers_to_each_class_are_printed_and_on_the_card(run):
+    text = metrics_text(api.evaluate(run), "run")
+    assert "  answers (columns) to each class\n   class  animal  thing\n" in text
+    assert "| class | animal | thing |" in card(api.load(run))
+    assert curve_of(run).confusion[0] == ["class", "animal", "thing"]
+
+
+def test_many_classes_have_their_most_frequent_confusions():
+    counts = {f"c{n}": {f"c{n}": 5, "c0": n} for n in range(1, 20)}
+    table = confusion_table({"confusion": {"c0": {"c0": 9}} | counts})
+    assert table[:3] == [["class", "wrong answer", "times"], ["c19", "c0", "19"], ["c18", "c0", "18"]]
+    assert len(table) == 11
+
+
+def test_heads_of_a_classifier_are_probed(run):
+    reader = RunBatches(api.load(run))
+    row = ExampleRow("texts:1", "the cat number 3 sat")
+    assert reader.start_token(row) == "<bos>"
+    probes = reader.probe_input(row)
+    assert (probes.start, probes.end) == ([FIRST], [END])
+    batch = probes.batch([[FIRST, *probes.ids[:4], END]] * 2)
+    assert len(batch.forward(reader.model)) == 2

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import sacrebleu
 import torch
@@ -22,7 +21,6 @@ from jarilab.data.text import END, FIRST, store
 from jarilab.data.text.tokenizers import UNKNOWN
 from jarilab.positions.coordinates import Tokens
 from jarilab.runs.loaded import OpenRun
-from jarilab.tasks import translation
 from jarilab.tasks.base import Batch
 from jarilab.tasks.predictors import sequences
 from jarilab.tasks.predictors.base import ModelLearner
@@ -509,6 +507,19 @@ def test_unknown_words_are_copied_into_answers(loaded: OpenRun, monkeypatch: pyt
     )
 
 
+def test_the_best_answers_have_different_texts(loaded: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A beam may hold a text twice, in other tokens."""
+    one, two = loaded.task.read("one"), loaded.task.read("two")
+    beam = [torch.tensor([*ids, END]) for ids in (one, one, two, [*one, *two])]
+
+    def says(model: Any, task: Any, read: Tokens, options: Any, n_best: int) -> list[list[jarilab.Hypothesis]]:
+        return [[jarilab.Hypothesis(ids, torch.zeros(len(ids)), 0.0, -1.0 * n) for n, ids in enumerate(beam[:n_best])]]
+
+    monkeypatch.setattr(sequences, "write", says)
+    answers = list(jarilab.predict(loaded, ["eins"], beam_size=4, n_best=2))
+    assert [(answer.rank, answer.answer, answer.score) for answer in answers] == [(1, "one", 0), (2, "two", -2)]
+
+
 def test_what_the_last_attention_looked_at(loaded: OpenRun) -> None:
     task, ids = loaded.task, loaded.task.read("eins zwei drei Berlin")
     written = [UNKNOWN, 7, UNKNOWN, END]
@@ -528,16 +539,14 @@ def test_a_translation_is_no_language_model(loaded: OpenRun) -> None:
 # What is held out of the training files ------------------------------------------------------------------------------
 
 
-def test_rows_that_differ_in_the_middle_only_are_held_out_apart() -> None:
-    """Printed rows are cut to a few numbers at each end, so a hash of what is printed takes these for one row."""
-    rows = np.full((400, 3000), 7, np.uint16)
-    rows[:, 1500] = np.arange(400)
-    source = store.Encoded(rows.ravel(), np.arange(401) * 3000)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store.Encoded, "padded", None)  # nor are all rows made into tensors
-        held_out = translation._held_out(source)
-    assert held_out.shape == (400,)
-    assert 10 < held_out.sum() < 100
+@pytest.mark.parametrize("swap", [False, True])
+def test_every_tokenizer_holds_out_the_same_pairs(tmp_path: Path, swap: bool) -> None:
+    lines = sentences(300, longest=4)
+    files = written(tmp_path, [(line, meaning(line)) for line in lines])
+    tasks = [prepared(files, tokenizer=kind, vocab_size=300, swap=swap) for kind in ("words", "characters", "bpe")]
+    first, *others = (task.held_out for task in tasks)
+    assert 10 < len(first) < 60
+    assert all(other == first for other in others)
 
 
 @pytest.mark.parametrize("swap", [False, True])

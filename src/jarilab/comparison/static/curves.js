@@ -20,6 +20,7 @@ const t = speaking({
   runs: ["Runs", "실행"], task: ["Task", "과제"], model: ["Model", "모델"], loss: ["Loss", "손실"], value: ["Held out", "검증"],
   lossTitle: ["Loss in training", "학습 손실"], heldOut: ["{0} on held-out data", "검증 데이터의 {0}"],
   of: ["{0} of {1}", "{1} 중 {0}"],
+  confusion: ["Answers of {0} to each class", "{0}의 답(열)과 실제 클래스(행)"],
   unfinished: ["Not finished: training stopped or is still running.", "아직 끝나지 않음: 학습이 멈추었거나 진행 중입니다."],
   vocabularies: ["These runs have different vocabularies. Loss and perplexity are means per token, so they are not compared.",
     "이 실행들은 어휘가 서로 다릅니다. 손실과 퍼플렉시티는 토큰당 평균이므로 비교하지 않습니다."],
@@ -73,6 +74,14 @@ function tableOfRuns() {
   return tableOf("runs", t("runs"), heads, [rows]);
 }
 
+/** The answers to each class, of a run that classifies. */
+const confusionsOf = () => runs.filter(({ confusion }) => confusion.length > 1).map((run, index) => {
+  const [heads, ...rows] = run.confusion;
+  const title = t("confusion", nameOf(run));
+  const bodies = rows.map(([name, ...counts]) => el("tr", {}, heading(nameNode(name)), counts.map((count) => cell(nameNode(count)))));
+  return [el("h2", {}, title), tableOf(`confusion-${index}`, title, heads.map((name, column) => [nameNode(name), column ? "number" : "name"]), [bodies])];
+});
+
 function headline() {
   const [run] = runs;
   if (runs.length > 1) return t.parts("several", String(runs.length), listed(unique(runs.map(({ encoding }) => encoding))));
@@ -93,7 +102,7 @@ function draw() {
   const names = AXES.map((name) => t(name));
   refill(byId("main"), runs.every(isDone) ? null : note(t("unfinished")), firstPayload.notes.length > 0 && note(t("vocabularies")),
     AXES.length > 1 && el("div", { class: "controls" }, pills("axis", t("against"), "radio", names, (index) => AXES[index] === axis, choose)),
-    el("div", { class: "groups" }, charts.map(({ node }) => node)), tableOfRuns(), note(t("inside")), commandNode(firstPayload.explore, "copy command"));
+    el("div", { class: "groups" }, charts.map(({ node }) => node)), tableOfRuns(), confusionsOf(), note(t("inside")), commandNode(firstPayload.explore, "copy command"));
   fit();
 }
 

@@ -39,9 +39,9 @@ from jarilab.tasks.predictors.links import Linking
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceOptions(Decoding):
-    """n_best: answers to each source, best first, with their scores; at most the beam's size. alignments: append the
-    source token that each token of the answer attends to most, as `answer ||| 0-0 1-2` (source-target, from 0): auto
-    for the mean head of the last layer but one, or a site and a head such as decoder.1.cross:2.
+    """n_best: different answers to each source, best first, with their scores; at most the beam's size. alignments:
+    append the source token that each token of the answer attends to most, as `answer ||| 0-0 1-2` (source-target, from
+    0): auto for the mean head of the last layer but one, or a site and a head such as decoder.1.cross:2.
     """
 
     n_best: int = 1
@@ -142,22 +142,27 @@ class SequencePredictor(Predictor):
         answers: dict[int, list[Answer]] = {}
         for some in chunks(by_length, max(1, AT_ONCE // max(1, options.beam_size))):
             batch = self.task.sources([source.read for source in some])
-            written = write(self.model, self.task, batch, options, options.n_best)
+            # All of a beam, since some may have an equal text.
+            every = options.beam_size if 1 < options.n_best <= options.beam_size else options.n_best
+            written = write(self.model, self.task, batch, options, every)
             for source, hypotheses in zip(some, written, strict=True):
-                ranked = self._ranked(source, hypotheses, options.n_best > 1)
+                best = self._best(source, hypotheses, options.n_best)
                 answers[source.number] = [
-                    self._linked(answer, source, hypothesis, linking)
-                    for answer, hypothesis in zip(ranked, hypotheses, strict=True)
+                    self._linked(answer, source, hypothesis, linking) for answer, hypothesis in best
                 ]
         return answers
 
-    def _ranked(
-        self, source: Source, hypotheses: Sequence[Hypothesis], ranked: bool
-    ) -> list[Answer]:
-        return [
-            self._answer(source, rank, hypothesis, ranked)
-            for rank, hypothesis in enumerate(hypotheses, 1)
-        ]
+    def _best(
+        self, source: Source, hypotheses: Sequence[Hypothesis], n_best: int
+    ) -> list[tuple[Answer, Hypothesis]]:
+        """Return the best answers with different texts. A text keeps its best hypothesis."""
+        best: dict[str | None, tuple[Answer, Hypothesis]] = {}
+        for hypothesis in hypotheses:
+            answer = self._answer(source, len(best) + 1, hypothesis, n_best > 1)
+            best.setdefault(answer.answer, (answer, hypothesis))
+            if len(best) == n_best:
+                break
+        return list(best.values())
 
     def _linked(
         self, answer: Answer, source: Source, hypothesis: Hypothesis, linking: Linking | None
