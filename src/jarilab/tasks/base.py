@@ -15,6 +15,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.registry import Registry
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.data.finding import SEVERITIES, Finding
+from jarilab.data.images.alike import Thumbnails, find_alike
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.metrics import METRICS, Metric
 from jarilab.tasks.policies.base import PositionPolicy, Sequential
@@ -339,6 +340,15 @@ class ChecksData(Protocol):
         ...
 
 
+@runtime_checkable
+class HasThumbnails(Protocol):
+    """A task whose images are compared with each other before training."""
+
+    def thumbnails(self) -> tuple[Thumbnails, Thumbnails]:
+        """Return those of the training images and of the held-out ones, after `prepare`."""
+        ...
+
+
 def check_data(task: Task) -> list[Finding]:
     """Read the data of a task and return what is to know before training, the most serious first.
 
@@ -352,4 +362,6 @@ def check_data(task: Task) -> list[Finding]:
         lines = dict.fromkeys([*task.notices(), *task.held_out_notices()])
         notices = [Finding("warning", "notice", line) for line in lines]
         findings = [Finding("note", "data", task.describe()), *notices]
+        if isinstance(task, HasThumbnails):
+            findings += find_alike(*task.thumbnails())
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

@@ -27,6 +27,7 @@ from jarilab.data.captions.sources import (
 from jarilab.data.captions.styles import STYLES
 from jarilab.data.finding import Finding
 from jarilab.data.images import HELD_OUT
+from jarilab.data.images.alike import find_alike
 from jarilab.data.images.image_tokenizer import FILE as CODES
 from jarilab.data.images.image_tokenizer import (
     STRIDE,
@@ -149,6 +150,7 @@ class Captions(Task):
         return [
             Finding("note", "data", text),
             *(Finding("warning", "notice", line) for line in lines),
+            *(find_alike(*self._source.thumbnails()) if self.style is None else ()),
         ]
 
     def _tokenizer_of_images(self) -> ImageTokenizer:

@@ -20,6 +20,7 @@ from jarilab.core.options import check_fields
 from jarilab.core.shapes import Float, Int
 from jarilab.core.storage.files import read_json
 from jarilab.data.images import HELD_OUT, augment
+from jarilab.data.images.alike import Thumbnails
 from jarilab.data.images.labelled import Labelled
 from jarilab.data.images.resize import Fit, fitted
 from jarilab.positions.patches import Images
@@ -282,6 +283,9 @@ class ClassificationTask(LabelTask, ImageTask):
             return None
         label = int(self.held_out.labels[number])
         return self.classes[label]
+
+    def thumbnails(self) -> tuple[Thumbnails, Thumbnails]:
+        return self._training.thumbnails(), self.held_out.thumbnails()
 
     def notices(self) -> list[str]:
         return self._training.notices

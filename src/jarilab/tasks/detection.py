@@ -14,6 +14,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int
 from jarilab.data.captions.digit_images import DigitImages, Part
 from jarilab.data.captions.scenes import Scenes, SceneWorld
+from jarilab.data.images.alike import Thumbnails
 from jarilab.data.images.image_files import decode
 from jarilab.data.images.notices import too_crowded
 from jarilab.positions.boxes import Detected
@@ -167,6 +168,10 @@ class Detection(ImageTask):
             self.prepare()
         assert self._training is not None
         return self._training.fingerprint()
+
+    def thumbnails(self) -> tuple[Thumbnails, Thumbnails]:
+        assert self._training is not None, "prepare comes first"
+        return self._training.thumbnails(), self.held_out.thumbnails()
 
     # For the model and the training loop ----------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from jaxtyping import UInt8
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.data.captions.scenes import Plan, Scenes
+from jarilab.data.images.alike import MAX_IMAGES, Thumbnails
 from jarilab.data.images.annotated import AnnotatedImage, AnnotatedObject, check_units, is_held_out
 from jarilab.data.images.annotations import (
     SETS,
@@ -52,6 +53,17 @@ class BoxedImages(ABC):
     @abstractmethod
     def objects(self, indices: Int[Tensor, " B"]) -> Objects:
         """Return the objects of these images."""
+
+    @final
+    def thumbnails(self) -> Thumbnails:
+        """Return the images as they are compared with others."""
+        numbers = torch.arange(min(len(self), MAX_IMAGES))
+        images = (self.pixels(number.unsqueeze(0))[0] for number in numbers)
+        return Thumbnails.of(images, [self.name(number) for number in numbers.tolist()])
+
+    def name(self, number: int) -> str:
+        """Return what an image is called."""
+        return f"number {number}"
 
     @abstractmethod
     def size(self, number: int) -> tuple[int, int]:
@@ -223,6 +235,9 @@ class Photographs(BoxedImages):
             real[row, : photograph.n_objects] = True
             ignored[row, photograph.n_objects : count] = True
         return Objects(labels, boxes, real, ignored if ignored.any() else None)
+
+    def name(self, number: int) -> str:
+        return self._images[number].name
 
     def size(self, number: int) -> tuple[int, int]:
         return self._images[number].size

@@ -18,6 +18,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.captions.digit_images import DigitImages, Part
 from jarilab.data.captions.styles import Painter, Style
+from jarilab.data.images.alike import Thumbnails
 from jarilab.data.images.image_files import check_dataset_size
 from jarilab.data.images.listing import SUFFIXES, natural
 from jarilab.data.images.notices import Notices, few_held_out
@@ -29,22 +30,23 @@ MAX_CAPTION_BYTES = 10_000
 
 @dataclass(frozen=True, eq=False)
 class Captioned:
-    """Images `(N, 3, H, W)`, uint8, with a caption each. keys: hashes of file names, which choose the held-out
+    """Images `(N, 3, H, W)`, uint8, with a caption each. names: of the files, whose hashes choose the held-out
     images. notices: omitted files, counted and named."""
 
     captions: list[str]
     images: UInt8[Tensor, "N 3 H W"]
-    keys: list[int]
+    names: list[str]
     notices: list[str]
 
     def split(self, share: float) -> tuple[list[int], list[int]]:
         """Return the indices for training, and those of about `share` held out. Raises UserError."""
         train, held_out = [], []
-        for number, key in enumerate(self.keys):
+        for number, name in enumerate(self.names):
+            key = zlib.crc32(name.encode("utf-8", "surrogateescape"))
             (held_out if key < share * 2**32 else train).append(number)
         if not held_out or not train:
             raise UserError(
-                f"{len(self.keys)} captioned images are too few to hold some out; give more"
+                f"{len(self.names)} captioned images are too few to hold some out; give more"
             )
         return train, held_out
 
@@ -71,7 +73,7 @@ def read_captioned(folder: Path, size: int) -> Captioned:
     for stem in natural(texts.keys() - images_of.keys()):
         notices.add("captions without an image, left out", texts[stem])
     check_dataset_size(folder, len(images_of), 3, (size, size))
-    captions, images, keys = [], [], []
+    captions, images, used = [], [], []
     for stem, name in images_of.items():
         caption = _caption(folder / texts[stem])
         if caption is None:
@@ -88,13 +90,13 @@ def read_captioned(folder: Path, size: int) -> Captioned:
         images.append(image.pixels)
         notices.add_each(image.remarks(), name)
         captions.append(caption)
-        keys.append(zlib.crc32(name.encode("utf-8", "surrogateescape")))
+        used.append(name)
     if not images:
         omitted = "; ".join(notices.lines()) or "no image at all"
         raise UserError(
             f"{folder}: expected images with a *.txt of the same name beside each; got none: {omitted}"
         )
-    return Captioned(captions, torch.stack(images), keys, notices.lines())
+    return Captioned(captions, torch.stack(images), used, notices.lines())
 
 
 def _caption(path: Path) -> str | None:
@@ -144,6 +146,10 @@ class CaptionSource(ABC):
     @abstractmethod
     def held_out(self, numbers: Int[Tensor, " B"]) -> CaptionedBatch:
         """Return held-out captions with these numbers. No image of theirs is used for training."""
+
+    def thumbnails(self) -> tuple[Thumbnails, Thumbnails]:
+        """Return those of the training images and of the held-out ones, for files."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
@@ -265,6 +271,14 @@ class FolderSource(CaptionSource):
         return CaptionedBatch(
             [self._captioned.captions[int(i)] for i in chosen], self._captioned.images[chosen], None
         )
+
+    def thumbnails(self) -> tuple[Thumbnails, Thumbnails]:
+        images, names = self._captioned.images, self._captioned.names
+        train, held_out = (
+            Thumbnails.of(images[rows], [names[row] for row in rows.tolist()])
+            for rows in self._parts
+        )
+        return train, held_out
 
     @property
     def fingerprint(self) -> str:

@@ -17,6 +17,7 @@ from jaxtyping import UInt8, UInt64
 from jarilab.core.errors import UserError, import_optional, printable
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.images import idx
+from jarilab.data.images.alike import Thumbnails
 from jarilab.data.images.image_files import Decoded, check_dataset_size, decode, read_bytes
 from jarilab.data.images.listing import Listing, list_csv, list_folders, natural
 from jarilab.data.images.notices import Notices, digests, few_held_out
@@ -111,6 +112,11 @@ class Labelled:
             f"{known.sum():,} of {len(self):,} held-out images are training images too, which makes the score "
             "better than it is; hold out others"
         ]
+
+    def thumbnails(self) -> Thumbnails:
+        """Return the images as they are compared with others."""
+        names = [str(path) for path, _ in self.files] or [f"number {n}" for n in range(len(self))]
+        return Thumbnails.of(self._pixels[self._rows], names)
 
     def _digests(self) -> UInt64[np.ndarray, " N"]:
         parts = torch.arange(len(self)).split(_AT_ONCE)
