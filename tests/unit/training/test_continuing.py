@@ -14,6 +14,7 @@ from jarilab.comparison.curves import curve_of
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import sha256
 from jarilab.runs.catalog import runs_in
+from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics, read_run
 
 LONGER = 16 * 20
@@ -29,6 +30,35 @@ def base(tmp_path_factory):
 
 def start(base, out, task="arithmetic:maximum=40", **settings):
     return api.train(task, out, init=base, settings={**BUDGET, **settings}, threads=1, precision="float32")
+
+
+# Several corpora with weights ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["translation", "text"])
+def test_weighted_corpora_go_on_with_the_same_examples_to_the_bit(task, tmp_path):
+    for name, count in (("a", 30), ("b", 90)):
+        lines = (f"{name} line {n * n} {'more ' * (n % 7)}\t{name} target {n}\n" for n in range(count))
+        (tmp_path / f"{name}.tsv").write_text("".join(lines))
+    settings = {**BUDGET, "training.epochs": None, "model.d_model": 16, "model.n_heads": 2}
+    settings |= {"training.evaluations": 2, "training.evaluation_examples": 2}
+    settings["task.train"] = [f"{tmp_path}/a.tsv:2", f"{tmp_path}/b.tsv:0.5"]
+    if task == "translation":
+        layers = {"model.n_encoder_layers": 1, "model.n_decoder_layers": 1, "model.d_ff": 32}
+        settings |= {**layers, "task.vocab_size": 280, "task.longest": 30, "training.tokens": 300}
+        del settings["training.batch_size"]
+    else:
+        settings |= {"model.n_layers": 1, "task.context_length": 16}
+    experiment = Experiment.of(task, "rotary", settings, 1, "float32")
+    train(tmp_path / "whole", experiment)
+    steps = read_metrics(tmp_path / "whole")[-1]["step"]
+    assert steps > 6
+    for step in (3, steps - 1):
+        with pytest.raises(PowerCutError):
+            train(tmp_path / "cut", experiment, report=at(step, cut))
+    train(tmp_path / "cut", experiment)
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
 # From weights --------------------------------------------------------------------------------------------------------
