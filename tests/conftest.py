@@ -3,6 +3,7 @@
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Processes that tests start compute with one thread each: there are at least as many test processes as cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Lists and help are kept in the cache: not in the user's, and not in that of another checkout.
+os.environ.setdefault("JARILAB_CACHE", str(Path(tempfile.gettempdir()) / f"jarilab-tests-{os.getuid()}"))
 # Processes that tests start need not each compile the modules of jari anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -22,7 +22,7 @@ from jarilab.encodings.base import registry as encodings
 from jarilab.inspect.measure.measures import MEASURES
 from jarilab.laws.spec_oracle import formula_of
 from jarilab.models.base import registry as models
-from jarilab.runs.catalog import describe_encoding
+from jarilab.runs.descriptions import describe_encoding
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.predictors.base import registry as predictors
 

@@ -12,7 +12,7 @@ from jarilab.encodings.base import registry
 from jarilab.laws.costs import COLUMNS, ROWS
 from jarilab.pages.encodings import Drawings
 from jarilab.pages.encodings.svg import Drawing
-from jarilab.runs.catalog import LAYERS, SITE, describe_encoding
+from jarilab.runs.descriptions import LAYERS, SITE, describe_encoding
 from places import CACHE, LANGUAGES, TEXTS, jarilab
 from tables import table
 

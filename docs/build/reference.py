@@ -17,7 +17,7 @@ from jarilab.cli import main
 from jarilab.cli.commands import names as commands
 from jarilab.encodings.base import EXTRA_ARGUMENTS, Encoding
 from jarilab.encodings.base import HOOKS as ACTING
-from jarilab.runs.catalog import describe_tasks
+from jarilab.runs.descriptions import describe_tasks
 from tables import table
 
 PYTHON = "Everything that `import jarilab` gives, from the docstrings in the code."

@@ -7,20 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
-from jarilab.comparison import curves, run_study, study
-from jarilab.comparison.launchers.launcher import ClusterKind, Launcher
-from jarilab.comparison.launchers.resources import Resources
+from jarilab.comparison.launchers.resources import ClusterKind, Resources
 from jarilab.core.devices import parse_device
 from jarilab.core.errors import UserError
 from jarilab.core.options import options_of, read_options
 from jarilab.core.storage.files import checked_folder, write_text
-from jarilab.inspect.explain.walk import Walk, goes_step_by_step, walk_of
-from jarilab.inspect.record.capture import look_inside
-from jarilab.inspect.record.model_io import to_float64
 from jarilab.runs import origins
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
@@ -37,6 +32,9 @@ from jarilab.training import loop
 from jarilab.training.determinism import deterministic
 from jarilab.training.execution import Execution
 from jarilab.training.loop import Report
+
+if TYPE_CHECKING:
+    from jarilab.inspect.explain.walk import Walk
 
 MAX_THREADS_PER_CORE = 8
 MAX_WALK_TOKENS = 2048
@@ -311,6 +309,10 @@ def compare(
 
     Raises UserError for unknown names or options, a study whose settings are passed again, and if no trial finishes.
     """
+    # Loaded here, since most verbs compare nothing.
+    from jarilab.comparison import run_study, study
+    from jarilab.comparison.launchers.launcher import Launcher
+
     launcher = Launcher(jobs, cores(), cluster, resources)
     if study.is_study(task):
         if out is not None or settings or model is not None or rates:
@@ -328,17 +330,8 @@ def compare(
             f"compare expects encodings and a folder for {task}; pass encodings and out"
         )
     seeds = 1 if seeds is None else seeds
-    requested = study.Study.of(
-        str(task),
-        encodings,
-        seeds,
-        settings or {},
-        precision,
-        model,
-        snapshots,
-        rates,
-        eval_lengths,
-    )
+    chosen = (encodings, seeds, settings or {}, precision, model, snapshots, rates, eval_lengths)
+    requested = study.Study.of(str(task), *chosen)
     return run_study.run(requested, checked_folder(out), launcher)
 
 
@@ -348,6 +341,8 @@ def report(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
     out: page to write (default: report.html in the folder of one run, or beside several). Raises UserError for a folder
     that is not a run or has no curve yet.
     """
+    from jarilab.comparison import curves
+
     return curves.write(runs, out)
 
 
@@ -382,6 +377,10 @@ def walk(
 
     Raises UserError for an input that cannot be read, and for an unknown site, head or step.
     """
+    from jarilab.inspect.explain.walk import goes_step_by_step, walk_of
+    from jarilab.inspect.record.capture import look_inside
+    from jarilab.inspect.record.model_io import to_float64
+
     opened = open_run(run, trust_code=trust_code)
     predictor = opened.predictor
     trace = predictor.trace(opened.example() if input is None else input, MAX_WALK_TOKENS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jarilab.encodings.base import EXTRA_ARGUMENTS, HOOKS, Encoding, registry
-from jarilab.runs.catalog import describe_encoding
+from jarilab.runs.descriptions import describe_encoding
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "build"))

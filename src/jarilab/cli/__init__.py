@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from jarilab.cli import commands
 from jarilab.cli.arguments import parse
+from jarilab.cli.static_output import run_static
 from jarilab.cli.terminal import SafeStream, is_distributed, is_local_first, say
 from jarilab.core.errors import UserError
 
@@ -38,17 +39,17 @@ def _run_and_report(arguments: Sequence[str] | None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
-    words = sys.argv[1:] if arguments is None else arguments
     with (
         contextlib.redirect_stdout(SafeStream(sys.stdout)),
         contextlib.redirect_stderr(SafeStream(sys.stderr, is_stderr=True)),
     ):
-        return _exit_code(words)
+        return _exit_code(arguments)
 
 
-def _exit_code(arguments: Sequence[str]) -> int:
+def _exit_code(arguments: Sequence[str] | None) -> int:
     try:
-        return _run(arguments)
+        # Only a process of its own prints from the cache: a caller in Python may have changed what is listed.
+        return run_static(sys.argv[1:], _run) if arguments is None else _run(arguments)
     except UserError as error:
         if is_local_first() or error.print_on_this_rank:
             say(str(error))

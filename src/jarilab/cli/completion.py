@@ -61,7 +61,7 @@ def _add_answers(parser: Parser, kind: str) -> None:
 
 def _choices(parser: Parser) -> dict[str, list[str]]:
     """Values of the flags that have a few choices."""
-    from jarilab.runs.catalog import encodings
+    from jarilab.runs.descriptions import encodings
 
     choices: dict[str, list[str]] = {
         flag: list(map(str, action.choices))

@@ -8,10 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding, registry
@@ -20,6 +18,7 @@ from jarilab.laws.checks import EXACT, BrokenError, check_all_close, user_error_
 from jarilab.laws.fixtures import LENGTH, variants
 from jarilab.laws.hooks import HookInputs, call_hooks, hook_outputs, prepare
 from jarilab.laws.law_subject import NODES, Subject
+from jarilab.nn.init import SkipInitialValues
 from jarilab.positions.coordinates import Positions
 
 # Lengths of which no earlier call can have filled a cache.
@@ -189,24 +188,9 @@ def _loaded(subject: Subject, encoding: Encoding) -> Encoding:
     return loaded
 
 
-class Unfilled(TorchFunctionMode):
-    """Skips random initialization of tensors without data.
-
-    PyTorch takes 0.9 seconds to load the code that detects them.
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        keywords = kwargs or {}
-        if getattr(func, "__module__", None) == "torch.nn.init" and "tensor" in keywords:
-            return keywords["tensor"]
-        return args[0] if func in (Tensor.normal_, Tensor.uniform_) else func(*args, **keywords)
-
-
 def _loaded_from_meta(subject: Subject, encoding: Encoding) -> Encoding:
     """An encoding that has only what the state dict contains; everything else is NaN."""
-    with torch.device("meta"), Unfilled():
+    with torch.device("meta"), SkipInitialValues():
         empty = build(subject.spec, subject.site()).double().eval()
     empty.to_empty(device="cpu")
     for tensor in itertools.chain(empty.parameters(), empty.buffers()):

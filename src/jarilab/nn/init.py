@@ -7,10 +7,12 @@ difference of their results is due to the encoding.
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
 
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding
@@ -18,6 +20,21 @@ from jarilab.nn.norms import BatchNorm
 from jarilab.nn.sublayers import Table, TokenEmbedding
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase, BatchNorm)
+
+
+class SkipInitialValues(TorchFunctionMode):
+    """Leaves tensors as they are where a constructor draws their values.
+
+    For models on the meta device: PyTorch loads its compiler, about a second, when it draws numbers there.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        keywords = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init" and "tensor" in keywords:
+            return keywords["tensor"]
+        return args[0] if func in (Tensor.normal_, Tensor.uniform_) else func(*args, **keywords)
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:

@@ -1,9 +1,10 @@
-"""Lists of the runs in a folder, of tasks and of encodings. Nothing that a run names is executed."""
+"""Lists of the runs in a folder. Nothing that a run names is executed.
+
+Facts of a run are kept in the cache folder as long as its files do not change, so that a list need not load PyTorch.
+"""
 
 from __future__ import annotations
 
-import inspect
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -12,12 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.core.errors import UserError
-from jarilab.core.options import Option, options_of
-from jarilab.core.registry import first_sentence, trust_code
-from jarilab.encodings.base import Site, hooks_of
-from jarilab.encodings.base import registry as encodings
-from jarilab.encodings.compose import LayerEncodings, files_of, layer_specs, part_spec, split_sum
-from jarilab.runs.folder import read_experiment, read_metrics, read_run, vocabulary_of
+from jarilab.core.storage.listings import listings
 from jarilab.runs.jobs import (
     CLUSTER,
     RECORD,
@@ -26,11 +22,6 @@ from jarilab.runs.jobs import (
     UnreachableError,
     jobs_alive,
 )
-from jarilab.runs.lock import is_training
-from jarilab.runs.origins import history
-from jarilab.runs.results import read_result
-from jarilab.runs.task_settings import models_for
-from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.metrics import METRICS
 
 MAX_DEPTH = 4
@@ -101,7 +92,8 @@ def runs_in(folder: Path) -> list[RunSummary]:
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise UserError(f"{folder} {problem}; name a folder that holds runs")
     jobs = _jobs_in(folder)
-    begun = [_summary(run, jobs.pop(run, None)) for run in run_folders(folder)]
+    with listings() as known:
+        begun = [_summary(run, jobs.pop(run, None), known) for run in run_folders(folder)]
     queued = [  # they have no folder yet
         RunSummary(run=str(run), state=job.state, job=job.number, age=0.0, size=0)
         for run, job in jobs.items()
@@ -133,40 +125,60 @@ def run_folders(folder: Path, max_depth: int = MAX_DEPTH) -> Iterator[Path]:
             yield from run_folders(path, max_depth - 1)
 
 
-def _summary(folder: Path, job: TrialJob | None) -> RunSummary:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    size = sum(path.stat().st_size for path in files)
-    changed = max(path.stat().st_mtime for path in files if path.name in RUN_FILES)
+def _summary(folder: Path, job: TrialJob | None, known: dict[str, Any]) -> RunSummary:
+    """A run as a line. known: facts of runs by folder, with the times and sizes of the files that they are from."""
+    stats = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
+    size = sum(stat.st_size for stat in stats.values())
+    recorded = {str(path): stat for path, stat in stats.items() if path.name in RUN_FILES}
+    changed = max(stat.st_mtime for stat in recorded.values())
     where: dict[str, Any] = {"run": str(folder), "age": time.time() - changed, "size": size}
-    try:
-        record = read_run(folder)
-        experiment = read_experiment(record, folder / "run.json")
-        state = _state(folder, experiment.hash)
-        if state["state"] != FINISHED:
-            state |= _training_state(folder, job)
-    except UserError as error:
-        return RunSummary(**where, problem=str(error))
-    return RunSummary(
-        **where,
-        task=experiment.task,
-        model=experiment.model,
-        encoding=experiment.encoding,
-        seed=experiment.seed,
-        history=tuple(history(record)),
-        vocabulary=vocabulary_of(record),
-        **state,
+    name, files = (
+        f"run {folder.absolute()}",
+        [[p, s.st_mtime_ns, s.st_size] for p, s in sorted(recorded.items())],
     )
+    if known.get(name, {}).get("files") != files:
+        try:
+            known[name] = {"files": files, "facts": _facts(folder)}
+        except UserError as error:
+            return RunSummary(**where, problem=str(error))
+    facts = dict(known[name]["facts"])
+    if facts["state"] != FINISHED:
+        facts |= _training_state(folder, job)
+    return RunSummary(**where, **facts | {"history": tuple(facts["history"])})
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """What the files of a run say. Raises UserError if they are damaged."""
+    from jarilab.runs.folder import read_experiment, read_run, vocabulary_of
+    from jarilab.runs.origins import history
+
+    record = read_run(folder)
+    experiment = read_experiment(record, folder / "run.json")
+    return {
+        "task": experiment.task,
+        "model": experiment.model,
+        "encoding": experiment.encoding,
+        "seed": experiment.seed,
+        "history": history(record),
+        "vocabulary": vocabulary_of(record),
+        **_state(folder, experiment.hash),
+    }
 
 
 def _training_state(folder: Path, job: TrialJob | None) -> dict[str, Any]:
     """The state of an unfinished run that a job or another process trains; empty if none does."""
     if job is not None:
         return {"state": job.state, "job": job.number}
+    from jarilab.runs.lock import is_training
+
     return {"state": RUNNING} if is_training(folder) else {}
 
 
 def _state(folder: Path, run: str) -> dict[str, Any]:
     """State, step and last metric of a run. run: its hash."""
+    from jarilab.runs.folder import read_metrics
+    from jarilab.runs.results import read_result
+
     if (folder / "result.json").exists():
         result = read_result(folder, run)
         metric, steps = result["metric"], result.get("steps")
@@ -180,117 +192,3 @@ def _state(folder: Path, run: str) -> dict[str, Any]:
     metrics = [name for name in METRICS if measured and name in measured[-1]]
     counts = {"step": rows[-1]["step"], "steps": rows[-1].get("steps")}
     return {"state": UNFINISHED, **counts, "metric": next(iter(metrics), None), "value": value}
-
-
-# Tasks and encodings -------------------------------------------------------------------------------------------------
-
-
-def describe_tasks() -> list[dict[str, Any]]:
-    """Every task of the package: name, description, models that can learn it, metric, options."""
-    return [_task(name, tasks.spec(name).target) for name in tasks.names()]
-
-
-def _task(name: str, target: Any) -> dict[str, Any]:
-    options = options_of(target)
-    metric = getattr(target.metric, "name", None)  # a class of yours may have a property
-    return {
-        "name": name,
-        "what": first_sentence(target),
-        "models": models_for(target),
-        "metric": options["metric"].default if "metric" in options else metric,
-        "options": _options(target),
-    }
-
-
-CLAIMS = {
-    "shift_invariant": "moving all positions by the same amount changes nothing",
-    "causal_only": "works only if queries never see later keys",
-    "cross": "can be used in cross-attention",
-    "shared": "one instance for all layers",
-    "integer_only": "positions must be integers",
-    "keeps_norms": "rotation keeps the length of vectors",
-    "random_in_training": "two forwards in training differ",
-}
-"""The claims of an encoding, in words."""
-SITE = Site(d_model=64, n_heads=8, d_head=8, d_value=8, causal=True)
-LAYERS = 2
-"""The attention layer and the depth for which parameters are counted: the defaults of most models."""
-
-_CITED = re.compile(r"\(([A-Z][^()]*?\d{4})")
-_AUTHORS = re.compile(r"^(\w+),.* (\d{4})$")
-
-
-def describe_encodings() -> list[dict[str, Any]]:
-    """`describe_encoding` of every encoding of the package."""
-    return [describe_encoding(name) for name in encodings.names()]
-
-
-def describe_encoding(spec: str) -> dict[str, Any]:
-    """Facts about an encoding: names, description, axes, hooks, claims, number of parameters, source, options.
-
-    Description and source are those of the class docstring, whose paragraph `Source: ...` names the paper. Raises
-    UserError for an unknown encoding.
-    """
-    parsed = encodings.spec(spec)
-    target = parsed.target
-    description, source = _described(target)
-    citation = _CITED.search(source)
-    encoding = parsed.build(SITE)
-    return {
-        "name": parsed.name,
-        "also": encodings.aliases(parsed.name),
-        "what": first_sentence(target),
-        "about": description,
-        "axes": list(target.axes),
-        "hooks": sorted(hooks_of(target)),
-        "claims": {claim: getattr(encoding, claim) for claim in CLAIMS},
-        "learns": count_parameters(str(parsed)),
-        "paper": source,
-        "cited": _AUTHORS.sub(r"\1 et al. \2", citation[1]) if citation else None,
-        "options": _options(target),
-    }
-
-
-def _described(target: type) -> tuple[str, str]:
-    """The description and the source in a class docstring, without its options."""
-    option = re.compile(rf"({'|'.join(options_of(target))})(, \w+)*: ")
-    description, source = [], ""
-    for paragraph in (inspect.getdoc(target) or "").split("\n\n"):
-        if paragraph.startswith("Source: "):
-            source = " ".join(paragraph.removeprefix("Source: ").split())
-        elif not (options_of(target) and option.match(paragraph)):
-            description.append(paragraph)
-    return "\n\n".join(description), source
-
-
-def describe_typed_encodings(text: str) -> list[dict[str, Any]]:
-    """`describe_encoding`, and `spec`, for each part of a sum and each layer of an encoding that a person typed.
-
-    Raises UserError for an unknown encoding.
-    """
-    # Only for typed text: whoever types a file's name agrees to execute it.
-    for path in files_of(text):
-        trust_code(path)
-    parts = [part_spec(part)[0] for of_layer in layer_specs(text) for part in split_sum(of_layer)]
-    specs = dict.fromkeys(map(str, parts))
-    return [describe_encoding(spec) | {"spec": spec} for spec in specs]
-
-
-def count_parameters(spec: str) -> int:
-    """The number of parameters of an encoding in a causal stack of `LAYERS` layers at `SITE`."""
-    stack = LayerEncodings(spec, SITE, LAYERS)
-    return sum(parameter.numel() for parameter in stack.parameters())
-
-
-def _options(target: type) -> list[dict[str, Any]]:
-    return [_option(option) for option in options_of(target).values()]
-
-
-def _option(option: Option) -> dict[str, Any]:
-    return {
-        "name": option.name,
-        "kind": option.kind,
-        "choices": list(option.choices),
-        "default": option.default,
-        "meaning": option.meaning,
-    }

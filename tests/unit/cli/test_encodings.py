@@ -7,7 +7,7 @@ import pytest
 from jarilab import cli
 from jarilab.encodings.base import registry
 from jarilab.laws import costs
-from jarilab.runs.catalog import describe_encoding
+from jarilab.runs.descriptions import describe_encoding
 
 
 def printed(capsys, *words):

@@ -7,7 +7,7 @@ import pytest
 from helpers.command import command
 from helpers.runs import tiny, train
 from jarilab.core.errors import UserError
-from jarilab.runs.catalog import describe_tasks, describe_typed_encodings
+from jarilab.runs.descriptions import describe_tasks, describe_typed_encodings
 from jarilab.runs.metrics_log import sealed_lines
 
 

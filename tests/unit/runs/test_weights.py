@@ -5,6 +5,7 @@ import re
 import resource
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -188,3 +189,18 @@ def test_a_folder_that_is_removed_while_it_is_trained_into_stays_away(tmp_path: 
     assert (tmp_path / "run").exists() is replaced
     assert not list((tmp_path / "run").glob("*"))
     train(tmp_path / "run", tiny(training__examples=16))
+
+
+@pytest.mark.slow
+def test_a_run_is_checked_without_the_compiler(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from jarilab.runs.weights import check_built
+save_file(torch.nn.Embedding(3, 2).state_dict(), "w.safetensors")
+check_built(Path("w.safetensors"), lambda: torch.nn.Embedding(3, 2))
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)

@@ -31,7 +31,7 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab.cli.terminal import show
-    from jarilab.runs.catalog import describe_encodings, describe_typed_encodings
+    from jarilab.runs.descriptions import describe_encodings, describe_typed_encodings
 
     chosen = [encoding for text in options.encodings for encoding in describe_typed_encodings(text)]
     encodings = chosen or describe_encodings()
@@ -86,7 +86,7 @@ def _summary(encoding: dict[str, Any]) -> str:
 
 def _in_full(encoding: dict[str, Any]) -> str:
     """One encoding in full."""
-    from jarilab.runs.catalog import CLAIMS, LAYERS, SITE
+    from jarilab.runs.descriptions import CLAIMS, LAYERS, SITE
 
     name, about = encoding["name"], encoding["about"]
     aliases = f" ({', '.join(encoding['also'])})" if encoding["also"] else ""

@@ -13,7 +13,7 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab.cli.terminal import show, table
-    from jarilab.runs.catalog import describe_tasks
+    from jarilab.runs.descriptions import describe_tasks
 
     tasks = describe_tasks()
     head = ["task", "models", "what it is"]

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from jarilab.comparison.launchers.cluster import GRACE, Cluster
 from jarilab.comparison.launchers.processes import (
@@ -16,13 +15,11 @@ from jarilab.comparison.launchers.processes import (
     count_gpus,
     jobs_for,
 )
-from jarilab.comparison.launchers.resources import Resources
+from jarilab.comparison.launchers.resources import ClusterKind, Resources
 from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_text
 from jarilab.runs.jobs import CLUSTER
-
-ClusterKind = Literal["slurm", "local", "script"]
 
 RUN = r"""
 # Told that time is up (USR2), a trial writes its checkpoint and is queued again; told to end (TERM), it only writes it.

@@ -6,11 +6,13 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
 from jarilab.core.errors import UserError
+
+ClusterKind = Literal["slurm", "local", "script"]
 
 _WORD = re.compile(r"[A-Za-z0-9_.,:@=+/\[\]&|*-]+")
 _TIME = re.compile(r"((?P<days>\d{1,4})-)?(?P<parts>\d{1,5}(:\d{1,2}){0,2})")

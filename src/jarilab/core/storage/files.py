@@ -11,13 +11,13 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-from safetensors.torch import save_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from jarilab._version import __version__
 from jarilab.core.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_JSON_BYTES = 16 * 2**20
 MAX_FILE_BYTES = 2**42
@@ -187,6 +187,8 @@ def write_weights(
     tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None
 ) -> None:
     """Write safetensors with the permissions of the umask. Not atomic: pass a path of `atomic_write`."""
+    from safetensors.torch import save_file  # loads torch, which lists do not need
+
     # The library restricts permissions to the owner.
     path.touch()
     mode = path.stat().st_mode
