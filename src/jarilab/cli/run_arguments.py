@@ -51,6 +51,24 @@ def add_shared(parser: Parser, *names: str) -> None:
     parser.add_options("verb", {name: options[name] for name in names})
 
 
+def add_memory_limit(parser: Any) -> None:
+    """Add `--limit-memory`, which `limit_memory` applies."""
+    parser.add_argument(
+        "--limit-memory",
+        type=float,
+        metavar="GB",
+        help="memory that opening a folder of Hugging Face may take (default: half of what is free)",
+    )
+
+
+def limit_memory(options: Any) -> None:
+    """Apply `--limit-memory` to the folders of Hugging Face that are opened next."""
+    if options.limit_memory is not None:
+        from jarilab.huggingface.limits import use_memory
+
+        use_memory(options.limit_memory)
+
+
 def add_answer_options(parser: Parser, words: Words, kind: str, title: str) -> None:
     """Add the options of the run that is named, as the group `answer`; none if no run is named.
 

@@ -21,6 +21,7 @@ from jarilab.explorer.summaries import rollout
 from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.explorer.window_sites import Windows, attentions_in
 from jarilab.huggingface import ModelInput, load, read, reads_files
+from jarilab.huggingface.loading import as_user_error
 from jarilab.inspect.intervene.controls import compare_with_controls
 from jarilab.inspect.intervene.edits import TokenOff
 from jarilab.inspect.intervene.interventions import operate
@@ -105,7 +106,11 @@ class HuggingFaceSubject(Subject):
         # A tape may hold the square of its length, so two long ones are never kept.
         if max(map(len, reading.names.values()), default=0) > MAX_CELLS:
             self._recordings.clear()
-        with _no_warnings(), record(self.loaded.model) as tape:
+        with (
+            as_user_error(f"{self.loaded.folder} cannot answer {line[:80]!r}"),
+            _no_warnings(),
+            record(self.loaded.model) as tape,
+        ):
             outputs = self.loaded.model(**reading.inputs)
         image = reading.image
         grid = None if image is None else (image.rows, image.columns)

@@ -29,6 +29,7 @@ from jarilab.huggingface.model_inputs import (
     patch_names,
     read,
     read_pixels,
+    start_token_id,
 )
 from jarilab.huggingface.outputs import token_names
 from jarilab.inspect.study.example import Batch
@@ -99,7 +100,7 @@ class HuggingFaceBatches:
             return ProbeInput(self.texts_of, words, start, end, longest, pads)
         decoder: Any = model.get_decoder()  # type: ignore[operator]
         others = other_tokens(words, self._word_ids(self.loaded.target_tokenizer, decoder))
-        first = self.loaded.config.decoder_start_token_id
+        first = start_token_id(self.loaded)
         first_ids = [] if first is None else [first]
 
         def probe(rows: Rows) -> Batch:
@@ -197,7 +198,7 @@ class HuggingFaceBatches:
         assert row.second is not None
         source = self._encode(ExampleRow(row.origin, row.text))
         target = self._encode(ExampleRow(row.origin, row.second), is_target=True)
-        start = self.loaded.config.decoder_start_token_id
+        start = start_token_id(self.loaded)
         target_ids = [start, *target.ids[:-1]]
         names = {
             "source": token_names(self.loaded.tokenizer)(source.ids),
@@ -223,11 +224,10 @@ class HuggingFaceBatches:
         """The ids of a row, what the model reads beside them, and the words of the tokens if links need them."""
         loaded = self.loaded
         tokenizer = loaded.target_tokenizer if is_target else loaded.tokenizer
-        with as_user_error(f"the tokenizer of {loaded.name} cannot read this text"):
-            if row.second is not None or (row.gold is None and not self._has_decoder):
-                encoded, words = tokenizer(*row.texts), []
-            else:
-                encoded, words = _with_words(tokenizer, row, is_target=is_target)
+        if row.second is not None or (row.gold is None and not self._has_decoder):
+            encoded, words = tokenizer(*row.texts), []
+        else:
+            encoded, words = _with_words(tokenizer, row, is_target=is_target)
         check_ids(loaded, torch.tensor([encoded["input_ids"]]))
         return EncodedText({name: list(encoded[name]) for name in encoded}, words)
 
@@ -299,7 +299,8 @@ def _padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
 def _at(row: ExampleRow) -> Iterator[None]:
     """Put the origin of a row in front of errors of the block."""
     try:
-        yield
+        with as_user_error("the model of this folder cannot read it"):
+            yield
     except UserError as error:
         raise UserError(f"{row.origin}: {error}") from None
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from jarilab.core.errors import UserError
 from jarilab.huggingface.copying import Change, Names, WeightCopier, rotary_spec
-from jarilab.huggingface.loading import Loaded, load
+from jarilab.huggingface.loading import Loaded, as_user_error, load
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.text_encoder import TextEncoder
@@ -44,7 +44,8 @@ def copied(loaded: Loaded) -> tuple[nn.Module, dict[str, Any]]:
             "it as it is, by jarilab.record(model)"
         )
     copier = WeightCopier(loaded)
-    return build(copier), copier.options
+    with as_user_error(f"{folder} cannot be copied"):
+        return build(copier), copier.options
 
 
 def _renamed(ours: str, theirs: str, names: Mapping[str, str | tuple[str, Change]]) -> Names:

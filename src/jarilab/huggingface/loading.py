@@ -13,7 +13,12 @@ from typing import Any
 from torch import nn
 
 from jarilab.core.errors import UserError, import_optional
-from jarilab.core.storage.files import read_json
+from jarilab.huggingface.limits import (
+    bounded_memory,
+    bounded_model,
+    check_settings,
+    read_settings,
+)
 from jarilab.huggingface.swapping import CONFIG_KEY, restore
 
 TARGET = "target"
@@ -57,7 +62,10 @@ class Loaded:
     def target_tokenizer(self) -> Any:
         """The tokenizer of answers: that of the subfolder `target` if there is one."""
         subfolder = self.folder / TARGET
-        return Loaded(subfolder, self.model).tokenizer if subfolder.is_dir() else self.tokenizer
+        if not subfolder.is_dir():
+            return self.tokenizer
+        check_settings(subfolder)
+        return Loaded(subfolder, self.model).tokenizer
 
     @cached_property
     def image_processor(self) -> Any:
@@ -75,7 +83,10 @@ class Loaded:
 
     def _load_processor(self, auto: str, what: str, file: str) -> Any:
         transformers = library()
-        with as_user_error(f"{self.folder} has no {what} that can be read ({file})"):
+        with (
+            as_user_error(f"{self.folder} has no {what} that can be read ({file})"),
+            bounded_memory(self.folder),
+        ):
             return getattr(transformers, auto).from_pretrained(self.folder, **SAFE)
 
 
@@ -83,7 +94,7 @@ def load(folder: str | Path, *, swapped: bool = True) -> Loaded:
     """The model of a folder.
 
     swapped: whether it may be one that `jarilab.swap` has changed. Raises UserError if the folder holds no model, has
-    pickled weights only, needs code of its own, or lacks weights.
+    pickled weights only, needs code of its own, lacks weights, or asks for much more memory than its weights take.
     """
     folder = Path(folder)
     config = _read_config(folder)
@@ -92,21 +103,25 @@ def load(folder: str | Path, *, swapped: bool = True) -> Loaded:
     options: dict[str, Any] = {**SAFE, "use_safetensors": True, "output_loading_info": True}
     options["dtype"] = "float32"  # checks of recorded attention need its precision
     options["ignore_mismatched_sizes"] = True  # `_check_weights` reports them
-    if CONFIG_KEY in config:
-        if not swapped:
-            raise UserError(
-                f"{folder} holds a model that jarilab.swap has changed, expected one with its own positions; read it "
-                "by jarilab.load_swapped(FOLDER)"
-            )
-        options["attn_implementation"] = "sdpa"
-    with as_user_error(f"{folder} could not be loaded as a {config.get('model_type')}"):
+    options["attn_implementation"] = "sdpa"  # a config might name one that starts a compiler
+    if CONFIG_KEY in config and not swapped:
+        raise UserError(
+            f"{folder} holds a model that jarilab.swap has changed, expected one with its own positions; read it by "
+            "jarilab.load_swapped(FOLDER)"
+        )
+    with (
+        as_user_error(f"{folder} could not be loaded as a {config.get('model_type')}"),
+        bounded_memory(folder),
+    ):
         try:
-            model, loading_info = model_class.from_pretrained(folder, **options)
+            with bounded_model(folder):
+                model, loading_info = model_class.from_pretrained(folder, **options)
         except ValueError as error:
             if "scaled_dot_product_attention" not in str(error):
                 raise
             options["attn_implementation"] = "eager"
-            model, loading_info = model_class.from_pretrained(folder, **options)
+            with bounded_model(folder):
+                model, loading_info = model_class.from_pretrained(folder, **options)
     if CONFIG_KEY in config:
         restore(model, config[CONFIG_KEY], folder)
     _check_weights(folder, loading_info, set(model.state_dict()))
@@ -158,7 +173,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{folder} has no config.json, so it is no transformers model; name the folder that holds it and "
             "model.safetensors"
         )
-    config = read_json(folder / "config.json")
+    check_settings(folder)
+    config = read_settings(folder / "config.json")
     if not isinstance(config, dict):
         raise UserError(f"{folder / 'config.json'} holds no settings; put back a copy")
     if "auto_map" in config:
@@ -182,7 +198,9 @@ def _class_of(transformers: Any, config: dict[str, Any]) -> Any:
     first = names[0] if isinstance(names, list) and names else None
     if not isinstance(first, str) or not first.isidentifier():
         return transformers.AutoModel
-    return getattr(transformers, first, transformers.AutoModel)
+    named = getattr(transformers, first, None)
+    is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
+    return named if is_model else transformers.AutoModel
 
 
 def library() -> Any:
@@ -202,6 +220,11 @@ def as_user_error(message: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), "")
-        raise UserError(f"{message}: {type(error).__name__}: {first[:300]}") from None
+    except BaseException as error:
+        kind = type(error)
+        # A panic of a library in Rust is no Exception.
+        if not isinstance(error, Exception) and kind.__module__ != "pyo3_runtime":
+            raise
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+        raise UserError(f"{message}: {kind.__name__}: {reason:.300}") from None

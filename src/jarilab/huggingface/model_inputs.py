@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import io
 import itertools
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +16,8 @@ from torch import Tensor
 
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Float
-from jarilab.data.images.image_files import converted, eight_bits
+from jarilab.data.images.image_files import decode, read_bytes
+from jarilab.huggingface.limits import bounded_memory
 from jarilab.huggingface.loading import Loaded, as_user_error
 from jarilab.huggingface.outputs import (
     OutputReader,
@@ -30,6 +33,9 @@ MAX_NEW_TOKENS = 48
 CLASS_TOKEN = "class"
 MAX_UNPLACED = 16
 """Tokens before the patches of an image, such as a class token and registers."""
+MIN_RATE, MAX_RATE = 1_000, 400_000  # Hz of a sound
+MAX_CHANNELS = 64
+MAX_SOUND_SECONDS = 600
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +71,8 @@ class ModelInput:
 def read(loaded: Loaded, line: str) -> ModelInput:
     """The input and answer of the model for a line. Raises UserError if the model cannot read it."""
     read_file = FILE_READERS.get(main_input(loaded))
-    return _read_text(loaded, line) if read_file is None else read_file(loaded, line.strip())
+    with as_user_error(f"{loaded.folder} cannot read {line[:80]!r}"):
+        return _read_text(loaded, line) if read_file is None else read_file(loaded, line.strip())
 
 
 def reads_files(loaded: Loaded) -> bool:
@@ -83,8 +90,7 @@ def main_input(loaded: Loaded) -> str:
 
 def _read_text(loaded: Loaded, line: str) -> ModelInput:
     tokenizer = loaded.tokenizer
-    with as_user_error(f"the tokenizer of {loaded.name} cannot read this line"):
-        encoded = tokenizer(line, return_tensors="pt")
+    encoded = tokenizer(line, return_tensors="pt")
     ids_BL = encoded["input_ids"]
     check_ids(loaded, ids_BL)
     inputs = {name: value for name, value in encoded.items() if name in parameters_of(loaded)}
@@ -92,8 +98,7 @@ def _read_text(loaded: Loaded, line: str) -> ModelInput:
     names = token_names(tokenizer)(ids)
     if loaded.config.is_encoder_decoder:
         return _generate(loaded, inputs, {"source": names})
-    with as_user_error(f"{loaded.name} cannot read this line"):
-        output = loaded.model(**inputs)
+    output = loaded.model(**inputs)
     output_reader = text_output_reader(loaded, ids, output)
     answer = None if output_reader is None else output_reader.answer(output)
     return ModelInput(inputs, {"source": names, "target": names}, answer, output_reader)
@@ -136,7 +141,7 @@ def _generate(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]
     model: Any = loaded.model
     has_head = hasattr(model, "generate") and model.get_output_embeddings() is not None
     output_BL = _generate_ids(loaded, inputs) if has_head else inputs["input_ids"]
-    start = getattr(loaded.config, "decoder_start_token_id", None)
+    start = start_token_id(loaded)
     if start is not None and int(output_BL[0, 0]) != start:  # Whisper omits it
         output_BL = torch.cat((output_BL.new_tensor([[start]]), output_BL), 1)
     target_BL = output_BL[:, :-1] if output_BL.shape[1] > 1 else output_BL
@@ -155,17 +160,31 @@ def _generate(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]
     return ModelInput(all_inputs, all_names, decode(output_BL), output_reader)
 
 
+def start_token_id(loaded: Loaded) -> int | None:
+    """The token from which a decoder starts. Raises UserError for a number that is none of its tokens."""
+    start = getattr(loaded.config, "decoder_start_token_id", None)
+    model: Any = loaded.model
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+    size = len(decoder.get_input_embeddings().weight)
+    if start is None or (isinstance(start, int) and 0 <= start < size):
+        return start
+    raise UserError(
+        f"{loaded.folder / 'config.json'}: expected a decoder_start_token_id from 0 to {size - 1}, got {start!r:.40}; "
+        "put back the file that was saved with the model"
+    )
+
+
 def _generate_ids(loaded: Loaded, inputs: dict[str, Any]) -> Tensor:
     model: Any = loaded.model
-    with as_user_error(f"{loaded.name} cannot answer this line"):
-        return model.generate(
-            **inputs,
-            max_new_tokens=min(MAX_NEW_TOKENS, max_length(loaded) - 1),
-            do_sample=False,
-            num_beams=1,
-            # A step with a cache has one query, and cross-attention does not know which one.
-            use_cache=False,
-        )
+    return model.generate(
+        **inputs,
+        max_new_tokens=min(MAX_NEW_TOKENS, max_length(loaded) - 1),
+        do_sample=False,
+        num_beams=1,
+        num_return_sequences=1,
+        # A step with a cache has one query, and cross-attention does not know which one.
+        use_cache=False,
+    )
 
 
 def parameters_of(loaded: Loaded) -> set[str]:
@@ -178,26 +197,18 @@ def parameters_of(loaded: Loaded) -> set[str]:
 
 def read_pixels(loaded: Loaded, line: str) -> Float[Tensor, "1 C H W"]:
     """The image file that a line names, as the model reads it. Raises UserError if it cannot be read."""
-    path = _check_file(line, "an image")
     library: Any = import_optional("PIL.Image", "vision")
-    try:
-        with library.open(path) as file:
-            is_grey = getattr(loaded.config, "num_channels", None) == 1
-            image, _ = eight_bits(file, path.read_bytes(), str(path))
-            image = converted(image, 1 if is_grey else 3)
-    except (OSError, ValueError, library.DecompressionBombError) as error:
-        reason = str(error).removesuffix(repr(str(path))).strip()
-        raise UserError(
-            f"{path}: expected an image, got a file that could not be read as an image ({reason}); replace it or "
-            "remove it"
-        ) from None
-    return loaded.image_processor(images=image, return_tensors="pt")["pixel_values"]
+    channels = 1 if getattr(loaded.config, "num_channels", None) == 1 else 3
+    pixels = decode(_check_file(line, "an image"), channels).pixels
+    image = library.fromarray(pixels[0] if channels == 1 else pixels.permute(1, 2, 0).numpy())
+    processor = loaded.image_processor
+    with bounded_memory(loaded.folder):
+        return processor(images=image, return_tensors="pt")["pixel_values"]
 
 
 def _read_image(loaded: Loaded, line: str) -> ModelInput:
     pixels = read_pixels(loaded, line)
-    with as_user_error(f"{loaded.name} cannot read {line}"):
-        output = loaded.model(pixel_values=pixels)
+    output = loaded.model(pixel_values=pixels)
     grid = patch_grid(loaded, pixels)
     names = {} if grid is None else {"source": patch_names(grid)}
     image = None if grid is None else _shown_image(loaded, pixels[0], grid)
@@ -241,24 +252,52 @@ def patch_grid(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:
 
 
 def _read_audio(loaded: Loaded, line: str) -> ModelInput:
-    from scipy.io import wavfile
     from scipy.signal import resample_poly
 
-    path = _check_file(line, "audio (.wav)")
-    try:
-        rate, wave = wavfile.read(path)
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} could not be read as audio: {error}; give a .wav file") from None
-    if not len(wave):
-        raise UserError(f"{path} holds no samples; give a .wav file that is longer")
+    rate, wave = _read_wave(_check_file(line, "audio (.wav)"))
     extractor = loaded.feature_extractor
-    samples = _to_mono(torch.as_tensor(wave.copy())).numpy()
-    resampled = resample_poly(samples, extractor.sampling_rate, rate)
-    encoded = extractor(resampled, sampling_rate=extractor.sampling_rate, return_tensors="pt")
+    asked = extractor.sampling_rate
+    if not isinstance(asked, int) or not MIN_RATE <= asked <= MAX_RATE:
+        raise UserError(
+            f"{loaded.folder / 'preprocessor_config.json'}: expected a sampling_rate of {MIN_RATE:,} to {MAX_RATE:,} "
+            f"Hz, got {asked!r:.40}; put back the file that was saved with the model"
+        )
+    factor = math.gcd(asked, rate)
+    samples = resample_poly(_to_mono(wave).numpy(), asked // factor, rate // factor)
+    with bounded_memory(loaded.folder):
+        encoded = extractor(samples, sampling_rate=asked, return_tensors="pt")
     inputs = {name: value for name, value in encoded.items() if name in parameters_of(loaded)}
     if loaded.config.is_encoder_decoder:
         return _generate(loaded, inputs, {})
     return ModelInput(inputs, {})
+
+
+def _read_wave(path: Path) -> tuple[int, Tensor]:
+    """The rate and the samples of a .wav file. Raises UserError for a damaged, empty, endless or too large one."""
+    from scipy.io import wavfile
+
+    try:
+        rate, wave = wavfile.read(io.BytesIO(read_bytes(path)))
+    except UserError:
+        raise
+    except Exception as error:  # scipy raises almost any exception for damaged files
+        raise UserError(
+            f"{path} could not be read as audio: {str(error) or type(error).__name__:.100}; give a .wav file"
+        ) from None
+    if not len(wave):
+        raise UserError(f"{path} holds no samples; give a .wav file that is longer")
+    samples = torch.as_tensor(wave.copy())
+    channels = samples.shape[1] if samples.ndim == 2 else 1
+    seconds = len(wave) / max(rate, 1)
+    if not (
+        MIN_RATE <= rate <= MAX_RATE and channels <= MAX_CHANNELS and seconds <= MAX_SOUND_SECONDS
+    ):
+        raise UserError(
+            f"{path}: expected a sound of {MIN_RATE:,} to {MAX_RATE:,} Hz with at most {MAX_CHANNELS} channels and "
+            f"{MAX_SOUND_SECONDS} seconds, got {rate:,} Hz, {channels:,} channels and {seconds:,.0f} seconds; cut or "
+            "resample it"
+        )
+    return rate, samples
 
 
 def _to_mono(wave: Tensor) -> Tensor:

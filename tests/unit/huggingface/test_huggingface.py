@@ -11,14 +11,18 @@ import torch
 from helpers import folders
 from helpers.folders import SENTENCE
 from jarilab.core.errors import UserError
-from jarilab.huggingface import load, read
+from jarilab.huggingface import limits, load, read
 from jarilab.huggingface.loading import Loaded
+from jarilab.huggingface.model_inputs import _read_wave
 from jarilab.huggingface.outputs import token_names
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
     pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
 ]
+
+
+DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +39,17 @@ def edit_config(folder, **settings):
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
     return folder
+
+
+def edit_tokenizer(folder, **parts):
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **parts}))
+    return folder
+
+
+def endless(path):
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
 
 
 def test_a_model_is_loaded_with_its_head_and_without_a_network(bert, monkeypatch):
@@ -100,6 +115,13 @@ def test_a_decoder_predicts_the_next_token_and_an_encoder_decoder_generates(tmp_
             "pickled weights",
         ),
         (lambda folder: (folder / "model.safetensors").unlink(), "has no weights"),
+        (lambda folder: edit_config(folder, num_labels=10**9), r"num_labels of at most 1,048,576, got 1000000000"),
+        (lambda folder: edit_config(folder, num_hidden_layers=10**9), "num_hidden_layers of at most 16,384"),
+        (lambda folder: edit_config(folder, num_hidden_layers=9000), "a config.json that asks for more than"),
+        (lambda folder: edit_config(folder, max_position_embeddings=10**9), "a config.json that asks for more than"),
+        (lambda folder: edit_config(folder, architectures=["RagModel"], model_type="rag"), "could not be loaded|asks"),
+        (lambda folder: endless(folder / "generation_config.json"), r"zero is missing or not a plain file"),
+        (lambda folder: (folder / "vocab.json").write_text("[" * 10**5), r"vocab\.json cannot be read"),
     ],
 )
 def test_a_folder_that_cannot_be_loaded_is_refused_in_one_line(copy, spoil, message):
@@ -113,6 +135,8 @@ def test_code_in_the_folder_is_never_executed(copy):
     (copy / "evil.py").write_text("raise SystemExit('executed')")
     (copy / "configuration_bert.py").write_text("raise SystemExit('executed')")
     assert load(copy).kind == "BertForMaskedLM"
+    # A name in transformers that is no model is not called.
+    assert load(edit_config(copy, architectures=["pipeline"])).kind == "BertModel"
 
 
 def test_input_that_a_model_cannot_read_is_refused(copy, bert):
@@ -135,6 +159,55 @@ def test_input_that_a_model_cannot_read_is_refused(copy, bert):
         read(load(copy), SENTENCE)
     with pytest.raises(UserError, match="has no image processor that can be read"):
         _ = loaded.image_processor
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            {"normalizer": {"type": "Sequence", "normalizers": [DOUBLED] * 7}},
+            "a text at most 64 times longer, got more",
+        ),
+        ({"decoder": {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 65}}, "64 times longer"),
+        ({"post_processor": {"type": "TemplateProcessing", "single": [{}] * 1001}}, "at most 1,000 steps"),
+        # A panic of the library in Rust, which is no Exception.
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAA=="}}, "PanicException"),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": "(.*)*x$"}, "content": ""}}, "PanicException|Onig"),
+    ],
+)
+def test_a_tokenizer_from_a_stranger_is_bounded(copy, parts, message):
+    edit_tokenizer(copy, **parts)
+    with pytest.raises(UserError, match=message) as error:
+        read(load(copy), "a" * 60 + "x b")
+    assert str(copy) in str(error.value)
+
+
+@pytest.mark.parametrize("start", [-1, 10**9, "x"])
+def test_a_start_token_that_is_none_is_refused(tmp_path, start):
+    folder = edit_config(folders.bart(tmp_path / "bart"), decoder_start_token_id=start)
+    with pytest.raises(UserError, match=r"decoder_start_token_id|could not be loaded") as error:
+        read(load(folder), SENTENCE)
+    assert "\n" not in str(error.value)
+
+
+def test_opening_a_folder_keeps_a_limit_of_memory(tmp_path):
+    limits.use_memory(1e-3)
+    try:
+        with pytest.raises(
+            UserError, match="opens in 1 MB, got one that asks for more; allow more with --limit-memory"
+        ):
+            load(folders.bert(tmp_path / "bert", vocab_size=30_000))
+    finally:
+        limits.use_memory(None)
+    assert load(tmp_path / "bert").kind == "BertForMaskedLM"
+    with pytest.raises(UserError, match="expected gigabytes above 0, got -1"):
+        limits.use_memory(-1)
+
+
+def test_a_config_cannot_choose_how_attention_is_computed(copy):
+    for key in ("attn_implementation", "_attn_implementation"):
+        edit_config(copy, **{key: "flex_attention"})
+        assert load(copy).config._attn_implementation == "sdpa"
 
 
 def test_a_missing_transformers_names_the_extra(monkeypatch, bert):
@@ -161,7 +234,7 @@ def test_images_and_audio_are_read_from_files(tmp_path):
         read(vit, "nothing.png")
     with pytest.raises(UserError, match=r"--input names a file, and 'wordword\w{72}' is none"):
         read(vit, "word" * 100)  # longer than a file's name may be
-    with pytest.raises(UserError, match="could not be read as an image"):
+    with pytest.raises(UserError, match=r"wave\.wav: expected PNG, JPEG"):
         read(vit, str(wave))
 
     whisper = load(folders.whisper(tmp_path / "whisper"))
@@ -173,6 +246,18 @@ def test_images_and_audio_are_read_from_files(tmp_path):
     wavfile.write(wave, 8000, samples[:0].numpy())
     with pytest.raises(UserError, match=r"holds no samples; give a \.wav file that is longer"):
         read(whisper, str(wave))
+
+
+@pytest.mark.parametrize(
+    ("rate", "channels", "samples"), [(2**31 - 1, 1, 8), (999, 1, 8), (8000, 65, 8), (1000, 1, 600_001), (0, 1, 8)]
+)
+def test_a_sound_is_bounded_before_it_is_resampled(tmp_path, rate, channels, samples):
+    from scipy.io import wavfile
+
+    wave = tmp_path / "wave.wav"
+    wavfile.write(wave, rate, torch.zeros(samples, channels, dtype=torch.uint8).numpy())
+    with pytest.raises(UserError, match=r"wave\.wav: expected a sound of 1,000 to 400,000 Hz with at most 64 channels"):
+        _read_wave(wave)
 
 
 def test_audio_has_the_amplitude_of_its_file(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.run_arguments import add_open
+from jarilab.cli.run_arguments import add_memory_limit, add_open, limit_memory
 
 if TYPE_CHECKING:
     from jarilab.explorer.causes import Causes
@@ -31,6 +31,7 @@ def arguments(parser: Parser, words: Words) -> None:
     parser.add_options("verb", options_of(causes))
     parser.add_argument("--out", metavar="FILE", help="page to write, such as causes.html")
     add_open(parser, "the page")
+    add_memory_limit(parser)
     parser.add_argument("--json", action="store_true", help="print all numbers as one JSON object")
 
 
@@ -44,6 +45,7 @@ def run(options: argparse.Namespace) -> None:
         raise UserError("--open expects a page, got no --out; name it, such as --out causes.html")
     if options.out:
         check_file(Path(options.out))  # before the work
+    limit_memory(options)
     with working(f"ablating the heads of {options.model}"):
         result = causes(options.model, options.text, **options.verb)
     if options.json or options.out:

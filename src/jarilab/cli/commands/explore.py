@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.run_arguments import add_listening, add_measures, add_open, add_runs, add_shared
+from jarilab.cli.run_arguments import (
+    add_listening,
+    add_measures,
+    add_memory_limit,
+    add_open,
+    add_runs,
+    add_shared,
+    limit_memory,
+)
 from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -78,6 +86,7 @@ def _add_models(parser: Parser) -> None:
         metavar=("QUERY", "KEY"),
         help="two tokens, such as it animal: list the heads that connect them and open the page at the first",
     )
+    add_memory_limit(group)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -85,6 +94,7 @@ def run(options: argparse.Namespace) -> None:
     from jarilab.training.progress import working
 
     add_measures(options.measure)
+    limit_memory(options)
     settings = options.verb
     api.use_threads(settings.pop("threads", None))
     models = [folder for folder in (options.model, options.against) if folder is not None]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.run_arguments import add_measures, add_shared
+from jarilab.cli.run_arguments import add_measures, add_memory_limit, add_shared, limit_memory
 from jarilab.core.errors import printable
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def arguments(parser: Parser, words: Words) -> None:
     _add_further(parser)
     _add_importance(parser)
     parser.add_argument("--json", action="store_true", help="print the rows as one JSON object")
+    add_memory_limit(parser)
     add_shared(parser, "threads", "trust_code")
 
 
@@ -120,6 +121,7 @@ def run(options: argparse.Namespace) -> None:
     from jarilab.training.progress import working
 
     api.use_threads(options.verb.pop("threads", None))
+    limit_memory(options)
     add_measures(options.measure)
     check_folder(_folder(options))
     data = ExampleFile.of(options.data, options.limit, options.gold)

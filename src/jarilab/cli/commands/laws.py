@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.run_arguments import TRUST
+from jarilab.cli.run_arguments import TRUST, add_memory_limit, limit_memory
 
 if TYPE_CHECKING:
     from jarilab.laws import Outcome
@@ -34,6 +34,7 @@ def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument(
         TRUST, action="store_true", help="execute the Python files that the run names"
     )
+    add_memory_limit(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -67,15 +68,19 @@ def _of_folder(options: argparse.Namespace) -> list[Outcome]:
     from pathlib import Path
 
     from jarilab import huggingface
+    from jarilab.huggingface.loading import as_user_error
     from jarilab.laws.whole_laws import check_model
     from jarilab.runs.loaded import load
     from jarilab.training.progress import working
 
     folder: str = options.model
+    limit_memory(options)
     with working(f"checking {folder}"):
         if (Path(folder) / "run.json").is_file():
             return check_model(load(folder, trust_code=options.trust_code).model)
-        return check_model(huggingface.load(folder).model)
+        model = huggingface.load(folder).model
+        with as_user_error(f"{folder} cannot be checked"):
+            return check_model(model)
 
 
 def _lines(outcome: Outcome) -> list[str]:

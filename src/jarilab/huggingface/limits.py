@@ -1,0 +1,214 @@
+"""Limits for folders from strangers: what their settings may ask for, checked before anything is allocated."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.nn.modules import module as hooks
+
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import open_checked
+
+MAX_SETTINGS_BYTES = 1 << 27
+"""Bytes of a file of settings; the largest tokenizers have some 40 MB."""
+SETTINGS = ("*config*.json", "*token*.json", "vocab*", "merges*", "*.index.json", "*.model")
+"""Files that transformers reads from a folder, except weights."""
+MAX_COUNTS = {
+    r"vocab_size|(num_)?labels": 1 << 20,
+    r"image_size|(crop_|pad_)?size|height|width": 1 << 13,
+    r"feature_size|num_mel_\w*|n_mels|num_channels": 1 << 10,
+    r"sampling_rate": 400_000,
+    r"n_fft|hop_length|fft_\w+|frame_\w+|(num_)?patch\w*": 1 << 14,
+    r"chunk_length|max_length_s": 600,
+    r"n_samples|nb_max_frames": 1 << 25,
+    r"\w*layers?|\w*layers?_\w+|n_layer|depths?|\w*blocks?|\w*stages|\w*heads?|\w*experts?": 1
+    << 14,
+}
+"""Largest numbers in settings whose whole name matches. Real models are below them."""
+_COUNTS = [(re.compile(names), largest) for names, largest in MAX_COUNTS.items()]
+MAX_GROWTH = 64
+"""How many times longer the steps of a tokenizer may make a text together."""
+MAX_STEPS = 1000
+"""Steps of a tokenizer, and tokens that it puts around a text."""
+WEIGHT_FACTOR = 4
+"""A model may have so many times the weights of its files: ties, tables and buffers are not stored."""
+UNSTORED_WEIGHTS = 1 << 26
+UNSTORED_MODULES = 1 << 14
+
+_memory_limit: int | None = None
+
+
+def use_memory(gigabytes: float | None) -> None:
+    """Set the memory that opening a folder may take; None for half of what is free. Raises UserError for none."""
+    global _memory_limit
+    if gigabytes is not None and not 0 < gigabytes < 1 << 20:
+        raise UserError(
+            f"--limit-memory: expected gigabytes above 0, got {gigabytes:g}; write such as 16"
+        )
+    _memory_limit = None if gigabytes is None else int(gigabytes * 2**30)
+
+
+def read_settings(path: Path) -> Any:
+    """A JSON file of a folder. Raises UserError, naming the file, for damaged, endless and too large ones."""
+    # Links are followed: the cache of Hugging Face consists of them.
+    with open_checked(path.resolve(), MAX_SETTINGS_BYTES) as file:
+        try:
+            return json.loads(file.read())
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path} cannot be read: {error!s:.100}; put back a copy") from None
+
+
+def check_settings(folder: Path) -> None:
+    """Raises UserError for files of settings that are no files, no JSON, or ask for too much."""
+    for path in {path for pattern in SETTINGS for path in folder.glob(pattern)}:
+        if path.suffix != ".json":
+            with open_checked(path.resolve(), MAX_SETTINGS_BYTES):
+                continue
+        settings = read_settings(path)
+        if path.name == "tokenizer.json":
+            _check_steps(path, settings)
+        elif isinstance(settings, dict) and "config" in path.name:
+            _check_counts(path, settings)
+
+
+def _check_counts(path: Path, settings: Mapping[str, Any]) -> None:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            _check_counts(path, value)
+            continue
+        largest = next((largest for names, largest in _COUNTS if names.fullmatch(key)), None)
+        for each in value if isinstance(value, list) else [value]:
+            if largest is not None and isinstance(each, int | float) and each > largest:
+                raise UserError(
+                    f"{path}: expected {key} of at most {largest:,}, got {each!r:.40}; put back the file that was "
+                    "saved with the model"
+                )
+
+
+def _check_steps(path: Path, tokenizer: Any) -> None:
+    """Raises UserError for a tokenizer that makes a text too long, or has too many steps."""
+    if not isinstance(tokenizer, dict):
+        raise UserError(f"{path}: expected the settings of a tokenizer, got none; put back a copy")
+    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        growth = 1
+        for steps, step in enumerate(_steps(tokenizer.get(part)), 1):
+            growth *= max(1, len(str(step.get("content", ""))))
+            if growth > MAX_GROWTH or steps > MAX_STEPS:
+                raise UserError(
+                    f"{path}: expected a {part} of at most {MAX_STEPS:,} steps that makes a text at most {MAX_GROWTH} "
+                    "times longer, got more; put back the file that was saved with the model"
+                )
+
+
+def _steps(part: Any) -> Iterator[dict[str, Any]]:
+    """All objects inside a part of a tokenizer; json has bounded their depth."""
+    if isinstance(part, list):
+        for each in part:
+            yield from _steps(each)
+    elif isinstance(part, dict):
+        yield part
+        yield from _steps(list(part.values()))
+
+
+def stored_weights(folder: Path) -> tuple[int, int]:
+    """Numbers of elements and of tensors in the headers of the safetensors files."""
+    from safetensors import safe_open
+
+    elements = tensors = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        with open_checked(path.resolve()):
+            pass
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - no mapping
+                size = 1
+                for side in file.get_slice(name).get_shape():
+                    size *= side
+                elements, tensors = elements + size, tensors + 1
+    return elements, tensors
+
+
+@contextmanager
+def bounded_model(folder: Path) -> Iterator[None]:
+    """Stop the construction of a model that is much larger than its files, while it is still on the meta device."""
+    elements, tensors = stored_weights(folder)
+    most = WEIGHT_FACTOR * elements + UNSTORED_WEIGHTS
+    most_modules = 64 * tensors + UNSTORED_MODULES
+    thread, built, modules = threading.get_ident(), 0, 0
+
+    def refuse(got: str) -> None:
+        raise UserError(
+            f"{folder}: expected a model of about the {elements:,} weights of its files, got a config.json that asks "
+            f"for {got}; put back the config.json that was saved with them"
+        )
+
+    def count(_: Any, __: str, tensor: Any) -> None:
+        nonlocal built
+        if isinstance(tensor, Tensor) and threading.get_ident() == thread:
+            built += tensor.numel()
+            if built > most:
+                refuse(f"more than {most:,}")
+
+    def count_module(*_: Any) -> None:
+        nonlocal modules
+        if threading.get_ident() == thread:
+            modules += 1
+            if modules > most_modules:
+                refuse(f"more than {most_modules:,} modules")
+
+    with ExitStack() as stack:
+        for register, hook in (
+            (hooks.register_module_parameter_registration_hook, count),
+            (hooks.register_module_buffer_registration_hook, count),
+            (hooks.register_module_module_registration_hook, count_module),
+        ):
+            stack.callback(register(hook).remove)
+        yield
+
+
+@contextmanager
+def bounded_memory(folder: Path) -> Iterator[None]:
+    """Refuse allocations of the block beyond the limit of memory, with a UserError. Linux only."""
+    # The limit counts what is written to; files that are mapped, and addresses alone, are free.
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    limit = free_memory() // 2 if _memory_limit is None else _memory_limit
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    used = _kilobytes("/proc/self/status", "VmData")
+    most = used + limit
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise UserError(
+                f"{folder}: expected a model that opens in {limit >> 20:,} MB, got one that asks for more; allow more "
+                "with --limit-memory, such as --limit-memory 16 for 16 GB, if you trust it"
+            ) from None
+        raise
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+
+
+def free_memory() -> int:
+    """Bytes that this machine has free."""
+    return _kilobytes("/proc/meminfo", "MemAvailable")
+
+
+def _kilobytes(file: str, name: str) -> int:
+    """A line of a file of /proc, in bytes."""
+    text = Path(file).read_text(encoding="ascii", errors="replace")
+    match = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match[1]) << 10 if match else 1 << 40

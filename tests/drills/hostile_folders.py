@@ -1,0 +1,691 @@
+"""Hugging Face folders from somebody who means harm: each a small model of which one file was changed.
+
+    python -m drills.hostile_folders --count 300 --seed 1, from tests/; --only 17 repeats one
+
+Each is opened by a verb in a fork of this process, with bounds on its memory and its time, and an audit hook looks on.
+Nothing may be executed, connected or unpickled; no traceback, no end by a signal, and never more than 2 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import gc
+import importlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+for _name, _value in {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "RUST_BACKTRACE": "0"}.items():
+    os.environ.setdefault(_name, _value)
+
+from drills.payloads import MARKER  # noqa: E402
+from drills.processes import Attempt, HungError, forked  # noqa: E402
+from drills.watch import RefusedError, Watch  # noqa: E402
+from helpers import folders  # noqa: E402
+
+MOST = 2 << 30
+"""Bytes that opening a folder may take."""
+ADDRESSES = 6 << 30
+"""Bytes of addresses beyond which the child gets none."""
+SECONDS = 20
+"""Of the processor; ten times as many by the clock, since the machine may be busy."""
+TEXT = "The animal didn't cross the street"
+EXECUTED, TRACEBACK = 71, 1
+
+BASES: dict[str, Callable[[Path], Path]] = {
+    "bert": folders.bert,
+    "llama": folders.llama,
+    "gpt2": lambda folder: folders.saved(folder, "GPT2", "LMHeadModel", n_inner=64),
+    "gpt_neox": lambda folder: folders.saved(folder, "GPTNeoX", "ForCausalLM"),
+    "roberta": lambda folder: folders.saved(folder, "Roberta", "ForMaskedLM"),
+    "distilbert": lambda folder: folders.saved(
+        folder, "DistilBert", "ForSequenceClassification", dim=32, hidden_dim=64
+    ),
+    "electra": lambda folder: folders.saved(folder, "Electra", "ForTokenClassification", embedding_size=32),
+    "qwen2": lambda folder: folders.saved(folder, "Qwen2", "ForCausalLM", num_key_value_heads=2),
+    "bart": folders.bart,
+    "marian": folders.marian,
+    "t5": folders.t5,
+    "led": folders.led,
+    "vit": folders.vit,
+    "swin": folders.swin,
+    "whisper": folders.whisper,
+    "wav2vec2": folders.wav2vec2,
+}
+"""Small models of many architectures, by name."""
+IMAGES, SOUNDS = ("vit", "swin"), ("whisper", "wav2vec2")
+ODD: tuple[Any, ...] = (
+    *(-1, 0, 1, 3, 10**6, 10**9, 2**31, 2**63, 10**30, 1e308, -0.5, 1e-30),
+    *(None, True, "x", "", "-1", "\x1b[2J", "é" * 100_000, "http://127.0.0.1:9/x", "../../../etc/passwd"),
+    *([], {}, [1] * 5, [10**9], {"a": 1}, [[[[[]]]]]),
+)
+"""In place of any value of a file of settings."""
+LARGE = (10**6, 10**9, 2**31 - 1, 2**63 - 1)
+
+
+@dataclass
+class Case:
+    """A folder, and what is drawn for it."""
+
+    folder: Path
+    base: str
+    chance: random.Random
+
+    def edit(self, name: str, change: Callable[[Any], Any]) -> None:
+        path = self.folder / name
+        held = json.loads(path.read_text()) if path.is_file() else {}
+        changed = change(held)
+        path.write_text(json.dumps(held if changed is None else changed))
+
+    def set(self, name: str, **settings: Any) -> str:
+        self.edit(name, lambda held: {**held, **settings})
+        return f"{name}: {_short(settings)}"
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:90]
+
+
+def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if path:
+        yield path
+    for key, each in inner:
+        yield from _leaves(each, (*path, key))
+
+
+def any_setting(name: str) -> Callable[[Case], str]:
+    """Any value of a file of settings becomes an odd one."""
+
+    def change(case: Case) -> str:
+        held = json.loads((case.folder / name).read_text()) if (case.folder / name).is_file() else {"a": 1}
+        path = case.chance.choice(list(_leaves(held)) or [("a",)])
+        inner = held
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = odd = case.chance.choice(ODD)
+        (case.folder / name).write_text(json.dumps(held))
+        return f"{name}: {'.'.join(map(str, path))[:60]} = {_short(odd)}"
+
+    return change
+
+
+def numbers(case: Case) -> str:
+    """A number of config.json becomes a large or a negative one."""
+    held = json.loads((case.folder / "config.json").read_text())
+    names = [name for name, value in held.items() if isinstance(value, int) and not isinstance(value, bool)]
+    name = case.chance.choice([*names, "num_labels", "num_hidden_layers", "max_position_embeddings", "vocab_size"])
+    return case.set("config.json", **{name: case.chance.choice((-1, *LARGE))})
+
+
+def labels(case: Case) -> str:
+    return case.set("config.json", num_labels=case.chance.choice(LARGE), id2label=None, label2id=None)
+
+
+def classes(case: Case) -> str:
+    """Another class of transformers, or a name in it that is no model."""
+    import transformers
+
+    models = [name for name in dir(transformers) if name.endswith(("Model", "ForCausalLM", "Generation"))]
+    others = ["pipeline", "AutoModel", "Trainer", "logging", "__doc__", "utils", "RagModel", "EncoderDecoderModel"]
+    return case.set("config.json", architectures=[case.chance.choice([*others, case.chance.choice(models)])])
+
+
+def kinds(case: Case) -> str:
+    """Another kind of model, as such or with its own class."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    kind = case.chance.choice(list(CONFIG_MAPPING_NAMES))
+    keep = case.chance.random() < 0.5
+    return case.set("config.json", model_type=kind, **({} if keep else {"architectures": None}))
+
+
+def implementations(case: Case) -> str:
+    names = ("flex_attention", "flash_attention_2", "kernels-community/flash-attn", "x", "eager|sdpa", "paged|sdpa")
+    key = case.chance.choice(("attn_implementation", "_attn_implementation", "_attn_implementation_internal"))
+    return case.set("config.json", **{key: case.chance.choice(names)})
+
+
+def extras(case: Case) -> str:
+    """Settings that make transformers look for something else."""
+    quantized = ("bitsandbytes", "gptq", "awq", "fp8", "torchao", "quanto", "x")
+    chosen = case.chance.choice(
+        [
+            {"quantization_config": {"quant_method": case.chance.choice(quantized), "load_in_4bit": True}},
+            {"auto_map": {"AutoModel": "evil.Mine"}},
+            {"_name_or_path": "http://127.0.0.1:9/x", "base_model_name_or_path": "http://127.0.0.1:9/x"},
+            {"dtype": case.chance.choice(("float1", "int8", "auto", "x", 3, "os"))},
+            {"rope_parameters": case.chance.choice(({"rope_type": "x"}, {"rope_type": "yarn", "factor": 0}, 3))},
+            {"layer_types": case.chance.choice((["x"] * 2, ["full_attention"] * 10**6, "x"))},
+            {"text_config": {"model_type": "bert", "num_hidden_layers": 10**9}},
+            {"hidden_act": case.chance.choice(("os.system", "x", 3, None))},
+            {"jarilab_swap": case.chance.choice(("rotary", "x", "evil.py:Mine", 3, "rotary:base=0"))},
+            {"max_position_embeddings": 10**9},
+            {"transformers_version": "999.0.0"},
+        ]
+    )
+    if case.chance.random() < 0.2:
+        (case.folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "evil/evil"}))
+    return case.set("config.json", **chosen)
+
+
+def ids(case: Case) -> str:
+    """Ids of config and generation_config that are no ids."""
+    names = ("decoder_start_token_id", "pad_token_id", "bos_token_id", "eos_token_id", "forced_bos_token_id")
+    file = case.chance.choice(("config.json", "generation_config.json"))
+    return case.set(file, **{case.chance.choice(names): case.chance.choice((-1, 10**9, "x", [], [-1], 2**63, 1.5))})
+
+
+def generation(case: Case) -> str:
+    """How an answer is generated."""
+    chosen = case.chance.choice(
+        [
+            {"num_beams": 10**9, "num_return_sequences": 10**9},
+            {"max_length": 10**9, "min_length": 10**9},
+            {"suppress_tokens": [10**9, -5, "x"]},
+            {"begin_suppress_tokens": list(range(10**5))},
+            {"forced_decoder_ids": [[10**9, 10**9]]},
+            {"bad_words_ids": [[]]},
+            {"sequence_bias": {"x": "y"}},
+            {"cache_implementation": case.chance.choice(("static", "quantized", "offloaded", "x"))},
+            {"custom_generate": "evil", "trust_remote_code": True},
+            {"stop_strings": ["("] * 1000, "watermarking_config": {"bias": "x"}},
+            {"assistant_model": "evil", "prompt_lookup_num_tokens": 10**9},
+            {"no_timestamps_token_id": -1, "task_to_id": {"x": 10**9}, "is_multilingual": True},
+        ]
+    )
+    return case.set("generation_config.json", **chosen)
+
+
+def _pipeline(case: Case, part: str, value: Any) -> str:
+    case.edit("tokenizer.json", lambda held: {**held, part: value})
+    return f"tokenizer.json: {part} = {_short(value)}"
+
+
+def replacements(case: Case) -> str:
+    """Normalizers that make each other's output longer."""
+    times, width = case.chance.choice(((30, 2), (12, 10), (3, 10**4), (60, 2)))
+    one = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * width}
+    part = case.chance.choice(("normalizer", "decoder"))
+    return _pipeline(case, part, {"type": "Sequence", f"{part}s": [one] * times})
+
+
+def patterns(case: Case) -> str:
+    """Regular expressions that take long, that are none, or that need much memory."""
+    pattern = case.chance.choice(
+        ("(a+)+$", "(a|a)*b", "((a{0,1000}){0,1000}){0,1000}", "(", "(?<=a*)", "\\p{X}", "a" * 10**6)
+    )
+    piece = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    many = {"type": "Sequence", "pretokenizers": [piece] * case.chance.choice((1, 50))}
+    if case.chance.random() < 0.5:
+        return _pipeline(case, "pre_tokenizer", many)
+    return _pipeline(case, "normalizer", {"type": "Replace", "pattern": {"Regex": pattern}, "content": "aa"})
+
+
+def charsmaps(case: Case) -> str:
+    size = case.chance.choice((0, 3, 100, 10**5))
+    data = struct.pack("<I", case.chance.choice((size, 2**32 - 1, 0))) + case.chance.randbytes(size)
+    return _pipeline(
+        case, "normalizer", {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
+    )
+
+
+def processors(case: Case) -> str:
+    """What is put around a text: without its token, with a length of 0 or 10^9."""
+    template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}] * 2}
+    many = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 10**5
+    token = {"[CLS]": {"id": "[CLS]", "ids": [10**9], "tokens": ["[CLS]"]}}
+    length = case.chance.choice((0, 10**9, 2**63 - 1, 8))
+    padding = {
+        "strategy": {"Fixed": length},
+        "direction": "Right",
+        "pad_to_multiple_of": case.chance.choice((None, 0, 10**9)),
+    }
+    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    truncation = {"direction": "Right", "max_length": length, "strategy": "LongestFirst", "stride": length}
+    part, value = case.chance.choice(
+        [
+            ("post_processor", {**template, "pair": [], "special_tokens": {}}),
+            ("post_processor", {**template, "single": many, "pair": [], "special_tokens": token}),
+            ("padding", padding),
+            ("truncation", truncation),
+        ]
+    )
+    return _pipeline(case, part, value)
+
+
+def vocabularies(case: Case) -> str:
+    """A model of a tokenizer whose parts do not fit each other."""
+    vocab = {"[PAD]": 0, "[UNK]": 1, "The": case.chance.choice((10**9, 2**32 - 1, 5)), "": 7}
+    model = case.chance.choice(
+        [
+            {"type": "WordLevel", "vocab": vocab, "unk_token": "[X]"},
+            {"type": "BPE", "vocab": vocab, "merges": [["T", "h"]] * 3, "dropout": 2, "unk_token": "[X]"},
+            {"type": "BPE", "vocab": {chr(n): n for n in range(97, 123)}, "merges": [], "byte_fallback": True},
+            {"type": "Unigram", "vocab": [["a", float(10**300)]] * 3, "unk_id": 10**9},
+            {"type": "Unigram", "vocab": [], "unk_id": 0},
+            {"type": "WordPiece", "vocab": vocab, "unk_token": "[X]", "max_input_chars_per_word": 10**18},
+        ]
+    )
+    case.edit("tokenizer.json", lambda held: {**held, "model": model})
+    return f"tokenizer.json: model = {_short(model)}"
+
+
+def added(case: Case) -> str:
+    tokens = [{"id": 10**9 + n, "content": "a" * n, "special": True, "normalized": True} for n in range(3)]
+    more = {"single_word": False, "lstrip": True, "rstrip": True}
+    case.edit("tokenizer.json", lambda held: {**held, "added_tokens": [{**token, **more} for token in tokens]})
+    return "tokenizer.json: added_tokens with large ids"
+
+
+def tokenizer_settings(case: Case) -> str:
+    chosen = case.chance.choice(
+        [
+            {
+                "tokenizer_class": case.chance.choice(
+                    ("Mine", "LlamaTokenizer", "PreTrainedModel", "TapasTokenizer", "x.y")
+                )
+            },
+            {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"},
+            {"auto_map": {"AutoTokenizer": ["evil.Mine", None]}},
+            {"mask_token": case.chance.choice((3, None, "", "é" * 10**5)), "unk_token": None},
+            {"model_max_length": case.chance.choice((-1, 0, 10**30, "x"))},
+            {"added_tokens_decoder": {"x": "y"}},
+            {"added_tokens_decoder": {str(10**9): {"content": "x", "special": True}}},
+            {"chat_template": "{% for a in range(10**9) %}{{ a }}{% endfor %}"},
+            {"extra_special_tokens": case.chance.choice((["x"] * 10**4, {"x": 3}, 3))},
+            {"padding_side": "x", "truncation_side": 3, "clean_up_tokenization_spaces": "x"},
+        ]
+    )
+    return case.set("tokenizer_config.json", **chosen)
+
+
+def features(case: Case) -> str:
+    """What an image or a sound becomes: sizes, filters, rates."""
+    huge = case.chance.choice((0, -1, 10**5, 10**6, 10**9, 2**63, "x", None))
+    image = [
+        {"size": {"height": huge, "width": huge}},
+        {"size": huge},
+        {"size": {"shortest_edge": huge}},
+        {"crop_size": huge, "do_center_crop": True},
+        {"image_mean": [1e308], "image_std": [0]},
+        {"resample": case.chance.choice((99, -1, "x"))},
+        {"rescale_factor": float(10**300)},
+        {"do_pad": True, "pad_size": {"height": huge, "width": huge}},
+        {"image_processor_type": case.chance.choice(("Mine", "os", "BertModel", "SegformerImageProcessor", 3))},
+    ]
+    sound = [
+        {"feature_size": huge},
+        {"n_fft": huge},
+        {"hop_length": huge},
+        {"chunk_length": huge},
+        {"n_samples": huge, "nb_max_frames": huge},
+        {"sampling_rate": huge},
+        {"padding_value": "x", "return_attention_mask": "x"},
+        {"mel_filters": [[1e308]]},
+        {"feature_extractor_type": case.chance.choice(("Mine", "BertModel", "ClapFeatureExtractor", 3))},
+    ]
+    return case.set("preprocessor_config.json", **case.chance.choice(image if case.base in IMAGES else sound))
+
+
+def weights(case: Case) -> str:
+    """The header of the weights, and what it says of the rest."""
+    path = case.folder / "model.safetensors"
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
+    name = case.chance.choice([key for key in header if key != "__metadata__"])
+    kind = case.chance.choice(("length", "shape", "overlap", "cut", "deep", "names", "dtype", "nan", "zero", "empty"))
+    if kind == "length":
+        path.write_bytes(struct.pack("<Q", case.chance.choice((2**63, 2**40, 0, size - 1))) + data[8:])
+        return "model.safetensors: the length of its header"
+    if kind == "cut":
+        path.write_bytes(data[: case.chance.randrange(len(data))])
+    elif kind == "deep":
+        path.write_bytes(struct.pack("<Q", 10**6) + b"[" * 10**6)
+    elif kind == "nan":
+        path.write_bytes(data[: 8 + size] + b"\xff" * len(body))
+    else:
+        if kind == "shape":
+            header[name]["shape"] = case.chance.choice(([2**40], [0], [-1], [1] * 10**4, [10**9, 10**9, 10**9], []))
+        elif kind == "overlap":
+            header[name]["data_offsets"] = [0, case.chance.choice((8, 2**60))]
+        elif kind == "dtype":
+            header[name]["dtype"] = case.chance.choice(("F64", "BOOL", "F8_E4M3", "F4", "x", 3, "I64"))
+        elif kind == "names":
+            header["../../x\x1b[2J"] = header.pop(name)
+        elif kind == "zero":
+            header |= {f"x.{n}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(10**4)}
+        else:
+            header = {}
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+    return f"model.safetensors: {kind} {name}"
+
+
+def shards(case: Case) -> str:
+    """An index of weights that names other files."""
+    (case.folder / "model.safetensors").rename(case.folder / "model-1.safetensors")
+    names = (
+        "../../../etc/passwd",
+        "/etc/passwd",
+        "model-1.safetensors",
+        "pytorch_model.bin",
+        "http://127.0.0.1:9/x",
+        3,
+        None,
+    )
+    chosen = case.chance.choice(names)
+    index = {"metadata": {"total_size": 10**18}, "weight_map": {f"w{n}": chosen for n in range(3)}}
+    (case.folder / "model.safetensors.index.json").write_text(json.dumps(case.chance.choice((index, {}, [], "x"))))
+    return f"model.safetensors.index.json: {_short(chosen)}"
+
+
+def files(case: Case) -> str:
+    """A file that is no file, or no JSON, or that never ends."""
+    name = case.chance.choice([path.name for path in case.folder.iterdir()])
+    path = case.folder / name
+    kind = case.chance.choice(
+        ("fifo", "zero", "folder", "deep", "large", "junk", "empty", "digits", "utf", "gone", "loop")
+    )
+    if kind in ("deep", "junk", "empty", "digits", "utf"):
+        data = {
+            "deep": b"[" * 10**6,
+            "junk": case.chance.randbytes(500),
+            "empty": b"",
+            "digits": b'{"a":' + b"9" * 10**5 + b"}",
+        }
+        path.write_bytes(data.get(kind, '{"a": "\ud800"}'.encode("utf-16", "surrogatepass")))
+    else:
+        path.unlink()
+        if kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "zero":
+            path.symlink_to("/dev/zero")
+        elif kind == "folder":
+            path.mkdir()
+        elif kind == "loop":
+            path.symlink_to(path)
+        elif kind == "large":
+            with path.open("wb") as file:
+                file.truncate(5 << 30)
+    return f"{name}: {kind}"
+
+
+ATTACKS: dict[Callable[[Case], str], float] = {
+    any_setting("config.json"): 5,
+    numbers: 3,
+    labels: 1,
+    classes: 2,
+    kinds: 2,
+    implementations: 1,
+    extras: 2,
+    ids: 2,
+    any_setting("generation_config.json"): 1,
+    generation: 1,
+    any_setting("tokenizer.json"): 3,
+    replacements: 1,
+    patterns: 1,
+    charsmaps: 1,
+    processors: 2,
+    vocabularies: 1,
+    added: 0.5,
+    any_setting("tokenizer_config.json"): 2,
+    tokenizer_settings: 2,
+    any_setting("preprocessor_config.json"): 2,
+    features: 3,
+    weights: 3,
+    shards: 1,
+    files: 2,
+}
+"""What is changed, and how often it is drawn."""
+
+
+@dataclass
+class Findings:
+    """What came of the folders. bad: what must not be, each with the words that repeat it."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    bad: dict[str, list[str]] = field(default_factory=dict)
+    peak: int = 0
+    longest: float = 0.0
+
+
+class Folders:
+    """Hostile folders, made and opened one after the other."""
+
+    def __init__(self, root: Path, seed: int):
+        self.root, self.seed = root, seed
+        self.findings = Findings()
+        # In a fork, so that torch has computed nothing when the others are taken, and lost no thread in them.
+        if Attempt(forked(root / "log.txt", {}, self._make_bases), root / "log.txt").wait(600):
+            raise AssertionError((root / "log.txt").read_text())
+
+    def _make_bases(self) -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name, make in BASES.items():
+                make(self.root / "bases" / name)
+        self._write_inputs()
+        evil = f"open({str(self.root / MARKER)!r}, 'w').close()\nclass Mine: pass\n"
+        for name in BASES:
+            (self.root / "bases" / name / "evil.py").write_text(evil)
+        return 0
+
+    def _write_inputs(self) -> None:
+        import numpy as np
+        from PIL import Image
+        from scipy.io import wavfile
+
+        Image.new("RGB", (40, 30), (200, 30, 30)).save(self.root / "picture.png")
+        wavfile.write(self.root / "wave.wav", 8000, (np.sin(np.arange(4000) / 9) * 9000).astype(np.int16))
+        (self.root / "lines.txt").write_text(f"{TEXT}\naaaaaaaa b aaaaaaaaaaaaaaaaaaaa\n")
+
+    def make(self, number: int) -> tuple[Case, str]:
+        """The folder of this number, and what is wrong with it."""
+        chance = random.Random(f"{self.seed}/{number}")
+        attack = chance.choices(list(ATTACKS), list(ATTACKS.values()))[0]
+        names = list(BASES)
+        if attack is features:
+            names = [*IMAGES, *SOUNDS]
+        elif attack.__name__ in ("replacements", "patterns", "charsmaps", "processors", "vocabularies", "added"):
+            names = [name for name in names if name not in (*IMAGES, *SOUNDS)]
+        base = chance.choice(names)
+        folder = self.root / f"folder-{number}"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.root / "bases" / base, folder)
+        case = Case(folder, base, chance)
+        return case, f"{base}: {attack(case)}"
+
+    def words(self, case: Case) -> list[str]:
+        """The command that opens it; `open` stands for what every verb does first."""
+        folder, lines = str(case.folder), str(self.root / "lines.txt")
+        page = ["--still", "--save", str(self.root / "page.html")]
+        if case.base in (*IMAGES, *SOUNDS):
+            line = str(self.root / ("picture.png" if case.base in IMAGES else "wave.wav"))
+            choices = {"open": 4, "explore": 1}
+        else:
+            choices = {"open": 4, "explore": 1, "heads": 2, "causes": 1, "laws": 1, "train": 1}
+            line = case.chance.choice((TEXT, "a" * 24))
+        verbs = {
+            "open": ["open", folder, line],
+            "explore": ["explore", "--model", folder, "--input", line, *page],
+            "heads": ["heads", folder, "--data", lines, "--threads", "1", "--out", str(self.root / "study")],
+            "causes": ["causes", folder, "--text", line],
+            "laws": ["laws", "--model", folder],
+            "train": ["train", "text", "--train", lines, "--init", folder, "--out", str(self.root / "again")],
+        }
+        verb = case.chance.choices(list(choices), list(choices.values()))[0]
+        few = ["--set", "training.examples=8", "--set", "training.evaluations=1", "--threads", "1"]
+        return [*verbs[verb], *(few if verb == "train" else [])]
+
+    def open(self, number: int) -> str:
+        """Open the folder of this number; gives what came of it."""
+        case, what = self.make(number)
+        words = self.words(case)
+        log = self.root / "log.txt"
+        begun = time.monotonic()
+        pid = forked(log, {"JARILAB_CACHE": str(self.root / "cache")}, lambda: self._called(case, words))
+        attempt, hung = _Measured(pid, log), False
+        try:
+            code = attempt.wait(10 * SECONDS)
+        except HungError:
+            code, hung = -int(signal.SIGKILL), True
+        seconds, said = time.monotonic() - begun, attempt.said
+        outcome = {0: "read", 2: "refused", EXECUTED: "executed"}.get(
+            code, "traceback" if code > 0 else "ended by a signal"
+        )
+        if (self.root / MARKER).exists():
+            outcome = "executed"
+            (self.root / MARKER).unlink()
+        elif hung or code in (-signal.SIGXCPU, -signal.SIGKILL):
+            outcome = "endless"
+        elif "Traceback (most recent call last)" in said:
+            outcome = "traceback"
+        elif attempt.peak > MOST:
+            outcome = "above 2 GB"
+        findings = self.findings
+        findings.counts[outcome] += 1
+        findings.peak, findings.longest = max(findings.peak, attempt.peak), max(findings.longest, seconds)
+        last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
+        if outcome not in ("read", "refused"):
+            took = f"{attempt.peak >> 20} MB {seconds:.0f} s"
+            note = f"{number}: {outcome} {code} | {words[0]} | {what} | {took} | {last[:200]}"
+            findings.bad.setdefault(outcome, []).append(note)
+            print(note, flush=True)
+        elif os.environ.get("JARI_FOLDERS_SAY"):
+            print(f"{number}: {outcome} | {words[0]} | {what} | {seconds:.1f} s | {last[:200]}", flush=True)
+        shutil.rmtree(case.folder, ignore_errors=True)
+        for left in ("study", "again"):
+            shutil.rmtree(self.root / left, ignore_errors=True)
+        return outcome
+
+    def _called(self, case: Case, words: list[str]) -> int:
+        from jarilab.cli import main as command
+
+        (self.root / "begun").write_text(str(_resident()))
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESSES,) * 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        watch = Watch(case.folder, MARKER)
+        watch.on = True
+        try:
+            code = opened(*words[1:]) if words[0] == "open" else command(words)
+        except RefusedError:
+            code = EXECUTED
+        finally:
+            watch.on = False
+        if watch.seen:
+            print(watch.seen, file=sys.stderr)
+        return EXECUTED if watch.seen else code
+
+
+def opened(folder: str, line: str) -> int:
+    """Load the model, read a line, record a forward, and report on it."""
+    from jarilab.core.errors import UserError
+    from jarilab.explorer.huggingface_subject import HuggingFaceSubject
+
+    try:
+        print(HuggingFaceSubject(folder).report(line))
+    except UserError as error:
+        print(f"jarilab: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+class _Measured(Attempt):
+    """A process, and the bytes that it held beyond those that it began with."""
+
+    def __init__(self, pid: int, log: Path):
+        super().__init__(pid, log)
+        self.peak = 0
+
+    def ended(self) -> int | None:
+        pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+        if not pid:
+            return None
+        # A fork begins with what it shares with its parent.
+        begun = self.log.parent / "begun"
+        self.peak = max(0, usage.ru_maxrss * 1024 - int(begun.read_text() or 0)) if begun.exists() else 0
+        return os.waitstatus_to_exitcode(status)
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def warm_up() -> None:
+    """Import what every command on a folder imports, once."""
+    import transformers
+
+    import jarilab.cli.commands.causes
+    import jarilab.cli.commands.explore
+    import jarilab.cli.commands.heads
+    import jarilab.explorer.causes
+    import jarilab.explorer.huggingface_subject
+    import jarilab.huggingface.batches
+    import jarilab.laws.whole_laws
+    import jarilab.training.progress  # noqa: F401
+
+    for name in transformers.models.auto.modeling_auto.MODEL_MAPPING_NAMES:
+        if name in BASES:
+            importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+    gc.freeze()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--only", type=int, help="the number of one folder, as a finding names it")
+    options = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="jari-folders-"))
+    os.chdir(root)
+    warm_up()
+    drill = Folders(root, options.seed)
+    begun, used = time.monotonic(), time.process_time()
+    chosen = [options.only] if options.only else range(options.first, options.first + options.count)
+    for number in chosen:
+        drill.open(number)
+    findings = drill.findings
+    print(table(findings, len(list(chosen))))
+    spent = sum(os.times()[:4]) - used
+    print(f"\nIn {(time.monotonic() - begun) / 60:.1f} minutes, {spent / 60:.1f} of the processor.")
+    shutil.rmtree(root, ignore_errors=True)
+    return 1 if findings.bad else 0
+
+
+def table(findings: Findings, count: int) -> str:
+    """What came of the folders, in Markdown."""
+    counts = findings.counts
+    rows = {
+        "hostile folders": f"{count:,}",
+        "read; refused in a sentence": f"{counts['read']:,}; {counts['refused']:,}",
+        "executed, connected or started a process": counts["executed"],
+        "tracebacks; ended by a signal": f"{counts['traceback']}; {counts['ended by a signal']}",
+        "endless; above 2 GB": f"{counts['endless']}; {counts['above 2 GB']}",
+        "most memory; longest time": f"{findings.peak >> 20:,} MB; {findings.longest:.0f} s",
+    }
+    return "\n".join(
+        ["| what | figure |", "| :--- | ---: |", *(f"| {name} | {value} |" for name, value in rows.items())]
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
