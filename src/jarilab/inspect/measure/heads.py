@@ -17,9 +17,20 @@ from jarilab.inspect.record.sites import AttentionSite
 
 @torch.no_grad()
 def measure(map: Map, measures: Mapping[str, Measure] = MEASURES) -> dict[str, Scored]:
-    """Value and chance of each of `measures`, by name. Rows that add up to more than 1 count by their shares."""
+    """Value and chance of each of `measures`, by name. Rows that add up to more than 1 count by their shares.
+
+    Of more than MAX_QUERIES queries, as many are measured, evenly spaced, which `Scored.partial` says.
+    """
+    count, partial = len(map.queries), ""
+    if count > MAX_QUERIES:
+        partial = f"{MAX_QUERIES:,} of {count:,} queries, evenly spaced"
+        map = map.rows(torch.linspace(0, count - 1, MAX_QUERIES).round().long())
     map = _with_shares(map)
-    return {name: _scored(measure, map) for name, measure in measures.items()}
+    scored = {name: _scored(measure, map) for name, measure in measures.items()}
+    return {name: replace(each, partial=partial) for name, each in scored.items()}
+
+
+MAX_QUERIES = 1024
 
 
 def _scored(measure: Measure, map: Map) -> Scored:
@@ -53,7 +64,7 @@ def measure_heads(
 
     tokens, words: the names of the tokens and how they are merged into words, as in `jarilab.show`.
     measures: such as `entropy`, `mine.py:Mine` or a `jarilab.Measure`; those of the package and of
-    `jarilab.add_measure` by default.
+    `jarilab.add_measure` by default. Of more than 1,024 queries, as many are measured, evenly spaced.
     Raises UserError for an unknown measure, for a batch of several inputs, and if the number of names or words does
     not match the number of tokens.
     """
@@ -62,7 +73,10 @@ def measure_heads(
     for site, measured in named_maps(tape, tokens, words):
         partial = tape.partial.get(site.name, "")
         scored = measure(measured, selected)
-        scores[site.name] = {key: replace(each, partial=partial) for key, each in scored.items()}
+        for key, each in scored.items():
+            said = "; ".join(filter(None, (each.partial, partial)))
+            scored[key] = replace(each, partial=said)
+        scores[site.name] = scored
     return scores
 
 

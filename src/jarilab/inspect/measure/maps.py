@@ -18,6 +18,8 @@ from jarilab.inspect.record.recorded_call import RecordedCall
 from jarilab.inspect.record.sites import AttentionSite
 from jarilab.positions.coordinates import Positions, undefined_pairs
 
+MIN_VARIANCE = 1e-12  # relative to the mean square; a smaller variance is the round-off of float32
+
 
 @runtime_checkable
 class Recording(Protocol):
@@ -129,6 +131,31 @@ class Map:
         return index.view(self.ahead.shape)
 
     @cached_property
+    def entropy(self) -> Float[Tensor, "H Q"]:
+        """The entropy of each row of weights, in nats."""
+        return torch.special.entr(self.weights).sum(-1)
+
+    @cached_property
+    def row_of_pair(self) -> Int[Tensor, " C"]:
+        """The query of each allowed pair of query and key."""
+        return self.allowed.nonzero()[:, 0]
+
+    @cached_property
+    def centred_scores(self) -> Float[Tensor, "H C"]:
+        """The scores of the allowed pairs minus the mean of their query, in float64; a constant head has zeros.
+
+        A softmax does not depend on this mean.
+        """
+        row_C = self.row_of_pair
+        scores_HC = self.scores[:, self.allowed].double()
+        sums_HQ = scores_HC.new_zeros(self.scores.shape[:2]).index_add_(1, row_C, scores_HC)
+        means_HQ = sums_HQ / self.count.clamp_min(1)
+        least_H = MIN_VARIANCE * scores_HC.square().sum(-1)
+        centred_HC = scores_HC.sub_(means_HQ[:, row_C])
+        is_constant_H = centred_HC.square().sum(-1) <= least_H
+        return centred_HC.masked_fill_(is_constant_H.unsqueeze(-1), 0.0)
+
+    @cached_property
     def even(self) -> Map:
         """One head with equal weights on all allowed keys."""
         weights = self.even_weights
@@ -137,6 +164,20 @@ class Map:
             even_QK = self.allowed.to(self.weights.dtype) / count_Q1
             weights = even_QK.unsqueeze(0)
         return replace(self, weights=weights, scores=torch.zeros_like(weights))
+
+    def rows(self, index_R: Int[Tensor, " R"]) -> Map:
+        """The map of some of the queries."""
+        return replace(
+            self,
+            weights=self.weights[:, index_R],
+            scores=self.scores[:, index_R],
+            allowed=self.allowed[index_R],
+            queries=[self.queries[row] for row in index_R.tolist()],
+            q_at=self.q_at[index_R],
+            q_order=self.q_order[index_R],
+            unplaced=None if self.unplaced is None else self.unplaced[index_R],
+            even_weights=None if self.even_weights is None else self.even_weights[:, index_R],
+        )
 
 
 def _check_names(side: str, names: Sequence[str], count: int) -> None:
@@ -232,7 +273,7 @@ def _unplaced_pairs(geometry: Geometry) -> Tensor | None:
 class Scored:
     """A measure of each head, and its value by chance; NaN where the map does not determine it.
 
-    partial: why other maps of the site are not on the tape; empty if all are.
+    partial: what of the site the number leaves out: other maps, or some of the queries; empty if nothing.
     """
 
     value: Float[Tensor, " H"]

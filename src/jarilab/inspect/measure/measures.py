@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -17,7 +20,6 @@ from jarilab.inspect.measure.maps import Map, Scored
 CHANCE_DRAWS = 256  # random picks for the chance of the commonest offset
 RIDGE = 1e-9  # makes a singular matrix solvable in float64; far below the figures that are shown
 TIE_TOLERANCE = 1e-4  # weights that differ by less, relative to the larger, count as equal
-MIN_VARIANCE = 1e-12  # relative to the mean square; a smaller variance is the round-off of float32
 
 
 # The measures --------------------------------------------------------------------------------------------------------
@@ -108,7 +110,9 @@ SHARE = (0.0, 1.0)
 def mass(map: Map, target_QK: Bool[Tensor, "Q K"]) -> Float[Tensor, " H"]:
     """The weight on the target keys, mean over the queries that have one; NaN if none has."""
     target_QK = target_QK & map.allowed
-    mass_HQ = (map.weights * target_QK).sum(-1)
+    row_T, key_T = target_QK.nonzero().unbind(1)
+    mass_HQ = map.weights.new_zeros(map.weights.shape[:2])
+    mass_HQ.index_add_(1, row_T, map.weights[:, row_T, key_T])
     return _mean(mass_HQ, target_QK.any(-1))
 
 
@@ -140,8 +144,7 @@ class Entropy(Measure):
 
     def value(self, map: Map) -> Tensor:
         largest_Q = map.count.clamp_min(2).to(map.weights.dtype).log()
-        entropy_HQ = torch.special.entr(map.weights).sum(-1)
-        return _mean(entropy_HQ / largest_Q, map.count > 1)
+        return _mean(map.entropy / largest_Q, map.count > 1)
 
 
 @_measure("effective_keys")
@@ -151,8 +154,7 @@ class EffectiveKeys(Measure):
     label = "effective keys"
 
     def value(self, map: Map) -> Tensor:
-        entropy_HQ = torch.special.entr(map.weights).sum(-1)
-        return _mean(entropy_HQ.exp(), map.count > 0)
+        return _mean(map.entropy.exp(), map.count > 0)
 
 
 @_measure("confidence")
@@ -183,7 +185,7 @@ class Distance(Measure):
         away_QK = torch.cdist(map.q_at, map.k_at, compute_mode="donot_use_mm_for_euclid_dist")
         away_QK = away_QK.to(map.weights.dtype)
         if map.unplaced is None:
-            away_HQ = (map.weights * away_QK).sum(-1)
+            away_HQ = torch.einsum("hqk,qk->hq", map.weights, away_QK)
             return _mean(away_HQ, map.count > 0)
         near_QK = map.allowed & ~map.unplaced
         smallest = torch.finfo(map.weights.dtype).tiny
@@ -241,8 +243,18 @@ class Offset(Measure):
         return undefined(map)
 
 
+_commonest_of: WeakKeyDictionary[Map, tuple[Tensor, Tensor]] = WeakKeyDictionary()
+"""What `_commonest` returned; two measures ask for it."""
+
+
 def _commonest(map: Map) -> tuple[Tensor, Tensor]:
     """Per head, the offset at which most queries that have a choice have their largest weight, and their share."""
+    if map not in _commonest_of:
+        _commonest_of[map] = _count_offsets(map)
+    return _commonest_of[map]
+
+
+def _count_offsets(map: Map) -> tuple[Tensor, Tensor]:
     rows_Q = map.count > 1
     if not bool(rows_Q.any()):
         return undefined(map), undefined(map)
@@ -250,15 +262,27 @@ def _commonest(map: Map) -> tuple[Tensor, Tensor]:
     # largest ones counts in parts.
     weights_HQK = map.weights[:, rows_Q].masked_fill(~map.allowed[rows_Q], -1.0)
     largest_HQK = weights_HQK >= weights_HQK.amax(-1, keepdim=True) * (1 - TIE_TOLERANCE)
-    picks_HQK = largest_HQK / largest_HQK.sum(-1, keepdim=True)
-    offsets, index_QK = map.offset[rows_Q].unique(return_inverse=True)
-    picked_HD = picks_HQK.new_zeros(len(picks_HQK), len(offsets))
-    picked_HD.index_add_(1, index_QK.flatten(), picks_HQK.flatten(1))
+    head_T, row_T, key_T = largest_HQK.nonzero().unbind(1)
+    parts_HQ = largest_HQK.sum(-1).reciprocal()
+    offsets, index_QK = _numbered(map.offset[rows_Q])
+    picked_HD = parts_HQ.new_zeros(len(parts_HQ), len(offsets))
+    picked_HD.index_put_((head_T, index_QK[row_T, key_T]), parts_HQ[head_T, row_T], accumulate=True)
     shares_HD = picked_HD / int(rows_Q.sum())
     most_H = shares_HD.to(map.weights.dtype).amax(-1)
     is_most_HD = shares_HD >= most_H.unsqueeze(-1) * (1 - TIE_TOLERANCE)
     first_H = is_most_HD.int().argmax(-1)  # of several, the first in order
     return offsets[first_H].to(most_H.dtype), most_H
+
+
+def _numbered(labels: Int[Tensor, " *shape"]) -> tuple[Int[Tensor, " D"], Int[Tensor, " *shape"]]:
+    """As `unique` with its inverse, without sorting where labels lie close together."""
+    low, high = int(labels.min()), int(labels.max())
+    if high - low > 4 * labels.numel():
+        return labels.unique(return_inverse=True)
+    from_low = labels - low
+    is_there_L = torch.bincount(from_low.flatten(), minlength=high - low + 1) > 0
+    number_L = is_there_L.cumsum(0) - 1
+    return is_there_L.nonzero()[:, 0] + low, number_L[from_low]
 
 
 def _luckiest(map: Map) -> float:
@@ -272,8 +296,7 @@ def _luckiest(map: Map) -> float:
     count_Q1 = allowed_QK.sum(-1, keepdim=True)
     if not len(count_Q1):
         return float("nan")
-    offsets_C = map.offset[rows_Q][allowed_QK]
-    offsets, index_C = offsets_C.unique(return_inverse=True)
+    offsets, index_C = _numbered(map.offset[rows_Q][allowed_QK])
     generator = torch.Generator().manual_seed(0)
     luck_QN = torch.rand(len(count_Q1), CHANCE_DRAWS, generator=generator)
     last_Q1 = count_Q1 - 1
@@ -363,9 +386,14 @@ def after_earlier_copy(map: Map, context: int = 1) -> Tensor:
         shifted_QK[shift:, shift:] = equal_QK[:-shift, :-shift]
         copy_QK = copy_QK & shifted_QK
     earlier_QK = copy_QK & map.allowed & before_QK
-    next_K1 = map.k_order.unsqueeze(-1) + 1
-    follows_KK = next_K1 == map.k_order
-    return earlier_QK.float() @ follows_KK.float() > 0
+    # A column for each order; keys of one order share it.
+    orders, order_K = _numbered(map.k_order)
+    earlier_QO = earlier_QK.new_zeros(len(earlier_QK), len(orders) + 1, dtype=torch.int32)
+    earlier_QO.index_add_(1, order_K, earlier_QK.int())
+    before_K = torch.searchsorted(orders, map.k_order - 1)
+    is_there_K = orders[before_K.clamp_max(len(orders) - 1)] == map.k_order - 1
+    before_K = before_K.where(is_there_K, len(orders))  # the last column is empty
+    return earlier_QO[:, before_K] > 0
 
 
 # What explains the scores --------------------------------------------------------------------------------------------
@@ -415,42 +443,60 @@ class KeyShare(Explained):
 def explained(map: Map, label_QK: Tensor) -> Scored:
     """R^2 of the scores, fitted with a constant for each label, after subtracting the mean of each query.
 
-    A softmax does not depend on this mean. Chance is the value for random scores: fitted constants per free score.
+    Chance is the value for random scores: fitted constants per free score.
     """
-    allowed_QK = map.allowed
     free = int(map.count.clamp_min(1).sub(1).sum())
     if not free:
         return Scored(undefined(map), undefined(map))
-    scores_HQK = map.scores.double().masked_fill(~allowed_QK, 0.0)
-    count_Q = map.count.clamp_min(1).double()
-    means_HQ = scores_HQK.sum(-1) / count_Q
-    centred_HQK = scores_HQK - means_HQ.unsqueeze(-1)
-    centred_HC = centred_HQK[:, allowed_QK]
-    total_H = centred_HC.square().sum(-1)
-    size_H = scores_HQK.square().sum((-2, -1))
+    design = _design_of(map, label_QK)
+    chance = design.fitted / free
+    if chance >= 1:  # no two pairs have the same label, as between patches of different grids
+        return Scored(undefined(map), undefined(map))
+    centred_HC = map.centred_scores
+    sums_HD = centred_HC.new_zeros(len(centred_HC), len(design.factor))
+    sums_HD.index_add_(1, design.index, centred_HC)
+    fitted_DH = torch.cholesky_solve(sums_HD.t(), design.factor)
+    explained_H = (fitted_DH.t() * sums_HD).sum(-1)
+    value_H = (explained_H / centred_HC.square().sum(-1)).clamp(0, 1)  # NaN for constant scores
+    return Scored(value_H, torch.full_like(value_H, chance))
 
-    labels, index_C = label_QK[allowed_QK].unique(return_inverse=True)
-    row_C = allowed_QK.nonzero()[:, 0]
+
+@dataclass(frozen=True, eq=False)
+class _Design:
+    """The part of a fit that depends on the labels of the allowed pairs alone.
+
+    index: the label of each allowed pair. factor: the Cholesky factor of the normal equations. fitted: the
+    constants that the scores determine.
+    """
+
+    allowed: Bool[Tensor, "Q K"]
+    labels: Int[Tensor, "Q K"]
+    index: Int[Tensor, " C"]
+    factor: Float[Tensor, "D D"]
+    fitted: int
+
+
+_designs: deque[_Design] = deque(maxlen=4)
+"""The last ones: most sites of a model have the same mask and the same labels."""
+
+
+def _design_of(map: Map, label_QK: Tensor) -> _Design:
+    for design in _designs:
+        if torch.equal(design.allowed, map.allowed) and torch.equal(design.labels, label_QK):
+            return design
+    count_Q = map.count.clamp_min(1).double()
+    labels, index_C = _numbered(label_QK[map.allowed])
     count_QD = count_Q.new_zeros(len(count_Q), len(labels))
-    count_QD.index_put_((row_C, index_C), count_Q.new_ones(()), accumulate=True)
+    count_QD.index_put_((map.row_of_pair, index_C), count_Q.new_ones(()), accumulate=True)
     share_QD = count_QD / count_Q.unsqueeze(-1)
     linked_DD = share_QD.t() @ count_QD
     # Least squares with the queries' constants eliminated.
-    count_D = count_QD.sum(0)
-    normal_DD = torch.diag(count_D + RIDGE) - linked_DD
-    sums_DH = centred_HC.new_zeros(len(labels), len(centred_HC))
-    sums_DH.index_add_(0, index_C, centred_HC.t())
+    normal_DD = torch.diag(count_QD.sum(0) + RIDGE) - linked_DD
     factor_DD = torch.linalg.cholesky(normal_DD)
-    fitted_DH = torch.cholesky_solve(sums_DH, factor_DD)
-    explained_H = (fitted_DH * sums_DH).sum(0)
-    value_H = (explained_H / total_H).clamp(0, 1)
-    constant_H = total_H <= MIN_VARIANCE * size_H
-    value_H = value_H.masked_fill(constant_H, float("nan"))
     fitted = len(labels) - _components(linked_DD > 0)
-    chance = fitted / free
-    if chance >= 1:  # no two pairs have the same label, as between patches of different grids
-        return Scored(undefined(map), undefined(map))
-    return Scored(value_H, torch.full_like(value_H, chance))
+    design = _Design(map.allowed, label_QK, index_C, factor_DD, fitted)
+    _designs.append(design)
+    return design
 
 
 def _components(linked_DD: Tensor) -> int:

@@ -11,7 +11,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.registry import trust_code
 from jarilab.inspect.measure.heads import measure, salience
 from jarilab.inspect.measure.maps import Map
-from jarilab.inspect.measure.measures import MEASURES, Measure, add_measure, mass, registry
+from jarilab.inspect.measure.measures import MEASURES, Measure, _designs, add_measure, mass, registry
 from jarilab.inspect.record.capture import record
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
@@ -585,3 +585,27 @@ def test_rows_above_1_are_measured_by_their_shares():
         torch.testing.assert_close(measured[name].value, expected[name].value, equal_nan=True)
     below = measure(map_of(torch.full((4, 4), 0.125)))["sink"]
     assert below.value.tolist() == [0.125]
+
+
+def test_of_many_queries_a_sample_is_measured_and_it_says_so(monkeypatch):
+    map = random_map(CAUSAL, length=12, tokens="abcabcabcabc")
+    monkeypatch.setattr("jarilab.inspect.measure.heads.MAX_QUERIES", 4)
+    sampled = measure(map)
+    rows = torch.tensor([0, 4, 7, 11])
+    assert {scored.partial for scored in sampled.values()} == {"4 of 12 queries, evenly spaced"}
+    assert torch.equal(sampled["confidence"].value, map.weights[:, rows].amax(-1).mean(-1))
+    assert torch.equal(sampled["self"].value, map.weights[:, rows, rows].mean(-1))
+    assert measure(random_map(length=4, tokens="abca"))["self"].partial == ""
+
+
+def test_a_fit_is_not_that_of_another_mask_or_other_labels():
+    """Parts of a fit are used again for the same mask and labels."""
+    maps = [random_map(kind) for kind in (FULL, CAUSAL, FULL)]
+    later = [dataclasses.replace(map, k_order=map.k_order.flip(0), q_order=map.q_order * 2) for map in maps]
+    together = [value(name, map) for map in [*maps, *later] for name in ("offset_share", "key_share")]
+    alone = []
+    for map in [*maps, *later]:
+        for name in ("offset_share", "key_share"):
+            _designs.clear()
+            alone.append(value(name, map))
+    assert together == alone
