@@ -3,7 +3,7 @@
 # make docs    the site, with the runs and pages it shows; FAST=1 takes those of the last time
 # make chaos   train while things happen to it, for MINUTES=5, drawn from SEED=1; `make test` has a minute of it
 # make fuzz    hostile bytes for every reader of files, SECONDS=60 each
-# make release REPOSITORY=https://...  build what is released, check it, and stop before it is uploaded
+# make release REPOSITORY=https://...  build what is released, its hashes and its bill of materials, check it, and stop before it is uploaded
 # make check   format, lint, types, quick tests: before every commit
 # make ci      the same without changing a file, with all tests of `make test`
 # make planted plant 40 faults, and see that the nearest quick tests catch them; ONLY=attention for those of one folder
@@ -77,7 +77,8 @@ release: addressed .venv/developed
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) JARILAB_REPOSITORY="$(REPOSITORY)" $(BIN)/python -m build --outdir dist
 	$(BIN)/python -m twine check --strict dist/*
-	@echo "dist/ is built and checked; nothing was uploaded. CONTRIBUTING.md says what comes before that."
+	$(BIN)/python docs/build/bill_of_materials.py dist release
+	@echo "dist/ is built and checked, release/ has its hashes and what it is made of; nothing was uploaded. CONTRIBUTING.md says what comes before that."
 
 clean:
-	rm -rf .venv runs site dist .cache/docs
+	rm -rf .venv runs site dist release .cache/docs

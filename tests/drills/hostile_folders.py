@@ -566,9 +566,10 @@ class Folders:
             took = f"{attempt.peak >> 20} MB {seconds:.0f} s"
             note = f"{number}: {outcome} {code} | {words[0]} | {what} | {took} | {last[:200]}"
             findings.bad.setdefault(outcome, []).append(note)
-            print(note, flush=True)
+            print(note, file=sys.stderr, flush=True)
         elif os.environ.get("JARI_FOLDERS_SAY"):
-            print(f"{number}: {outcome} | {words[0]} | {what} | {seconds:.1f} s | {last[:200]}", flush=True)
+            note = f"{number}: {outcome} | {words[0]} | {what} | {seconds:.1f} s | {last[:200]}"
+            print(note, file=sys.stderr, flush=True)
         shutil.rmtree(case.folder, ignore_errors=True)
         for left in ("study", "again"):
             shutil.rmtree(self.root / left, ignore_errors=True)

@@ -1,8 +1,12 @@
 """What is released is built from the sources alone, and the same whoever builds it."""
 
+import contextlib
 import email
 import hashlib
+import importlib
+import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -149,3 +153,43 @@ def test_a_wheel_in_a_new_environment_trains_looks_and_checks(tmp_path, versions
             text=True,
         )
         assert done.returncode == 0, (command, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def bill() -> Any:
+    sys.path.insert(0, str(ROOT / "docs" / "build"))
+    return importlib.import_module("bill_of_materials")
+
+
+def test_the_bill_of_materials_has_each_dependency_and_every_file_its_hash(bill: Any, tmp_path: Path) -> None:
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "a.whl").write_bytes(b"wheel")
+    for out in ("one", "two"):
+        bill.main(str(tmp_path / "dist"), str(tmp_path / out))
+    text = (tmp_path / "one" / "jarilab.cdx.json").read_text()
+    assert text == (tmp_path / "two" / "jarilab.cdx.json").read_text()
+    assert f"{hashlib.sha256(b'wheel').hexdigest()}  a.whl\n" == (tmp_path / "one" / "SHA256SUMS").read_text()
+    listed = {one["name"]: one for one in json.loads(text)["components"]}
+    assert {"torch", "numpy", "sympy", "typing-extensions"} <= set(listed)  # of dependencies of dependencies, too
+    assert "jarilab" not in listed
+    assert all(one["licenses"][0]["license"]["name"] != "unknown" for one in listed.values())
+
+
+def test_the_security_page_lists_the_licence_of_each_dependency(bill: Any) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name: needs for name, needs in project["optional-dependencies"].items() if name not in OURS}
+    named = [need for needs in ([project["dependencies"]], extras.values()) for group in needs for need in group]
+    names = {re.split(r"[<>=;\[]", need)[0].strip() for need in named}
+    page = (ROOT / "SECURITY.md").read_text().partition("## What it depends on")[2]
+    rows = dict(re.findall(r"^\| ([\w-]+) \| [\w, ]*\| (.+) \|$", page, re.MULTILINE))
+    rows.pop("package")
+    assert set(rows) == names
+    for name, licence in rows.items():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # an extra that is not installed
+            stated = bill.licence_of(name)
+            first = re.split(r" AND | OR |\s*License", stated)[0].replace("Apache 2.0", "Apache-2.0")
+            assert first in licence or stated in ("FreeBSD", "unknown"), name
+
+
+OURS = ("all", "dev", "docs", "release")
+"""Extras of those who work on jari."""

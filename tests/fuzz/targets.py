@@ -36,6 +36,8 @@ from jarilab.data.text.pairs import pairs as read_pairs
 from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.encodings import compose
 from jarilab.explorer.server import HeadRequest, Look, Surgery
+from jarilab.huggingface.limits import check_settings
+from jarilab.huggingface.model_inputs import _read_wave
 from jarilab.models.base import registry as models
 from jarilab.runs import checkpoint, metrics_log
 from jarilab.runs.folder import read_experiment, read_result, read_run
@@ -192,6 +194,17 @@ def image(data: bytes) -> object:
     return read_image(file(data, "image.png"), 3)
 
 
+def sound(data: bytes) -> object:
+    return _read_wave(file(data, "sound.wav"))
+
+
+def folder_settings(data: bytes) -> object:
+    """What a Hugging Face folder says of its model and its tokenizer."""
+    for name in ("config.json", "tokenizer.json"):
+        file(data, f"huggingface/{name}")
+    return check_settings(folder() / "huggingface")
+
+
 def encoding(data: bytes) -> object:
     spec = compose.canonical(text(data))
     return compose.canonical(spec)
@@ -249,8 +262,8 @@ TARGETS: dict[str, Target] = {
     function.__name__: function
     for function in (
         run, metrics, result, outcomes, study, manifest, state, weights, image_tokenizer, tokenizer, lines, compressed,
-        pairs, columns, cells, idx_images, coco_json, voc_xml, yolo_text, image_list, image, encoding, policy, task,
-        model, spec_list, settings, record, body,
+        pairs, columns, cells, idx_images, coco_json, voc_xml, yolo_text, image_list, image, sound, folder_settings,
+        encoding, policy, task, model, spec_list, settings, record, body,
     )
 }  # fmt: skip
 
