@@ -1,4 +1,8 @@
-"""Build the site: `make docs`, or `make docs FAST=1` to take the runs and pages that are kept from the last time."""
+"""Build the site: `make docs`, or `make docs FAST=1` to take the runs and pages that are kept from the last time.
+
+`python docs/build --keep` also writes the numbers and figures of the runs into docs/site, where lessons are read in a
+checkout.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ import pages
 import planted_heads
 import reference
 import runs
+import stills
 import which
 from places import CACHE, LANGUAGES, SITE
 
@@ -29,9 +34,12 @@ def main() -> None:
     """All steps in order. Raises SystemExit where a number or a link does not hold."""
     parser = argparse.ArgumentParser(prog="docs/build", description=__doc__)
     parser.add_argument("--fast", action="store_true", help="take what is kept of the last time")
-    fast = parser.parse_args().fast
+    parser.add_argument(
+        "--keep", action="store_true", help="write numbers and figures into docs/site"
+    )
+    given = parser.parse_args()
     start = time.monotonic()
-    if not fast:
+    if not given.fast:
         shutil.rmtree(CACHE, ignore_errors=True)
     print("runs", flush=True)
     runs.make()
@@ -43,6 +51,9 @@ def main() -> None:
     print("numbers", flush=True)
     numbers = known()
     stop(expected.problems(numbers))
+    if given.keep:
+        pages.keep(numbers)
+        stills.keep(numbers)
     print("pages", flush=True)
     pages.assemble(numbers, {**reference.pages(), **which.parts(), **catalogue.parts()})
     build()

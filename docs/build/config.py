@@ -9,8 +9,10 @@ from typing import Any
 from jarilab.encodings.base import registry
 
 LESSONS = (
-    *("bag", "query-key-value", "sqrt", "masks", "seq2seq", "sinusoids", "where", "rotary"),
-    *("beyond", "language", "heads", "images", "norms", "break", "causes"),
+    *("embedding", "attention", "query-key-value", "sqrt", "masks", "heads"),
+    *("bag", "sinusoids", "where", "rotary", "beyond", "language"),
+    *("block", "norms", "cross", "training", "writing", "seq2seq", "images"),
+    *("causes", "break", "choose"),
 )
 """In the order in which they are read."""
 Entry = tuple[str, str, "str | list[Entry]"]
@@ -87,6 +89,7 @@ def navigation(titles: dict[str, tuple[str, str]]) -> list[Entry]:
     lessons: list[Entry] = [
         ("All lessons", "모든 수업", "lessons/index.md"),
         *((*titles[name], f"lessons/{name}.md") for name in LESSONS),
+        ("For teachers", "가르치는 사람에게", "lessons/teachers.md"),
     ]
     encodings: list[Entry] = [
         ("All encodings", "모든 인코딩", "encodings/index.md"),

@@ -46,7 +46,7 @@ QUOTED: dict[str, Quoted] = {
     "bag.none_rows": Quoted(0.0, 0.0, "{:g}"),
     "bag.rotary_rows": Quoted(0.9, 0.4, "{:.2f}"),
     "bag.none_answer": Quoted(None),
-    "bag.none_same": Quoted("The same"),
+    "bag.none_same": Quoted("the same"),
     "bag.rotary_answers": Quoted("232, 124"),
     # Of a walk: any numbers will do that make each other.
     "qkv.q": Quoted(None, form="{:.4f}"),

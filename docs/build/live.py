@@ -25,9 +25,10 @@ CAUSES = ("--at", "8", "--answer", "es", "--rival", "sie")
 """Of the translation of `PRONOUNS`: the pronoun, beside that of the street."""
 PAGES: dict[str, tuple[str, ...]] = {
     "bag": explored("add-none", "add-rotary", at="21+211"),
-    "query-key-value": explored("add-rotary", at="12+1", site="encoder.0"),
+    "query-key-value": explored("add-none", at="12+1", site="encoder.0"),
     "sqrt": ("show", "--softmax", "0.3,0.4,0.1", "30,40,10", "--divide", "64"),
     "masks": explored("count-rotary", at="four, six, eight, ten"),
+    "cross": explored("add-rotary", at="12+1", site="decoder.1.cross"),
     "seq2seq": (*explored("reverse", at="3 1 4 1 5 9"), "--still"),
     "sinusoids": ("show", "sinusoidal,sinusoidal:layout=concatenated"),
     "where": ("show", "learned,shaw,t5,alibi", "--length", "32", "--d-model", "64"),

@@ -1,10 +1,16 @@
-"""From what is written to what the builder reads: numbers are put in, live pages framed, links made to hold."""
+"""From what is written to what the builder reads: numbers are put in, live pages framed, links made to hold.
+
+A number of a run stands in a page as `<!--bag.none-->2.88 %<!--/-->`, so that the page reads whole in a checkout.
+Between `<!--live bag-->` and `<!--/-->` stands a still figure, in whose place the site has the live page.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from catalogue import DRAWN, FOLDER
@@ -12,11 +18,12 @@ from config import LESSONS
 from expected import QUOTED
 from places import DOCS, LANGUAGES, LIVE, ROOT, SOURCE, TEXTS
 
-SLOT = re.compile(r"\{\{ *([a-z0-9_.\- ]+?) *\}\}")
+SLOT = re.compile(r"<!--([a-z0-9_.\- ]*[a-z0-9_])-->(.*?)<!--/-->", re.S)
 WORDS = {
     "en": {"full": "Open the page in full", "other": "이 페이지를 한국어로"},
     "ko": {"full": "페이지 전체 열기", "other": "This page in English"},
 }
+KEPT_NUMBERS = TEXTS / "numbers.json"
 KEPT = ("*.md", "guide/*.md", "how-to/*.md", "results/*.md", "decisions/*.md")
 """What the site takes of docs/ and, for its Korean side, of docs/ko/: each page stands where it stands in there."""
 FENCED = re.compile(r"^(```.*?^```)$", re.M | re.S)
@@ -24,7 +31,7 @@ FENCED = re.compile(r"^(```.*?^```)$", re.M | re.S)
 
 def slots(text: str) -> list[str]:
     """What a page asks to have put in."""
-    return SLOT.findall(text)
+    return [name for name, _ in SLOT.findall(text)]
 
 
 def lesson(language: str, name: str) -> Path:
@@ -65,6 +72,28 @@ def filled(text: str, language: str, depth: int, numbers: Mapping[str, object]) 
     return SLOT.sub(put, text)
 
 
+def written(text: str, numbers: Mapping[str, object]) -> str:
+    """A page as it is kept in the repository. Its still figures stay. Raises KeyError as `filled` does."""
+
+    def put(found: re.Match[str]) -> str:
+        name, shown = found.groups()
+        if not name.startswith("live "):
+            shown = QUOTED[name].shown(numbers[name])
+        return f"<!--{name}-->{shown}<!--/-->"
+
+    return SLOT.sub(put, text)
+
+
+def keep(numbers: Mapping[str, object]) -> None:
+    """Write numbers into the pages of the repository, and into the file that these are checked with."""
+    KEPT_NUMBERS.write_text(
+        json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    for path in sorted(TEXTS.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(written(text, numbers), encoding="utf-8")
+
+
 def assemble(numbers: Mapping[str, object], generated: Mapping[str, str]) -> None:
     """The sources of both languages. generated: pages by path that no person wrote, in English."""
     shutil.rmtree(SOURCE, ignore_errors=True)
@@ -75,16 +104,19 @@ def assemble(numbers: Mapping[str, object], generated: Mapping[str, str]) -> Non
         folder = SOURCE / language
         for path in sorted((TEXTS / language).rglob("*.md")):
             part = path.relative_to(TEXTS / language)
-            text = filled(path.read_text(encoding="utf-8"), language, len(part.parts) - 1, numbers)
+            text = led(path.read_text(encoding="utf-8"), path, language)
+            text = filled(text, language, len(part.parts) - 1, numbers)
             for name, table in generated.items():
                 text = text.replace(f"<!-- {name} -->", table)
-            text = on_site(text, path, language)
-            if language != "en":
-                text = anchored(abroad(text, part, language))
-            _write(folder / part, text + _other(part, language))
+            _write(folder / part, anchored(text, language) + _other(part, language))
         shutil.copy(TEXTS / "site.css", folder / "site.css")
-        for path in (*DOCS.glob("*.png"), *(DOCS / "results").glob("*.svg")):
-            copy = folder / path.relative_to(DOCS)
+        figures = (
+            *DOCS.glob("*.png"),
+            *(DOCS / "results").glob("*.svg"),
+            *(TEXTS / "figures").glob("*"),
+        )
+        for path in figures:
+            copy = folder / _figure(path)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)
         shutil.copytree(DRAWN / language, folder / FOLDER / "drawn")
@@ -97,37 +129,10 @@ def home(language: str) -> Path:
     return DOCS if language == "en" else DOCS / language
 
 
-def on_site(text: str, path: Path, language: str) -> str:
-    """A page that is also read in the repository: links to files of docs/ lead to their pages on the site."""
-    up = "../" * (len(path.relative_to(TEXTS / language).parts) - 1)
-
-    def lead(found: re.Match[str]) -> str:
-        meant = (path.parent / found[1]).resolve()
-        roots = [home(language), DOCS]
-        root = next((root for root in roots if meant.is_relative_to(root)), None)
-        if root is None or meant.is_relative_to(TEXTS) or not meant.is_file():
-            return found[0]
-        return f"]({up}{meant.relative_to(root).as_posix()}{found[2] or ''})"
-
-    return re.sub(r"\]\((?!\w+:)([^)#]+)(#[^)]*)?\)", lead, text)
-
-
-def abroad(text: str, part: Path, language: str) -> str:
-    """Links to pages that are in English alone lead out of the language."""
-
-    def lead(found: re.Match[str]) -> str:
-        target, anchor = found[1], found[2] or ""
-        roots = (TEXTS / language, home(language))
-        places = [(root / part.parent / f"{target}.md").resolve() for root in roots]
-        if any(place.exists() for place in places):
-            return found[0]
-        return f"](../{target}.html{anchor})"
-
-    return re.sub(r"\]\((?!\w+:)([^)#]+)\.md(#[^)]*)?\)", lead, text)
-
-
-def anchored(text: str) -> str:
+def anchored(text: str, language: str) -> str:
     """A page whose headings are named as GitHub names them, since the builder would drop Korean letters."""
+    if language == "en":
+        return text
 
     def named(found: re.Match[str]) -> str:
         name = re.sub(r"[^\w -]", "", found[1].lower()).replace(" ", "-")
@@ -148,32 +153,56 @@ def _other(part: Path, language: str) -> str:
 
 def _keep(language: str) -> None:
     """The pages that the repository has anyway, and the code that they name."""
-    kept = {path for pattern in KEPT for path in home(language).glob(pattern)}
-    for path in kept:
-        text = held(path, language, kept)
-        part = path.relative_to(home(language))
-        _write(SOURCE / language / part, text if language == "en" else anchored(text))
+    for path in _kept(language):
+        text = led(path.read_text(encoding="utf-8"), path, language)
+        _write(SOURCE / language / path.relative_to(home(language)), anchored(text, language))
 
 
-def held(path: Path, language: str, kept: set[Path]) -> str:
-    """A page whose links lead somewhere: into another language, or to a page that shows the code they name."""
-    depth = len(path.relative_to(home(language)).parts) - 1
-    root = "../" * (depth if language == "en" else depth + 1)
+@cache
+def _kept(language: str) -> set[Path]:
+    return {path for pattern in KEPT for path in home(language).glob(pattern)}
+
+
+def _place(file: Path) -> tuple[str, Path] | None:
+    """The language of a page of the repository and its place in there, or None where the site does not have it."""
+    for language in LANGUAGES:
+        if file.is_relative_to(TEXTS / language):
+            return language, file.relative_to(TEXTS / language)
+        if file in _kept(language):
+            return language, file.relative_to(home(language))
+    return None
+
+
+def _figure(file: Path) -> Path:
+    """The place of a figure in each language."""
+    return file.relative_to(TEXTS if file.is_relative_to(TEXTS) else DOCS)
+
+
+def led(text: str, path: Path, language: str) -> str:
+    """A page of the repository whose links lead to the same on the site, or to a page that shows the code they name."""
+    root = TEXTS / language if path.is_relative_to(TEXTS) else home(language)
+    up = "../" * (len(path.relative_to(root).parts) - 1)
+    base = up if language == "en" else f"{up}../"
 
     def lead(found: re.Match[str]) -> str:
         label, target = found[1], found[2]
-        file = target.partition("#")[0]
+        file, mark, anchor = target.partition("#")
         meant = (path.parent / file).resolve()
-        if not file or "://" in target or meant in kept or not meant.is_file():
+        if not file or "://" in target or not meant.is_file():
             return found[0]  # where it leads nowhere, the builder says so
-        if meant.is_relative_to(TEXTS / language):
-            own = meant.relative_to(TEXTS / language).as_posix()
-            return f"[{label}]({'../' * depth}{own})"
-        if meant.is_relative_to(DOCS):
-            return f"[{label}]({target.replace('.md', '.html')})"
-        return f"[{label}]({root}{_shown(meant)})"
+        place = _place(meant)
+        if meant.suffix in (".png", ".svg"):
+            address = f"{up}{_figure(meant).as_posix()}"
+        elif place is None:
+            return f"[{label}]({base}{_shown(meant)})"
+        elif place[0] == language:
+            address = f"{up}{place[1].as_posix()}"
+        else:
+            other = "ko/" if place[0] == "ko" else ""
+            address = f"{base}{other}{place[1].with_suffix('.html').as_posix()}"
+        return f"[{label}]({address}{mark}{anchor})"
 
-    return re.sub(r"\[([^]]*)\]\(([^)\s]*)\)", lead, path.read_text(encoding="utf-8"))
+    return re.sub(r"\[([^]]*)\]\(([^)\s]*)\)", lead, text)
 
 
 def _shown(file: Path) -> str:

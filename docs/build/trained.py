@@ -70,15 +70,15 @@ def bag() -> Numbers:
         said = answers(opened(run), ["21+211", "12+112"])
         found[f"bag.{name}_answer"] = said[0]
         found[f"bag.{name}_answers"] = ", ".join(said)
-        found[f"bag.{name}_same"] = "The same" if len(set(said)) == 1 else "another"
+        found[f"bag.{name}_same"] = "the same" if len(set(said)) == 1 else "another"
     return found
 
 
 def query_key_value() -> Numbers:
     """One score, one row of weights, and one output, from the numbers of a walk."""
-    walk = json.loads(command("walk", "runs/add-rotary", "--input", "12+1", "--json"))
+    walk = json.loads(command("walk", "runs/add-none", "--input", "12+1", "--json"))
     steps = {step["name"]: step["matrix"] for step in walk["steps"]}
-    q, k = steps["Q rotated"][0], steps["K rotated"][2]
+    q, k = steps["Q"][0], steps["K"][2]
     weights, values = steps["weights"][0], steps["V"]
     product = sum(a * b for a, b in zip(q, k, strict=True))
     output = [sum(w * row[i] for w, row in zip(weights, values, strict=True)) for i in range(8)]

@@ -1,6 +1,7 @@
-"""What is written for the site is whole: each lesson in both languages, with a page, a question, an answer, and numbers
-that the build knows how to measure. The site itself is built by `make docs`."""
+"""What is written for the site is whole: each lesson in both languages, with a page or Python that runs, a question,
+its answer and a check, and numbers and still figures that the build made. The site itself is built by `make docs`."""
 
+import json
 import random
 import re
 import runpy
@@ -26,11 +27,12 @@ import links  # pyright: ignore[reportMissingImports]  # noqa: E402
 import live  # pyright: ignore[reportMissingImports]  # noqa: E402
 import pages  # pyright: ignore[reportMissingImports]  # noqa: E402
 import runs  # pyright: ignore[reportMissingImports]  # noqa: E402
+import stills  # pyright: ignore[reportMissingImports]  # noqa: E402
 
 TEXTS = ROOT / "docs" / "site"
 WRITTEN = sorted(TEXTS.rglob("*.md"))
 TYPED = (re.findall(r"^    (jarilab .*)$", path.read_text(encoding="utf-8"), re.M) for path in WRITTEN)
-COMMANDS = sorted({line for lines in TYPED for line in lines})
+COMMANDS = sorted({line for lines in TYPED for line in lines if not line.startswith("jarilab compare runs/")})
 BOTH = pytest.mark.parametrize("language", ["en", "ko"])
 EACH = pytest.mark.parametrize("name", config.LESSONS)
 HANGUL = re.compile(r"[가-힣]")
@@ -44,19 +46,38 @@ def quoted(page: str) -> set[str]:
     return {slot for slot in pages.slots(page) if not slot.startswith("live ")}
 
 
+def code(page: str) -> list[str]:
+    """The Python of a page."""
+    return re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+
+
 @BOTH
 @EACH
-def test_a_lesson_has_a_live_page_a_question_and_its_answer(language: str, name: str) -> None:
+def test_a_lesson_has_something_to_look_at_a_question_its_answer_and_a_check(language: str, name: str) -> None:
     page = text(language, name)
     assert page.startswith("# ")
     framed = [slot.split()[1] for slot in pages.slots(page) if slot.startswith("live ")]
-    assert framed[0] == name
+    assert framed[:1] == [name] or code(page) or name == "choose"
     assert set(framed) <= set(live.PAGES)
     found = re.findall(r"<details markdown=\"1\"><summary>(.+?)</summary>\n\n(.+?)\n\n</details>", page, re.S)
     assert len(found) == 1
     question, answer = found[0]
     assert question.endswith("?")
     assert len(answer) > 60
+    assert code(page) or re.search(r"^    jarilab ", page, re.M)
+
+
+@BOTH
+def test_a_lesson_leads_to_the_next(language: str) -> None:
+    led = [re.findall(r"\]\((\S+)\.md\)$", text(language, name).strip())[0] for name in config.LESSONS]
+    assert led == [*config.LESSONS[1:], "index"]
+
+
+@pytest.mark.filterwarnings("error")
+@EACH
+def test_the_python_of_a_lesson_runs(name: str) -> None:
+    for one in code(text("en", name)):
+        exec(compile(one, f"{name}.md", "exec"), {"__name__": "lesson"})
 
 
 @EACH
@@ -64,6 +85,8 @@ def test_a_lesson_says_the_same_in_both_languages(name: str) -> None:
     english, korean = (text(language, name) for language in ("en", "ko"))
     assert quoted(korean) <= quoted(english)
     assert quoted(english) - quoted(korean) <= {"bag.none_same"}
+    assert code(english) == code(korean)
+    assert re.findall(r"figures/\S+", english) == re.findall(r"figures/\S+", korean)
     assert re.findall(r"^    jarilab.*$", english, re.M) == re.findall(r"^    jarilab.*$", korean, re.M)
     assert HANGUL.search(korean)
     assert not HANGUL.search(english)
@@ -90,43 +113,48 @@ def test_what_a_page_asks_for_can_be_put_in(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(TEXTS)))
-def test_links_lead_to_pages_that_the_site_has(path: Path) -> None:
-    language = TEXTS / path.relative_to(TEXTS).parts[0]
-    for link in re.findall(r"\]\((?!\w+:|#)([^)#]+)", path.read_text(encoding="utf-8")):
-        target = (path.parent / link).resolve()
-        beside = ROOT / "docs" / target.relative_to(language) if target.is_relative_to(language) else target
-        made = target.parent == language / "reference"
-        assert target.exists() or beside.exists() or made, link
+def test_a_page_quotes_the_kept_numbers_and_shows_the_kept_figures(path: Path) -> None:
+    page, numbers = path.read_text(encoding="utf-8"), json.loads(pages.KEPT_NUMBERS.read_text(encoding="utf-8"))
+    assert page == pages.written(page, numbers), "run `python docs/build --fast --keep`"
+    marked = [line for line in page.splitlines() if re.match(r"<!--(?!live )\w|    .*<!--", line)]
+    assert marked == [], "a line that begins so is HTML, and code shows the mark"
+    assert set(re.findall(r"figures/([\w-]+)\.svg", page)) <= set(stills.names())
 
 
-def test_a_link_leads_to_the_korean_page_where_there_is_one() -> None:
-    text = "[a](../guide/text.md#언어-모델) [b](../results/text.md#pronouns) [c](messages.md)"
-    told = pages.abroad(text, Path("how-to/index.md"), "ko")
-    assert told == "[a](../guide/text.md#언어-모델) [b](../../results/text.html#pronouns) [c](messages.md)"
+def test_kept_numbers_and_figures_are_whole_and_small() -> None:
+    assert expected.problems(json.loads(pages.KEPT_NUMBERS.read_text(encoding="utf-8"))) == []
+    assert {path.stem for path in stills.FIGURES.iterdir()} == set(stills.names())
+    assert stills.size() < 1_500_000
 
 
-def test_a_page_for_the_repository_and_the_site_leads_to_the_same_pages() -> None:
-    text = "[a](../../guide/own-attention.md#in-nanogpt) [b](../../results/depth.svg) [c](lessons/rotary.md)"
-    english = pages.on_site(text, TEXTS / "en" / "which-encoding.md", "en")
-    assert english == "[a](guide/own-attention.md#in-nanogpt) [b](results/depth.svg) [c](lessons/rotary.md)"
-    text = "[a](../../ko/guide/own-attention.md) [b](../../results/long.md)"
-    korean = pages.on_site(text, TEXTS / "ko" / "which-encoding.md", "ko")
-    assert korean == "[a](guide/own-attention.md) [b](results/long.md)"
-    assert pages.abroad(korean, Path("which-encoding.md"), "ko").endswith("[b](../results/long.html)")
+def test_a_number_that_differs_from_the_kept_one_is_found() -> None:
+    page = "It is <!--bag.none-->2.9 %<!--/--> right.\n<!--live bag-->\n![a](b.svg)\n<!--/-->\n"
+    assert pages.written(page, {"bag.none": 2.876}) == page.replace("2.9 %", "2.88 %")
+    with pytest.raises(KeyError):
+        pages.written("<!--bag.gone-->1<!--/-->", {})
 
 
-def test_a_guide_leads_into_the_other_language() -> None:
-    korean, english = ROOT / "docs/ko/guide/walking.md", ROOT / "docs/guide/walking.md"
-    others = {ROOT / "docs/ko/guide/text.md", ROOT / "docs/guide/text.md"}
-    told = pages.held(korean, "ko", {korean, *others})
+def test_links_of_the_repository_lead_to_the_same_on_the_site() -> None:
+    lesson = TEXTS / "ko/lessons/bag.md"
+    given = "[a](../../../ko/guide/text.md#언어-모델) [b](../../../results/text.md#pronouns) [c](sqrt.md)"
+    assert pages.led(given, lesson, "ko") == (
+        "[a](../guide/text.md#언어-모델) [b](../../results/text.html#pronouns) [c](../lessons/sqrt.md)"
+    )
+    image = "![a](../../figures/masks.svg) ![b](../../../results/spread.svg)"
+    assert pages.led(image, lesson, "ko") == "![a](../figures/masks.svg) ![b](../results/spread.svg)"
+    guide = ROOT / "docs/ko/guide/walking.md"
+    told = pages.led(guide.read_text(encoding="utf-8"), guide, "ko")
     assert "[English](../../guide/walking.html)" in told
-    assert "(text.md#순환-모델)" in told
-    assert "[한국어](../ko/guide/walking.html)" in pages.held(english, "en", {english, *others})
+    assert "(../guide/text.md#순환-모델)" in told
+    english = ROOT / "docs/guide/walking.md"
+    assert "[한국어](../ko/guide/walking.html)" in pages.led(english.read_text(encoding="utf-8"), english, "en")
 
 
 def test_headings_have_the_names_that_github_gives_them() -> None:
     text = "# 글\n\n## 옵션, 합\n\n```\n## 1\n```\n\n### In use\n"
-    assert pages.anchored(text) == "# 글\n\n## 옵션, 합 { #옵션-합 }\n\n```\n## 1\n```\n\n### In use { #in-use }\n"
+    assert (
+        pages.anchored(text, "ko") == "# 글\n\n## 옵션, 합 { #옵션-합 }\n\n```\n## 1\n```\n\n### In use { #in-use }\n"
+    )
 
 
 def test_the_korean_side_names_an_english_page_only_where_there_is_no_korean_one(tmp_path: Path) -> None:
@@ -152,7 +180,7 @@ def asked_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("asked")
     tiny = ["--d-model=16", "--lines=50", "--held-out=5", "--examples=64", "--threads=1"]
     assert command("train", "reverse", *tiny, "--out", folder / "runs" / "add").returncode == 0
-    for name in ("deen", "mine"):
+    for name in ("deen", "mine", "none", "rotary-64"):
         (folder / "runs" / name).symlink_to(folder / "runs" / "add")
     return folder
 
@@ -297,7 +325,8 @@ def test_a_page_that_leads_nowhere_or_fetches_stops_the_build(tmp_path: Path) ->
 
 
 def test_numbers_and_frames_are_put_in() -> None:
-    filled = pages.filled("{{ bag.none }} {{ qkv.q }} {{ live bag }}", "ko", 1, {"bag.none": 2.876, "qkv.q": [1, 2]})
+    given = "<!--bag.none-->?<!--/--> <!--qkv.q-->?<!--/--> <!--live bag-->\n![a](b)\n<!--/-->"
+    filled = pages.filled(given, "ko", 1, {"bag.none": 2.876, "qkv.q": [1, 2]})
     assert filled.startswith("2.88 % 1.0000, 2.0000 ")
     assert 'src="../../live/bag.html#lang=ko"' in filled
 
