@@ -22,7 +22,7 @@ from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.explorer.window_sites import Windows, attentions_in
 from jarilab.huggingface import ModelInput, load, read, reads_files
 from jarilab.huggingface.loading import as_user_error
-from jarilab.inspect.intervene.controls import compare_with_controls
+from jarilab.inspect.intervene.controls import Proceed, compare_with_controls
 from jarilab.inspect.intervene.edits import TokenOff
 from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.measure.link import TokenLinkHead, heads_of_link
@@ -206,7 +206,7 @@ class HuggingFaceSubject(Subject):
         }
 
     def intervene(
-        self, line: str, step: int, intervention: InterventionRequest, *, controls: bool
+        self, line: str, step: int, intervention: InterventionRequest, *, proceed: Proceed | None
     ) -> tuple[Tape, dict[str, Any]]:
         recording, model = self.record(line), self.loaded.model
         self._check(recording, intervention)
@@ -221,9 +221,10 @@ class HuggingFaceSubject(Subject):
                 outputs = model(**inputs)
             effect = comparison.effect(before, comparison.of(outputs))
             random_edits = {}
-            if controls:
+            if proceed:
+                edits, distance = intervention.edits, comparison.distance
                 each = compare_with_controls(
-                    model, output, comparison.distance, intervention.edits, CONTROLS
+                    model, output, distance, edits, CONTROLS, proceed=proceed
                 )
                 random_edits = controls_payload(each)
         answer = self._answer(recording, intervention, outputs)

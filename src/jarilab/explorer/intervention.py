@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from jarilab.core.errors import UserError
-from jarilab.inspect.intervene.controls import Controls, controls
+from jarilab.inspect.intervene.controls import Controls, Proceed, controls
 from jarilab.inspect.intervene.edit import Edit
 from jarilab.inspect.intervene.edits import HeadOff, Link, TokenOff
 from jarilab.inspect.intervene.effects import Effect, effect
@@ -108,11 +108,12 @@ class InterventionRequest:
             placed = self.of_image if is_image else self.moved(trace.inputs)
         return effect(model, trace.inputs, trace.written, self.edits, placed)
 
-    def controls(self, model: nn.Module, trace: Trace) -> dict[str, Any]:
+    def controls(self, model: nn.Module, trace: Trace, proceed: Proceed) -> dict[str, Any]:
         """The payload of random control edits; none for moved positions, which have no counterpart."""
         if not self.edits or self.places:
             return {"controls": [], "rank": None}
-        return controls_payload(controls(model, trace.inputs, self.edits, CONTROLS))
+        compared = controls(model, trace.inputs, self.edits, CONTROLS, proceed=proceed)
+        return controls_payload(compared)
 
 
 def effect_payload(effect: Effect, tokens: Sequence[str]) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def controls_payload(controls: Controls) -> dict[str, Any]:
     for edits, divergence in controls.each:
         what = ", ".join(str(edit) for edit in edits)
         rows.append({"what": what, "divergence": divergence})
-    return {"controls": rows, "rank": controls.rank}
+    return {"controls": rows, "rank": controls.rank, "interrupted": controls.interrupted}
 
 
 def _required(change: Mapping[str, Any], *names: str) -> list[Any]:

@@ -19,6 +19,7 @@ from jarilab.explorer.detail import detail_of
 from jarilab.explorer.intervention import InterventionRequest, effect_payload
 from jarilab.explorer.subject import LRU, Subject, Writer, check_file
 from jarilab.inspect.explain.walk import goes_step_by_step, walk_of
+from jarilab.inspect.intervene.controls import Proceed
 from jarilab.inspect.measure.alignment import Link
 from jarilab.inspect.record.capture import Tape, look_inside, record
 from jarilab.inspect.record.model_io import scores_of, to_float64
@@ -226,14 +227,14 @@ class RunSubject(Subject):
         return self._inside[line, step]
 
     def intervene(
-        self, line: str, step: int, intervention: InterventionRequest, *, controls: bool
+        self, line: str, step: int, intervention: InterventionRequest, *, proceed: Proceed | None
     ) -> tuple[Tape, dict[str, Any]]:
         trace, model = self.record(line, step).trace, self.model(step)
         tape = intervention.run(model, trace)
         tokens = self.predictor(step).names(trace.measured)
         effect = effect_payload(intervention.effect(model, trace), tokens)
         answer = self.answer(line, step, intervention)
-        random_edits = intervention.controls(model, trace) if controls else {}
+        random_edits = intervention.controls(model, trace, proceed) if proceed else {}
         return tape, {"answer": answer, **effect, **random_edits}
 
     def answer(self, line: str, step: int, intervention: InterventionRequest) -> str | None:

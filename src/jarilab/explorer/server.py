@@ -150,7 +150,9 @@ def application(
     async def surgery(request: Surgery, ticket: Ticket = "") -> Response:
         edits = [edit.model_dump(exclude_none=True) for edit in request.edits]
         work = partial(explorer.operate, request.input, request.view, edits, request.step)
-        return await respond(request, ticket, partial(work, controls=request.controls))
+        # Random controls give way to the next request, such as another edit.
+        proceed = (lambda: queue.length < 2) if request.controls else None
+        return await respond(request, ticket, partial(work, proceed=proceed))
 
     return Guard(app, hosts)
 

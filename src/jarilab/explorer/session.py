@@ -12,6 +12,7 @@ from jarilab.explorer import payload, summaries
 from jarilab.explorer.initial_view import check_head, initial_view
 from jarilab.explorer.intervention import InterventionRequest
 from jarilab.explorer.subject import Subject
+from jarilab.inspect.intervene.controls import Proceed
 from jarilab.inspect.measure.link import TokenLinkHead
 from jarilab.inspect.record.capture import Tape
 
@@ -144,14 +145,17 @@ class Explorer:
         changes: Sequence[Mapping[str, Any]],
         step: int | None = None,
         *,
-        controls: bool = True,
+        proceed: Proceed | None = lambda: True,
     ) -> dict[str, Any]:
-        """One view's answer and maps under an intervention. controls: also the effects of random control edits."""
+        """One view's answer and maps under an intervention.
+
+        proceed: of the random control edits, see `inspect.intervene.controls`; None without these.
+        """
         subject = self.subject(view)
         with self._lock:
             step = subject.model_step(step)
             intervention = InterventionRequest(changes, subject.tape(line, step))
-            tape, effect = subject.intervene(line, step, intervention, controls=controls)
+            tape, effect = subject.intervene(line, step, intervention, proceed=proceed)
             sites = [payload.weights_of(tape, site) for site in tape.sites]
             return {"view": {"sites": sites}, "effect": effect}
 

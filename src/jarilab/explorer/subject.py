@@ -14,6 +14,7 @@ from torch import nn
 from jarilab.core.errors import UserError
 from jarilab.data.images import HELD_OUT
 from jarilab.explorer.intervention import InterventionRequest
+from jarilab.inspect.intervene.controls import Proceed
 from jarilab.inspect.measure.link import TokenLinkHead
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.program.inputs import Inputs
@@ -81,9 +82,9 @@ class Subject(ABC):
         raise UserError(f"{self.name} is a tape without a model; explore a run or a model")
 
     def intervene(
-        self, line: str, step: int, intervention: InterventionRequest, *, controls: bool
+        self, line: str, step: int, intervention: InterventionRequest, *, proceed: Proceed | None
     ) -> tuple[Tape, dict[str, Any]]:
-        """The tape and the effect of a changed forward. controls: also the same edits at random other places."""
+        """The tape and the effect of a changed forward. proceed: of controls at random other places; None without."""
         raise UserError(f"{self.name} has no model to change; explore a run or a model")
 
     def answer(self, line: str, step: int, intervention: InterventionRequest) -> str | None:

@@ -79,7 +79,7 @@ def test_ablation_equals_a_zeroed_head(models, name, line, site, path):
     explorer = opened(models, name)
     changed = []
     for head in range(4):
-        found = explorer.operate(line, 0, [{"kind": "head", "site": site, "head": head}], controls=False)["effect"]
+        found = explorer.operate(line, 0, [{"kind": "head", "site": site, "head": head}], proceed=None)["effect"]
         reading, model = explorer.subjects[0].record(line).reading, explorer.subjects[0].loaded.model
         says = reading.output_reader
         with torch.no_grad(), without(model, path, head):
@@ -126,7 +126,7 @@ def test_model_without_answer_reports_effect_of_edit(models, name, kind, count):
 def test_erased_link_changes_only_its_query(models):
     explorer = opened(models, "vectors")
     link = {"kind": "link", "site": "encoder.1", "head": None, "query": 3, "key": 1, "how": "erase"}
-    found = explorer.operate(SENTENCE, 0, [link], controls=False)
+    found = explorer.operate(SENTENCE, 0, [link], proceed=None)
     model = explorer.subjects[0].loaded.model
     inputs = explorer.subjects[0].record(SENTENCE).reading.inputs
     with torch.no_grad():
@@ -172,7 +172,7 @@ def test_shorter_answer_than_hidden_token(models, monkeypatch):
     writes = model.generate
     monkeypatch.setattr(model, "generate", lambda *given, **how: writes(*given, **{**how, "max_new_tokens": 3}))
     off = {"kind": "token", "side": "target", "key": 20}
-    assert len(explorer.operate(SENTENCE, 0, [off], controls=False)["effect"]["answer"].split()) == 2
+    assert len(explorer.operate(SENTENCE, 0, [off], proceed=None)["effect"]["answer"].split()) == 2
 
 
 def test_several_edits_have_controls(models):
@@ -253,7 +253,7 @@ def test_models_and_runs_are_numbered_views(models, runs):
     assert [view["name"] for view in page["views"]] == ["masked", "rotary"]
     assert [view["words"] for view in page["views"]] == [["--model", str(models / "masked")], [str(runs / "rotary")]]
     moved = [{"kind": "place", "how": "off"}]
-    assert explorer.operate("1+1", 1, moved, controls=False)["effect"]["divergence"] > 0
+    assert explorer.operate("1+1", 1, moved, proceed=None)["effect"]["divergence"] > 0
     assert explorer.head("1+1", 1, "encoder.0", 0)["walk_error"] < 1e-9
     assert explorer.look("1+1", {1: 0}, live=True)["views"][1]["step"] == 0
     with pytest.raises(UserError, match="masked is no run of jari, and keeps no training steps; got step 3"):

@@ -12,6 +12,7 @@ import pytest
 from jarilab.core.errors import UserError
 from jarilab.explorer import Explorer, open_explorer, server
 from jarilab.serving import run_server
+from jarilab.serving.queue import Queue
 
 HOST = "127.0.0.1:8000"
 
@@ -43,6 +44,19 @@ def test_look_and_head(explorer: Explorer) -> None:
     assert page.headers["cache-control"] == "no-store"
     head = post(explorer, "/api/head", {"input": "12+3", "view": 1, "site": "encoder.0", "head": 1, "step": 0})
     assert {"steps", "scores", "lens"} <= head.json().keys()
+
+
+def test_controls_give_way_to_the_next_request(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = explorer.subjects[0]
+    site = subject.tape("1+2", subject.model_step(None)).sites[0]
+    body = {"input": "1+2", "edits": [{"kind": "head", "site": site, "head": 0}]}
+    alone = post(explorer, "/api/surgery", body).json()["effect"]
+    assert not alone["interrupted"]
+    assert len(alone["controls"]) > 1
+    monkeypatch.setattr(Queue, "length", 2)  # as if another request waited
+    left = post(explorer, "/api/surgery", body).json()["effect"]
+    assert left["interrupted"]
+    assert left["controls"] == alone["controls"][:1]
 
 
 @pytest.mark.parametrize(

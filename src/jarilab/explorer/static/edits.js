@@ -124,8 +124,11 @@ export async function setEdits(app, index, edits, way = "push") {
   const asked = { input: view.input, view: index, step: view.step, edits };
   try {
     for (const controls of [false, true]) { // the answer at once; what it is held against takes some twenty forwards
-      const result = await app.post("/api/surgery", { ...asked, controls });
-      if (!current()) return;
+      let result;
+      do { // another request ends controls: they are asked for again after it
+        result = await app.post("/api/surgery", { ...asked, controls });
+        if (!current()) return;
+      } while (result.effect.interrupted);
       put({ busy: !controls, result }, controls ? "asked" : "edits");
       await painted();
     }

@@ -20,6 +20,9 @@ from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.intervene.likelihood import divergence, log_softmax
 from jarilab.inspect.record.model_io import Inputs
 
+Proceed = Callable[[], bool]
+"""Asked before each further control whether to go on."""
+
 
 @final
 @dataclass(frozen=True)
@@ -27,12 +30,14 @@ class Controls:
     """Control edits, of the same kind at random other places, and their effects.
 
     each: the edits and the divergence of each control, as in `Effect`. divergence: of the real edits. asked: the number
-    of controls that were asked for; there are fewer if there are not as many other places.
+    of controls that were asked for; there are fewer if there are not as many other places. interrupted: whether
+    `proceed` ended them.
     """
 
     each: list[tuple[tuple[Edit, ...], float]]
     divergence: float
     asked: int
+    interrupted: bool = False
 
     @property
     def rank(self) -> str:
@@ -44,12 +49,19 @@ class Controls:
 
 
 def controls(
-    model: nn.Module, inputs: Inputs, edits: Sequence[Edit], count: int = 20, seed: int = 0
+    model: nn.Module,
+    inputs: Inputs,
+    edits: Sequence[Edit],
+    count: int = 20,
+    seed: int = 0,
+    *,
+    proceed: Proceed = lambda: True,
 ) -> Controls:
     """Compare the effect of `edits` with that of the same edits at `count` random other places.
 
     Another place is another head or allowed link at sites of the same kind (encoder, decoder, cross), or another token
     of the same sites. It is never one of `edits`. A forced link needs a query with another key.
+    proceed: asked before each control but the first; controls end if it returns False.
     """
 
     def predict() -> Tensor:
@@ -58,7 +70,7 @@ def controls(
     def distance(before: Tensor, after: Tensor) -> float:
         return divergence(before, after, inputs)
 
-    return compare_with_controls(model, predict, distance, edits, count, seed)
+    return compare_with_controls(model, predict, distance, edits, count, seed, proceed=proceed)
 
 
 def compare_with_controls(
@@ -68,6 +80,8 @@ def compare_with_controls(
     edits: Sequence[Edit],
     count: int = 20,
     seed: int = 0,
+    *,
+    proceed: Proceed = lambda: True,
 ) -> Controls:
     """`controls` for any model.
 
@@ -90,7 +104,12 @@ def compare_with_controls(
 
     distance_of_edits = distance_of(edits)
     drawn = _draw_controls(edits, editable_sites(model, predict), count, seed)
-    return Controls([(others, distance_of(others)) for others in drawn], distance_of_edits, count)
+    each: list[tuple[tuple[Edit, ...], float]] = []
+    for others in drawn:
+        if each and not proceed():
+            break
+        each.append((others, distance_of(others)))
+    return Controls(each, distance_of_edits, count, len(each) < len(drawn))
 
 
 # Drawing ------------------------------------------------------------------------------------------------------------

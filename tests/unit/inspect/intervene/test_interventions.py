@@ -871,3 +871,14 @@ def test_float64_checks_leave_a_float32_model_unchanged():
     shift_error(model, inputs(), 3)
     permutation_error(model, inputs())
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_controls_end_when_told_to_and_say_so():
+    def compare(*answers):
+        left = list(answers)
+        return controls(model_of(), inputs(), [HeadOff("decoder.1.cross", 0)], 2, proceed=lambda: left.pop(0))
+
+    whole, part = compare(True), compare(False)
+    assert (len(whole.each), whole.interrupted) == (2, False)
+    assert (len(part.each), part.interrupted) == (1, True)
+    assert part.each == whole.each[:1]
