@@ -49,7 +49,8 @@ def test_look_and_head(explorer: Explorer) -> None:
 def test_controls_give_way_to_the_next_request(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = explorer.subjects[0]
     site = subject.tape("1+2", subject.model_step(None)).sites[0]
-    body = {"input": "1+2", "edits": [{"kind": "head", "site": site, "head": 0}]}
+    link = {"kind": "link", "site": site, "head": 0, "query": 0, "key": 1, "how": "erase"}
+    body = {"input": "1+2", "edits": [link]}
     alone = post(explorer, "/api/surgery", body).json()["effect"]
     assert not alone["interrupted"]
     assert len(alone["controls"]) > 1
