@@ -144,7 +144,8 @@ def _summary(folder: Path, job: TrialJob | None, known: dict[str, Any]) -> RunSu
     facts = dict(known[name]["facts"])
     if facts["state"] != FINISHED:
         facts |= _training_state(folder, job)
-    return RunSummary(**where, **facts | {"history": tuple(facts["history"])})
+    history = tuple(facts.pop("history"))
+    return RunSummary(**where, **facts, history=history)
 
 
 def _facts(folder: Path) -> dict[str, Any]:

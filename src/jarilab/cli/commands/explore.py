@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from jarilab.explorer import Explorer, Page
     from jarilab.explorer.huggingface_subject import HuggingFaceSubject
     from jarilab.inspect.measure.link import TokenLinkHead
+    from jarilab.serving.waiting_page import WaitingPage
 
 MAX_HEADS = 8
 """Heads that `--link` lists."""
@@ -90,8 +92,8 @@ def _add_models(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from jarilab import api, explorer
-    from jarilab.training.progress import working
+    from jarilab import api
+    from jarilab.serving.waiting_page import WaitingPage
 
     add_measures(options.measure)
     limit_memory(options)
@@ -99,30 +101,57 @@ def run(options: argparse.Namespace) -> None:
     api.use_threads(settings.pop("threads", None))
     models = [folder for folder in (options.model, options.against) if folder is not None]
     _check(options)
+    listening = None if options.save else _listen(options)
+    with WaitingPage(listening) as waiting:
+        _explore(options, models, waiting, listening)
+
+
+def _listen(options: argparse.Namespace) -> socket.socket:
+    """Open the port before models are read."""
+    from jarilab.serving import run_server
+
+    listening = run_server.listen(options.host, options.port)
+    if options.open:
+        webbrowser.open(run_server.address_of(listening))  # the socket listens already
+    return listening
+
+
+def _explore(
+    options: argparse.Namespace,
+    models: Sequence[str],
+    waiting: WaitingPage,
+    listening: socket.socket | None,
+) -> None:
+    """Open runs and models, then save the page or serve it."""
+    from jarilab import explorer
+
+    settings = options.verb
     initial = {name: settings.pop(name, None) for name in ("site", "head", "step")}
     still = settings.pop("still", False)
-    with working(f"opening {' and '.join([*models, *options.runs])}"):
+    with waiting.working(f"opening {' and '.join([*models, *options.runs])}"):
         session = explorer.open_explorer(options.runs, models, link=options.link, **settings)
     line = session.subjects[0].example() if options.input is None else options.input
     if models:
-        with working(f"reading {line}"):
+        with waiting.working(f"reading {line}"):
             session.record(line)
         subjects: Any = session.subjects[: len(models)]
         _print_models(line, subjects, options.link)
     if _is_folder(options.save):
-        with working(f"looking at {line}"):
+        with waiting.working(f"looking at {line}"):
             runtime = _runtime_of(options)
             folder = explorer.save_folder(session, options.save, line, **initial, runtime=runtime)
         _print_folder(folder)
     elif options.save:
         is_figure = Path(options.save).suffix.lower() not in explorer.PAGES
         still = still or is_figure or bool(models)
-        with working(f"looking at {line}"):
+        with waiting.working(f"looking at {line}"):
             page = explorer.page(session, line, **initial, still=still)
         _save(options, page)
     else:
         step = initial.pop("step")
-        _serve(options, session, line, {**initial, "steps": session.all_at(step)})
+        first = {**initial, "steps": session.all_at(step)}
+        assert listening is not None
+        _serve(session, line, first, waiting, listening)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -211,21 +240,22 @@ def _print_folder(folder: Path) -> None:
 
 
 def _serve(
-    options: argparse.Namespace, explorer: Explorer, line: str, initial: dict[str, Any]
+    explorer: Explorer,
+    line: str,
+    initial: dict[str, Any],
+    waiting: WaitingPage,
+    listening: socket.socket,
 ) -> None:
     """Serve the live page until interrupted. initial: the `site`, `head` and `steps` of its first view."""
     from jarilab.explorer import server
     from jarilab.serving import run_server
-    from jarilab.training.progress import working
 
-    with working(f"looking at {line}"):
+    with waiting.working(f"looking at {line}"):
         # Errors appear here rather than in the browser.
         explorer.look(line, live=True, **initial)
-    listening = run_server.listen(options.host, options.port)
+    waiting.end()
     address = run_server.address_of(listening)
     print(f"{address}    open this address in a browser; Ctrl-C ends it", flush=True)
-    if options.open:
-        webbrowser.open(address)  # the socket listens already
     server.serve(explorer, line, listening, **initial)
 
 
