@@ -85,6 +85,13 @@ def test_a_release_without_an_address_says_what_to_give(address: str) -> None:
     assert done.stdout == ""
 
 
+def test_the_matrix_has_the_pythons_that_are_promised() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    promised = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert json.loads((ROOT / ".ci" / "matrix.json").read_text()) == {"python": promised}
+    assert project["requires-python"] == f">={promised[0]}"
+
+
 def built(out: Path) -> dict[str, str]:
     """The files of a build and their digests."""
     command = [sys.executable, "-m", "build", "--outdir", out, ROOT]
