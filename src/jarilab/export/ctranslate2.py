@@ -14,7 +14,7 @@ from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
 from jarilab.data.text import END, FIRST, SPECIAL
 from jarilab.export.description import source_ends, unsupported_options
-from jarilab.export.output import check_close, check_empty, longest_of, writing
+from jarilab.export.output import check_close, check_empty, check_places, longest_of, writing
 from jarilab.export.parts import LONG
 from jarilab.export.positions import Places, places_of, refuse
 from jarilab.export.readme import write_companions
@@ -50,11 +50,7 @@ def export(run: str | Path, out: str | Path, *, trust_code: bool = False) -> dic
     """
     loaded = load(run, trust_code=trust_code)
     model = _checked_model(loaded.model)
-    if not loaded.task.policy.plain:
-        raise UserError(
-            f"CTranslate2 numbers tokens 0, 1, 2, ..., and this run was trained with --positions "
-            f"{loaded.experiment.options.positions}; answer with `jarilab predict`"
-        )
+    check_places(loaded)
     task: Any = loaded.task  # an encoder-decoder reads tokens
     source, target = (embedding.weight.shape[0] for embedding in _embeddings(model))
     out = check_empty(out)

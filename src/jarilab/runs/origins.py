@@ -28,7 +28,10 @@ from jarilab.tasks.base import Task
 from jarilab.tasks.predictors.base import predictor_for
 
 RATE_SHARE = 0.1
-"""The share of a task's learning rate that training from weights takes by default."""
+"""The share of a task's learning rate that training from a transformers model takes by default.
+
+Runs had the rate of their task already. From these, lower rates learn less: docs/results/text.md.
+"""
 FREE = ("dropout", "drop_path", "kernel", "resolution")
 """Options of a model that weights do not decide."""
 MAX_NAMED = 5
@@ -41,7 +44,8 @@ class Origin:
 
     folder: where they are. model, model_options: the kind of model and all its options. record: what a run that starts
     from them records. weights: reads them for the vocabulary of a task. answers: all that the model can answer.
-    has_tokenizer: whether the folder has one. kept: checksums of the files that a run keeps of its data.
+    has_tokenizer: whether the folder has one. kept: checksums of the files that a run keeps of its data. rate_share:
+    the share of the task's learning rate to take by default.
     """
 
     folder: Path
@@ -52,6 +56,7 @@ class Origin:
     answers: str | None = None
     has_tokenizer: bool = False
     kept: Mapping[str, str] = field(default_factory=dict)
+    rate_share: float = 1.0
 
     def load_into(self, model: nn.Module, experiment: Experiment, task: Task) -> None:
         """Give a model these weights. Raises UserError that says what does not fit, and what to do."""
@@ -202,6 +207,7 @@ def _of_huggingface(folder: Path) -> Origin:
         record,
         partial(_with_special_tokens, model.state_dict(), loaded),
         has_tokenizer=(folder / "tokenizer.json").is_file(),
+        rate_share=RATE_SHARE,
     )
 
 
@@ -238,8 +244,8 @@ def settings_from(
 ) -> tuple[str, dict[str, Any]]:
     """The kind of model, and the settings of a training from these weights.
 
-    What is not given is taken from the weights: options of the model, and the tokenizer. The learning rate is a tenth
-    of the task's by default.
+    What is not given is taken from the weights: options of the model, and the tokenizer. The learning rate is that of
+    the task by default, or the `rate_share` of it.
     """
     trust_specs(task, model)
     kind = model or origin.model
@@ -250,7 +256,7 @@ def settings_from(
     if kind != origin.model:
         own = {}  # `load_into` refuses it, in its own words
     rate = float(list_settings(task_spec, model_spec)["training.lr"].default)
-    own["training.lr"] = float(f"{RATE_SHARE * rate:.6g}")
+    own["training.lr"] = float(f"{origin.rate_share * rate:.6g}")
     if origin.has_tokenizer and "tokenizer" in options_of(task_spec.target):
         own["task.tokenizer"] = str(origin.folder)
     return kind, {**own, **settings}

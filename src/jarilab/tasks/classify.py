@@ -19,10 +19,10 @@ from jarilab.data.text import END, FIRST, PADDING, store, text_files
 from jarilab.data.text.labelled_texts import (
     LabelledTexts,
     Texts,
-    normalized,
     read_labelled_texts,
     role_pairs,
 )
+from jarilab.data.text.scan import normal
 from jarilab.data.text.tokenizers import Tokenizer, UnknownPieces, unknown_notice
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, registry
@@ -321,8 +321,8 @@ class Classify(LabelTask):
 
 def _overlap(held_out: LabelledTexts, training: LabelledTexts, path: str) -> list[str]:
     """Return what to print if held-out texts are training texts, too."""
-    known = {tuple(map(normalized, each)) for each in training.texts}
-    shared = sum(tuple(map(normalized, each)) in known for each in held_out.texts)
+    known = {tuple(map(normal, each)) for each in training.texts}
+    shared = sum(tuple(map(normal, each)) in known for each in held_out.texts)
     total = len(held_out.texts)
     return [
         f"{path}: {shared:,} of {total:,} held-out texts are among the training texts, too"

@@ -64,11 +64,11 @@ def test_weighted_corpora_go_on_with_the_same_examples_to_the_bit(task, tmp_path
 # From weights --------------------------------------------------------------------------------------------------------
 
 
-def test_the_model_and_a_tenth_of_the_rate_come_with_the_weights(base, tmp_path):
+def test_the_model_and_the_rate_of_the_task_come_with_the_weights(base, tmp_path):
     start(base, tmp_path / "run")
     record, origin = read_run(tmp_path / "run"), read_run(base)
     assert record["experiment"]["model_options"] == origin["experiment"]["model_options"]
-    assert record["experiment"]["training"]["lr"] == pytest.approx(0.1 * origin["experiment"]["training"]["lr"])
+    assert record["experiment"]["training"]["lr"] == origin["experiment"]["training"]["lr"]
 
 
 def test_the_first_weights_are_those_of_the_origin(base, tmp_path):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jarilab.core.errors import UserError, printable
 from jarilab.data.images.notices import Notices
 from jarilab.data.text import text_files
+from jarilab.data.text.columns import read_rows
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 """Endings of names of image files, in small letters."""
@@ -78,28 +78,15 @@ def _below(folder: Path, root: Path, notices: Notices) -> list[Path]:
 def list_csv(path: Path, notices: Notices) -> Listing:
     """List the files and labels of a CSV, paths relative to it or absolute. Raises UserError."""
     listed, columns = [], None
-    for number, row in _rows(path):
-        if number == 0 and (columns := _columns(row)) is not None:
+    for number, row in read_rows(path, ",", quoted=True):
+        if (number == 1 and (columns := _columns(row)) is not None) or not any(map(str.strip, row)):
             continue
         file, label = _cells(path, number, row, columns, first=not listed)
         if file and label:
             listed.append((path.parent / slashed(path.parent, file), printable(label)))
         else:
-            notices.add(_UNLABELLED, f"line {number + 1}")
+            notices.add(_UNLABELLED, f"line {number}")
     return Listing(listed, natural({label for _, label in listed}))
-
-
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the lines of a CSV that are not blank, with their numbers in the file from 0."""
-    reader = csv.reader(text_files.lines(path), strict=True)
-    try:
-        for row in reader:
-            if any(cell.strip() for cell in row):
-                yield reader.line_num - 1, row
-    except csv.Error as error:
-        raise UserError(
-            f"{path}:{reader.line_num}: expected CSV; got: {error}; fix the line"
-        ) from None
 
 
 def _columns(row: Sequence[str]) -> tuple[int, int] | None:
@@ -127,7 +114,7 @@ def _cells(
     unclear = columns is None and first and (len(row) > 2 or not is_path)
     if len(row) <= max(used) or unclear:
         raise UserError(
-            f"{where}:{number + 1}: expected a path and a label with a comma between, or a first line that names "
+            f"{where}:{number}: expected a path and a label with a comma between, or a first line that names "
             f"such columns (path,label); got {len(row)} columns: {','.join(row)[:60]!r}; fix the line, or title the "
             "columns path, file_name or image_path, and label or class"
         )

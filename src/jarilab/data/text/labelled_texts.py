@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import unicodedata
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from jarilab.core.errors import UserError
 from jarilab.data.text import text_files
 from jarilab.data.text.columns import LABEL, TEXT, TEXT_A, TEXT_B, open_table
+from jarilab.data.text.scan import normal
 
 Texts = tuple[str, ...]
 """One text, or two."""
@@ -30,16 +30,11 @@ class LabelledTexts:
         """All but about `share` of the texts, and these; chosen by content, so equal texts stay together."""
         parts = LabelledTexts([], [], self.notices), LabelledTexts([], [], [])
         for texts, label in zip(self.texts, self.labels, strict=True):
-            number = zlib.crc32("\t".join(sorted(map(normalized, texts))).encode())
+            number = zlib.crc32("\t".join(sorted(map(normal, texts))).encode())
             part = parts[number < share * 2**32]
             part.texts.append(texts)
             part.labels.append(label)
         return parts
-
-
-def normalized(text: str) -> str:
-    """The text by which equal texts are found: NFC, lower case, single blanks."""
-    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
 def read_labelled_texts(path: Path, columns: tuple[str, ...], *, pairs: bool) -> LabelledTexts:
@@ -67,7 +62,7 @@ def read_labelled_texts(path: Path, columns: tuple[str, ...], *, pairs: bool) ->
         raise text_files.no_usable([path])
     meanings: dict[Texts, set[str]] = {}
     for each, label in zip(found.texts, found.labels, strict=True):
-        meanings.setdefault(tuple(map(normalized, each)), set()).add(label)
+        meanings.setdefault(tuple(map(normal, each)), set()).add(label)
     if several := sum(len(labels) > 1 for labels in meanings.values()):
         notices.append(f"{path}: {several:,} texts stand there with several labels")
     if twice := len(found.texts) - len(meanings):
@@ -90,32 +85,8 @@ def _of_folders(path: Path) -> Iterator[tuple[str, str]]:
 
 # Who did what to whom ------------------------------------------------------------------------------------------------
 
-NOUNS = (
-    "cat",
-    "dog",
-    "horse",
-    "bear",
-    "mouse",
-    "wolf",
-    "goat",
-    "fox",
-    "duck",
-    "sheep",
-    "lion",
-    "owl",
-)
-VERBS = (
-    "followed",
-    "pushed",
-    "chased",
-    "called",
-    "watched",
-    "kicked",
-    "licked",
-    "helped",
-    "found",
-    "caught",
-)
+NOUNS = ["cat", "dog", "horse", "bear", "mouse", "wolf", "goat", "fox", "duck", "sheep", "lion", "owl"]
+VERBS = ["followed", "pushed", "chased", "called", "watched", "kicked", "licked", "helped", "found", "caught"]
 SAME, OTHER = "same", "other"
 
 

@@ -39,6 +39,15 @@ def pair_table(paths: Sequence[Path], columns: Sequence[str] = ()) -> Table | No
     return None
 
 
+def table_facts(corpora: Sequence[Sequence[Path]], columns: Sequence[str]) -> list[Any]:
+    """How the files of each corpus are read, for the cache."""
+    tables = [pair_table(paths, columns) for paths in corpora]
+    return [
+        table and [table.delimiter, table.quoted, table.has_title, table.width, *table.columns]
+        for table in tables
+    ]
+
+
 def numbered_pairs(
     paths: Sequence[Path], columns: Sequence[str] = ()
 ) -> Iterator[tuple[int, str, str]]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jarilab.core.storage.content_cache import cached
-from jarilab.data.text.pairs import numbered_pairs, pair_table
+from jarilab.data.text.pairs import numbered_pairs, table_facts
 from jarilab.data.text.text_files import CHUNK_BYTES, content_hash, document_files, documents
 
 SCRIPTS = (
@@ -107,14 +107,10 @@ class Scan:
 
 def scan_pairs(corpora: Sequence[Sequence[Path]], columns: Sequence[str] = ()) -> Scan:
     """Scan the usable pairs of corpora, in the order of `pairs.pairs`. Raises UserError as that does."""
-    tables = [pair_table(paths, columns) for paths in corpora]
     facts = {
         "what": "scan of pairs",
         "contents": content_hash(list(chain(*corpora))),
-        "tables": [
-            table and [table.delimiter, table.quoted, table.has_title, table.width, *table.columns]
-            for table in tables
-        ],
+        "tables": table_facts(corpora, columns),
     }
     blank = [[0, 0], [0, 0]]
     ends: list[int] = []

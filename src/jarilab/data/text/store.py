@@ -18,7 +18,7 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.core.storage.content_cache import cached
-from jarilab.data.text.pairs import PairCounts, pair_table, pairs
+from jarilab.data.text.pairs import PairCounts, pairs, table_facts
 from jarilab.data.text.pieces import FORMAT, KINDS, Form
 from jarilab.data.text.text_files import content_hash, document_files, documents, no_usable
 from jarilab.data.text.tokenizers import Tokenizer, from_file, train
@@ -118,7 +118,7 @@ def prepare_pairs(
         "files": len(paths),
         "tokenizers": [source.fingerprint, target.fingerprint],
         "longest": longest,
-        "table": _read_as(corpora, columns),
+        "table": table_facts(corpora, columns),
     }
 
     def make(folder: Path) -> dict[str, int]:
@@ -246,7 +246,7 @@ def train_tokenizers(
     paths = list(chain(*corpora))
     facts = _training_facts("pair tokenizers", paths, kind, size, form) | {
         "joint": joint,
-        "table": _read_as(corpora, columns),
+        "table": table_facts(corpora, columns),
     }
     tokenizers = cached(facts, make, lambda folder, _: _read_tokenizers(folder))
     return tokenizers[0], tokenizers[-1]
@@ -271,15 +271,6 @@ def train_tokenizer(paths: Sequence[Path], kind: str, size: int, **form: bool) -
     facts = _training_facts("document tokenizer", files, kind, size, form)
     (tokenizer,) = cached(facts, make, lambda folder, _: _read_tokenizers(folder))
     return tokenizer
-
-
-def _read_as(corpora: Sequence[Sequence[Path]], columns: Sequence[str]) -> list[Any]:
-    """How the files of each corpus are read, for the cache."""
-    tables = [pair_table(paths, columns) for paths in corpora]
-    return [
-        table and [table.delimiter, table.quoted, table.has_title, table.width, *table.columns]
-        for table in tables
-    ]
 
 
 def interleave(readers: Sequence[Iterator[T]]) -> Iterator[T]:

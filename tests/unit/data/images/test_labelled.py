@@ -208,7 +208,7 @@ def test_csv_leaves_out_and_says_so(folder: Path) -> None:
          "(path,label); got 1 columns: 'a.png;x'; fix the line"),
         ("a.png,x,y\n", ":1: expected a path and a label"),
         ("path,label\na.png\n", ":2: expected a path and a label"),
-        ('"a.png,x\n', ":1: expected CSV; got: unexpected end of data"),
+        ('"a.png,x\n', ":1: expected cells in the quotes of CSV from this line on; got: unexpected end of data"),
         ("", ": expected images; got none"),
     ],
 )  # fmt: skip
