@@ -166,9 +166,7 @@ class Translation(PairsTask):
         unknown = _unknown_notices(self._unknown)
         left_out = _complaints(encoded.counts, self._longest)
         self._notices = [*read_as, *left_out, *repeats, *unknown]
-        training = (
-            None if self.valid else torch.from_numpy(np.flatnonzero(~self._is_held_out(encoded)))
-        )
+        training = None if self.valid else np.flatnonzero(~self._is_held_out(encoded))
         if self.valid:
             _ = self.held_out  # read now, so that errors come before the training
         rows = _Chosen(source, training), _Chosen(target, training)
@@ -401,9 +399,16 @@ def _check_installed(words: str | None) -> None:
 class _Chosen:
     """Some rows of a store; all if `chosen` is None."""
 
-    def __init__(self, rows: store.Encoded, chosen: Tensor | None):
-        self._rows, self._chosen = rows, chosen
-        self.lengths = rows.lengths if chosen is None else rows.lengths[chosen]
+    def __init__(self, rows: store.Encoded, chosen: np.ndarray | None):
+        self._rows = rows
+        # 4 bytes a row, since there may be millions.
+        self._chosen = None if chosen is None else torch.from_numpy(chosen.astype(np.int32))
+
+    @property
+    def lengths(self) -> Int[Tensor, " N"]:
+        """The number of tokens of each row, computed at each call."""
+        every = self._rows.lengths
+        return every if self._chosen is None else every[self._chosen]
 
     @property
     def numbers(self) -> np.ndarray:
@@ -411,7 +416,7 @@ class _Chosen:
         return np.arange(len(self)) if self._chosen is None else self._chosen.numpy()
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self._rows if self._chosen is None else self._chosen)
 
     def padded(self, indices: Int[Tensor, " B"]) -> Int[Tensor, "B L"]:
         return self._rows.padded(indices if self._chosen is None else self._chosen[indices])

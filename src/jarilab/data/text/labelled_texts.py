@@ -85,8 +85,32 @@ def _of_folders(path: Path) -> Iterator[tuple[str, str]]:
 
 # Who did what to whom ------------------------------------------------------------------------------------------------
 
-NOUNS = ["cat", "dog", "horse", "bear", "mouse", "wolf", "goat", "fox", "duck", "sheep", "lion", "owl"]
-VERBS = ["followed", "pushed", "chased", "called", "watched", "kicked", "licked", "helped", "found", "caught"]
+NOUNS = [
+    "cat",
+    "dog",
+    "horse",
+    "bear",
+    "mouse",
+    "wolf",
+    "goat",
+    "fox",
+    "duck",
+    "sheep",
+    "lion",
+    "owl",
+]
+VERBS = [
+    "followed",
+    "pushed",
+    "chased",
+    "called",
+    "watched",
+    "kicked",
+    "licked",
+    "helped",
+    "found",
+    "caught",
+]
 SAME, OTHER = "same", "other"
 
 

@@ -38,6 +38,7 @@ _OTHERS = re.compile(r"[\W_]+")
 _DIGIT = re.compile(r"\d")
 _SCRIPT_LETTERS = 8
 _ROWS_AT_ONCE = 1 << 16
+_PARTS = 16
 _ROW = np.dtype([("key", "<u8"), ("line", "<u4"), ("length", "<u2"), ("marks", "u1")])
 
 
@@ -210,14 +211,16 @@ class Equal(NamedTuple):
 
 def repeated(keys: np.ndarray) -> Equal | None:
     """Return how many of these texts repeat an earlier one; None if none does."""
-    order = np.argsort(keys, kind="stable")
-    in_order = keys[order]
-    is_same = in_order[1:] == in_order[:-1]
-    if not is_same.any():
-        return None
-    later = order[1:][is_same]
-    first = int(np.argmin(later))
-    return Equal(len(later), int(later[first]), int(order[:-1][is_same][first]))
+    count, first, other = 0, len(keys), 0
+    for part in range(_PARTS):  # of the keys by their last bits, so that little is sorted at a time
+        rows = np.flatnonzero(keys % _PARTS == part)
+        order = rows[np.argsort(keys[rows], kind="stable")]
+        is_same = keys[order[1:]] == keys[order[:-1]]
+        later = order[1:][is_same]
+        count += len(later)
+        if len(later) and later.min() < first:
+            first, other = int(later.min()), int(order[:-1][is_same][later.argmin()])
+    return Equal(count, first, other) if count else None
 
 
 def shared(keys: np.ndarray, known: np.ndarray) -> Equal | None:
