@@ -23,10 +23,10 @@ from jarilab.cli.run_arguments import (
 from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
+    from jarilab.cli.waiting_page import WaitingPage
     from jarilab.explorer import Explorer, Page
     from jarilab.explorer.huggingface_subject import HuggingFaceSubject
     from jarilab.inspect.measure.link import TokenLinkHead
-    from jarilab.serving.waiting_page import WaitingPage
 
 MAX_HEADS = 8
 """Heads that `--link` lists."""
@@ -93,7 +93,7 @@ def _add_models(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab import api
-    from jarilab.serving.waiting_page import WaitingPage
+    from jarilab.cli.waiting_page import WaitingPage
 
     add_measures(options.measure)
     limit_memory(options)

@@ -6,9 +6,9 @@ import urllib.request
 
 import pytest
 
+from jarilab.cli.waiting_page import WaitingPage
 from jarilab.core.errors import UserError
 from jarilab.serving import run_server
-from jarilab.serving.waiting_page import WaitingPage
 
 
 def test_the_port_tells_what_is_done_and_is_then_free_for_the_server() -> None:
@@ -30,7 +30,7 @@ def test_the_port_tells_what_is_done_and_is_then_free_for_the_server() -> None:
 
 
 def test_an_idle_client_stops_nobody_and_an_error_closes_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jarilab.serving.waiting_page.CLIENT_SECONDS", 0.1)
+    monkeypatch.setattr("jarilab.cli.waiting_page.CLIENT_SECONDS", 0.1)
     listening = run_server.listen("127.0.0.1", 0)
     address = run_server.address_of(listening)
     page = WaitingPage(listening)
