@@ -326,7 +326,16 @@ def test_the_check_for_unpickling_can_fail() -> None:
     assert not violations(ast.parse("subprocess.run(['x'], shell=False)\nfrom torch import nn\njson.load(file)"))
 
 
-HTML = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "setHTML", "createContextualFragment")
+HTML = (
+    "innerHTML",
+    "outerHTML =",
+    "outerHTML +=",
+    "outerHTML=",
+    "insertAdjacentHTML",
+    "document.write",
+    "setHTML",
+    "createContextualFragment",
+)
 CODE = ("eval(", "Function(", "srcdoc", "javascript:", 'setTimeout("', "setTimeout('")
 
 

@@ -492,3 +492,28 @@ def test_an_edit_survives_a_reload_and_the_way_back(pages: Pages, payload: dict[
 def test_a_hostile_address_of_edits_changes_nothing(pages: Pages, payload: dict[str, Any], edited: str) -> None:
     page = pages.open(render(payload), READY, f"#edited={quote(edited)}")
     assert page.locator("details.proof.off").count() == 0
+
+
+def test_a_state_is_passed_on_as_a_link_a_page_and_a_figure(
+    pages: Pages, payload: dict[str, Any], tmp_path: Path
+) -> None:
+    page = pages.open(render(payload), READY, permissions=["clipboard-read", "clipboard-write"])
+    page.locator("#input").fill("3+0")
+    page.keyboard.press("Enter")
+    until(page, lambda: page.title().startswith("3+0"))
+    page.get_by_role("button", name="Copy link").click()
+    until(page, lambda: page.get_by_role("button", name="Copied").count() == 1)
+    link = page.evaluate("() => navigator.clipboard.readText()")
+    assert re.fullmatch(r"page-0\.html#.*input=3%2B0.*", link), link
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save this page as it is").click()
+    saved = Path(download.value.path()).read_text(encoding="utf-8")
+    assert f"<title>{page.title()}</title>" in saved
+    assert page.locator("#finding").text_content().strip() in saved, "its description is its sentence"
+    again = pages.open(saved, READY)
+    until(again, lambda: again.title() == page.title())
+    figure = pages.open(render(payload), READY, "#only=map", width=320)
+    assert figure.locator("#maps .pane:visible").count() == 1
+    assert figure.locator("#finding").is_visible()
+    assert not figure.locator("#ask, #overview, #tools, #panels").filter(visible=True).count()
+    assert figure.locator(".field:visible").bounding_box()["width"] > 90

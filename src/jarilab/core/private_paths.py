@@ -7,6 +7,19 @@ import re
 from pathlib import Path
 
 
+def relative_to_here(text: str) -> str:
+    """An absolute path as one from the current folder, or its last part if it lies elsewhere; other text as it is."""
+    path = Path(text)
+    try:
+        if not path.is_absolute() or not path.exists():
+            return text
+    except (OSError, ValueError):  # longer than a name may be
+        return text
+    if path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    return path.name or text
+
+
 def without_home(text: str) -> str:
     """`text` with paths below the home directory made relative to the current folder.
 

@@ -11,9 +11,9 @@ from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_text
 from jarilab.data.text.word_links import pharaoh
 from jarilab.explorer import page_folder
-from jarilab.explorer.noscript import noscript
+from jarilab.explorer.noscript import noscript, sentence
 from jarilab.explorer.page_file import saved_page
-from jarilab.explorer.preview import figure_of, preview_payload
+from jarilab.explorer.preview import figure_of, preview_image, preview_payload
 from jarilab.explorer.run_subject import RunSubject
 from jarilab.explorer.session import Explorer
 from jarilab.explorer.subject import Subject
@@ -74,7 +74,8 @@ def check_ending(path: Path) -> None:
 
 def render(data: dict[str, Any]) -> str:
     """The HTML of a payload."""
-    title = " · ".join(["jari", *(view["name"] for view in data["views"])])
+    names = ", ".join(view["name"] for view in data["views"])
+    title = f"{data['views'][0]['input']} · {names}"
     return assemble(
         "jarilab.explorer",
         "explore.html",
@@ -87,6 +88,8 @@ def render(data: dict[str, Any]) -> str:
         packed=True,
         worker=_worker(data),
         noscript=noscript(data),
+        description=sentence(data),
+        image=preview_image(data),
     )
 
 

@@ -17,6 +17,14 @@ ABOUT = (
 )
 
 
+def sentence(page: Mapping[str, Any]) -> str:
+    """What a page shows, in one sentence."""
+    view = page["views"][page["view"]]
+    answers = [_line(each) for each in page["views"]]
+    purpose = (view["purpose"] or [""])[0]
+    return f"{purpose} {'; '.join(answers)}. Shown: {page['site']}, head {page['head']}.".strip()
+
+
 def noscript(page: Mapping[str, Any]) -> str:
     """Markup of a payload. A cell has the text colour, with its weight as opacity."""
     view = page["views"][page["view"]]
@@ -50,10 +58,13 @@ def _names(view: Mapping[str, Any], site: Mapping[str, Any], axis: str) -> Seque
 
 
 def _answer(view: Mapping[str, Any]) -> str:
-    name, line = escape_text(view["name"]), view["input"]
-    if view["answer"] is not None:
-        line = f"{line} → {view['answer']}"
-    return f"<li>{name}: {escape_text(line)}</li>"
+    return f"<li>{escape_text(_line(view))}</li>"
+
+
+def _line(view: Mapping[str, Any]) -> str:
+    """The model, its input and its answer."""
+    answer = "" if view["answer"] is None else f" → {view['answer']}"
+    return f"{view['name']}: {view['input']}{answer}"
 
 
 def _map(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from jarilab.core.private_paths import relative_to_here
 from jarilab.explorer.session import Explorer
 from jarilab.explorer.subject import Writer
 from jarilab.pages.program.program import program_of
@@ -33,13 +34,16 @@ def saved_page(
     views = []
     for view in page["views"]:
         sites = [{**shown, "details": {}} for shown in view["sites"]]
-        views.append({**view, "sites": sites})
+        files = {name: relative_to_here(view[name]) for name in ("run", "input")}
+        words = [relative_to_here(word) for word in view["words"]]
+        views.append({**view, **files, "words": words, "sites": sites})
     if not still:
         for view, subject in zip(views, explorer.subjects, strict=True):
             engine = subject.engine(line, view["step"], program)
             if engine is not None:
                 view["engine"] = engine
-    page = {**page, "views": views, "again": [*(["--still"] if still else []), *explorer.flags]}
+    flags = [relative_to_here(flag) for flag in explorer.flags]
+    page = {**page, "views": views, "again": [*(["--still"] if still else []), *flags]}
     budget = _add_details(explorer, line, page, step, MAX_EXTRAS - _size(views))
     frames = _frames(explorer, line, budget)
     if frames is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.core.errors import UserError
+from jarilab.core.private_paths import relative_to_here
 from jarilab.core.storage.files import write_bytes
 from jarilab.explorer.page_file import saved_page
 from jarilab.explorer.session import Explorer
@@ -62,7 +63,7 @@ def write_models(
     for name in RUNTIME_FILES:
         write_bytes(out / RUNTIME / name, (runtime / name).read_bytes())
     if runtime != DEFAULT_RUNTIME:
-        page["again"] += ["--onnx-runtime", str(runtime)]
+        page["again"] += ["--onnx-runtime", relative_to_here(str(runtime))]
     return page | {"folder": True}
 
 

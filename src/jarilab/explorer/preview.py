@@ -1,10 +1,12 @@
-"""One map of a page, as a figure for a paper, and of a tape, as a small page with a control for the head."""
+"""One map of a page, as a figure or for the preview of a link, and of a tape, as a page with a control for the head."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from jarilab.explorer.payload import hidden_of, pooled_in_chunks
 from jarilab.inspect.figures.figure import Figure
@@ -14,6 +16,7 @@ from jarilab.inspect.measure.words import WordsOf, merged_groups, merged_in_chun
 from jarilab.inspect.record.calls import check_has_sites
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.kit.data_blocks import block, unpacked
+from jarilab.pages.kit.image_data import data_url, png
 
 MAX_WEIGHTS = 1_500_000
 """Weights of a small page, about four megabytes; larger maps are pooled."""
@@ -21,12 +24,39 @@ MAX_SIDE = 150
 """Cells along a map of 300 pixels."""
 
 
+PREVIEW_PIXELS = 400
+OCTAVES = (-4, 0, 1, 2, 3, 4)
+"""Logarithms of how often a weight is the even share of its row, at the `COLOURS` of `kit/static/draw.js` by day."""
+_HEX = ("cfdbe8", "f8f6f0", "fbd7a1", "ee9a3a", "b9540c", "591c02")
+COLOURS = np.array([list(bytes.fromhex(stop)) for stop in _HEX])
+HIDDEN = np.array([0xE8, 0xE5, 0xDC])
+
+
+def opened(page: Mapping[str, Any]) -> tuple[dict[str, Any], np.ndarray, np.ndarray | None]:
+    """The site at which a page opens, the map of the head, and which keys its queries may see; None if all."""
+    view = page["views"][page["view"]]
+    (site,) = (shown for shown in view["sites"] if shown["site"] == page["site"])
+    allowed_QK = None if site["hidden"] is None else unpacked(site["hidden"]) == 0
+    return site, unpacked(site["weights"])[page["head"]], allowed_QK
+
+
+def preview_image(page: Mapping[str, Any]) -> str:
+    """The map at which a page opens, in the page's colours by day, as the data URL of a PNG."""
+    site, weights_QK, allowed_QK = opened(page)
+    if allowed_QK is None:
+        allowed_QK = np.ones(weights_QK.shape, bool)
+    times_QK = weights_QK * site["pooled"] * allowed_QK.sum(1, keepdims=True)
+    octaves_QK = np.log2(times_QK.clip(min=2.0**-4))
+    channels = [np.interp(octaves_QK, OCTAVES, COLOURS[:, channel]) for channel in range(3)]
+    pixels = np.where(allowed_QK[..., None], np.stack(channels, -1).round(), HIDDEN)
+    cell = max(1, PREVIEW_PIXELS // max(weights_QK.shape))
+    return data_url(png(pixels.repeat(cell, 0).repeat(cell, 1)))
+
+
 def figure_of(page: Mapping[str, Any]) -> Figure:
     """The map of the head at which a page opens."""
     view = page["views"][page["view"]]
-    (site,) = (shown for shown in view["sites"] if shown["site"] == page["site"])
-    weights_QK = unpacked(site["weights"])[page["head"]]
-    allowed = None if site["hidden"] is None else unpacked(site["hidden"]) == 0
+    site, weights_QK, allowed = opened(page)
     queries, keys = (
         view["sides"][site[axis]]["tokens"][:: site["pooled"]] for axis in ("queries", "keys")
     )

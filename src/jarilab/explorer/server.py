@@ -16,6 +16,7 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from jarilab.explorer import render
+from jarilab.explorer.page_file import saved_page
 from jarilab.explorer.session import Explorer
 from jarilab.serving import run_server
 from jarilab.serving.guard import Guard
@@ -40,6 +41,13 @@ class Look(_Request):
     """An input, and training steps by the number of the view."""
 
     steps: dict[Number, Number] = Field(default_factory=dict, max_length=64)
+
+
+class PageRequest(Look):
+    """The head at which a page opens, that is saved."""
+
+    site: str
+    head: Number
 
 
 class HeadRequest(_Request):
@@ -140,6 +148,18 @@ def application(
     async def look(request: Look, ticket: Ticket = "") -> Response:
         work = partial(explorer.look, request.input, request.steps, live=True)
         return await respond(request, ticket, work)
+
+    @app.post("/api/page")
+    async def save(request: PageRequest, ticket: Ticket = "") -> Response:
+        """The HTML of a page that computes by itself. Steps that differ between views are the newest of each."""
+        steps = set(request.steps.values())
+        step = steps.pop() if len(steps) == 1 else None
+
+        def draw() -> dict[str, str]:
+            page = saved_page(explorer, request.input, request.site, request.head, step)
+            return {"html": render(page)}
+
+        return await respond(request, ticket, draw)
 
     @app.post("/api/head")
     async def head(request: HeadRequest, ticket: Ticket = "") -> Response:

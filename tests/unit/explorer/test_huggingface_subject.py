@@ -351,6 +351,9 @@ def test_a_vit_has_its_image_with_patches_and_class_token(tmp_path):
     assert (unpacked(side["picture"].pop("pixels")) == pixels).all()
     assert side["picture"] == {"rows": 4, "columns": 4, "height": 4, "width": 4, "first": 1, "pool": "class"}
     assert (len(side["tokens"]), side["tokens"][:3]) == (17, ["class", "0,0", "0,1"])
+    html = explore(model=tmp_path / "vit", input=str(tmp_path / "a.png")).html
+    assert "--model" in html
+    assert str(tmp_path) not in html, "a path of this machine is nobody else's"
 
 
 def test_tokens_before_the_patches_are_counted():

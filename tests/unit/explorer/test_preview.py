@@ -1,5 +1,6 @@
 """Figures of a page's head, and the small page that a notebook draws for a tape."""
 
+import base64
 import json
 import re
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import jarilab
+from helpers.browser import assert_colours, decode_png
 from jarilab.core.errors import UserError
 from jarilab.inspect.figures.maps import draw_map
 from jarilab.pages.kit.data_blocks import unpacked
@@ -69,6 +71,19 @@ def test_of_a_batch_the_first_input_is_drawn():
     assert payload["batch"] == 3
     weights = unpacked(payload["sites"][0]["weights"])
     assert np.abs(weights - tape.weights("decoder.0.self")[0].double().numpy()).max() < 1e-4
+
+
+def test_a_link_to_a_page_has_a_preview_of_its_map():
+    tape = tape_of()
+    page = tape.show(list('ab<"e'))
+    assert "<title>a b &lt; &quot; e · tape</title>" in page.html.replace("&#183;", "·")
+    told = dict(re.findall(r'<meta property="og:(\w+)" content="(.*?)">', page.html))
+    assert told["description"].endswith(f"Shown: {page.payload['site']}, head {page.payload['head']}.")
+    pixels = decode_png(base64.b64decode(told["image"].partition(",")[2]))
+    weights = tape.weights(page.payload["site"])[0, page.payload["head"]].numpy()
+    for row, colours in enumerate(pixels[40::80, 40::80]):
+        assert_colours(colours[: row + 1], weights[row, : row + 1], row + 1)
+        assert (colours[row + 1 :] == [0xE8, 0xE5, 0xDC]).all(), "hidden"
 
 
 def test_a_page_of_a_few_tokens_is_light():

@@ -16,7 +16,9 @@ const clean = (text) => token(String(text).replace(/\s+/g, " "));
 
 const rangeWords = ({ scale, high }) => scale === "even" ? "by how often the even share of its row a weight is, 1/16 to 16 times" : `from 0 to ${number(high)}`;
 
-/** Lines of words: run, encoding, step, head, colour range. */
+/** What the page says of what it shows: the caption of a figure, and its words for people who do not see it. */
+export const sentenceOf = () => byId("finding").textContent.trim();
+/** Lines of words: the sentence of the page, then run, encoding, step, head, colour range. */
 function captionLines(app) {
   const { site, head, query, display, top, heads, every } = app.state;
   const panes = panesOf(app).filter((pane) => pane.site);
@@ -25,9 +27,9 @@ function captionLines(app) {
     : `lines from ${every ? "every query" : `query ${query}`} to its ${top} largest keys${heads ? ", every head" : ""}`];
   const difference = panes.find(({ kind }) => kind === "difference");
   if (difference) lines.push(`difference ${difference.name}, colour range ${number(-difference.high)} to ${number(difference.high)}`);
-  const facts = ["run", "experiment", "encoding", "seed", "step", "input", "answer"];
+  const facts = ["experiment", "encoding", "seed", "step", "input", "answer"];
   const factsOf = ({ view }) => `${view.name}: ${facts.filter((fact) => known(view[fact]) && (fact !== "step" || known(view.experiment))).map((fact) => `${fact} ${view[fact]}`).join(", ")}`;
-  return [`${drawnOf(app) === "rollout" ? "" : `${site} head ${head}; `}${lines.join("; ")}`, ...panes.filter(({ kind }) => kind === "map").map(factsOf), `jari ${app.payload.jari}`].map(clean);
+  return [sentenceOf(), `${drawnOf(app) === "rollout" ? "" : `${site} head ${head}; `}${lines.join("; ")}`, ...panes.filter(({ kind }) => kind === "map").map(factsOf), `jari ${app.payload.jari}`].map(clean);
 }
 
 const textNode = (text, attributes) => svg("text", { "font-size": 12, fill: INK, ...attributes }, text);
@@ -87,7 +89,8 @@ function drawPanes(app) {
     x += one.width;
     return svg("g", { transform: `translate(${x - one.width} 4)`, "shape-rendering": "crispEdges" }, one.parts);
   });
-  return svg("svg", { viewBox: `0 0 ${width} ${total}`, width, height: total, color: INK, "font-family": "sans-serif" },
+  return svg("svg", { viewBox: `0 0 ${width} ${total}`, width, height: total, color: INK, "font-family": "sans-serif", role: "img" },
+    svg("title", {}, sentenceOf()),
     svg("defs", {}, hatch), svg("rect", { width, height: total, fill: "#fff" }), placed,
     caption.map((line, place) => textNode(line, { x: 12, y: height + 18 + 18 * place, "font-size": 12 })));
 }
@@ -195,7 +198,11 @@ export async function saveAs(app, kind) {
   }
   const blob = await exporters[kind](app);
   const names = app.payload.views.map((view) => view.name).join("-").replace(/[^\w.-]+/g, "_").slice(0, 60);
-  const link = el("a", { href: URL.createObjectURL(blob), download: `${names}-${drawnOf(app) === "rollout" ? "rollout" : `${app.state.site}-head${app.state.head}`}.${kind}` });
+  download(blob, `${names}-${drawnOf(app) === "rollout" ? "rollout" : `${app.state.site}-head${app.state.head}`}.${kind}`);
+}
+/** Give a file to the reader. */
+export function download(blob, name) {
+  const link = el("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }

@@ -15,6 +15,7 @@ import { drawImage, markImage } from "./image.js";
 import { drawMaps, markCell, refitMaps, repaintMaps } from "./map.js";
 import { drawOverview, markOverview, repaintOverview } from "./overview.js";
 import { drawScrub } from "./scrub.js";
+import { shareButtons } from "./sharing.js";
 import { answerOf, paintedSide, wordsOf } from "./sites.js";
 import { app, DRAWN, followAddress, languageChanged, look, SCALES, startEngines } from "./state.js";
 import { t } from "./words.js";
@@ -24,6 +25,7 @@ import { t } from "./words.js";
 function drawHeader() {
   const { views } = app.payload;
   document.documentElement.lang = app.language;
+  document.documentElement.dataset.only = app.state.only;
   document.title = `${token(views[0].input)} · ${views.map((view) => token(view.name)).join(", ")}`;
   const texts = { skip: "skip", headline: "title", lede: "lede", "overview-title": "allHeads", "panels-title": "panels", "map-help": "help" };
   for (const [id, words] of Object.entries(texts)) byId(id).replaceChildren(t(words));
@@ -117,7 +119,7 @@ function drawTools() {
     ...(names.length > 2 ? [selectOf("second", "difference", names), selectOf("first", "minus", names)] : [])];
   const save = Object.keys(exporters).map((kind) => pressable(`save ${kind}`, kind.toUpperCase(), () => saveAs(app, kind)));
   refill(byId("tools"), pick("display", "display", [["map", "maps"], ["lines", "lines"]]),
-    ...(app.state.display === "lines" ? ofLines() : ofMaps()), labelled(t("save"), el("div", { class: "row" }, save), "div"));
+    ...(app.state.display === "lines" ? ofLines() : ofMaps()), labelled(t("save"), el("div", { class: "row" }, save), "div"), labelled(t("share"), el("div", { class: "row" }, shareButtons(app)), "div"));
 }
 
 // ---------------------------------------------------------------- tabs
@@ -168,7 +170,7 @@ async function drawPanel() {
 // ---------------------------------------------------------------- what changes what
 
 const ALL = ["views", "language"];
-const HEADER = [...ALL, "view", "engines"];
+const HEADER = [...ALL, "view", "engines", "only"];
 const EDITED = ["edits", "asked"];
 const COLOURS = ["view", "scale"];
 const MAPS = [...COLOURS, "site", "head", "drawn", "display", "zoom", "first", "second", "top", "heads", "every"];

@@ -120,7 +120,7 @@ const trained = (view) => known(view.experiment);
 const tonedAs = (view, node) => view ? toned(view.encoding, node) : node;
 
 function paneNode(app, pane, lines) {
-  const figure = tonedAs(pane.kind === "difference" ? null : pane.view, el("figure", { class: "pane" }, el("h3", {}, nameNode(pane.name),
+  const figure = tonedAs(pane.kind === "difference" ? null : pane.view, el("figure", { class: pane.index === app.state.view ? "pane chosen" : "pane" }, el("h3", {}, nameNode(pane.name),
     pane.kind === "map" && trained(pane.view) ? el("small", {}, " ", t("atStep", pane.view.step)) : null)));
   if (pane.why) return figure.append(el("p", { class: "note" }, pane.why)), figure;
   pane.proof = proofOf(app, pane);
@@ -155,7 +155,7 @@ function fitMaps(app) {
   fittedWidth = byId("maps").clientWidth;
   const boards = boardsShown();
   if (!boards.length) return;
-  const room = boards[0].field.closest(".pane").clientWidth;
+  const room = Math.max(...boards.map(({ field }) => field.closest(".pane").clientWidth)); // of those that are shown
   for (const { node } of boards) node.classList.toggle("fits", app.state.zoom === "fit");
   fitBoards(boards, room, 24, (fit) => app.state.zoom === "large" ? Math.max(18, Math.floor(fit)) : fit >= 8 ? Math.floor(fit) : Math.max(1, fit));
 }

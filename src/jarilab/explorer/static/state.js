@@ -11,7 +11,9 @@ import { t } from "./words.js";
 export const SCALES = ["even", "full", "fit"];
 /** What a map shows: the weights, the weights times the values, or what the encoder's output is made of. */
 export const DRAWN = ["weights", "valued", "rollout"];
-const CHOICES = { drawn: DRAWN, scale: SCALES, display: ["map", "lines"], zoom: ["fit", "large"] };
+/** What of the page is shown: all of it, or one figure for a lesson. */
+export const ONLY = ["all", "map", "model", "answer"];
+const CHOICES = { only: ONLY, drawn: DRAWN, scale: SCALES, display: ["map", "lines"], zoom: ["fit", "large"] };
 const COUNTS = ["view", "head", "query", "key", "top", "first", "second"];
 const ASK_QUEUE_MS = 1000;
 const FLAGS = ["heads", "every", "cutting"];
@@ -21,14 +23,14 @@ const { view, site, head, query, key } = firstPayload; // what the page opens at
 const firstView = firstPayload.views[view];
 const defaults = {
   view, site, head, query, key,
-  scale: "even",
+  only: "all", scale: "even",
   drawn: "weights", display: "map", zoom: "fit", top: 3, heads: false, every: false, cutting: false, first: 0, second: 1, panel: "walk", steps: {}, input: firstPayload.views[0].input,
   edited: "", // the edits in force, as edits.js writes them
 };
 
 function readAddress() {
   const read = { ...defaults, steps: {} };
-  const address = new URLSearchParams(location.hash.slice(1));
+  const address = new URLSearchParams(location.hash.slice(1) || firstPayload.state);
   for (const [key, value] of address) {
     if (Object.hasOwn(CHOICES, key) && CHOICES[key].includes(value)) read[key] = value;
     else if (COUNTS.includes(key) && /^\d{1,6}$/.test(value)) read[key] = Number(value);

@@ -43,7 +43,7 @@ export const WORDS = {
   shortRows: ["A row of {0} keys ends at {0}×.", "키가 {0}개인 행은 {0}×에서 끝납니다."],
   zoom: ["Cells", "칸"], fitCells: ["fit", "맞춤"], largeCells: ["large", "크게"],
   topKeys: ["Keys per query", "쿼리당 키"], flag_every: ["every query", "모든 쿼리"], flag_heads: ["every head", "모든 헤드"],
-  save: ["Save what is shown", "보이는 것 저장"], difference: ["Difference", "차이"], minus: ["minus", "빼기"],
+  save: ["Save what is shown", "보이는 것 저장"], share: ["Pass on", "전하기"], difference: ["Difference", "차이"], minus: ["minus", "빼기"],
   sides_encoder_image: ["patches → patches", "패치 → 패치"], sides_decoder_image: ["queries → queries", "쿼리 → 쿼리"], sides_cross_image: ["queries → patches", "쿼리 → 패치"],
   about_encoder_image: ["Rows and columns: the patches, named by row and column of the image.", "행과 열: 패치(이미지의 행,열로 표시)."],
   about_decoder_image: ["Rows and columns: the object queries.", "행과 열: 객체 쿼리."],

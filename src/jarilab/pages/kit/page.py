@@ -55,13 +55,15 @@ def assemble(
     worker: str = "",
     noscript: str = "",
     description: str = "",
+    image: str = "",
 ) -> str:
     """The HTML document of a page. body, styles, script: files of `package` or of the kit.
 
     script: the first module; the modules that it imports come before it. payload: data as JSON, NaN as null. live: the
     page may send requests to its server. beside: it may also run scripts of its server, see `policy`. packed: the
     script is compressed, in base64. worker: the first module of a script that the page runs in a worker, always
-    compressed. noscript: markup for browsers without scripts. description: see `document`.
+    compressed. noscript: markup for browsers without scripts. description, image: see
+    `document`.
     """
     code = bundle(package, script)
     scripts = [bundle(package, LOADER), code] if packed else [code]
@@ -84,6 +86,7 @@ def assemble(
         beside=beside,
         worker=bool(worker),
         description=without_home(description),
+        image=image,
     )
 
 
@@ -98,16 +101,17 @@ def document(
     beside: bool = False,
     worker: bool = False,
     description: str = "",
+    image: str = "",
 ) -> str:
     """Markup as an HTML document whose policy allows its styles and its scripts.
 
-    description: one sentence for the preview of a link to the page.
+    description, image: one sentence and the data URL of an image, for the preview of a link to the page.
     """
     style = "\n".join(slim_style(read(package, name)) for name in styles)
     return Template(read(package, f"{KIT}document.html")).substitute(
         policy=policy(scripts, style, live=live, beside=beside, worker=worker),
         title=escape_text(title),
-        preview=_preview(title, description),
+        preview=_preview(title, description, image),
         style=style,
         body=body.removesuffix("\n"),
     )
@@ -119,7 +123,7 @@ def _packed(name: str, script: str) -> str:
     return f'<script type="text/plain" id="{name}">{text}</script>\n'
 
 
-def _preview(title: str, description: str) -> str:
+def _preview(title: str, description: str, image: str) -> str:
     """The meta elements for the preview of a link to the page."""
     if not description:
         return ""
@@ -127,7 +131,7 @@ def _preview(title: str, description: str) -> str:
     return (
         f'<meta name="description" content="{description}">\n<meta property="og:type" content="article">\n'
         f'<meta property="og:title" content="{title}">\n<meta property="og:description" content="{description}">\n'
-    )
+    ) + (f'<meta property="og:image" content="{image}">\n' if image else "")
 
 
 def policy(

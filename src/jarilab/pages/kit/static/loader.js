@@ -8,6 +8,7 @@ function run(code) {
   script.type = "module";
   script.textContent = code;
   document.body.append(script);
+  script.remove(); // it runs nevertheless, and a copy of the page has it once
 }
 if (globalThis.DecompressionStream) unpacked(document.getElementById("code").textContent).then(run);
 else document.body.prepend(OLD);
