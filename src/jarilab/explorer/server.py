@@ -151,15 +151,7 @@ def application(
 
     @app.post("/api/page")
     async def save(request: PageRequest, ticket: Ticket = "") -> Response:
-        """The HTML of a page that computes by itself. Steps that differ between views are the newest of each."""
-        steps = set(request.steps.values())
-        step = steps.pop() if len(steps) == 1 else None
-
-        def draw() -> dict[str, str]:
-            page = saved_page(explorer, request.input, request.site, request.head, step)
-            return {"html": render(page)}
-
-        return await respond(request, ticket, draw)
+        return await respond(request, ticket, partial(_saved, explorer, request))
 
     @app.post("/api/head")
     async def head(request: HeadRequest, ticket: Ticket = "") -> Response:
@@ -175,6 +167,14 @@ def application(
         return await respond(request, ticket, partial(work, proceed=proceed))
 
     return Guard(app, hosts)
+
+
+def _saved(explorer: Explorer, request: PageRequest) -> dict[str, str]:
+    """The HTML of a page that computes by itself. Steps that differ between views are the newest of each."""
+    steps = set(request.steps.values())
+    step = steps.pop() if len(steps) == 1 else None
+    page = saved_page(explorer, request.input, request.site, request.head, step)
+    return {"html": render(page)}
 
 
 def serve(

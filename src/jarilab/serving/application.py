@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel
 
 from jarilab._version import __version__
 from jarilab.core.errors import UserError
-from jarilab.pages.kit.page import to_json
+from jarilab.pages.kit.page import assemble, to_json
 from jarilab.runs.loaded import OpenRun
 from jarilab.serving.batches import Event, QueuedRequest, RequestBatches
 from jarilab.serving.guard import Guard, Limits
@@ -61,7 +61,30 @@ class Server:
         self._add_predictions(app)
         return Guard(app, hosts, Limits(body=self.schema.max_body), self.metrics.observe_request)
 
+    def page(self) -> str:
+        """The page at `/`, which sends one input and shows the same request as a command."""
+        experiment = self.run.experiment
+        example = ""
+        with suppress(UserError):  # a task without one
+            example = self.run.example()
+        payload = {
+            "task": experiment.task,
+            "encoding": experiment.encoding,
+            "step": self.run.step,
+            "example": example,
+            "language": None,
+        }
+        title = f"jari: {experiment.task}"
+        styles = ("kit/theme.css", "kit/base.css")
+        package = "jarilab.serving"
+        return assemble(package, "serve.html", styles, "serve.js", payload, title, live=True)
+
     def _add_state(self, app: FastAPI) -> None:
+        @app.get("/", response_class=HTMLResponse)
+        async def page() -> Response:
+            """A field for an input, its answer, and the same as a command."""
+            return HTMLResponse(self.page())
+
         @app.get("/health", response_model=Status, responses=DOCUMENTED)
         async def health() -> Response:
             """The process is alive."""

@@ -59,6 +59,22 @@ def test_lines_lie_where_their_numbers_are(pages: Pages) -> None:
     assert "CPU seconds" in page.locator("#of-loss svg").get_attribute("aria-label")
 
 
+def test_a_crosshair_reads_values_and_lines_can_be_smoothed(pages: Pages) -> None:
+    page = pages.open(render([a_curve("runs/add")]), "#of-exact_match svg")
+    chart, values = page.locator("#of-exact_match svg"), page.locator("#of-exact_match .values")
+    measured = points(page, "#of-exact_match")
+    chart.hover(position={"x": measured[1][0] + 3, "y": 60})
+    assert values.inner_text().endswith(": add 30\u00a0%")
+    assert float(page.locator("#of-exact_match .crosshair").get_attribute("x1")) == pytest.approx(
+        measured[1][0], abs=0.1
+    )
+    page.get_by_label("0.6").check()
+    assert points(page, "#of-exact_match") == measured, "drawn weakly behind"
+    _, second, _ = points(page, "#of-exact_match", 1)
+    weights = [0.6 * 0.4 / 0.64, 0.4 / 0.64]
+    assert second[1] == pytest.approx(weights[0] * measured[0][1] + weights[1] * measured[1][1], abs=0.2)
+
+
 def test_runs_of_one_encoding_share_its_colour_and_differ_in_dashes(pages: Pages) -> None:
     one = pages.open(render([a_curve("runs/a"), a_curve("runs/b"), a_curve("runs/c", "sinusoidal")]), "#of-loss svg")
     other = pages.open(render([a_curve("runs/c", "sinusoidal"), a_curve("runs/b")]), "#of-loss svg")

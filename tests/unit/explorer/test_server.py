@@ -253,3 +253,12 @@ def test_port_in_use() -> None:
             UserError, match="cannot be listened on: Address already in use; choose another with --port"
         ):
             run_server.listen("127.0.0.1", taken.getsockname()[1])
+
+
+def test_a_page_of_what_is_looked_at_is_made(explorer: Explorer) -> None:
+    body = {"input": "1+2", "site": "encoder.0", "head": 1, "steps": {"0": 0, "1": 0}}
+    html = post(explorer, "/api/page", body).json()["html"]
+    assert html.startswith("<!doctype html>")
+    assert "connect-src 'none'" in html
+    assert '"step":0,' in html
+    assert '"site":"encoder.0","head":1,' in html

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,16 @@ def test_answers_equal_predict(add: OpenRun) -> None:
     assert response.status_code == 200
     assert response.json()["predictions"] == expected
     assert [one["rank"] for one in expected] == [1, 2] * 6 + [1]
+
+
+def test_the_first_page_has_a_field_and_the_request_as_a_command(add: OpenRun) -> None:
+    html = asked(Server(add, Serving()).application({HOST}), lambda client: client.get("/")).text
+    (payload,) = re.findall(r'id="payload">(.*?)</script>', html)
+    told = json.loads(payload)
+    assert (told["task"], told["encoding"], told["step"]) == ("arithmetic", "rotary", add.step)
+    assert told["example"] == add.example()
+    assert "curl ${location.origin}/predict --json" in html
+    assert "connect-src 'self'" in html
 
 
 def test_waiting_requests_are_one_batch_with_equal_answers(add: OpenRun) -> None:

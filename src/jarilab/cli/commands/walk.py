@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
 from typing import Any
 
 from jarilab.cli.arguments import Parser, Words
@@ -41,4 +43,5 @@ def run(options: argparse.Namespace) -> None:
         record |= {"site": walk.site, "head": walk.head, "divisors": divisors}
         show(options, record, walk_text.lens_text(walk, headline))
     else:
-        show(options, record | walk.as_dict(), walk_text.walk_text(walk, headline))
+        terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        show(options, record | walk.as_dict(), walk_text.walk_text(walk, headline, terminal))

@@ -58,7 +58,7 @@ const t = speaking({
   range: ["Interval", "구간"], trials: ["Trials", "시행"], parameters: ["Parameters", "파라미터"], seconds: ["Seconds per step", "스텝당 초"], memory: ["Peak memory (MB)", "최대 메모리(MB)"],
   ceiling: ["{0} ceiling: the most without positions, on average", "평균 상한 {0}: 위치 없이 가능한 최대"],
   ceilingShort: ["{0} ceiling without positions", "위치 없는 상한 {0}"],
-  ceilingSentence: ["", "위치가 없으면 모델은 입력에 무엇이 들어 있는지만 보고 어디에 있는지는 보지 못합니다. 같은 {0}로 된 입력에는 같은 답을 내게 되고, 기껏해야 그중 가장 흔한 답을 맞힙니다. 모든 입력에 대해 센 이 비율은 그런 모델이 평균적으로 넘을 수 없는 정답률입니다."],
+  ceilingSentence: ["", "위치가 없으면 모델은 입력에 무엇이 들어 있는지만 보고 어디에 있는지는 보지 못합니다. 같은 {0}들로 된 입력에는 같은 답을 내게 되고, 기껏해야 그중 가장 흔한 답을 맞힙니다. 모든 입력에 대해 센 이 비율은 그런 모델이 평균적으로 넘을 수 없는 정답률입니다."],
   only: exact ? ["Only problems with “{0}”", "“{0}” 문제만"] : ["Only “{0}”", "“{0}”만"],
   groupLabel: ["{0} for {1}", "{1}의 {0}"],
   parts: ["{0} by {1}", "{1}별 {0}"],

@@ -9,7 +9,7 @@ import { toned } from "kit/tones.js";
 import { language, languageButton, speaking } from "kit/words.js";
 import { drawLines, isWide, pointsOf } from "./lines.js";
 import { compact, valueOf, whole } from "./numbers.js";
-import { cell, figure, heading, listed, pills, tableOf } from "./parts.js";
+import { cell, figure, heading, listed, pills, smoothing, tableOf } from "./parts.js";
 import { capital, CURVES, factsOf, metricName, WORDS } from "./words.js";
 
 const t = speaking({
@@ -34,6 +34,7 @@ const looks = runs.map((run) => ({ name: nameOf(run), encoding: run.encoding }))
 
 const AXES = ["examples", "cpu_seconds"].filter((axis) => runs.some(({ curve }) => curve.some((point) => known(point[axis]))));
 let axis = AXES[0];
+let smooth = 0;
 
 const words = (metric) => metricName(metric)[language() === "ko" ? 1 : 0];
 
@@ -45,7 +46,7 @@ function chartOf(field, own, metric) {
   const written = metric?.share ? (value) => `${compact(100 * value)}\u00a0%` : compact;
   const fit = () => {
     const series = own.map((run) => ({ name: nameOf(run), encoding: run.encoding, points: pointsOf(run.curve, field, axis, logarithmic) }));
-    drawLines(box, metric ? capital(words(metric)) : t("lossShort"), series, looks, t(axis), { written, top: metric?.share ? 1 : null, logarithmic });
+    drawLines(box, metric ? capital(words(metric)) : t("lossShort"), series, looks, t(axis), { written, top: metric?.share ? 1 : null, logarithmic, smooth });
   };
   const scale = logarithmic && t("logarithmicLoss");
   return { fit, node: figure(metric ? `curve-${metric.name}` : "curve-loss", title, box, [title, scale]) };
@@ -101,7 +102,8 @@ function draw() {
   const choose = (index) => { axis = AXES[index]; fit(); };
   const names = AXES.map((name) => t(name));
   refill(byId("main"), runs.every(isDone) ? null : note(t("unfinished")), firstPayload.notes.length > 0 && note(t("vocabularies")),
-    AXES.length > 1 && el("div", { class: "controls" }, pills("axis", t("against"), "radio", names, (index) => AXES[index] === axis, choose)),
+    el("div", { class: "controls" }, AXES.length > 1 && pills("axis", t("against"), "radio", names, (index) => AXES[index] === axis, choose),
+      smoothing(() => smooth, (part) => { smooth = part; fit(); })),
     el("div", { class: "groups" }, charts.map(({ node }) => node)), tableOfRuns(), confusionsOf(), note(t("inside")), commandNode(firstPayload.explore, "copy command"));
   fit();
 }

@@ -4,7 +4,7 @@ import { speaking } from "kit/words.js";
 import { drawLines, isWide, pointsOf } from "./lines.js";
 import { exact, metric } from "./metric.js";
 import { compact } from "./numbers.js";
-import { figure, pills, section } from "./parts.js";
+import { figure, pills, section, smoothing } from "./parts.js";
 import { ceiling, looks, trials } from "./study.js";
 import { CURVES, metricTitle, WORDS } from "./words.js";
 
@@ -17,6 +17,7 @@ const t = speaking({
   loss: exact ? ["Loss", "손실"] : ["Loss in training", "학습 손실"],
 }, CURVES, WORDS);
 
+let smooth = 0;
 const AXES = ["examples", "cpu_seconds"];
 let axis = AXES[0];
 const [values, losses] = ["match-curve", "loss-curve"].map((id) => el("div", { class: "chart", id }));
@@ -28,8 +29,8 @@ function draw() {
   const written = metric.share ? (value) => `${compact(100 * value)}\u00a0%` : compact;
   const top = metric.share ? 1 : null;
   const of = (field) => trials.map(({ encoding, curve }) => ({ name: encoding, encoding, points: pointsOf(curve, field, axis, logarithmic[field]) }));
-  drawLines(values, metricTitle(), of("value"), looks, t(axis), { written, top, logarithmic: logarithmic.value, limit: ceiling.all });
-  drawLines(losses, t("lossShort"), of("loss"), looks, t(axis), { written: compact, logarithmic: logarithmic.loss });
+  drawLines(values, metricTitle(), of("value"), looks, t(axis), { written, top, logarithmic: logarithmic.value, smooth, limit: ceiling.all });
+  drawLines(losses, t("lossShort"), of("loss"), looks, t(axis), { written: compact, logarithmic: logarithmic.loss, smooth });
 }
 
 export const learning = {
@@ -41,7 +42,7 @@ export const learning = {
     const valueScale = logarithmic.value && el("span", { id: "match-logarithmic" }, t("logarithmic"));
     const lossScale = logarithmic.loss && el("span", { id: "logarithmic" }, t("logarithmicLoss"));
     return section("learning", t("title"), el("p", {}, t.parts("about", t("unit"))),
-      el("div", { class: "controls" }, pills("axis", t("against"), "radio", names, (index) => AXES[index] === axis, choose)),
+      el("div", { class: "controls" }, pills("axis", t("against"), "radio", names, (index) => AXES[index] === axis, choose), smoothing(() => smooth, (part) => { smooth = part; draw(); })),
       el("div", { class: "groups" },
         figure("curve-metric", title, values, [title, valueScale]), figure("curve-loss", t("loss"), losses, [t("loss"), lossScale])));
   },

@@ -1,5 +1,5 @@
 // Lines over a common axis, with their names at the right end.
-import { svg } from "kit/elements.js";
+import { el, svg } from "kit/elements.js";
 import { clamp, known, unique } from "kit/numbers.js";
 import { cutToken } from "kit/tokens.js";
 import { toned, toneOf, variantOf } from "kit/tones.js";
@@ -99,18 +99,51 @@ export function drawLines(box, label, series, looks, across, options) {
   const { width, height, x, y } = laid;
   const ends = endsOf(measured, laid);
   const point = ([right, up]) => `${x(right).toFixed(1)} ${y(up).toFixed(1)}`;
+  const weak = (one) => options.smooth ? toned(one.encoding, svg("path", { class: "line unsmoothed", d: `M${one.points.map(point).join("L")}` })) : null;
   const dots = ({ points }) => options.ticks ? points.map(([right, up]) => svg("circle", { class: "mark", cx: x(right), cy: y(up), r: 3 })) : [];
   const drawLine = (one) => toned(one.encoding, svg("g", {}, svg("path", { class: "line",
-    "stroke-dasharray": DASHES[patternOf(one, looks)], d: `M${one.points.map(point).join("L")}` }), dots(one)));
+    "stroke-dasharray": DASHES[patternOf(one, looks)], d: `M${smoothed(one.points, options.smooth).map(point).join("L")}` }), dots(one)));
   const edge = (points) => points.map(([right, up]) => point([right, clamp(up, laid.low, laid.high)])).join("L");
   const band = ({ encoding, ends: limits = [] }) => limits.length > 1 && toned(encoding, svg("path", { class: "band",
     d: `M${edge(limits.map(([right, low]) => [right, low]))}L${edge(limits.map(([right, , high]) => [right, high]).reverse())}Z` }));
   const bands = measured.map(band).filter(Boolean);
   const lines = laid.names.flatMap((name) => measured.filter((one) => one.name === name)).map(drawLine);
   const words = ends.map(({ name, last }) => `${name} ${options.written(last[1])}`).join(", ");
-  return box.replaceChildren(svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("label", label, across, words) },
-    axes(laid, options, across), known(options.limit) && limitLine(laid, options.limit), options.mark && markLine(laid, options.mark), bands, lines,
-    ends.map((end) => endMark(end, laid, looks))));
+  const chart = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("label", label, across, words) },
+    axes(laid, options, across), known(options.limit) && limitLine(laid, options.limit), options.mark && markLine(laid, options.mark), bands, measured.map(weak), lines,
+    ends.map((end) => endMark(end, laid, looks)));
+  return box.replaceChildren(chart, readOut(chart, measured, laid, across, options));
+}
+
+/** Exponential moving means of the values of a curve. part: what remains of the mean at each point, 0 for the values. */
+function smoothed(points, part = 0) {
+  let mean = 0;
+  return points.map(([x, y], place) => {
+    mean = part * mean + (1 - part) * y;
+    return [x, mean / (1 - part ** (place + 1))];
+  });
+}
+
+/** A crosshair follows the pointer: the values of all lines nearest to it are in the words below. */
+function readOut(chart, series, { height, width, x }, across, { written, ticks }) {
+  const words = el("p", { class: "values" });
+  const cross = svg("line", { class: "crosshair", y1: 12, y2: height - FLOOR, visibility: "hidden" });
+  const nearest = (points, at) => points.reduce((best, point) => Math.abs(x(point[0]) - at) < Math.abs(x(best[0]) - at) ? point : best);
+  const follow = ({ clientX }) => {
+    const area = chart.getBoundingClientRect();
+    const at = (clientX - area.left) * width / area.width;
+    const found = series.map(({ name, points }) => ({ name, point: nearest(points, at) }));
+    const [shown] = nearest(found.map(({ point }) => point), at);
+    for (const side of ["x1", "x2"]) cross.setAttribute(side, x(shown));
+    cross.setAttribute("visibility", "visible");
+    const place = ticks?.find(([value]) => value === shown)?.[1] ?? compact(shown);
+    const read = found.map(({ name, point }) => `${name} ${written(point[1])}`);
+    words.replaceChildren(`${across} ${place}: ${read.join(" · ")}`);
+  };
+  for (const kind of ["pointermove", "pointerdown"]) chart.addEventListener(kind, follow);
+  chart.addEventListener("pointerleave", () => { cross.setAttribute("visibility", "hidden"); words.replaceChildren(); });
+  chart.append(cross);
+  return words;
 }
 
 /** The points [x, y] of a curve that were measured and can be drawn. */

@@ -4,6 +4,9 @@ import { el } from "kit/elements.js";
 import { firstPayload } from "kit/payload.js";
 import { chartDrawing, savers, sheetOf } from "kit/saving.js";
 import { cutToken, nameNode } from "kit/tokens.js";
+import { speaking } from "kit/words.js";
+
+const t = speaking({ smoothing: ["Smoothing", "매끄럽게"], none: ["none", "없음"] });
 
 /** A section that the links at the top lead to. */
 export const section = (id, title, ...children) => el("section", { id, "aria-labelledby": `${id}-title` },
@@ -28,6 +31,11 @@ export function pills(keep, legend, type, options, isChosen, change) {
     onchange: ({ target }) => change(index, target) }), nameNode(cutToken(text, 40)));
   return el("fieldset", {}, el("legend", {}, legend), el("div", { class: "choices" }, options.map(pill)));
 }
+
+const PARTS = [0, 0.6, 0.9];
+/** How much of the mean before a smoothed curve keeps at each point. now(): what is chosen. */
+export const smoothing = (now, change) => pills("smoothing", t("smoothing"), "radio", PARTS.map((part) => part ? String(part) : t("none")),
+  (index) => PARTS[index] === now(), (index) => change(PARTS[index]));
 
 /** Names between which stands a comma. */
 export const listed = (texts) => texts.flatMap((text, index) => [index ? ", " : "", nameNode(text)]);

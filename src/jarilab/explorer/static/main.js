@@ -12,6 +12,7 @@ import { editedNode, editsOf, restoreEdits, undoEdit } from "./edits.js";
 import { exporters, saveAs } from "./export.js";
 import { drawFinding } from "./finding.js";
 import { drawImage, markImage } from "./image.js";
+import { helpButton, keysInWords } from "./help.js";
 import { drawMaps, markCell, refitMaps, repaintMaps } from "./map.js";
 import { drawOverview, markOverview, repaintOverview } from "./overview.js";
 import { drawScrub } from "./scrub.js";
@@ -27,9 +28,10 @@ function drawHeader() {
   document.documentElement.lang = app.language;
   document.documentElement.dataset.only = app.state.only;
   document.title = `${token(views[0].input)} · ${views.map((view) => token(view.name)).join(", ")}`;
-  const texts = { skip: "skip", headline: "title", lede: "lede", "overview-title": "allHeads", "panels-title": "panels", "map-help": "help" };
+  const texts = { skip: "skip", headline: "title", lede: "lede", "overview-title": "allHeads", "panels-title": "panels" };
   for (const [id, words] of Object.entries(texts)) byId(id).replaceChildren(t(words));
-  refill(byId("language"), languageButton(languageChanged));
+  byId("map-help").replaceChildren(keysInWords());
+  refill(byId("language"), helpButton(), languageButton(languageChanged));
   drawInput(views);
   refill(byId("models"), ...views.map(modelCard));
 }

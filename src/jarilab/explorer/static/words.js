@@ -74,8 +74,6 @@ export const WORDS = {
   hiddenKey: ["hidden: the query cannot see it", "가려짐: 볼 수 없는 칸"], differenceLegend: ["difference", "차이"],
   map: ["attention map", "어텐션 맵"], axes: ["query ↓ key →", "쿼리 ↓ 키 →"],
   mapLabel: ["{0}: {1}, {2} queries down, {3} keys across", "{0}: {1}, 쿼리 {2}개(아래로), 키 {3}개(옆으로)"],
-  help: ["Press arrows to move the cell, Home or End for the ends of the row, Page Up or Down for ten rows, [ ] for the head, { } for the layer. Press Enter to pin the cell for the panels, x to cut its link, X to hide its key from every query, head and layer.",
-    "화살표: 칸 이동, Home/End: 행의 끝, Page Up/Down: 열 행씩, [ ]: 헤드, { }: 층, Enter: 옆 패널에서 볼 칸 고정, x: 연결 끊기, X: 그 키를 모든 쿼리·헤드·층에서 숨기기."],
   pointAtMap: ["Point at a map to read a weight.", "맵을 가리키면 가중치가 보입니다."],
   theToken: ["the {0} at place {1}{2}", "{1}번 자리의 {0}{2}"],
   thePatch: ["row {0}, column {1} ({2})", "{0}행 {1}열 ({2})"],

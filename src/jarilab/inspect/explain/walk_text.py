@@ -12,6 +12,9 @@ from jarilab.inspect.explain.softmax import Divisor, Softmax, softmax_jacobian, 
 from jarilab.inspect.explain.steps import Step, Walk, visible
 
 MAX_COMPONENTS = 8
+"""Components of a vector that are shown where the width of the terminal is not known."""
+FOLLOWED = "> "
+"""Marks the row of the query that is followed."""
 MAX_PARAMETER_ROWS = 8
 MIN_COLUMN_WIDTH = 9  # characters
 
@@ -29,14 +32,17 @@ FIGURES = (
 )
 
 
-def walk_text(walk: Walk, headline: str) -> str:
-    """Every matrix with its shape and the differences between the rows of equal tokens."""
+def walk_text(walk: Walk, headline: str, terminal: int | None = None) -> str:
+    """Every matrix with its shape and the differences between the rows of equal tokens.
+
+    terminal: characters of a line; the row of the last query is then marked. None if the text goes to a file.
+    """
     lines = [_headline(walk, headline), ""]
     for step in walk.steps:
         rows, columns = step.matrix.shape
         size = f"({rows} x {columns})"
         lines.append(f"{step.name}: {step.formula}    {size}")
-        lines += _matrix(step)
+        lines += _matrix(step, terminal)
         for pair, difference in step.equal.items():
             same = "the same row" if difference == 0 else f"largest difference {difference:.3g}"
             lines.append(f"    {pair}: {same}")
@@ -115,15 +121,19 @@ def _divisor(lens: Divisor, walk: Walk) -> str:
     return "   ".join(cells) + ("  <- the model's own" if is_scale_of_model else "")
 
 
-def _matrix(step: Step) -> list[str]:
+def _matrix(step: Step, terminal: int | None = None) -> list[str]:
     columns = shown = step.matrix.shape[1]
-    if step.columns is None:
-        shown = min(columns, MAX_COMPONENTS)
     names = [visible(name) for name in step.rows]
     labels = [visible(name) for name in step.columns or map(str, range(columns))]
-    longest = max(len(label) for label in labels[:shown])
+    longest = max(map(len, labels if step.columns else labels[:MAX_COMPONENTS]))
     width = max(MIN_COLUMN_WIDTH, longest + 1)
     margin = max(len(name) for name in names) + 4
+    if terminal is not None:
+        shown = min(columns, max(1, (terminal - margin - len("  ... 99 more")) // width))
+        if step.side == "queries":
+            names[-1] = FOLLOWED + names[-1]
+    elif step.columns is None:
+        shown = min(columns, MAX_COMPONENTS)
     more = ""
     if shown < columns:
         more = f"  ... {columns - shown} more"

@@ -1,6 +1,7 @@
 """Walks, the softmax lens and their text: compared with the model, autograd and the matrices."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -508,6 +509,18 @@ def test_text_names_the_step_where_equal_tokens_differ():
     assert "Equal tokens have the same row in every matrix" in same
     assert "'2' at 0 and at 3: the same row" in same
     assert "differ in" not in same
+
+
+def test_text_fills_a_terminal_and_marks_the_query_that_is_followed():
+    walked = walk_at("none")
+    for columns in (50, 120):
+        lines = walk_text(walked, "", columns).split("\n")
+        table = [line for line in lines if re.match(r" *(> )?\S+( +-?\d+\.\d{4})+", line)]
+        assert max(map(len, table)) <= columns
+        assert max(len(re.findall(r"\d\.\d{4}", line)) for line in table) == {50: 3, 120: 11}[columns]
+        start = lines.index("weights: softmax of each row    (6 x 6)")
+        marks = [line.lstrip().startswith("> ") for line in lines[start + 2 : start + 8]]
+        assert marks == [False] * 5 + [True]
 
 
 def test_leading_space_is_visible_in_text():

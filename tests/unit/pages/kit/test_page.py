@@ -128,7 +128,7 @@ def test_needless_spaces_are_removed(monkeypatch: pytest.MonkeyPatch, line: str,
     assert page.bundle("here", "main.js").split("\n")[2] == left
 
 
-PAGES = {"jarilab.explorer": "explore.js", "jarilab.comparison": "report.js"}
+PAGES = {"jarilab.explorer": "explore.js", "jarilab.comparison": "report.js", "jarilab.serving": "serve.js"}
 
 
 def modules_of(package: str) -> dict[str, str]:
