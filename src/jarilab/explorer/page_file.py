@@ -34,9 +34,7 @@ def saved_page(
     views = []
     for view in page["views"]:
         sites = [{**shown, "details": {}} for shown in view["sites"]]
-        files = {name: relative_to_here(view[name]) for name in ("run", "input")}
-        words = [relative_to_here(word) for word in view["words"]]
-        views.append({**view, **files, "words": words, "sites": sites})
+        views.append({**_without_paths(view), "sites": sites})
     if not still:
         for view, subject in zip(views, explorer.subjects, strict=True):
             engine = subject.engine(line, view["step"], program)
@@ -49,6 +47,12 @@ def saved_page(
     if frames is not None:
         page["frames"] = frames
     return page
+
+
+def _without_paths(view: dict[str, Any]) -> dict[str, Any]:
+    """A view without paths of this machine, which are nobody else's."""
+    files = {name: relative_to_here(view[name]) for name in ("run", "input")}
+    return {**view, **files, "words": [relative_to_here(word) for word in view["words"]]}
 
 
 def _add_details(
@@ -82,7 +86,7 @@ def _frames(explorer: Explorer, line: str, budget: int) -> list[dict[str, Any]] 
     frames = []
     for step in sorted(common_steps):
         page = explorer.look(line, explorer.all_at(int(step)), live=False)
-        frames.append({"step": step, "views": page["views"]})
+        frames.append({"step": step, "views": list(map(_without_paths, page["views"]))})
         budget -= _size(page)
         if budget < 0:
             return None
