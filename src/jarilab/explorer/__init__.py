@@ -23,7 +23,15 @@ from jarilab.inspect.measure.words import WordsOf
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.kit.page import assemble, frame
 
-STYLES = ("kit/theme.css", "kit/base.css", "kit/maps.css", "explore.css", "panels.css", "image.css")
+STYLES = (
+    "kit/theme.css",
+    "kit/base.css",
+    "kit/maps.css",
+    "explore.css",
+    "model_map.css",
+    "panels.css",
+    "image.css",
+)
 
 
 PAGES = ("", ".html", ".htm")

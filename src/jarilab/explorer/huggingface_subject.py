@@ -13,8 +13,9 @@ import torch
 
 from jarilab.core.errors import UserError
 from jarilab.explorer.detail import lens_of, scores_of
+from jarilab.explorer.effects import EffectsInProgress
 from jarilab.explorer.intervention import CONTROLS, InterventionRequest, controls_payload
-from jarilab.explorer.output_comparison import OutputComparison, comparison_of
+from jarilab.explorer.output_comparison import OutputComparison, comparison_of, rows_of
 from jarilab.explorer.payload import MAX_CELLS
 from jarilab.explorer.subject import LRU, Subject, check_file
 from jarilab.explorer.summaries import rollout
@@ -22,11 +23,13 @@ from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.explorer.window_sites import Windows, attentions_in
 from jarilab.huggingface import ModelInput, load, read, reads_files
 from jarilab.huggingface.loading import as_user_error
+from jarilab.inspect.cause.head_effects import HeadEffects
 from jarilab.inspect.intervene.controls import Proceed, compare_with_controls
 from jarilab.inspect.intervene.edits import TokenOff
 from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.measure.link import TokenLinkHead, heads_of_link
 from jarilab.inspect.record.capture import Tape, record
+from jarilab.inspect.study.example import Batch
 from jarilab.pages.kit.image_data import picture_of
 
 SEPARATOR = "/"
@@ -85,6 +88,7 @@ class HuggingFaceSubject(Subject):
         self.loaded, self._flag = load(folder), flag
         self.name = self.loaded.name
         self._recordings: LRU[RecordedForward] = LRU()
+        self._effects: dict[str, EffectsInProgress] = {}
 
     def check_input(self, line: str, first: str) -> None:
         if reads_files(self.loaded):
@@ -230,13 +234,25 @@ class HuggingFaceSubject(Subject):
         answer = self._answer(recording, intervention, outputs)
         return tape, {"answer": answer, **effect, **random_edits}
 
-    def answer(self, line: str, step: int, intervention: InterventionRequest) -> str | None:
+    def effects(self, line: str, step: int) -> EffectsInProgress | None:
+        """Only the last are kept: they hold the activations of a forward."""
         recording = self.record(line)
-        if recording.reading.answer is None or recording.uneditable:
+        if recording.uneditable:
             return None
-        with torch.no_grad(), operate(self.loaded.model, intervention.edits):
-            outputs = self.loaded.model(**recording.reading.inputs)
-        return self._answer(recording, intervention, outputs)
+        if line not in self._effects:
+            reading, comparison = recording.reading, recording.comparison
+            batch = Batch(kwargs=reading.inputs, tokens=[reading.names])
+            with torch.no_grad(), _no_warnings():
+                before = comparison.of(self.loaded.model(**reading.inputs))
+
+            def read(outputs: Any, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+                each = [comparison.measured(before, one) for one in rows_of(outputs, len(rows))]
+                logs, likeliest = zip(*each, strict=True)
+                return torch.stack(logs), torch.stack(likeliest)
+
+            effects = HeadEffects(self.loaded.model, batch, read)
+            self._effects = {line: EffectsInProgress(effects, *comparison.described)}
+        return self._effects[line]
 
     @torch.no_grad()
     def _answer(

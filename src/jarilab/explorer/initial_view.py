@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jarilab.core.errors import UserError, unknown
+from jarilab.inspect.cause.head_effects import SMALLEST
 from jarilab.inspect.measure.heads import SALIENT_MEASURES
 from jarilab.inspect.record.calls import check_has_sites
 from jarilab.inspect.record.capture import Tape
@@ -19,8 +20,9 @@ def initial_view(
 ) -> dict[str, Any]:
     """The view, site, head, query and key at which a page opens.
 
-    It is the head whose removal raises the loss of the answer most, in a model whose answer is right if there is one.
-    If that was not measured, it is the head farthest above chance. site, head: restrict the choice.
+    It is the head with the largest effect on the answer of those above random changes, in a model whose answer is right
+    if there is one. If that was not measured, it is the head whose map is farthest above chance. site, head: restrict
+    the choice.
     """
     heads = list(_heads(views, site, head))
     right = [view["expected"] is not None and view["answer"] == view["expected"] for view in views]
@@ -46,10 +48,14 @@ def _heads(
                     yield view_number, shown, head_number
 
 
-def _salience(view: View, shown: Mapping[str, Any], head: int) -> tuple[float, float]:
-    """How much a head matters: its effect on the answer, then its distance from chance."""
-    effect = _value(shown["measures"], "ablation", head)
-    return effect, max(_above_chance(view, shown, head), default=0.0)
+def _salience(view: View, shown: Mapping[str, Any], head: int) -> tuple[bool, float, float]:
+    """How much a head matters: its effect on the answer, if above chance; its effect; its distance from chance."""
+    effects = (view.get("effects") or {}).get("sites", {}).get(shown["site"], {})
+    size, stands = float("-inf"), False
+    if head < len(effects.get("effect", ())):
+        size = abs(effects["effect"][head])
+        stands = size >= SMALLEST and size > effects["largest"][head]
+    return stands, size, max(_above_chance(view, shown, head), default=0.0)
 
 
 def _above_chance(view: View, shown: Mapping[str, Any], head: int) -> Iterator[float]:
@@ -62,12 +68,6 @@ def _above_chance(view: View, shown: Mapping[str, Any], head: int) -> Iterator[f
         value, chance = measure["value"][head], measure["chance"][head]
         if value is not None and chance is not None:
             yield value - chance
-
-
-def _value(measures: Mapping[str, Any], name: str, head: int) -> float:
-    values = measures.get(name, {}).get("value")
-    value = None if values is None else values[head]
-    return float("-inf") if value is None else value
 
 
 def _queries_before_image(view: View, shown: Mapping[str, Any]) -> int:

@@ -46,11 +46,6 @@ class InterventionRequest:
                 site, query, key, how = _required(change, "site", "query", "key", "how")
                 self.edits.append(Link(site, change.get("head"), query, key, how))
 
-    @staticmethod
-    def without_head(tape: Tape, site: str, head: int) -> InterventionRequest:
-        """One head switched off."""
-        return InterventionRequest([{"kind": "head", "site": site, "head": head}], tape)
-
     def _move(self, change: Mapping[str, Any]) -> None:
         (how,) = _required(change, "how")
         side_or_both = change.get("side", "both")

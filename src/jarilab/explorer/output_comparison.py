@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from jarilab.core.errors import UserError
 from jarilab.explorer import payload
 from jarilab.explorer.intervention import effect_payload
 from jarilab.huggingface import OutputReader
+from jarilab.huggingface.outputs import Names
 from jarilab.inspect.intervene.effects import Effect
 from jarilab.inspect.intervene.likelihood import divergences
 
@@ -39,6 +42,18 @@ class ScoreComparison:
         """The mean divergence over the positions of the answer, from 0 to log 2."""
         each_1A = divergences(before.unsqueeze(0), after.unsqueeze(0))
         return float(each_1A.mean().clamp(0.0, math.log(2)))
+
+    def measured(self, before: Tensor, outputs: Any) -> tuple[Tensor, Tensor]:
+        """The log-probability of each token of the answer, and the likeliest token in its place."""
+        logs_AV = self.of(outputs)
+        labels = self._reader.answer_labels
+        return logs_AV[range(len(labels)), labels], logs_AV.argmax(-1)
+
+    @property
+    def described(self) -> tuple[str, list[str], Names]:
+        """The unit of what is `measured`, the names of the answer's tokens, and those of all."""
+        names = self._reader.names
+        return "nats", names(self._reader.answer_labels), names
 
     def shown(self, outputs: Any) -> list[dict[str, Any]]:
         """The payload of the outputs, one entry a position."""
@@ -98,6 +113,15 @@ class VectorComparison:
         length = torch.linalg.vector_norm(before, dim=-1).clamp_min(1e-12)
         return float((moved / length).mean())
 
+    def measured(self, before: Tensor, outputs: Any) -> tuple[Tensor, Tensor]:
+        """How far the vectors moved, below 0; nothing is likeliest."""
+        moved = self.distance(before, self.of(outputs))
+        return torch.tensor([-moved]), torch.zeros(1, dtype=torch.long)
+
+    @property
+    def described(self) -> tuple[str, list[str], Names]:
+        return "moved", [], lambda ids: []
+
     def shown(self, outputs: Any) -> list[dict[str, Any]]:
         return []
 
@@ -106,6 +130,15 @@ class VectorComparison:
 
     def answer(self, outputs: Any) -> str | None:
         return None
+
+
+def rows_of(outputs: Any, rows: int) -> list[Any]:
+    """The outputs of each row of a batch, as of a batch of one."""
+
+    def cut(row: int, tensor: Tensor) -> Tensor:
+        return tensor[row : row + 1] if tensor.ndim and len(tensor) == rows else tensor
+
+    return [tree_map_only(Tensor, partial(cut, row), outputs) for row in range(rows)]
 
 
 OutputComparison: TypeAlias = ScoreComparison | VectorComparison

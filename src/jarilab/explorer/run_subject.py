@@ -16,6 +16,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.storage.files import sha256
 from jarilab.explorer import payload, summaries
 from jarilab.explorer.detail import detail_of
+from jarilab.explorer.effects import EffectsInProgress
 from jarilab.explorer.intervention import InterventionRequest, effect_payload
 from jarilab.explorer.subject import LRU, Subject, Writer, check_file
 from jarilab.inspect.explain.walk import goes_step_by_step, walk_of
@@ -31,6 +32,8 @@ from jarilab.tasks.predictors.base import Predictor, Trace, predictor_for
 
 MAX_TOKENS = 2048
 """Tokens of an input: a map has their square."""
+EFFECTS_SECONDS = 2.0
+"""How long a view waits for the effects of its heads."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +73,7 @@ class RunSubject(Subject):
         self._precise: LRU[nn.Module] = LRU()
         self._recorded: LRU[RecordedInput] = LRU()
         self._views: LRU[dict[str, Any]] = LRU()
+        self._effects: LRU[EffectsInProgress] = LRU()
         self._inside: dict[Hashable, Tape] = {}
 
     def example(self) -> str:
@@ -145,6 +149,11 @@ class RunSubject(Subject):
             probed = summaries.probe(model, self.model(0), predictor.block_tokens, predictor.task)
             for site, measured in probed.items():
                 more.setdefault(site, {}).update(measured)
+        effects = self.effects(line, step)
+        effects.advance(EFFECTS_SECONDS)
+        for site, measured in effects.payload().get("sites", {}).items():
+            rises = [-effect for effect in measured["effect"]]
+            more.setdefault(site, {})["ablation"] = summaries.alone(rises)
         for site in view["sites"]:
             site["measures"] |= more.get(site["site"], {})
         checks = summaries.checks(self.model(step, precise=True), trace)
@@ -239,6 +248,14 @@ class RunSubject(Subject):
 
     def answer(self, line: str, step: int, intervention: InterventionRequest) -> str | None:
         return self.predictor(step).edited(self.record(line, step).trace, intervention)
+
+    def effects(self, line: str, step: int) -> EffectsInProgress:
+        return self._effects.get_or_make((line, step), lambda: self._new_effects(line, step))
+
+    def _new_effects(self, line: str, step: int) -> EffectsInProgress:
+        trace, predictor = self.record(line, step).trace, self.predictor(step)
+        effects = summaries.effects(self.model(step), trace)
+        return EffectsInProgress(effects, "nats", predictor.names(trace.measured), predictor.names)
 
     def engine(self, line: str, step: int, program: Writer = program_of) -> dict[str, Any]:
         predictor = self.predictor(step)

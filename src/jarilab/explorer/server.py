@@ -60,6 +60,13 @@ class HeadRequest(_Request):
     query: Number = 0
 
 
+class EffectsRequest(_Request):
+    """The effects of all heads of one view."""
+
+    view: Number = 0
+    step: Number | None = None
+
+
 class _Edit(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -157,6 +164,11 @@ def application(
     async def head(request: HeadRequest, ticket: Ticket = "") -> Response:
         arguments = (request.view, request.site, request.head, request.step, request.query)
         return await respond(request, ticket, partial(explorer.head, request.input, *arguments))
+
+    @app.post("/api/effects")
+    async def effects(request: EffectsRequest, ticket: Ticket = "") -> Response:
+        work = partial(explorer.effects, request.input, request.view, request.step)
+        return await respond(request, ticket, work)
 
     @app.post("/api/surgery")
     async def surgery(request: Surgery, ticket: Ticket = "") -> Response:

@@ -9,6 +9,7 @@ from typing import Any
 
 from jarilab.core.errors import UserError
 from jarilab.explorer import payload, summaries
+from jarilab.explorer.effects import SAVING_SECONDS, SLICE_SECONDS
 from jarilab.explorer.initial_view import check_head, initial_view
 from jarilab.explorer.intervention import InterventionRequest
 from jarilab.explorer.subject import Subject
@@ -70,6 +71,8 @@ class Explorer:
             check_head(tapes[0], site, head)
             link = self._link_in(line) if site is None and head is None else None
             views = [subject.view(line, step) for subject, step in chosen]
+            for view, (subject, step) in zip(views, chosen, strict=True):
+                view["effects"] = _effects(subject, line, step, 0 if live else SAVING_SECONDS)
             if link is None:
                 opens = initial_view(views, site, head)
             else:
@@ -78,12 +81,7 @@ class Explorer:
             recipes = [subject.recipe(step) for subject, step in chosen]
             pairs = zip(recipes, tapes, strict=True)
             noise = summaries.noise([(recipe, tape) for recipe, tape in pairs if recipe])
-            subject, step = chosen[opens["view"]]
-            tape = tapes[opens["view"]]
-            off = InterventionRequest.without_head(tape, opens["site"], opens["head"])
-            without = subject.answer(line, step, off)
-        page = payload.page_of(views, live=live, initial=opens)
-        return page | {"noise": noise, "without": without}
+        return payload.page_of(views, live=live, initial=opens) | {"noise": noise}
 
     def _chosen(self, number: int, steps: Mapping[int, int]) -> tuple[Subject, int]:
         subject = self.subjects[number]
@@ -138,6 +136,12 @@ class Explorer:
         with self._lock:
             return subject.detail(line, subject.model_step(step), site, head, query)
 
+    def effects(self, line: str, view: int, step: int | None = None) -> dict[str, Any] | None:
+        """The effects of a view's heads, measured for some time more; None for a tape."""
+        subject = self.subject(view)
+        with self._lock:
+            return _effects(subject, line, subject.model_step(step), SLICE_SECONDS)
+
     def operate(
         self,
         line: str,
@@ -164,3 +168,13 @@ class Explorer:
         if not 0 <= view < len(self.subjects):
             raise UserError(f"expected a view from 0 to {len(self.subjects) - 1}, got {view}")
         return self.subjects[view]
+
+
+def _effects(subject: Subject, line: str, step: int, seconds: float) -> dict[str, Any] | None:
+    """The payload of a subject's effects, measured for these seconds more; None for a tape."""
+    effects = subject.effects(line, step)
+    if effects is None:
+        return None
+    if seconds:
+        effects.advance(seconds)
+    return effects.payload()

@@ -13,6 +13,7 @@ from torch import nn
 
 from jarilab.core.errors import UserError
 from jarilab.data.images import HELD_OUT
+from jarilab.explorer.effects import EffectsInProgress
 from jarilab.explorer.intervention import InterventionRequest
 from jarilab.inspect.intervene.controls import Proceed
 from jarilab.inspect.measure.link import TokenLinkHead
@@ -87,8 +88,8 @@ class Subject(ABC):
         """The tape and the effect of a changed forward. proceed: of controls at random other places; None without."""
         raise UserError(f"{self.name} has no model to change; explore a run or a model")
 
-    def answer(self, line: str, step: int, intervention: InterventionRequest) -> str | None:
-        """The answer under an intervention; None if the model gives none."""
+    def effects(self, line: str, step: int) -> EffectsInProgress | None:
+        """The effects of all heads on the answer; None for a tape."""
         return None
 
     def engine(self, line: str, step: int, program: Writer) -> dict[str, Any] | None:

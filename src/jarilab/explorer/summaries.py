@@ -11,10 +11,13 @@ import torch
 from torch import nn
 
 from jarilab.core.errors import UserError
+from jarilab.core.shapes import Tensor
 from jarilab.explorer import payload
 from jarilab.explorer.payload import Names
-from jarilab.inspect.intervene.effects import ablation, erasure, importance
+from jarilab.inspect.cause.head_effects import HeadEffects
+from jarilab.inspect.intervene.effects import erasure, importance
 from jarilab.inspect.intervene.invariance import permutation_error, shift_error
+from jarilab.inspect.intervene.likelihood import labels_of, log_softmax
 from jarilab.inspect.measure.alignment import Link, alignment, alignment_error_rate
 from jarilab.inspect.measure.digit_places import DigitPlace, place_share, places_of
 from jarilab.inspect.measure.head_matching import divergence, match_heads
@@ -22,14 +25,13 @@ from jarilab.inspect.measure.induction import induction_ids, induction_score
 from jarilab.inspect.measure.maps import Map, Scored
 from jarilab.inspect.measure.maps import rollout as rolled_out
 from jarilab.inspect.record.capture import Tape, record
+from jarilab.inspect.study.example import Batch
 from jarilab.pages.kit.data_blocks import block
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.predictors.base import Trace
 
 MAX_TESTED = 256
 """Tokens up to which order is tested in float64, and heads are switched off."""
-MAX_HEADS = 128
-"""Heads up to which each is switched off."""
 MAX_PAIRS = 2**20
 """Pairs of tokens of a batch of copies with different keys erased: twelve copies of 295 tokens, fewer of more."""
 BLOCK = 16
@@ -67,18 +69,25 @@ def _longest(trace: Trace) -> int:
 
 
 def matters(model: nn.Module, trace: Trace) -> dict[str, dict[str, Any]]:
-    """Importance and ablation of each site's heads; empty if they take too many forwards."""
-    measures: dict[str, dict[str, Any]] = {}
+    """The importance of each site's heads; empty for a long input."""
     if _longest(trace) > MAX_TESTED:
-        return measures
-    heads = 0
-    for site, value_H in importance(model, trace.inputs, trace.written).items():
-        heads += len(value_H)
-        measures.setdefault(site, {})["importance"] = _alone(value_H.tolist())
-    if heads <= MAX_HEADS:
-        for site, value_H in ablation(model, trace.inputs, trace.written).items():
-            measures.setdefault(site, {})["ablation"] = _alone(value_H.tolist())
-    return measures
+        return {}
+    found = importance(model, trace.inputs, trace.written)
+    return {site: {"importance": alone(value_H.tolist())} for site, value_H in found.items()}
+
+
+def effects(model: nn.Module, trace: Trace) -> HeadEffects:
+    """The effects of all heads on the answer of a trace."""
+    labels_1L = labels_of(trace.inputs, trace.written)
+    has_label_L = labels_1L[0] >= 0
+    labels_1A1 = labels_1L[:, has_label_L].unsqueeze(-1)
+
+    def read(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+        logs_RAV = log_softmax(outputs)[:, has_label_L]
+        picked_RA1 = logs_RAV.gather(-1, labels_1A1.expand(len(logs_RAV), -1, 1))
+        return picked_RA1.squeeze(-1), logs_RAV.argmax(-1)
+
+    return HeadEffects(model, Batch(args=trace.inputs, tokens=[{}]), read)
 
 
 def probe(
@@ -114,7 +123,7 @@ def _probed(model: nn.Module, tokens: Tokens, block: int) -> dict[str, Scored]:
     return scores
 
 
-def _alone(values: list[float]) -> dict[str, Any]:
+def alone(values: list[float]) -> dict[str, Any]:
     """The payload of a measure that has no chance level."""
     return {"value": values, "chance": [None] * len(values), "untrained": None}
 
@@ -156,7 +165,7 @@ def _roles(places: Sequence[DigitPlace]) -> list[dict[str, Any]]:
     return [{"role": place.part, "place": place.place} for place in places]
 
 
-def _known(values: torch.Tensor) -> list[float | None]:
+def _known(values: Tensor) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 

@@ -15,13 +15,14 @@ def scored(value: list[float | None], chance: list[float | None]) -> dict[str, A
     return {"value": value, "chance": chance, "untrained": None}
 
 
-def view_of(answer: str = "3", **measures: Any) -> dict[str, Any]:
-    """A view of two sites; measures: of each, of the first site's heads and of the second's."""
+def view_of(answer: str = "3", effects: Any = None, **measures: Any) -> dict[str, Any]:
+    """A view of two sites; effects, measures: of each, of the first site's heads and of the second's."""
     sites = [made_site("encoder.0", EVEN), made_site("encoder.1", EVEN)]
     for name, values in measures.items():
         for site, value in zip(sites, values, strict=True):
-            site["measures"][name] = scored(value, [None, None] if name == "ablation" else [0.2, 0.2])
-    return made_view(sites, source="abc") | {"answer": answer}
+            site["measures"][name] = scored(value, [0.2, 0.2])
+    of_sites = {f"encoder.{site}": {"effect": of, "largest": [0.2, 0.2]} for site, of in enumerate(effects or ())}
+    return made_view(sites, source="abc") | {"answer": answer, "effects": {"sites": of_sites}}
 
 
 def opened(*views: dict[str, Any], **asked: Any) -> tuple[int, str, int]:
@@ -29,25 +30,27 @@ def opened(*views: dict[str, Any], **asked: Any) -> tuple[int, str, int]:
     return found["view"], found["site"], found["head"]
 
 
-def test_opens_at_the_largest_ablation() -> None:
-    view = view_of(ablation=([0.1, -4.0], [2.5, 0.3]), previous=([1.0, 1.0], [0.2, 0.2]))
-    assert opened(view) == (0, "encoder.1", 0)
+def test_opens_at_the_largest_effect_above_random_changes() -> None:
+    view = view_of(effects=([-0.1, 4.0], [-2.5, -0.3]), previous=([1.0, 1.0], [0.2, 0.2]))
+    assert opened(view) == (0, "encoder.0", 1), "of either sign"
+    view["effects"]["sites"]["encoder.0"]["largest"][1] = 4.1
+    assert opened(view) == (0, "encoder.1", 0), "not one that random changes reach"
 
 
-def test_opens_far_from_chance_without_ablation() -> None:
+def test_opens_far_from_chance_without_effects() -> None:
     assert opened(view_of(previous=([0.5, 0.2], [0.3, 0.9]), self=([0.1, 0.8], [None, None]))) == (0, "encoder.1", 1)
     lens = {"share": {"encoder.0": {"value": [0.2, 0.99], "chance": [0.1, 0.17]}}}
     assert opened(view_of(previous=([0.5, 0.2], [0.3, 0.9])) | {"lens": lens}) == (0, "encoder.0", 1)
 
 
 def test_right_answers_come_first() -> None:
-    wrong, right = view_of("4", ablation=([9.0, 0.0], [0.0, 0.0])), view_of(ablation=([0.0, 0.0], [0.0, 0.5]))
+    wrong, right = view_of("4", effects=([9.0, 0.0], [0.0, 0.0])), view_of(effects=([0.0, 0.0], [0.0, 0.5]))
     assert opened(wrong, right) == (1, "encoder.1", 1)
     assert opened(wrong, wrong) == (0, "encoder.0", 0), "where none is right, all count"
 
 
 def test_requested_site_and_head() -> None:
-    view = view_of(ablation=([0.1, 0.2], [2.5, 0.3]))
+    view = view_of(effects=([0.1, 0.2], [2.5, 0.3]))
     assert opened(view, site="encoder.0") == (0, "encoder.0", 1)
     assert opened(view, head=1) == (0, "encoder.1", 1)
     assert opened(view, site="encoder.0", head=0) == (0, "encoder.0", 0)

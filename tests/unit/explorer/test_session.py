@@ -124,19 +124,22 @@ def test_errors_of_inputs_views_and_heads(runs: Path, tmp_path: Path) -> None:
     assert not explorer.subjects[0]._views  # told before the page is made
 
 
-def test_answer_without_the_open_head(runs: Path) -> None:
+def test_effects_of_heads_are_those_of_an_edit(runs: Path) -> None:
     explorer = open_explorer([runs / "none", runs / "rotary"])
     page = explorer.look("12+7", live=False)
     off = {"kind": "head", "site": page["site"], "head": page["head"]}
-    effect = explorer.operate("12+7", page["view"], [off])["effect"]
-    assert page["without"] == effect["answer"]
-    ablations = [
-        (value, number, site["site"], head)
-        for number, view in enumerate(page["views"])
-        for site in view["sites"]
-        for head, value in enumerate(site["measures"]["ablation"]["value"])
-    ]
-    assert max(ablations)[1:] == (page["view"], page["site"], page["head"])
+    effect = explorer.operate("12+7", page["view"], [off], controls=False)["effect"]
+    effects = page["views"][page["view"]]["effects"]
+    measured = effects["sites"][page["site"]]
+    change = effect["log_probability"]["after"] - effect["log_probability"]["before"]
+    assert measured["effect"][page["head"]] == pytest.approx(change / len(effect["tokens"]), abs=1e-5)
+    place, largest, turns = measured["hit"][page["head"]]
+    changes = [np.log(token["after"] / token["before"]) for token in effect["tokens"]]
+    assert largest == pytest.approx(max(changes, key=abs), abs=1e-4) == pytest.approx(changes[place], abs=1e-4)
+    before = page["views"][page["view"]]["answer"]
+    assert (turns is None) == (effect["answer"] == before)
+    assert effects["done"]
+    assert effects["sites"]["encoder.0"]["layer"] != 0
 
 
 def test_effect_of_an_edit(runs: Path) -> None:

@@ -115,7 +115,7 @@ export class Engine {
     const input = this.text.kind === "continuation" ? asked : asked.trim();
     if (input === this.view.input) return this.view;
     const run = await this.before(input);
-    const view = this.viewOf({ input, answer: run.answer, expected: null, rollout: null, checks: [] }, run);
+    const view = this.viewOf({ input, answer: run.answer, expected: null, rollout: null, checks: [], effects: null }, run);
     const { lens } = this.view;
     return { ...view, lens: lens?.kind === "arithmetic" ? digitsOf(view, lens.onesFirst) : null };
   }

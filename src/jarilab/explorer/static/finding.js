@@ -1,83 +1,114 @@
-// What the model does, in the words of its task; then the open head, by what was measured: how much it matters,
-// and what it looks at, beside chance.
-import { el, refill } from "kit/elements.js";
-import { known, number, percent } from "kit/numbers.js";
+// What the model does, which head does it, and how sure this is; then three bars: the head off, random changes, the layer off.
+import { pressable } from "kit/controls.js";
+import { el, refill, styled } from "kit/elements.js";
+import { known, percent } from "kit/numbers.js";
 import { nameNode, tokenNode } from "kit/tokens.js";
 import { language, speaking } from "kit/words.js";
+import { headEdit, isInForce } from "./edits.js";
+import { effectOf, effectsOf, summaryOf } from "./effects.js";
+import { ROLE_WORDS, signed } from "./model_map.js";
+import { roleOf } from "./roles.js";
+import { answerPlaces } from "./sentence.js";
 import { WORDS } from "./words.js";
 
 const t = speaking({
-  same_place: ["A digit looks at the digits of the same place", "숫자가 같은 자리의 숫자를 봅니다"],
-  previous: ["Each token looks at the one just before it", "각 토큰이 바로 앞 토큰을 봅니다"],
-  duplicate: ["A token looks at other places with the same token", "토큰이 같은 토큰이 있는 다른 자리를 봅니다"],
-  induction: ["A token looks at what followed it the last time", "토큰이 지난번에 자기 뒤에 온 것을 봅니다"],
-  sink: ["Every token looks at the first one", "모든 토큰이 첫 토큰을 봅니다"],
-  self: ["Each token looks at itself", "각 토큰이 자기 자신을 봅니다"],
-  confidence: ["It follows no simple pattern. Largest weight of a token, on average", "단순한 규칙을 따르지 않습니다. 토큰마다 가장 큰 가중치의 평균"],
-  share: ["{0}: {1} ({2} by chance).", "{0}: {1}(우연이면 {2})."],
-  of: ["{0} of {1}", "{1}의 {0}"],
-  most: ["it matters most of all {0} heads here (the loss is {2} nats higher without it).", "여기서는 헤드 {0}개 가운데 가장 중요합니다(끄면 손실이 {2} nat 커집니다)."],
-  rank: ["number {1} of {0} heads by how much they matter here (the loss is {2} nats higher without it).", "여기서 중요한 순서로 헤드 {0}개 중 {1}위입니다(끄면 손실이 {2} nat 커집니다)."],
-  needless: ["nothing is lost here without it.", "여기서는 꺼도 잃는 것이 없습니다."],
-  changes: ["Without it the answer is {0} instead of {1}.", "끄면 답이 바뀝니다: {1} → {0}."],
-  stays: ["Without it the answer stays the same.", "꺼도 답은 그대로입니다."],
-  allStay: ["Without it the answer stays the same, as it does without any other single head.", "꺼도 답은 그대로입니다. 다른 어느 헤드를 하나만 꺼도 마찬가지입니다."],
-}, WORDS);
+  answers: ["It answers {0} ({1}).", "답은 {0}입니다({1})."],
+  least: ["It answers {0}; its least sure token is {1} ({2}).", "답은 {0}이고, 가장 불확실한 토큰은 {1}입니다({2})."],
+  best: ["{0} matters most: it {1}.", "{0}: 가장 중요한 헤드입니다. {1}."], one: ["{0} {1}.", "{0}: {1}."],
+  share: ["{0} with {1} of its weight (by chance {2})", "{0}(가중치의 {1}, 우연이면 {2})"],
+  nats: ["Without it the answer changes by {0} nats a token", "끄면 답이 토큰마다 {0} nat 바뀝니다"],
+  natsOff: ["It is off now: the answer changes by {0} nats a token", "지금은 꺼져 있습니다. 답이 토큰마다 {0} nat 바뀝니다"],
+  moved: ["Without it the output vectors move by {0} of their length", "끄면 출력 벡터가 길이의 {0}만큼 움직입니다"],
+  most: [", most at {0} ({1})", ", 가장 크게는 {0}에서 {1}"],
+  turns: [", and {0} becomes {1}", ", {0} 대신 {1}이 됩니다"], stays: [", and stays the same", ", 답은 그대로입니다"],
+  above: ["That is more than each of {0} random changes of the same size; {1} of {2} heads pass, about {3} would by chance.", "같은 크기의 무작위 변경 {0}개 모두보다 큽니다. 헤드 {2}개 중 {1}개가 그렇고, 우연이면 {3}개쯤입니다."],
+  below: ["A random change of the same size does as much: not told apart from chance. {0} of {1} heads pass, about {2} would by chance.", "같은 크기의 무작위 변경도 그만큼 바꾸므로 우연과 구별되지 않습니다. 헤드 {1}개 중 {0}개가 우연보다 크고, 우연이면 {2}개쯤입니다."],
+  small: ["That is next to nothing. {0} of {1} heads do more than chance, about {2} would by chance.", "거의 아무 효과도 없습니다. 헤드 {1}개 중 {0}개가 우연보다 크고, 우연이면 {2}개쯤입니다."],
+  open: ["More than each of {0} random changes of the same size so far; {1} will be tried.", "지금까지 해 본 무작위 변경 {0}개보다 큽니다. {1}개까지 해 봅니다."],
+  beyond: ["Changes of the same size cannot be tried in this model.", "이 모델에서는 같은 크기의 변경을 해 볼 수 없습니다."],
+  steady: ["Without any single head the answer stays the same.", "헤드를 하나만 꺼서는 답이 바뀌지 않습니다."],
+  none: ["No single head decides this answer.", "이 답을 정하는 헤드 하나는 없습니다."],
+  goBest: ["the head that matters most: {0}", "가장 중요한 헤드: {0}"],
+  measuring: ["The effects of the heads are being measured …", "헤드의 효과를 재는 중입니다 …"],
+  bar_effect: ["this head off", "이 헤드 끔"], bar_largest: ["largest of {0} random", "무작위 {0}번 중 최대"], bar_layer: ["whole layer off", "층 전체 끔"],
+  looks_same_place: ["looks at the digits of the same place", "같은 자리의 숫자를 봅니다"], looks_previous: ["looks at the token before", "바로 앞 토큰을 봅니다"],
+  looks_next: ["looks at the token after", "바로 다음 토큰을 봅니다"], looks_self: ["looks at its own place", "자기 자리를 봅니다"],
+  looks_duplicate: ["looks at the same token elsewhere", "다른 곳의 같은 토큰을 봅니다"], looks_induction: ["looks at what followed the same token before", "같은 토큰 다음에 왔던 것을 봅니다"],
+  looks_first: ["looks at the first token", "첫 토큰을 봅니다"], looks_last: ["looks at the last two tokens", "끝의 두 토큰을 봅니다"],
+  looks_neighbour: ["looks at the neighbouring patches", "이웃 패치를 봅니다"], looks_row: ["looks along its row of patches", "같은 행의 패치를 봅니다"],
+  looks_column: ["looks along its column of patches", "같은 열의 패치를 봅니다"], looks_ink: ["looks at the patches where something is drawn", "무엇인가 그려진 패치를 봅니다"],
+  looks_offset: ["looks a fixed distance away", "일정한 거리만큼 떨어진 곳을 봅니다"], looks_even: ["looks everywhere about evenly", "모든 곳을 거의 고르게 봅니다"],
+  looks_none: ["follows no simple pattern: see its map", "단순한 규칙이 없습니다(맵을 보십시오)"],
+}, ROLE_WORDS, WORDS);
 
 export function drawFinding(root, app) {
+  const view = app.view();
+  const summary = summaryOf(view);
+  const sentences = [view.purpose?.[language() === "ko" ? 1 : 0], answering(view), looking(app, summary), mattering(app), ...sure(app, summary)];
+  refill(root, sentences.filter(Boolean).map((words) => [words, " "]), summary && bestButton(app, summary));
+}
+
+/** The answer, and how sure the model is of it. */
+function answering(view) {
+  const places = answerPlaces(view).filter(({ top }) => top?.length);
+  if (!known(view.answer) || !places.length || places.some(({ token, top }) => top[0][0] !== token)) return null;
+  const least = places.reduce((one, other) => other.top[0][1] < one.top[0][1] ? other : one);
+  const answer = el("b", {}, tokenNode(view.answer, { class: "token big" }));
+  return places.length > 1 ? t.parts("least", answer, tokenNode(least.token), percent(least.top[0][1])) : t.parts("answers", answer, percent(least.top[0][1]));
+}
+
+const isBest = ({ best }, { site, head }) => best.site === site && best.head === head;
+
+function looking(app, summary) {
   const { views } = app.payload;
-  const head = el("b", {}, t("headName", app.state.site, app.state.head));
-  const whose = views.length > 1 ? t.parts("of", head, nameNode(app.view().name)) : head;
-  const sentences = [mattering(app), without(app), doing(app)].filter((words) => words.length);
-  refill(root, purpose(app), sentences.length ? [" ", whose, ":"] : null, sentences.map((words) => [" ", words]));
+  const { site, head, view } = app.state;
+  const found = roleOf(app.view(), view, app.site(), head);
+  const name = el("b", {}, t("headName", site, head), views.length > 1 && [" (", nameNode(app.view().name), ")"]);
+  const looks = !found ? t("looks_none") : ["even", "none"].includes(found.role) ? t(`looks_${found.role}`) : t("share", t(`looks_${found.role}`), percent(found.share), percent(found.chance));
+  return t.parts(summary?.measured && isBest(summary, app.state) && effectOf(app.view(), site, head).passes ? "best" : "one", name, looks);
 }
 
-/** What the model does: the task's own sentence, where it has one. */
-const purpose = (app) => app.view().purpose?.[language() === "ko" ? 1 : 0] ?? "";
-
-const GENERAL = "confidence"; // says how sharp a head is, and not what it looks at
-const CLEAR = 0.2; // above chance
-
-/** What the head does, by the measure that is farthest above chance; one that says what it looks at, where it is clear. */
-function doing(app) {
-  const { site, head } = app.state;
-  const measures = app.site()?.measures ?? {};
-  const scored = [["same_place", app.view().lens?.share?.[site]], ...app.payload.salient_measures.map((name) => [name, measures[name]])];
-  const there = scored.filter(([, one]) => known(one?.value[head]) && known(one.chance?.[head]));
-  if (!there.length) return "";
-  const above = ([, one]) => one.value[head] - one.chance[head];
-  const telling = there.filter((one) => one[0] !== GENERAL && above(one) >= CLEAR);
-  const [name, best] = (telling.length ? telling : there).reduce((top, one) => above(one) > above(top) ? one : top);
-  return t("share", t(name), percent(best.value[head]), percent(best.chance[head]));
-}
-
-const risesOf = (sites) => sites.flatMap((site) => site.measures?.ablation?.value ?? []).filter(known);
-
-/** How much this head matters for what is said, among all heads of the model. */
+/** What the answer loses without the head. */
 function mattering(app) {
-  const rises = risesOf(app.view().sites);
-  const rise = app.site()?.measures?.ablation?.value[app.state.head];
-  if (!known(rise)) return "";
-  const before = rises.filter((other) => other > rise).length;
-  return rise > 0 ? t(before ? "rank" : "most", rises.length, before + 1, number(rise)) : t("needless");
+  const { site, head, view } = app.state;
+  const [effects, one] = [effectsOf(app.view()), effectOf(app.view(), site, head)];
+  if (!one) return app.view().effects && !app.view().effects.why ? t("measuring") : null;
+  const words = effects.unit === "nats" && isInForce(view, headEdit(site, head)) ? "natsOff" : effects.unit;
+  const [place, change, turns] = one.hit;
+  const token = (at) => tokenNode(effects.tokens[at] ?? "");
+  const most = effects.tokens.length > 1 ? t.parts("most", token(place), signed(change)) : null;
+  const answer = effects.unit === "moved" ? null : turns ? t.parts("turns", token(turns[0]), el("b", {}, tokenNode(turns[1]))) : t("stays");
+  return [t.parts(words, el("b", {}, signed(one.effect, effects.unit))), most, answer, "."];
 }
 
-/** The answer without the head that the page opened at. */
-function without(app) {
-  const { payload, state } = app;
-  const { answer } = app.view();
-  const opened = state.view === payload.view && state.site === payload.site && state.head === payload.head;
-  if (!opened || !known(payload.without) || !known(answer)) return "";
-  if (payload.without === answer) return t(noneDecides(app.view()) ? "allStay" : "stays");
-  return t.parts("changes", tokenNode(payload.without, { class: "token big" }), tokenNode(answer));
+/** How this compares with chance, and what no head decides. */
+function sure(app, summary) {
+  const { site, head } = app.state;
+  const one = effectOf(app.view(), site, head);
+  if (!one) return [];
+  const { controls, smallest } = effectsOf(app.view());
+  const { passing, all, chance } = summary;
+  const words = one.passes ? t("above", controls, passing, all, chance) : one.open ? t("open", one.draws, controls) : one.beyond ? t("beyond")
+    : Math.abs(one.effect) < smallest ? t("small", passing, all, chance) : t("below", passing, all, chance);
+  const none = summary.measured && effectsOf(app.view()).done && (summary.steady && effectsOf(app.view()).unit === "nats" ? t("steady") : passing <= 2 * chance && !summary.best.beyond ? t("none") : null);
+  return [el("span", { class: "sure" }, words), none && el("b", {}, none)];
 }
 
-/** Whether no head alone can change a token of the answer: where all losses add up to less than ln 2, each token keeps more
- *  than half of the probability. What was measured of a head is how much the mean of the losses rises. */
-function noneDecides({ outputs, sides, sites }) {
-  const rises = risesOf(sites);
-  const all = sites.reduce((sum, site) => sum + site.heads, 0);
-  if (rises.length < all || sides.target?.boxes) return false; // boxes move without any token
-  const losses = outputs.map(({ token, top: [[likeliest, share]] }) => likeliest === token ? -Math.log(share) : Infinity);
-  return losses.reduce((sum, loss) => sum + loss, outputs.length * Math.max(...rises)) < Math.LN2;
+function bestButton(app, summary) {
+  const { best } = summary;
+  if (isBest(summary, app.state)) return null;
+  return pressable("best", t("goBest", t("headName", best.site, best.head)), () => app.set({ site: best.site, head: best.head }));
+}
+
+/** Three bars of one scale: this head off, the largest of the random changes, the whole layer off. */
+export function drawBars(root, app) {
+  const { site, head } = app.state;
+  const one = effectOf(app.view(), site, head);
+  root.hidden = !one;
+  if (!one) return;
+  const { unit } = effectsOf(app.view());
+  const rows = [["effect", one.effect], ["largest", one.draws ? one.largest : null], ["layer", one.layer]].filter(([, value]) => known(value));
+  const most = Math.max(...rows.map(([, value]) => Math.abs(value)), 1e-9);
+  refill(root, rows.map(([name, value]) => [el("span", {}, t(`bar_${name}`, one.draws)), el("span", { class: `bar ${name}` }, styled(el("i"), { "--share": Math.abs(value) / most })),
+    el("span", {}, name === "largest" && unit === "nats" ? `±${signed(value).slice(1)}` : signed(value, unit))]));
 }

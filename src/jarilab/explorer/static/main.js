@@ -2,7 +2,7 @@
 import { chooser, labelled, letterOf, pressable } from "kit/controls.js";
 import { onNightfall } from "kit/draw.js";
 import { byId, el, painted, refill, styled } from "kit/elements.js";
-import { clamp, known, percent } from "kit/numbers.js";
+import { clamp, known } from "kit/numbers.js";
 import { firstPayload } from "kit/payload.js";
 import { nameNode, token, tokenNode } from "kit/tokens.js";
 import { toned } from "kit/tones.js";
@@ -10,14 +10,16 @@ import { languageButton } from "kit/words.js";
 import { drawAgain, runsOf } from "./command.js";
 import { editedNode, editsOf, restoreEdits, undoEdit } from "./edits.js";
 import { exporters, saveAs } from "./export.js";
-import { drawFinding } from "./finding.js";
+import { followEffects } from "./effects.js";
+import { drawBars, drawFinding } from "./finding.js";
 import { drawImage, markImage } from "./image.js";
 import { helpButton, keysInWords } from "./help.js";
 import { drawMaps, markCell, refitMaps, repaintMaps } from "./map.js";
-import { drawOverview, markOverview, repaintOverview } from "./overview.js";
+import { drawModelMap, markModelMap, repaintModelMap } from "./model_map.js";
 import { drawScrub } from "./scrub.js";
+import { outputTokens, sentenceNode } from "./sentence.js";
 import { shareButtons } from "./sharing.js";
-import { answerOf, paintedSide, wordsOf } from "./sites.js";
+import { answerOf } from "./sites.js";
 import { app, DRAWN, followAddress, languageChanged, look, SCALES, startEngines } from "./state.js";
 import { t } from "./words.js";
 
@@ -28,7 +30,7 @@ function drawHeader() {
   document.documentElement.lang = app.language;
   document.documentElement.dataset.only = app.state.only;
   document.title = `${token(views[0].input)} · ${views.map((view) => token(view.name)).join(", ")}`;
-  const texts = { skip: "skip", headline: "title", lede: "lede", "overview-title": "allHeads", "panels-title": "panels" };
+  const texts = { skip: "skip", headline: "title", lede: "lede", "overview-title": "allHeads", "panels-title": "panels", "how-title": "how", "options-title": "options" };
   for (const [id, words] of Object.entries(texts)) byId(id).replaceChildren(t(words));
   byId("map-help").replaceChildren(keysInWords());
   refill(byId("language"), helpButton(), languageButton(languageChanged));
@@ -69,39 +71,14 @@ function modelCard(view, index) {
   const title = el("h2", {}, app.payload.views.length > 1 ? choose() : nameNode(view.name));
   const silent = SILENT.includes(view.says) && el("p", { class: "note" }, t(`says_${view.says}`, view.mask));
   const answer = known(view.answer) ? el("p", { class: "answer" }, `${t(answerOf(view))} `, tokenNode(view.answer, { class: "token big" }), verdict(view)) : silent;
-  return toned(view.encoding, el("article", { class: "model" }, el("div", { class: "said" }, title, answer, more), editedNode(app, index), outputTokens(view, index)));
+  return toned(view.encoding, el("article", { class: "model" }, el("div", { class: "said" }, title, answer, more), editedNode(app, index),
+    el("div", { class: "spoken" }, sentenceNode(app, view, index), outputTokens(view, index))));
 }
 const SILENT = ["vectors", "words", "labels"]; // what gives no answer: why, and what edits are told by
 function verdict({ answer, expected }) {
   if (!known(expected)) return null;
   if (answer === expected) return [" ", el("b", { class: "right" }, `✓ ${t("right")}`)];
   return [" ", el("b", { class: "wrong" }, `✗ ${t("wrong")}`), ` · ${t("expected")} `, tokenNode(expected)];
-}
-
-/** What a row of outputs is, where a model is asked otherwise than to write. */
-const WRITTEN = { masked: "written_image", class: "written_image", words: "written_words", labels: "written_labels" };
-/** The answer token by token; the one pointed at tells what else was likely. */
-function outputTokens(view, index) {
-  const { outputs } = view;
-  if (!outputs.length) return null;
-  const words = t(WRITTEN[view.says] ?? (view.sides.source || paintedSide(view) ? wordsOf(view, "written") : "written_text")); // of a text that is given
-  const candidates = el("p", { class: "likely", "aria-live": "polite" }, words);
-  const likely = ([text, share]) => el("span", { class: "likely-one" }, tokenNode(text), ` ${percent(share)}`, styled(el("i"), { "--share": share }));
-  const show = (place) => {
-    for (const [at, button] of [...row.children].entries()) button.tabIndex = at === place ? 0 : -1;
-    candidates.replaceChildren(`${place} → `, ...outputs[place].top.map(likely));
-  };
-  const move = (event, place) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    row.children[clamp(place + step, 0, outputs.length - 1)].focus();
-  };
-  const row = el("div", { class: "outputs", role: "toolbar", "aria-label": words }, outputs.map((output, place) =>
-    pressable(`output ${index} ${place}`, tokenNode(output.token), () => show(place), { tabindex: place ? -1 : 0,
-      onpointerenter: () => show(place), onfocus: () => show(place), onkeydown: (event) => move(event, place) })));
-  const written = el("div", { class: "written" }, row, candidates);
-  return paintedSide(view) ? el("details", {}, el("summary", {}, t("codes", outputs.length)), written) : written; // the image says more
 }
 
 // ---------------------------------------------------------------- controls
@@ -186,28 +163,31 @@ function drawChanged(changed) {
 /** What a page begins with. */
 function drawTop(changed) {
   const any = (...lists) => lists.flat().some((name) => changed.has(name));
+  if (any("preview")) return drawMaps(byId("maps"), app);
   if (any(HEADER)) drawHeader();
-  else if (any(EDITED)) refill(byId("models"), ...app.payload.views.map(modelCard));
-  if (any(ALL, COLOURS, "engines")) drawOverview(byId("overview"), app);
-  else if (any("edits")) repaintOverview(byId("overview"), app);
-  else if (any("site", "head")) markOverview(byId("overview"), app);
+  else if (any(EDITED, "site", "head", "query", "scale")) refill(byId("models"), ...app.payload.views.map(modelCard));
+  if (any(ALL, "engines")) drawModelMap(byId("overview"), app);
+  else if (any("edits", "effects")) repaintModelMap(byId("overview"), app);
+  else if (any("view", "site", "head")) markModelMap(byId("overview"), app);
   if (any(ALL, MAPS, "engines") || (app.state.display === "lines" && any("query"))) drawMaps(byId("maps"), app);
   else if (any("edits")) repaintMaps(byId("maps"), app);
   else if (any("query", "key")) markCell(app);
-  if (any(HEADER, "site", "head")) {
+  if (any(HEADER, "site", "head", "edits", "effects")) {
     drawFinding(byId("finding"), app);
-    drawAgain(byId("again"), app);
+    drawBars(byId("bars"), app);
   }
+  if (any(HEADER, "site", "head")) drawAgain(byId("again"), app);
   if (any(ALL, MAPS, ["query", "key"])) drawImage(byId("image"), app);
   if (any(ALL, TOOLS)) drawTools();
 }
 
 /** What lies below the first screen. */
 function drawRest(changed) {
+  if (changed.has("preview")) return;
   const any = (...lists) => lists.flat().some((name) => changed.has(name));
   if (any(HEADER)) drawScrub(byId("scrubbing"), app);
   if (any(ALL, "panel", "view", "engines")) drawTabs();
-  const other = [...changed].some((name) => !EDITED.includes(name));
+  const other = [...changed].some((name) => !EDITED.includes(name) && name !== "effects");
   if (other || openPanel()?.ofEdits) drawPanel();
 }
 
@@ -235,6 +215,7 @@ export async function begin(panels) {
   if (app.live) restoreEdits(app);
   document.documentElement.dataset.ready = firstPayload.format;
   await painted();
+  followEffects(app);
   await startEngines(); // they take longer than all that is drawn
   if (!app.live && app.state.input !== app.view(0).input) await look({ input: app.state.input });
   if (!app.live) restoreEdits(app);

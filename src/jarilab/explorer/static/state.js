@@ -4,6 +4,7 @@ import { clamp, known } from "kit/numbers.js";
 import { firstPayload } from "kit/payload.js";
 import { chosenLanguage, language } from "kit/words.js";
 import { carryEdits, forgetResults, restoreEdits } from "./edits.js";
+import { followEffects } from "./effects.js";
 import { Model } from "./engines.js";
 import { t } from "./words.js";
 
@@ -118,12 +119,11 @@ const HERE = {
   "/api/look": async ({ input }) => {
     const views = [];
     for (const engine of engines.values()) views.push(await engine.look(input));
-    const { view, site, head } = firstPayload;
-    const without = known(firstPayload.without) ? (await engines.get(view).operate(input, [{ kind: "head", site, head }], false)).effect.answer : null;
-    return { views, without, noise: null };
+    return { views, noise: null };
   },
 };
 
+let previewed = null;
 let latest = 0; // only the last answer to a look is shown
 
 export const app = {
@@ -133,6 +133,7 @@ export const app = {
   site: (index = app.state.view) => app.payload.views[index]?.sites.find((site) => site.site === app.state.site) ?? null,
 
   set(patch) {
+    previewed = null;
     const before = { ...app.state };
     Object.assign(app.state, patch);
     fitState();
@@ -140,6 +141,16 @@ export const app = {
     if (!changed.size) return;
     writeAddress(WAYPOINTS.some((key) => changed.has(key)));
     app.onchange(changed);
+  },
+  /** Show the maps of another head, and nothing else of it; null: of the one that is open. */
+  preview(spot) {
+    const kept = app.state;
+    if (!spot && !previewed) return;
+    previewed = spot;
+    app.state = { ...kept, ...spot };
+    fitState();
+    app.onchange(new Set(["preview"]));
+    app.state = kept;
   },
   /** Keep the edits in force in the address. keepsWay: a way back leads to those before. */
   rememberEdits(edited, keepsWay) {
@@ -155,6 +166,7 @@ export const app = {
     writeAddress(false);
     forgetResults();
     app.onchange(new Set(["views"]));
+    followEffects(app);
     carryEdits(app, input !== app.state.input);
   },
   /** Whether edits of this view can be carried out, and why not: {yes} or {why}; {never}: nor on a page that is live. */
