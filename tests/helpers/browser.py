@@ -72,6 +72,7 @@ class Pages:
         page.on("request", lambda request: self.requests.append(request.url))
         page.goto(address)
         page.wait_for_selector(ready, state="attached")
+        page.evaluate("for (const more of document.querySelectorAll('#how, #options')) more.open = true")
         return page
 
     @property

@@ -52,8 +52,8 @@ class ScoreComparison:
     @property
     def described(self) -> tuple[str, list[str], Names]:
         """The unit of what is `measured`, the names of the answer's tokens, and those of all."""
-        names = self._reader.names
-        return "nats", names(self._reader.answer_labels), names
+        reader = self._reader
+        return "nats", reader.label_names[reader.first :], reader.names
 
     def shown(self, outputs: Any) -> list[dict[str, Any]]:
         """The payload of the outputs, one entry a position."""

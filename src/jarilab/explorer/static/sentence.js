@@ -3,13 +3,14 @@ import { pressable } from "kit/controls.js";
 import { valueColour, visibleKeys } from "kit/draw.js";
 import { el, styled } from "kit/elements.js";
 import { clamp, known, percent } from "kit/numbers.js";
-import { token, tokenNode } from "kit/tokens.js";
+import { cutToken, token, tokenNode } from "kit/tokens.js";
 import { speaking } from "kit/words.js";
 import { drawnSite, hiddenUnder } from "./edits.js";
 import { headWeights, paintedSide, wordsOf } from "./sites.js";
 import { WORDS } from "./words.js";
 
 const LONGEST = 160; // tokens of a sentence
+const LETTERS = 32; // of a token
 const t = speaking({ sentence: ["{0}: press a token to see where it looks from there", "{0}: 토큰을 누르면 거기서 보는 곳이 나옵니다"] }, WORDS);
 
 /** What the model was asked for: all that it wrote, or what follows its text. */
@@ -30,7 +31,7 @@ export function sentenceNode(app, view, index) {
   const node = (text, at) => {
     const weight = row?.weights[at];
     const seen = known(weight) && !row.hidden?.[at];
-    const button = pressable(`sentence ${index} ${at}`, token(text), () => app.set({ view: index, query: clamp(at, 0, app.site(index).shape[0] - 1) }),
+    const button = pressable(`sentence ${index} ${at}`, cutToken(text, LETTERS), () => app.set({ view: index, query: clamp(at, 0, app.site(index).shape[0] - 1) }),
       { class: `word ${/^\[.+\]$|^<.+>$/.test(text) ? "special" : ""}`, title: seen ? percent(weight) : token(text), tabindex: -1, "aria-current": at === framed ? "true" : null, disabled: site?.queries !== side });
     return seen ? styled(button, { background: valueColour(weight, { scale: app.state.scale === "fit" ? "full" : app.state.scale }, row.keys), color: inkOn(valueColour(weight, { scale: app.state.scale }, row.keys)) }) : button;
   };

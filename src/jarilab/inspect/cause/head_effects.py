@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.inspect.cause.copies import CleanRun, Copies, Group, Replacement
 from jarilab.inspect.cause.parts import ModelParts, Part
@@ -35,7 +36,7 @@ SMALLEST = 0.0005
 """Smaller effects, in nats a token, are not compared with random changes."""
 
 Reader = Callable[[Any, Batch], tuple[Float[Tensor, "R A"], Int[Tensor, "R A"]]]
-"""Reads outputs: for each row, the log-probability of each token of the answer, and the likeliest token in its place."""
+"""Reads outputs: of each row, the log-probability of each token of the answer, and the likeliest token instead."""
 
 
 @dataclass(eq=False)
@@ -86,6 +87,8 @@ class HeadEffects:
         Raises UserError if parts of the model cannot be replaced.
         """
         check_evaluating(self.model)
+        if not len(self.likeliest):
+            raise UserError("expected an answer of at least one token, got none to measure")
         self._copies.check(self._clean, lambda outputs, rows: self.read(outputs, rows)[0])
         yield
         parts = self._copies.parts
