@@ -5,7 +5,8 @@
 A task (language: the letters of FOLDER/tinyshakespeare/input.txt; arithmetic; images: FOLDER/mnist; translation:
 FOLDER/multi30k, German to English) is trained by its defaults, and with one thing changed at a time, everything else
 the same, seed by seed: each row says how much better it is than the default of the same seeds, with a 95 % interval of
-the mean over seeds, and what it costs in CPU-seconds. `linear`, jari's schedule, falls to 0 in a line.
+the mean over seeds, corrected for the number of rows (Bonferroni), and what it costs in CPU-seconds. `linear`, jari's
+schedule, falls to 0 in a line.
 
 Hours: one or two of one core for a task. Measured: docs/results/recipes.md.
 """
@@ -20,14 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 from unittest.mock import patch
 
 from torch import Tensor
 
 import jarilab
-from jarilab.comparison.statistics import mean_interval
+from jarilab.comparison.statistics import student_quantile
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.training_options import Training
 from jarilab.training import loop, optimization
@@ -202,14 +203,18 @@ def trained(row: Row, variant: Variant, folder: Path, data: Path, seed: int) -> 
         return jarilab.train(row.task, folder, encoding=row.encoding, seed=seed, settings=settings, threads=1)
 
 
-def told(row: Row, name: str, results: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]]) -> str:
-    """A line of the table, in Markdown."""
+def told(
+    row: Row, name: str, results: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]], rows: int = 1
+) -> str:
+    """A line of the table, in Markdown. rows: how many are compared with the default."""
     values = [result[row.metric] for result in results]
     sign = 1 if row.higher else -1
     gains = [sign * (value - plain[row.metric]) for value, plain in zip(values, base, strict=True)]
-    gain = mean_interval(gains, 0, share=False)
-    known = "" if gain.low is None else f" ({gain.low:+.4f} to {gain.high:+.4f})"
-    better = "" if results is base else f"{gain.mean:+.4f}{known}"
+    gain, half = mean(gains), 0.0
+    if len(gains) > 1:
+        half = student_quantile(len(gains) - 1, 1 - 0.05 / rows) * stdev(gains) / math.sqrt(len(gains))
+    known = f" ({gain - half:+.4f} to {gain + half:+.4f})" if half else ""
+    better = "" if results is base else f"{gain:+.4f}{known}"
     seconds = mean(result["cpu_seconds"] for result in results)
     return f"| {name} | {mean(values):.4f} | {better} | {seconds:.0f} |"
 
@@ -240,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             runs = range(1, given.seeds + 1)
             results = [trained(row, variants[name], folder / str(seed), given.data, seed) for seed in runs]
             base = base or results
-            print(told(row, name, results, base), flush=True)
+            print(told(row, name, results, base, max(1, len(others))), flush=True)
     except jarilab.UserError as error:
         print(f"recipes: {error}", file=sys.stderr)
         return 2

@@ -44,7 +44,9 @@ Kept = Mapping[str, Any]
 def kept_tables(folder: Path) -> dict[str, str]:
     """Every kept table in Markdown, by `PAGE/KEY`."""
     files = sorted(
-        path for path in folder.glob("*.json") if path.stem not in {*OTHER_WRITERS, "longer_text"}
+        path
+        for path in folder.glob("*.json")
+        if path.stem not in {*OTHER_WRITERS, "longer_text", "quoted"}
     )
     tables = {
         f"{path.stem}/{key}": table(kept) for path in files for key, kept in _read(path).items()

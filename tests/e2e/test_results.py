@@ -41,7 +41,7 @@ def test_every_kept_table_is_shown(tables: dict[str, str]) -> None:
 
 def kept_facts() -> Iterator[tuple[str, dict[str, str]]]:
     for path in sorted(results.RESULTS.glob("*.json")):
-        if path.stem not in {*results.OTHER_WRITERS, "longer_text"}:
+        if path.stem not in {*results.OTHER_WRITERS, "longer_text", "quoted"}:
             yield from ((f"{path.stem}/{key}", one) for key, one in json.loads(path.read_text()).items())
 
 
@@ -85,3 +85,42 @@ def test_what_a_script_prints_is_kept(folder: Path) -> None:
     assert page.read_text() == "<!-- table: page/new -->\n\n| m |\n| ---: |\n| 7 |\n\nText.\n"
     with pytest.raises(SystemExit, match="expected 2 tables"):
         results.main(["measure", "page", "a", "b", "--folder", str(folder), "--", "python", "-c", program])
+
+
+NUMBER = re.compile(r"(?<![\w.,])(?:\d[\d,]*\.\d+|\d[\d,]*(?= ?%))")
+"""A measured number: with a decimal point, or a percentage. Others are mostly settings, counts and dates."""
+INTENDED = {"95"}
+"""Levels of intervals."""
+
+
+def numbers_of_prose(text: str) -> set[str]:
+    """The measured numbers outside tables, code, headings and addresses."""
+    text = re.sub(
+        r"```.*?```|`[^`]*`|\]\([^)]*\)|(?:torch|transformers|Python) [\d.]+", "", text, flags=re.DOTALL | re.I
+    )
+    prose = re.sub(r"^(    |\||#|<!--).*$", "", text, flags=re.MULTILINE)
+    return set(NUMBER.findall(prose)) - INTENDED
+
+
+def known_numbers(page: Path) -> set[str]:
+    """The numbers in the tables and in the kept file of a page."""
+    table = "\n".join(re.findall(r"^\|.*$", page.read_text(encoding="utf-8"), re.MULTILINE))
+    kept = page.with_suffix(".json")
+    return set(re.findall(r"\d(?:[\d,.]*\d)?", table + (kept.read_text() if kept.exists() else "")))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.stem not in results.OTHER_WRITERS], ids=lambda page: page.stem
+)
+def test_numbers_in_the_prose_are_kept(page: Path) -> None:
+    quoted = json.loads((results.RESULTS / "quoted.json").read_text())["numbers"].get(page.stem, [])
+    unknown = numbers_of_prose(page.read_text(encoding="utf-8")) - known_numbers(page)
+    assert unknown - set(quoted) == set(), "show these numbers in a kept table, or leave them out"
+    assert set(quoted) - unknown == set(), "no longer in the prose: take them out of quoted.json"
+
+
+def test_a_typed_number_in_the_prose_is_found() -> None:
+    text = (
+        "# 1.5\n\nIt ends at 97.5 % and 2.25 in [3.5](x/4.5.md), `5.5`, with PyTorch 2.13 on 2026-11-24.\n\n| 6.5 |\n"
+    )
+    assert numbers_of_prose(text) == {"97.5", "2.25"}
