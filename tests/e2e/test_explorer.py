@@ -490,7 +490,7 @@ def exported(pages: Pages) -> tuple[Any, list[numpy.ndarray], numpy.ndarray]:
 
 TOKENS = ["a", "=1+2", 'say "x", y', "나"]
 FACTS = [
-    "run runs/one",
+    "one: experiment 9f3a0123456789",
     "step 1954",
     "decoder.0.self head 1",
     "colours by how often the even share of its row a weight is, 1/16 to 16 times",
@@ -609,7 +609,7 @@ def test_hostile_text_is_text(pages: Pages, trained: dict[str, Any], width: int)
     page.locator("[data-keep=display]").select_option(index=1)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert page.evaluate("document.documentElement.scrollHeight") < 12_000
-    assert page.locator("script").count() == 2
+    assert page.locator("script").count() == 3
     assert page.locator("img").count() == 0
     assert "attacked" not in page.title().partition("·")[0]
     for kind in ("svg", "csv"):
