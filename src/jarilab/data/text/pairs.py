@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from jarilab.core.errors import UserError
 from jarilab.data.text.columns import SOURCE, TARGET, Table, open_table
