@@ -40,7 +40,7 @@ LONGER = {"training.examples": 20 * PAIRS, **TRAINING}
 METRICS = ("perplexity", "chrf", "bleu")
 RATE = 4e-3
 """The learning rate of the task, the default of a training from weights, too."""
-SHARES = {"a tenth": 0.1, "a third": 1 / 3, "half": 0.5, "the whole": 1}
+SHARES = {"a tenth of the": 0.1, "a third of the": 1 / 3, "half the": 0.5, "the whole": 1}
 """The shares of this rate that a training from weights is given."""
 
 
@@ -70,7 +70,7 @@ def measured(data: Path, out: Path, files: Mapping[str, list[str]], seed: int) -
     for name, share in SHARES.items():
         settings = {**few, "training.lr": round(share * RATE, 6)}
         folder = out / f"from-{share:.2f}-{seed}"
-        results[f"from weights, {name} of the rate"] = jarilab.train(
+        results[f"from weights, {name} rate"] = jarilab.train(
             "translation", folder, init=base, settings=settings, **same
         )
     alone = {**few, **MODEL, "task.tokenizer": str(base)}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, final
 import torch
 from annotated_types import Ge, Le
 
-from jarilab.core.errors import import_optional
+from jarilab.data.captions.digit_images import scans
 from jarilab.data.images.labelled import Labelled
 from jarilab.data.images.resize import Size, resize
 from jarilab.tasks.base import registry
@@ -64,15 +64,8 @@ class Digits(ClassificationTask):
 
 
 def _scans(*, held_out: bool, size: Size = (8, 8)) -> Labelled:
-    scans = import_optional("sklearn.datasets", "vision").load_digits()
-    grey = torch.from_numpy(scans.images)  # 0 ... 16
-    pixels = (grey * (255 / 16)).round().to(torch.uint8).unsqueeze(1)
-    pixels = resize(pixels, size)
+    grey, labels = scans()
+    pixels = resize((grey * 255).round().to(torch.uint8).unsqueeze(1), size)
     number = torch.arange(len(grey))
-    scans = Labelled(
-        pixels,
-        torch.from_numpy(scans.target).long(),
-        [str(name) for name in scans.target_names],
-        number,
-    )
-    return scans.only(number[(number % HELD_OUT == 0) == held_out])
+    read = Labelled(pixels, labels, [str(digit) for digit in range(10)], number)
+    return read.only(number[(number % HELD_OUT == 0) == held_out])

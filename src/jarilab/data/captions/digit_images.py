@@ -50,7 +50,7 @@ class DigitImages:
     @staticmethod
     def scans(part: Part) -> DigitImages:
         """Read scikit-learn's 1,797 scans of 8 x 8 pixels. The last fifth is held out."""
-        pixels, labels = _scans()
+        pixels, labels = scans()
         start = len(labels) * 4 // 5
         chosen = slice(None, start) if part == "training" else slice(start, None)
         return DigitImages.of(pixels[chosen], labels[chosen])
@@ -66,12 +66,7 @@ class DigitImages:
             raise UserError(
                 f"{folder}: expected a folder with MNIST's four idx files; got no such; name another"
             )
-        pixels = idx.read(path, idx.IMAGES)
-        labels = idx.read(idx.labels_of(path), idx.LABELS)
-        if len(pixels) != len(labels):
-            raise UserError(
-                f"{folder}: {len(pixels):,} digits and {len(labels):,} labels; fetch both again"
-            )
+        pixels, labels = idx.read_pair(path)
         return DigitImages.of(pixels.float() / 255, labels.long())
 
     @staticmethod
@@ -97,7 +92,8 @@ def ink_span(ink: Bool[Tensor, "N L"]) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def _scans() -> tuple[Tensor, Tensor]:
-    scans = import_optional("sklearn.datasets", "vision").load_digits()
-    pixels = torch.from_numpy(scans["images"]).float() / 16  # values from 0 to 16
-    return pixels, torch.from_numpy(scans["target"]).long()
+def scans() -> tuple[Float[Tensor, "N 8 8"], Int[Tensor, " N"]]:
+    """Return scikit-learn's scans, 1 for ink, and their digits. Raises UserError without scikit-learn."""
+    read = import_optional("sklearn.datasets", "vision").load_digits()
+    pixels = torch.from_numpy(read["images"]).float() / 16  # values from 0 to 16
+    return pixels, torch.from_numpy(read["target"]).long()

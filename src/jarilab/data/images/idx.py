@@ -81,6 +81,16 @@ def read(path: Path, magic: bytes) -> UInt8[Tensor, "..."]:
     return values.view(sizes)
 
 
+def read_pair(images: Path) -> tuple[UInt8[Tensor, "N H W"], UInt8[Tensor, " N"]]:
+    """Read the images of a file, and the labels in the file beside it. Raises UserError for another number of them."""
+    labels, pixels = read(labels_of(images), LABELS), read(images, IMAGES)
+    if len(labels) != len(pixels):
+        raise UserError(
+            f"{images}: expected as many labels as images; got {len(labels):,} and {len(pixels):,}; fetch both again"
+        )
+    return pixels, labels
+
+
 def _sizes(path: Path, stream: text_files.Stream, magic: bytes) -> tuple[int, ...]:
     """Return the size of each dimension. Raises UserError for another magic number, and for too much data."""
     kind, dimensions = _KINDS[magic], magic[3]

@@ -311,12 +311,8 @@ def _none_usable(where: Path, wanted: Wanted, notices: Notices) -> UserError:
 
 def _from_idx(images: Path, wanted: Wanted, notices: Notices) -> Labelled:
     """Read an idx file of images and the labels in the file beside it."""
-    numbers = idx.read(idx.labels_of(images), idx.LABELS)
-    pixels = idx.read(images, idx.IMAGES).unsqueeze(1)
-    if len(numbers) != len(pixels):
-        raise UserError(
-            f"{images}: expected as many labels as images; got {len(numbers):,} and {len(pixels):,}; fetch both again"
-        )
+    pixels, numbers = idx.read_pair(images)
+    pixels = pixels.unsqueeze(1)
     labels = [str(number) for number in numbers.tolist()]
     names = [f"number {row}" for row in range(len(labels))]
     rows = _of_known_classes(images, names, labels, wanted, notices)

@@ -24,12 +24,10 @@ from jarilab.tasks.predictors.base import (
     Source,
     Trace,
     TracedSequence,
-    chunks,
     expected_of,
-    read_each,
     registry,
 )
-from jarilab.tasks.predictors.sequences import Answer, unread
+from jarilab.tasks.predictors.sequences import Answer, answer_each
 
 SMALLEST = 1e-45
 """Smaller probabilities are raised to this one before taking a logarithm."""
@@ -89,13 +87,9 @@ class ClassPredictor(LabelPredictor):
     def predict(
         self, sources: Iterable[str | UserError], options: ClassOptions, *, at_once: int = AT_ONCE
     ) -> Iterator[Answer]:
-        for chunk in chunks(read_each(sources, self.task.read), at_once):
-            answers = {source.number: [unread(source)] for source in chunk if source.error}
-            readable = [source for source in chunk if source.error is None]
-            if readable:
-                answers |= self._answers(readable, options)
-            for source in chunk:
-                yield from answers[source.number]
+        yield from answer_each(
+            sources, self.task.read, at_once, lambda some: self._answers(some, options)
+        )
 
     def _answers(self, sources: Sequence[Source], options: ClassOptions) -> dict[int, list[Answer]]:
         ranked = self.labels([source.read for source in sources])

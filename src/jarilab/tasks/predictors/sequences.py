@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, final
 
@@ -127,12 +127,9 @@ class SequencePredictor(Predictor):
         at_once: int = AT_ONCE,
     ) -> Iterator[Answer]:
         linking = None if options.alignments is None else Linking.of(self.model, options.alignments)
-        for chunk in chunks(read_each(sources, self.task.read), at_once):
-            answers = {source.number: [unread(source)] for source in chunk if source.error}
-            readable = [source for source in chunk if source.error is None]
-            answers |= self._answers(readable, options, linking)
-            for source in chunk:
-                yield from answers[source.number]
+        yield from answer_each(
+            sources, self.task.read, at_once, lambda some: self._answers(some, options, linking)
+        )
 
     def _answers(
         self, sources: Sequence[Source], options: SequenceOptions, linking: Linking | None
@@ -268,9 +265,22 @@ def token_vocabulary(task: Any) -> str:
     return "".join(sides)
 
 
-def unread(source: Source) -> Answer:
-    """Return the answer to an unreadable source."""
-    return Answer(source.number, source.text[:SHOWN], error=source.error)
+def answer_each(
+    sources: Iterable[str | UserError],
+    read: Callable[[str], Any],
+    at_once: int,
+    answers_of: Callable[[list[Source]], dict[int, list[Answer]]],
+) -> Iterator[Answer]:
+    """Yield the answers to each source in order; an unreadable one gets its error.
+
+    answers_of: from the readable sources of a batch to their answers by number.
+    """
+    for chunk in chunks(read_each(sources, read), at_once):
+        readable = [source for source in chunk if source.error is None]
+        answers = answers_of(readable) if readable else {}
+        for source in chunk:
+            unread = [Answer(source.number, source.text[:SHOWN], error=source.error)]
+            yield from answers.get(source.number, unread)
 
 
 @registry.register("prompted")
