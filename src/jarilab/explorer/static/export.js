@@ -34,19 +34,20 @@ function captionLines(app) {
 
 const textNode = (text, attributes) => svg("text", { "font-size": 12, fill: INK, ...attributes }, text);
 
-function mapParts(pane) {
+function mapParts(app, pane) {
   const [rows, columns] = pane.site.shape;
   const cell = Math.max(2, Math.min(28, Math.floor(640 / Math.max(rows, columns))));
   const longest = (texts) => Math.min(12, Math.max(...texts.map((text) => clean(text).length)));
   const every = Math.ceil(11 / cell);
   const [down, across] = [pane.rowMeanings, pane.columnMeanings].map((meanings) => every === 1 && meanings?.some(Boolean) ? meanings : []);
-  const [left, top] = [20 + 7 * longest(pane.rowTokens) + (down.length && NUMERALS), 38 + 7 * longest(pane.columnTokens) + (across.length && NUMERALS)];
+  const upright = every === 1 && longest(pane.columnTokens) <= 2; // digits and letters stand as they are read
+  const [left, top] = [20 + 7 * longest(pane.rowTokens) + (down.length && NUMERALS), 38 + (upright ? 16 : 7 * longest(pane.columnTokens)) + (across.length && NUMERALS)];
   const parts = [textNode(cutToken(pane.name, 40), { x: left, y: 16, "font-weight": 700 })];
   const labels = (texts, placed) => texts.forEach((text, place) => {
     if (place % every === 0) parts.push(textNode(cutToken(text, 12), { "font-size": 12, ...placed((place + 0.5) * cell + 4) }));
   });
   labels(pane.rowTokens, (at) => ({ x: left - 6, y: top + at, "text-anchor": "end" }));
-  labels(pane.columnTokens, (at) => ({ transform: `translate(${left + at} ${top - 6}) rotate(-90)` }));
+  labels(pane.columnTokens, (at) => upright ? { x: left + at - 4, y: top - 6, "text-anchor": "middle" } : { transform: `translate(${left + at} ${top - 6}) rotate(-90)` });
   parts.push(...numeralsDrawing(down, cell, (along, away) => [left - away, top + along], INK), ...numeralsDrawing(across, cell, (along, away) => [left + along, top - away], INK));
   const area = { x: left, y: top, width: columns * cell, height: rows * cell };
   parts.push(svg("rect", { ...area, fill: "url(#hatch)" }));
@@ -59,20 +60,23 @@ function mapParts(pane) {
         fill: valueColour(pane.data[place], options, keys[Math.floor(place / columns)]) }));
     }
   } else parts.push(svg("image", { ...area, href: mapImage(pane), "image-rendering": "pixelated", preserveAspectRatio: "none" }));
-  const legend = top + rows * cell + 14;
+  const legend = top + rows * cell + 28;
+  parts.push(textNode(t("axes"), { x: 8, y: 32 }), textNode(scaleName(app, pane), { x: left, y: legend - 6 }));
   for (let place = 0; place < 64; place += 1) {
     parts.push(svg("rect", { x: left + place * 3, y: legend, width: 3.2, height: 9, fill: legendColour(place / 63, options) }));
   }
   scaleEnds(options).forEach((words, index) => parts.push(textNode(words, { x: left + 96 * index, y: legend + 23, "font-size": 12, "text-anchor": ["start", "middle", "end"][index] })));
   return { parts, width: left + Math.max(columns * cell, 230) + 16, height: legend + 36 };
 }
+/** What the colours of a map stand for. */
+const scaleName = (app, { options: { signed, scale } }) => t(signed ? "differenceLegend" : scale === "even" ? "even" : `drawn_${drawnOf(app)}`);
 const mapImage = ({ data, site, options }) => drawMap(el("canvas"), data, ...site.shape, { ...options, onPaper: true }).toDataURL();
 
 function drawPanes(app) {
   const panes = panesOf(app).filter((pane) => pane.site);
   const drawings = panes.map((pane) => {
-    if (app.state.display !== "lines") return mapParts(pane);
-    const { drawing } = linesDrawing(app, pane);
+    if (app.state.display !== "lines") return mapParts(app, pane);
+    const { drawing } = linesDrawing(app, pane, true);
     const name = textNode(cutToken(pane.name, 40), { x: 8, y: 14, "font-weight": 700 });
     return { parts: [name, svg("g", { transform: "translate(0 22)" }, [...drawing.childNodes])], width: 450,
       height: Number(drawing.getAttribute("height")) + 34 };

@@ -38,7 +38,7 @@ const t = speaking({
   looks_neighbour: ["looks at the neighbouring patches", "이웃 패치를 봅니다"], looks_row: ["looks along its row of patches", "같은 행의 패치를 봅니다"],
   looks_column: ["looks along its column of patches", "같은 열의 패치를 봅니다"], looks_ink: ["looks at the patches where something is drawn", "무엇인가 그려진 패치를 봅니다"],
   looks_offset: ["looks a fixed distance away", "일정한 거리만큼 떨어진 곳을 봅니다"], looks_even: ["looks everywhere about evenly", "모든 곳을 거의 고르게 봅니다"],
-  looks_none: ["follows no simple pattern: see its map", "단순한 규칙이 없습니다(맵을 보십시오)"],
+  looks_none: ["follows no simple pattern: see its map", "단순한 규칙이 없습니다(맵을 보세요)"],
 }, ROLE_WORDS, WORDS);
 
 export function drawFinding(root, app) {

@@ -1,16 +1,21 @@
 // Lines from a query to the keys it looks at most.
 import { el, svg } from "kit/elements.js";
+import { isNight } from "kit/draw.js";
 import { clamp } from "kit/numbers.js";
 import { cutToken, token, tokenNode } from "kit/tokens.js";
 import { headWeights, siteHidden } from "./sites.js";
 import { t } from "./words.js";
 
-const TONES = ["#0b78c4", "#d2600c", "#008a66", "#b0468a", "#9a7000", "#6163d6", "#5d8a00", "#c0392b"];
+/** Eight heads drawn over each other, told apart by people who see less red or green too (a test sees to it). */
+const TONES = {
+  light: ["#2c218c", "#556187", "#0018f2", "#6b0832", "#549e9d", "#c01e0d", "#ff5504", "#6d87fc"],
+  dark: ["#047486", "#cfdc01", "#d48701", "#83dfff", "#00b8a6", "#b83a07", "#0e5ae3", "#529bff"],
+};
 const ROW = 22;
 const TOP = 24;
 const COUNT = 2000; // more nodes than this make a page slow; the weakest lines give way
 
-const toneOf = (head) => TONES[head % TONES.length];
+const toneOf = (head, onPaper) => TONES[isNight() && !onPaper ? "dark" : "light"][head % TONES.light.length];
 
 /** The links to draw, strongest first: the `top` keys of each query, of one head or of all. */
 function linksOf(app, { site }) {
@@ -29,8 +34,8 @@ function linksOf(app, { site }) {
   return links.sort(stronger);
 }
 
-/** The drawing alone, with its own colours, so that it can leave the page. */
-export function linesDrawing(app, pane) {
+/** The drawing alone, with its own colours, so that it can leave the page. onPaper: for a file, whose ground is white. */
+export function linesDrawing(app, pane, onPaper = false) {
   const { query, every } = app.state;
   const allLinks = linksOf(app, pane);
   const links = allLinks.slice(0, COUNT);
@@ -45,7 +50,7 @@ export function linesDrawing(app, pane) {
     const [from, to] = [y(link.query) + aside, y(link.key) + aside];
     const ends = `${cutToken(pane.rowTokens[link.query], 12)} → ${cutToken(pane.columnTokens[link.key], 12)}`;
     return svg("path", { d: `M${left} ${from}C${left + 90} ${from} ${right - 90} ${to} ${right} ${to}`, fill: "none",
-      stroke: toneOf(link.head), "stroke-width": (1 + 5 * link.weight).toFixed(2), "stroke-opacity": (0.15 + 0.85 * link.weight).toFixed(3) },
+      stroke: toneOf(link.head, onPaper), "stroke-width": (1 + 5 * link.weight).toFixed(2), "stroke-opacity": (0.15 + 0.85 * link.weight).toFixed(3) },
     svg("title", {}, `${t("head")} ${link.head}: ${ends} ${link.weight.toFixed(4)}`));
   };
   const title = (x, anchor, words) => svg("text", { x, y: 14, "text-anchor": anchor, "font-size": 12, fill: "currentColor" }, words);

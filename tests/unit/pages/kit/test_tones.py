@@ -46,6 +46,15 @@ def test_tones_differ_for_colour_blind_readers(sight: str, dark: bool) -> None:
     assert min(apart) > 0.1, "five times what is just noticeable"
 
 
+@pytest.mark.parametrize("name", ["light", "dark"])
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_lines_of_heads_differ_for_colour_blind_readers(sight: str, name: str) -> None:
+    (listed,) = re.findall(rf"{name}: \[(.*?)\]", read("jarilab.explorer", "lines.js"))
+    seen = [oklab(colour, sight) for colour in re.findall("#[0-9a-f]{6}", listed)]
+    apart = [numpy.linalg.norm(a - b) for number, a in enumerate(seen) for b in seen[:number]]
+    assert (len(seen), min(apart) > 0.1) == (8, True)
+
+
 def test_encodings_of_the_package_have_different_tones() -> None:
     assert len({tone_of(encoding) for encoding in ENCODINGS}) == TONES
     assert tone_of("none") == TONES - 1, "grey"

@@ -18,6 +18,7 @@ const gradient = (stops, places = stops.map((_, index) => index / (stops.length 
 const tableOf = (shades) => ({ shades, pixels: new Uint32Array(Uint8Array.from(shades.flatMap((shade) => [...shade, 255])).buffer) });
 const TABLES = { light: tableOf(gradient(EVEN.light, EVEN_PLACES)), dark: tableOf(gradient(EVEN.dark, EVEN_PLACES)), signed: tableOf(gradient(BLUE_ORANGE)) };
 const night = matchMedia("screen and (prefers-color-scheme: dark)");
+export const isNight = () => night.matches;
 /** Maps are painted in the colours of the day or of the night: call this when they change. */
 export const onNightfall = (repaint) => night.addEventListener("change", repaint);
 /** The table of colours. onPaper: for a file, whose ground is white. */
