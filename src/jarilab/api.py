@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
-from jarilab.comparison.launchers.resources import ClusterKind, Resources
+from jarilab.comparison.launchers.resources import Resources
 from jarilab.core.devices import parse_device
 from jarilab.core.errors import UserError
 from jarilab.core.options import options_of, read_options
@@ -286,7 +286,7 @@ def compare(
     eval_lengths: Sequence[int] = (),
     train: bool = True,
     trust_code: bool = False,
-    cluster: ClusterKind | None = None,
+    sbatch: bool = False,
     resources: Resources | None = None,
 ) -> dict[str, Any]:
     """Train the same model with each encoding and seed, and compare; returns the table.
@@ -303,9 +303,8 @@ def compare(
     rates: learning rates to try at seed 0, which is not compared; each encoding is compared at its best one.
     train: False returns the table of the trials that are finished.
     trust_code: execute the Python files that the study names.
-    cluster: slurm submits the trials as SLURM jobs, local starts them as background processes, script writes a script
-        for sbatch and stops (default: trials end with this process).
-    resources: of each trial on a cluster.
+    sbatch: write `trials.sbatch` with a command for each trial, to be submitted to SLURM, and train nothing.
+    resources: of each trial in SLURM.
 
     Raises UserError for unknown names or options, a study whose settings are passed again, and if no trial finishes.
     """
@@ -313,7 +312,7 @@ def compare(
     from jarilab.comparison import run_study, study
     from jarilab.comparison.launchers.launcher import Launcher
 
-    launcher = Launcher(jobs, cores(), cluster, resources)
+    launcher = Launcher(jobs, cores(), sbatch, resources)
     if study.is_study(task):
         if out is not None or settings or model is not None or rates:
             raise UserError(

@@ -41,7 +41,7 @@ def trials_in_this_process() -> Iterator[None]:
     """Where comparisons begun meanwhile train."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "start", start_here)
-        patch.setattr(processes.Engine, "poll_seconds", 0.0)
+        patch.setattr(processes.LocalProcesses, "poll_seconds", 0.0)
         yield
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.comparison.launchers.launcher import Launcher, NotRunError
-from jarilab.comparison.launchers.processes import Engine, Running
+from jarilab.comparison.launchers.processes import LocalProcesses, Running
 from jarilab.comparison.report import payload, render
 from jarilab.comparison.study import Study, best_rates, tuned_values
 from jarilab.comparison.table import tabulate
@@ -47,7 +47,7 @@ def run(study: Study, out: Path, launcher: Launcher) -> dict[str, Any]:
         try:
             rate_values = _tune(study, out, task, launcher)
             trials = study.trials(out, best_rates(rate_values, task.metric))
-            failures = train_all(trials, launcher.engine(trials, out, study.snapshots))
+            failures = train_all(trials, launcher.processes(trials, out, study.snapshots))
         except NotRunError as script:
             commands = [shlex.join(trial.command) for trial in script.trials]
             return {"script": str(script.path), "commands": commands}
@@ -63,7 +63,7 @@ def _tune(study: Study, out: Path, task: Task, launcher: Launcher) -> list[dict[
     if not trials:
         return []
     (out / "tuning").mkdir(exist_ok=True)
-    failures = train_all(trials, launcher.engine(trials, out))
+    failures = train_all(trials, launcher.processes(trials, out))
     rate_values = tuned_values(trials, task.metric)
     trained = {row["encoding"] for row in rate_values}
     for trial in trials:
@@ -124,7 +124,7 @@ def _report_failures(failures: Mapping[str, str], count: int, any_finished: bool
     print(f"jarilab: {message}\n  {lines}", file=sys.stderr)
 
 
-def train_all(trials: Sequence[Trial], engine: Engine) -> dict[str, str]:
+def train_all(trials: Sequence[Trial], processes: LocalProcesses) -> dict[str, str]:
     """Train each unfinished trial with `jarilab train`, in its own process; return the reason of each failure.
 
     The command is the one that a user would type, so a trial can be repeated alone with the same bits. Raises
@@ -143,10 +143,10 @@ def train_all(trials: Sequence[Trial], engine: Engine) -> dict[str, str]:
     with TrainingProgress(list(by_name)) as progress, StopSignals(end_all) as stop:
         try:
             while waiting or running:
-                for trial, handle in engine.start(waiting, running):
+                for trial, handle in processes.start(waiting, running):
                     waiting.remove(trial)
                     running[trial.name] = handle
-                time.sleep(engine.poll_seconds)
+                time.sleep(processes.poll_seconds)
                 stop.check()
                 for name, handle in list(running.items()):
                     trial = by_name[name]

@@ -5,7 +5,6 @@ Facts of a run are kept in the cache folder as long as its files do not change, 
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -14,14 +13,6 @@ from typing import Any
 
 from jarilab.core.errors import UserError
 from jarilab.core.storage.listings import listings
-from jarilab.runs.jobs import (
-    CLUSTER,
-    RECORD,
-    RUNNING,
-    TrialJob,
-    UnreachableError,
-    jobs_alive,
-)
 from jarilab.tasks.metrics import METRICS
 
 MAX_DEPTH = 4
@@ -36,10 +27,10 @@ FINISHED, UNFINISHED, NOT_BEGUN, DAMAGED = "finished", "not finished", "never be
 class RunSummary:
     """A run as a line of a list.
 
-    state: finished, not finished, training, queued, never begun or damaged. problem: the error of a damaged one. job:
-    number of the scheduler's job that trains it. history: weights that it started from, and earlier budgets. step,
-    steps: steps taken, and all steps. value: of the metric, when it was measured last. vocabulary: digest of a learned
-    vocabulary of answers. age: seconds since the last change. size: bytes.
+    state: finished, not finished, training, never begun or damaged. problem: the error of a damaged one. history:
+    weights that it started from, and earlier budgets. step, steps: steps taken, and all steps. value: of the metric,
+    when it was measured last. vocabulary: digest of a learned vocabulary of answers. age: seconds since the last
+    change. size: bytes.
     """
 
     run: str
@@ -55,7 +46,6 @@ class RunSummary:
     age: float
     size: int
     problem: str | None = None
-    job: str | None = None
     history: tuple[str, ...] = ()
     vocabulary: str | None = None
 
@@ -69,8 +59,6 @@ class RunSummary:
         if self.step is not None and self.state != FINISHED:
             total = "" if self.steps is None else f" of {self.steps:,}"
             parts.append(f"at step {self.step:,}{total}")
-        if self.job is not None:
-            parts.append(f"job {self.job}")
         text = ", ".join(parts)
         return f"{text}: {self.problem}" if self.problem else text
 
@@ -91,28 +79,8 @@ def runs_in(folder: Path) -> list[RunSummary]:
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise UserError(f"{folder} {problem}; name a folder that holds runs")
-    jobs = _jobs_in(folder)
     with listings() as known:
-        begun = [_summary(run, jobs.pop(run, None), known) for run in run_folders(folder)]
-    queued = [  # they have no folder yet
-        RunSummary(run=str(run), state=job.state, job=job.number, age=0.0, size=0)
-        for run, job in jobs.items()
-    ]
-    return sorted(begun + queued, key=lambda summary: summary.run) if queued else begun
-
-
-def _jobs_in(folder: Path) -> dict[Path, TrialJob]:
-    """The queued and running jobs of studies in a folder, by the folders of their trials."""
-    jobs: dict[Path, TrialJob] = {}
-    for record in sorted(folder.glob(f"**/{CLUSTER}/{RECORD}")):
-        study = record.parent.parent
-        try:
-            trials = jobs_alive(study)
-        except (UnreachableError, UserError) as error:
-            print(f"jarilab: {study}: queued jobs are not known: {error}", file=sys.stderr)
-            continue
-        jobs |= {study / trial: job for trial, job in trials.items()}
-    return jobs
+        return [_summary(run, known) for run in run_folders(folder)]
 
 
 def run_folders(folder: Path, max_depth: int = MAX_DEPTH) -> Iterator[Path]:
@@ -125,7 +93,7 @@ def run_folders(folder: Path, max_depth: int = MAX_DEPTH) -> Iterator[Path]:
             yield from run_folders(path, max_depth - 1)
 
 
-def _summary(folder: Path, job: TrialJob | None, known: dict[str, Any]) -> RunSummary:
+def _summary(folder: Path, known: dict[str, Any]) -> RunSummary:
     """A run as a line. known: facts of runs by folder, with the times and sizes of the files that they are from."""
     stats = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
     size = sum(stat.st_size for stat in stats.values())
@@ -143,7 +111,7 @@ def _summary(folder: Path, job: TrialJob | None, known: dict[str, Any]) -> RunSu
             return RunSummary(**where, problem=str(error))
     facts = dict(known[name]["facts"])
     if facts["state"] != FINISHED:
-        facts |= _training_state(folder, job)
+        facts |= _training_state(folder)
     history = tuple(facts.pop("history"))
     return RunSummary(**where, **facts, history=history)
 
@@ -166,13 +134,11 @@ def _facts(folder: Path) -> dict[str, Any]:
     }
 
 
-def _training_state(folder: Path, job: TrialJob | None) -> dict[str, Any]:
-    """The state of an unfinished run that a job or another process trains; empty if none does."""
-    if job is not None:
-        return {"state": job.state, "job": job.number}
+def _training_state(folder: Path) -> dict[str, Any]:
+    """The state of an unfinished run that another process trains; empty if none does."""
     from jarilab.runs.lock import is_training
 
-    return {"state": RUNNING} if is_training(folder) else {}
+    return {"state": "training"} if is_training(folder) else {}
 
 
 def _state(folder: Path, run: str) -> dict[str, Any]:

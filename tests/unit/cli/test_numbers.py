@@ -22,7 +22,7 @@ TOO_MANY = ["1" + "0" * 20, "-1" + "0" * 20]
 def numbers():
     """Every numeric option, by owner and name."""
     verbs = (api.train, api.evaluate, api.predict, api.compare, api.walk)
-    groups = {f"{verb.__name__}()": options_of(verb) for verb in verbs} | {"cluster": options_of(Resources)}
+    groups = {f"{verb.__name__}()": options_of(verb) for verb in verbs} | {"resources": options_of(Resources)}
     groups |= {name: options_of(encodings.spec(name).target) for name in encodings.names()}
     for task in tasks.names():
         groups |= {f"{task} {model}": settings_of(task, model) for model in models_for(tasks.spec(task).target)}

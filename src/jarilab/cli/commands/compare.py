@@ -19,7 +19,7 @@ from jarilab.cli.setting_flags import (
 )
 from jarilab.core.errors import UserError
 
-CLUSTER = "resources of each trial on a cluster"
+RESOURCES = "resources of each trial in SLURM, with --sbatch"
 
 
 def arguments(parser: Parser, words: Words) -> None:
@@ -36,7 +36,7 @@ def arguments(parser: Parser, words: Words) -> None:
     add_eval_lengths(parser, options["eval_lengths"])
     first = first_positional(words, {**nargs_of(parser), "--report": 0, TRUST: 0})
     if first is not None and is_study(first):
-        _add_study(parser, {name: options[name] for name in ("seeds", "jobs", "cluster")})
+        _add_study(parser, {name: options[name] for name in ("seeds", "jobs", "sbatch")})
         return
     parser.add_argument(
         "--encodings",
@@ -70,15 +70,15 @@ def arguments(parser: Parser, words: Words) -> None:
         "--json",
         "--open",
     )
-    parser.show_last(CLUSTER)
+    parser.show_last(RESOURCES)
 
 
 def add_resources(parser: Parser) -> None:
-    """Add the options of trials on a cluster."""
+    """Add the resources that trials request from SLURM."""
     from jarilab.comparison.launchers.resources import Resources
     from jarilab.core.options import options_of
 
-    parser.add_options("resources", options_of(Resources), title=CLUSTER)
+    parser.add_options("resources", options_of(Resources), title=RESOURCES)
 
 
 def _add_study(parser: Parser, options: dict[str, Any]) -> None:

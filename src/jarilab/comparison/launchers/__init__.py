@@ -1,1 +1,1 @@
-"""Launchers of trials: on this machine, on a cluster, or as a script for sbatch."""
+"""Where trials run: as processes of this machine, or later by a script for sbatch."""

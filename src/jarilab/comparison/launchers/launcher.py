@@ -1,4 +1,4 @@
-"""The choice where the trials of a study run: on this machine, on a cluster, or later from a script."""
+"""The choice where the trials of a study run: on this machine, or later from a script for sbatch."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jarilab.comparison.launchers.cluster import GRACE, Cluster
-from jarilab.comparison.launchers.processes import (
-    Engine,
-    LocalProcesses,
-    count_gpus,
-    jobs_for,
-)
-from jarilab.comparison.launchers.resources import ClusterKind, Resources
+from jarilab.comparison.launchers.processes import LocalProcesses, count_gpus, jobs_for
+from jarilab.comparison.launchers.resources import Resources
 from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_text
-from jarilab.runs.jobs import CLUSTER
 
+SCRIPT = "trials.sbatch"
+GRACE = 120
+"""Seconds between the signal that time is up and the end, in which a step is finished and a checkpoint written."""
 RUN = r"""
 # Told that time is up (USR2), a trial writes its checkpoint and is queued again; told to end (TERM), it only writes it.
 run() {
@@ -46,41 +42,29 @@ class NotRunError(Exception):
 class Launcher:
     """Where trials run, and how many at once.
 
-    jobs: trials at once. cores: of this machine. cluster: slurm, local or script; this machine by default.
-    resources: what a trial requests from a cluster.
+    jobs: trials at once. cores: of this machine. sbatch: they run later, from a script. resources: of each trial there.
     """
 
     jobs: int | None
     cores: int
-    cluster: ClusterKind | None = None
+    sbatch: bool = False
     resources: Resources | None = None
 
     def check(self) -> None:
         """Raises UserError for options that this kind of launcher does not have."""
-        if self.cluster in ("slurm", "local") and sys.platform == "win32":
-            raise UserError(
-                f"--cluster {self.cluster} needs Linux or macOS; got Windows; omit it to train here, or use "
-                "--cluster script to write what to submit elsewhere"
-            )
-        if self.cluster is None and self.resources is not None and self.resources.changed:
+        if not self.sbatch and self.resources is not None and self.resources.changed:
             flags = ", ".join(f"--{name}" for name in self.resources.changed)
-            raise UserError(f"{flags}: for a cluster only; give --cluster slurm, or omit it")
+            raise UserError(f"{flags}: for SLURM only; pass --sbatch, or omit it")
 
-    def engine(self, trials: Sequence[Trial], study: Path, snapshots: int = 0) -> Engine:
-        """The engine that runs these trials of a study.
-
-        Raises UserError if it is not available here, and NotRunError after it has written a script.
-        """
-        resources = self.resources or Resources()
+    def processes(self, trials: Sequence[Trial], study: Path, snapshots: int = 0) -> LocalProcesses:
+        """What runs these trials of a study. Raises NotRunError after it has written a script."""
         unfinished = [trial for trial in trials if not trial.finished]
-        if self.cluster == "script" and unfinished:
+        if self.sbatch and unfinished:
+            resources = self.resources or Resources()
             path = _write_script(unfinished, study, resources, self.jobs, snapshots)
             raise NotRunError(path, unfinished)
-        default_jobs = jobs_for(max(1, len(unfinished)), self.cores, count_gpus())
-        if self.cluster == "slurm" or self.cluster == "local":
-            limit = self.jobs or (default_jobs if self.cluster == "local" else None)
-            return Cluster(study, self.cluster, resources, limit, snapshots)
-        return LocalProcesses(self.jobs or default_jobs, snapshots)
+        jobs = self.jobs or jobs_for(max(1, len(unfinished)), self.cores, count_gpus())
+        return LocalProcesses(jobs, snapshots)
 
 
 def _write_script(
@@ -90,11 +74,9 @@ def _write_script(
     limit: int | None,
     snapshots: int,
 ) -> Path:
-    """Write `cluster/trials.sbatch` for the unfinished trials and return its path."""
-    folder = study / CLUSTER
-    folder.mkdir(mode=0o700, exist_ok=True)
+    """Write `trials.sbatch` for the unfinished trials and return its path."""
     lines = ["#!/bin/bash", *resources.sbatch_lines(limit, len(trials), GRACE)]
-    lines.append(f'#SBATCH --output="{folder.absolute()}/%A_%a.out"')
+    lines.append(f'#SBATCH --output="{study.absolute()}/slurm-%A_%a.out"')
     lines += [f"cd {shlex.quote(str(Path.cwd()))} || exit 1", "export OMP_NUM_THREADS=1", RUN]
     lines.append('case "$SLURM_ARRAY_TASK_ID" in')
     for number, trial in enumerate(trials):
@@ -105,6 +87,6 @@ def _write_script(
         "esac",
         "",
     ]
-    path = folder / "trials.sbatch"
+    path = study / SCRIPT
     write_text(path, "\n".join(lines))
     return path

@@ -1,16 +1,16 @@
-"""Engines of trials, and the engine of this machine, which starts a process for each trial."""
+"""Trials as processes of this machine."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
 
-from jarilab.comparison.launchers.job import tied
 from jarilab.comparison.trial import Trial
 
 
@@ -34,18 +34,6 @@ class Running(ABC):
     @abstractmethod
     def failure(self, trial: Trial) -> str:
         """Why it failed."""
-
-
-class Engine(ABC):
-    """Starts trials. poll_seconds: seconds between two checks of their state."""
-
-    poll_seconds = 0.5
-
-    @abstractmethod
-    def start(
-        self, waiting: Sequence[Trial], running: Mapping[str, Running]
-    ) -> list[tuple[Trial, Running]]:
-        """Start those of the waiting trials that may run now. running: handles of the others, by name."""
 
 
 class OtherProcess(Running):
@@ -98,11 +86,14 @@ class Process(Running):
         return last_message(trial, self.returncode)
 
 
-class LocalProcesses(Engine):
-    """Trials as processes of this machine.
+class LocalProcesses:
+    """Starts a process for each trial.
 
-    jobs: trials at once. snapshots: weights to keep of each. gpus: how many GPUs share the trials, one trial each.
+    poll_seconds: between two checks of their state. jobs: trials at once. snapshots: weights to keep of each. gpus: how
+    many GPUs share the trials, one trial each.
     """
+
+    poll_seconds = 0.5
 
     def __init__(self, jobs: int, snapshots: int = 0, gpus: int | None = None):
         self._jobs = jobs
@@ -112,6 +103,7 @@ class LocalProcesses(Engine):
     def start(
         self, waiting: Sequence[Trial], running: Mapping[str, Running]
     ) -> list[tuple[Trial, Running]]:
+        """Start those of the waiting trials that may run now. running: handles of the others, by name."""
         handles: list[tuple[Trial, Running]] = []
         for trial in waiting[: self._jobs - len(running)]:
             if trial.is_training:
@@ -121,6 +113,12 @@ class LocalProcesses(Engine):
             gpu = least_used_gpu([getattr(handle, "gpu", None) for handle in active], self._gpus)
             handles.append((trial, start(trial, self._snapshots, gpu)))
         return handles
+
+
+def tied(words: Sequence[str]) -> list[str]:
+    """The command `jarilab` with these words, which ends when its standard input is closed."""
+    # -P: the current folder is not on the import path, so that a statistics.py lying there is not executed.
+    return [sys.executable, "-P", "-m", "jarilab.cli.supervised_child", *words]
 
 
 def start(trial: Trial, snapshots: int, gpu: int | None = None) -> Process:

@@ -1,18 +1,14 @@
-"""Resources that a trial requests from a cluster."""
+"""Resources that a trial requests from SLURM."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from annotated_types import Ge, Le
 
 from jarilab.core.errors import UserError
-
-ClusterKind = Literal["slurm", "local", "script"]
 
 _WORD = re.compile(r"[A-Za-z0-9_.,:@=+/\[\]&|*-]+")
 _TIME = re.compile(r"((?P<days>\d{1,4})-)?(?P<parts>\d{1,5}(:\d{1,2}){0,2})")
@@ -25,7 +21,7 @@ FACTORS_OF_DAYS = {1: (60,), 2: (60, 1), 3: (60, 1, 1 / 60)}
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """Resources of each trial on a cluster.
+    """Resources of each trial in SLURM.
 
     partition: SLURM partition (default: that of the cluster).
     time: time limit of a job, such as 2:00:00 or 1-12; a longer trial is queued again and continues.
@@ -78,29 +74,6 @@ class Resources:
         """The names of the options that differ from their defaults."""
         return [one.name for one in fields(self) if getattr(self, one.name) != one.default]
 
-    def for_submitit(
-        self, scheduler: str, name: str, grace: int, limit: int | None
-    ) -> dict[str, Any]:
-        """The parameters of a submitit executor. grace: seconds before the end. limit: jobs at once, or None."""
-        if scheduler == "local":
-            # A year, instead of submitit's two minutes: on this machine no other job waits.
-            return {"timeout_min": 60 * 24 * 365, "gpus_per_node": self.gpus}
-        parameters: dict[str, Any] = {
-            "name": name,
-            "timeout_min": self.minutes,
-            "cpus_per_task": self.cpus,
-            # At most half of a short time limit: 30 seconds a minute.
-            "slurm_signal_delay_s": min(grace, 30 * self.minutes),
-            "slurm_additional_parameters": {"requeue": True},
-        }
-        parameters |= {"gpus_per_node": self.gpus} if self.gpus else {}
-        parameters |= {"slurm_array_parallelism": limit} if limit else {}
-        slurm = {"partition": self.partition, "account": self.account, "qos": self.qos}
-        slurm |= {"mem": self.memory, "constraint": self.constraint}
-        return parameters | {
-            f"slurm_{key}": value for key, value in slurm.items() if value is not None
-        }
-
     def sbatch_lines(self, limit: int | None, trials: int, grace: int) -> list[str]:
         """The #SBATCH lines of a script. limit: tasks at once, or None. grace: seconds between signal and end."""
         suffix = f"%{limit}" if limit else ""
@@ -115,20 +88,3 @@ class Resources:
         options |= {"signal": f"B:USR2@{min(grace, 30 * self.minutes)}", "open-mode": "append"}
         lines = [f"#SBATCH --{key}={value}" for key, value in options.items() if value is not None]
         return [*lines, "#SBATCH --requeue"]
-
-    def advice(self) -> str:
-        """What to do if SLURM refuses."""
-        available = partitions()
-        if self.partition is not None and available and self.partition not in available:
-            return f"expected --partition {' or '.join(available)}, got {self.partition}"
-        requested = ", ".join(f"--{name} {getattr(self, name)}" for name in self.changed)
-        return f"`sinfo` lists what the cluster has; requested: {requested or 'the defaults'}"
-
-
-def partitions() -> list[str]:
-    """The partitions that SLURM has here; empty if it does not say."""
-    if shutil.which("sinfo") is None:
-        return []
-    command = ["sinfo", "--noheader", "--format", "%R"]
-    output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    return sorted(set(output.stdout.split()))
