@@ -2,6 +2,7 @@
 # make test    all tests that take minutes at most
 # make docs    the site, with the runs and pages it shows; FAST=1 takes those of the last time
 # make chaos   train while things happen to it, for MINUTES=5, drawn from SEED=1; `make test` has a minute of it
+# make nightly chaos and fuzz, then hostile runs, FOLDERS=1000 hostile Hugging Face folders, and huge inputs
 # make fuzz    hostile bytes for every reader of files, SECONDS=60 each
 # make release REPOSITORY=https://...  build what is released, its hashes and its bill of materials, check it, and stop before it is uploaded
 # make check   format, lint, types, quick tests: before every commit
@@ -15,7 +16,7 @@ SOURCES := src tests examples benchmarks experiments docs/build hatch_build.py
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup demo test check ci planted slow chaos fuzz docs release addressed clean
+.PHONY: setup demo test check ci planted slow chaos nightly fuzz docs release addressed clean
 
 setup: .venv/installed
 
@@ -39,6 +40,11 @@ slow: .venv/developed
 
 chaos: .venv/developed
 	cd tests && ../$(BIN)/python -m drills --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
+
+nightly: chaos fuzz
+	cd tests && ../$(BIN)/python -m drills.hostile
+	cd tests && ../$(BIN)/python -m drills.hostile_folders --count $(or $(FOLDERS),1000) --seed $(or $(SEED),1)
+	cd tests && ../$(BIN)/python -m drills.bounds --seed $(or $(SEED),1)
 
 fuzz: .venv/developed
 	cd tests && ../$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60) $(if $(TARGET),--target $(TARGET))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from drills.disks import disk
@@ -160,16 +161,39 @@ def changed_data(drill: Drill) -> None:
     """Data of which a letter changed are refused, and the former ones taken."""
     drill.end(drill.begin(drill.plan(drill.an_operation(), "kill")), KILLED)
     if (drill.run / "run.json").exists() and drill.family.data is not None:
-        data = drill.materials / drill.family.data
-        file = data if data.is_file() else sorted(data.glob("*.txt"))[0]
-        text = file.read_text()
-        try:
-            file.write_text(text.replace("e", "a", 1) if "e" in text else text + " as night")
+        with other_data(drill):
             drill.end(drill.begin(), MISTAKE)
-        finally:
-            file.write_text(text)
     drill.check()
     drill.finish()
+
+
+def changed_meanwhile(drill: Drill) -> None:
+    """Data of which a letter changes while a process trains: it goes on as it began, or says what changed."""
+    attempt = drill.begin(drill.plan(drill.an_operation(), "stop"))
+    stopped = attempt.wait_for_stop()
+    # Before the run is recorded, the other data would be its own.
+    with other_data(drill) if (drill.run / "run.json").exists() else nullcontext():
+        if stopped:
+            attempt.signal(signal.SIGCONT)
+        drill.end(attempt, DONE, MISTAKE)
+        drill.check()
+    drill.finish()
+
+
+@contextmanager
+def other_data(drill: Drill) -> Iterator[None]:
+    """Data of which a letter is another one inside the block; the same for a family that makes its own."""
+    if drill.family.data is None:
+        yield
+        return
+    data = drill.materials / drill.family.data
+    file = data if data.is_file() else sorted(data.glob("*.txt"))[0]
+    text = file.read_text()
+    try:
+        file.write_text(text.replace("e", "a", 1) if "e" in text else text + " as night")
+        yield
+    finally:
+        file.write_text(text)
 
 
 def contents(run: Path) -> dict[str, bytes]:

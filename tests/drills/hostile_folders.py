@@ -15,9 +15,7 @@ import importlib
 import json
 import os
 import random
-import resource
 import shutil
-import signal
 import struct
 import sys
 import tempfile
@@ -32,19 +30,12 @@ from typing import Any
 for _name, _value in {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "RUST_BACKTRACE": "0"}.items():
     os.environ.setdefault(_name, _value)
 
+from drills.measured import EXECUTED, Bounds, Measured  # noqa: E402
 from drills.payloads import MARKER  # noqa: E402
-from drills.processes import Attempt, HungError, forked  # noqa: E402
 from drills.watch import RefusedError, Watch  # noqa: E402
 from helpers import folders  # noqa: E402
 
-MOST = 2 << 30
-"""Bytes that opening a folder may take."""
-ADDRESSES = 6 << 30
-"""Bytes of addresses beyond which the child gets none."""
-SECONDS = 20
-"""Of the processor; ten times as many by the clock, since the machine may be busy."""
 TEXT = "The animal didn't cross the street"
-EXECUTED, TRACEBACK = 71, 1
 
 BASES: dict[str, Callable[[Path], Path]] = {
     "bert": folders.bert,
@@ -472,8 +463,9 @@ class Folders:
         self.root, self.seed = root, seed
         self.findings = Findings()
         # In a fork, so that torch has computed nothing when the others are taken, and lost no thread in them.
-        if Attempt(forked(root / "log.txt", {}, self._make_bases), root / "log.txt").wait(600):
-            raise AssertionError((root / "log.txt").read_text())
+        made = Measured.of(root / "log.txt", self._make_bases, Bounds(seconds=200))
+        if made.code:
+            raise AssertionError(made.said)
 
     def _make_bases(self) -> int:
         with warnings.catch_warnings():
@@ -537,34 +529,20 @@ class Folders:
         """Open the folder of this number; gives what came of it."""
         case, what = self.make(number)
         words = self.words(case)
-        log = self.root / "log.txt"
         begun = time.monotonic()
-        pid = forked(log, {"JARILAB_CACHE": str(self.root / "cache")}, lambda: self._called(case, words))
-        attempt, hung = _Measured(pid, log), False
-        try:
-            code = attempt.wait(10 * SECONDS)
-        except HungError:
-            code, hung = -int(signal.SIGKILL), True
-        seconds, said = time.monotonic() - begun, attempt.said
-        outcome = {0: "read", 2: "refused", EXECUTED: "executed"}.get(
-            code, "traceback" if code > 0 else "ended by a signal"
-        )
+        cache = {"JARILAB_CACHE": str(self.root / "cache")}
+        attempt = Measured.of(self.root / "log.txt", lambda: self._called(case, words), Bounds(), cache)
+        seconds, said, outcome = time.monotonic() - begun, attempt.said, attempt.outcome
         if (self.root / MARKER).exists():
             outcome = "executed"
             (self.root / MARKER).unlink()
-        elif hung or code in (-signal.SIGXCPU, -signal.SIGKILL):
-            outcome = "endless"
-        elif "Traceback (most recent call last)" in said:
-            outcome = "traceback"
-        elif attempt.peak > MOST:
-            outcome = "above 2 GB"
         findings = self.findings
         findings.counts[outcome] += 1
         findings.peak, findings.longest = max(findings.peak, attempt.peak), max(findings.longest, seconds)
         last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
         if outcome not in ("read", "refused"):
             took = f"{attempt.peak >> 20} MB {seconds:.0f} s"
-            note = f"{number}: {outcome} {code} | {words[0]} | {what} | {took} | {last[:200]}"
+            note = f"{number}: {outcome} {attempt.code} | {words[0]} | {what} | {took} | {last[:200]}"
             findings.bad.setdefault(outcome, []).append(note)
             print(note, file=sys.stderr, flush=True)
         elif os.environ.get("JARI_FOLDERS_SAY"):
@@ -578,11 +556,6 @@ class Folders:
     def _called(self, case: Case, words: list[str]) -> int:
         from jarilab.cli import main as command
 
-        (self.root / "begun").write_text(str(_resident()))
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESSES,) * 2)
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         watch = Watch(case.folder, MARKER)
         watch.on = True
         try:
@@ -607,27 +580,6 @@ def opened(folder: str, line: str) -> int:
         print(f"jarilab: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-class _Measured(Attempt):
-    """A process, and the bytes that it held beyond those that it began with."""
-
-    def __init__(self, pid: int, log: Path):
-        super().__init__(pid, log)
-        self.peak = 0
-
-    def ended(self) -> int | None:
-        pid, status, usage = os.wait4(self.pid, os.WNOHANG)
-        if not pid:
-            return None
-        # A fork begins with what it shares with its parent.
-        begun = self.log.parent / "begun"
-        self.peak = max(0, usage.ru_maxrss * 1024 - int(begun.read_text() or 0)) if begun.exists() else 0
-        return os.waitstatus_to_exitcode(status)
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def warm_up() -> None:

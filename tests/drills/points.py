@@ -84,9 +84,9 @@ def _install() -> None:
     if _installed:
         return
     _installed = True
-    from jarilab.core.storage import files  # late: a command is given its time to set its environment
+    from safetensors import torch as weights  # late: a command is given its time to set its environment
 
-    fsync, save_file = os.fsync, files.save_file
+    fsync, save_file = os.fsync, weights.save_file
 
     def noted_fsync(descriptor: Any) -> None:
         path = _opened(descriptor if isinstance(descriptor, int) else descriptor.fileno())
@@ -101,7 +101,7 @@ def _install() -> None:
         _operation("saved", os.fspath(path), tear=True)
 
     os.fsync = noted_fsync
-    files.save_file = noted_save
+    weights.save_file = noted_save
     sys.addaudithook(_heard)
 
 

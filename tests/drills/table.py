@@ -34,6 +34,7 @@ FAULTS = {
     "read-only disk": Entry(faults.read_only, disk=True),
     "changed settings": Entry(faults.changed_settings),
     "changed data": Entry(faults.changed_data),
+    "data changed meanwhile": Entry(faults.changed_meanwhile),
     "jumping clock": Entry(faults.jumping_clock),
     "flipped bit": Entry(harmed(damage.flip), 2),
     "flipped bit of a finished run": Entry(damage.flipped_when_finished),

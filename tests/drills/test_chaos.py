@@ -36,6 +36,13 @@ def test_runs_survive_what_happens_to_them() -> None:
 
 
 @pytest.mark.long
+def test_hostile_and_huge_inputs_are_bounded() -> None:
+    done = in_a_process("drills.bounds")
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert "10,000,000 lines | 1 read" in done.stdout
+
+
+@pytest.mark.long
 def test_nothing_of_a_hostile_run_is_executed() -> None:
     done = in_a_process("drills.hostile")
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import sys
@@ -22,7 +23,8 @@ MAX_SETTINGS_BYTES = 1 << 27
 SETTINGS = ("*config*.json", "*token*.json", "vocab*", "merges*", "*.index.json", "*.model")
 """Files that transformers reads from a folder, except weights."""
 MAX_COUNTS = {
-    r"vocab_size|(num_)?labels": 1 << 20,
+    r"vocab_size": 1 << 20,
+    r"(num_)?labels": 1 << 16,
     r"image_size|(crop_|pad_)?size|height|width": 1 << 13,
     r"feature_size|num_mel_\w*|n_mels|num_channels": 1 << 10,
     r"sampling_rate": 400_000,
@@ -101,11 +103,27 @@ def _check_steps(path: Path, tokenizer: Any) -> None:
         growth = 1
         for steps, step in enumerate(_steps(tokenizer.get(part)), 1):
             growth *= max(1, len(str(step.get("content", ""))))
+            if "precompiled_charsmap" in step:
+                _check_charsmap(path, step["precompiled_charsmap"])
             if growth > MAX_GROWTH or steps > MAX_STEPS:
                 raise UserError(
                     f"{path}: expected a {part} of at most {MAX_STEPS:,} steps that makes a text at most {MAX_GROWTH} "
                     "times longer, got more; put back the file that was saved with the model"
                 )
+
+
+def _check_charsmap(path: Path, charsmap: Any) -> None:
+    """Raises UserError for a table of characters that is longer than its data, which ends the process."""
+    try:
+        data = base64.b64decode(charsmap or "", validate=True)
+    except (TypeError, ValueError):
+        data = b""
+    size = int.from_bytes(data[:4], "little")
+    if charsmap and (len(data) < 8 or size % 4 or not 0 < size <= len(data) - 4):
+        raise UserError(
+            f"{path}: expected a precompiled_charsmap of SentencePiece, got {len(data):,} bytes that are none; put "
+            "back the file that was saved with the model"
+        )
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:

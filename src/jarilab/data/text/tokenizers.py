@@ -282,7 +282,8 @@ class Tokenizer:
     def read(path: Path) -> Tokenizer:
         """Read the tokenizer of a run from a file. Raises UserError."""
         try:
-            return Tokenizer.from_json(path.read_text(encoding="utf-8"))
+            with path.open(encoding="utf-8") as file:
+                return Tokenizer.from_json(file.read(MAX_JSON_CHARACTERS + 1))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(
                 f"{path} cannot be read: {error}; the run needs it to answer; restore the file"

@@ -352,6 +352,15 @@ def test_the_vocabularies_are_imported_without_the_library() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
+def test_an_endless_file_of_a_tokenizer_is_not_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MAX_JSON_CHARACTERS", 1000)
+    path = tmp_path / "vocabulary.json"
+    with path.open("wb") as file:
+        file.truncate(5 << 30)
+    with pytest.raises(UserError, match="1,001 characters, beyond 1,000"):
+        Tokenizer.read(path)
+
+
 def test_a_file_that_a_run_keeps_is_read_again(tmp_path):
     path = tmp_path / "vocabulary.json"
     path.write_text(TRAINED["words"].to_json(), encoding="utf-8")
