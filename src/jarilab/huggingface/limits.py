@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import sys
 import threading
@@ -43,6 +44,7 @@ MAX_STEPS = 1000
 WEIGHT_FACTOR = 4
 """A model may have so many times the weights of its files: ties, tables and buffers are not stored."""
 UNSTORED_WEIGHTS = 1 << 26
+MODULE_FACTOR = 64
 UNSTORED_MODULES = 1 << 14
 
 _memory_limit: int | None = None
@@ -146,10 +148,8 @@ def stored_weights(folder: Path) -> tuple[int, int]:
             pass
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - no mapping
-                size = 1
-                for side in file.get_slice(name).get_shape():
-                    size *= side
-                elements, tensors = elements + size, tensors + 1
+                elements += math.prod(file.get_slice(name).get_shape())
+                tensors += 1
     return elements, tensors
 
 
@@ -157,37 +157,30 @@ def stored_weights(folder: Path) -> tuple[int, int]:
 def bounded_model(folder: Path) -> Iterator[None]:
     """Stop the construction of a model that is much larger than its files, while it is still on the meta device."""
     elements, tensors = stored_weights(folder)
-    most = WEIGHT_FACTOR * elements + UNSTORED_WEIGHTS
-    most_modules = 64 * tensors + UNSTORED_MODULES
-    thread, built, modules = threading.get_ident(), 0, 0
+    most = {
+        "weights": WEIGHT_FACTOR * elements + UNSTORED_WEIGHTS,
+        "modules": MODULE_FACTOR * tensors + UNSTORED_MODULES,
+    }
+    built, thread = dict.fromkeys(most, 0), threading.get_ident()
 
-    def refuse(got: str) -> None:
-        raise UserError(
-            f"{folder}: expected a model of about the {elements:,} weights of its files, got a config.json that asks "
-            f"for {got}; put back the config.json that was saved with them"
-        )
-
-    def count(_: Any, __: str, tensor: Any) -> None:
-        nonlocal built
-        if isinstance(tensor, Tensor) and threading.get_ident() == thread:
-            built += tensor.numel()
-            if built > most:
-                refuse(f"more than {most:,}")
-
-    def count_module(*_: Any) -> None:
-        nonlocal modules
-        if threading.get_ident() == thread:
-            modules += 1
-            if modules > most_modules:
-                refuse(f"more than {most_modules:,} modules")
+    def count(_: Any, __: str, added: Any) -> None:
+        if threading.get_ident() != thread or added is None:
+            return
+        kind, size = ("weights", added.numel()) if isinstance(added, Tensor) else ("modules", 1)
+        built[kind] += size
+        if built[kind] > most[kind]:
+            raise UserError(
+                f"{folder}: expected a model of about the {elements:,} weights of its files, got a config.json that "
+                f"asks for more than {most[kind]:,} {kind}; put back the config.json that was saved with them"
+            )
 
     with ExitStack() as stack:
-        for register, hook in (
-            (hooks.register_module_parameter_registration_hook, count),
-            (hooks.register_module_buffer_registration_hook, count),
-            (hooks.register_module_module_registration_hook, count_module),
+        for register in (
+            hooks.register_module_parameter_registration_hook,
+            hooks.register_module_buffer_registration_hook,
+            hooks.register_module_module_registration_hook,
         ):
-            stack.callback(register(hook).remove)
+            stack.callback(register(count).remove)
         yield
 
 
@@ -202,10 +195,8 @@ def bounded_memory(folder: Path) -> Iterator[None]:
 
     limit = free_memory() // 2 if _memory_limit is None else _memory_limit
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    used = _kilobytes("/proc/self/status", "VmData")
-    most = used + limit
-    if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
+    used = int(Path("/proc/self/statm").read_text("ascii").split()[5]) * resource.getpagesize()
+    most = used + limit if hard == resource.RLIM_INFINITY else min(used + limit, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
     try:
         yield
@@ -221,12 +212,6 @@ def bounded_memory(folder: Path) -> Iterator[None]:
 
 
 def free_memory() -> int:
-    """Bytes that this machine has free."""
-    return _kilobytes("/proc/meminfo", "MemAvailable")
-
-
-def _kilobytes(file: str, name: str) -> int:
-    """A line of a file of /proc, in bytes."""
-    text = Path(file).read_text(encoding="ascii", errors="replace")
-    match = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
+    """Bytes that this machine has free. Linux only."""
+    match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
     return int(match[1]) << 10 if match else 1 << 40
