@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from jarilab.core.errors import UserError
+from jarilab.data.images.image_files import INLINE_IMAGE
 from jarilab.explorer.detail import lens_of, scores_of
 from jarilab.explorer.effects import EffectsInProgress
 from jarilab.explorer.intervention import CONTROLS, InterventionRequest, controls_payload
@@ -91,7 +92,7 @@ class HuggingFaceSubject(Subject):
         self._effects: dict[str, EffectsInProgress] = {}
 
     def check_input(self, line: str, first: str) -> None:
-        if reads_files(self.loaded):
+        if reads_files(self.loaded) and not line.startswith(INLINE_IMAGE):
             check_file(line, first, numbered=False)
 
     def tokens(self, line: str) -> Sequence[str] | None:

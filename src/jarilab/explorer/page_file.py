@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from jarilab.core.private_paths import relative_to_here
+from jarilab.data.images.image_files import INLINE_IMAGE
 from jarilab.explorer.session import Explorer
 from jarilab.explorer.subject import Writer
 from jarilab.pages.program.program import program_of
@@ -52,6 +53,8 @@ def saved_page(
 def _without_paths(view: dict[str, Any]) -> dict[str, Any]:
     """A view without paths of this machine, which are nobody else's."""
     files = {name: relative_to_here(view[name]) for name in ("run", "input")}
+    if files["input"].startswith(INLINE_IMAGE):
+        files["input"] = "image"
     return {**view, **files, "words": [relative_to_here(word) for word in view["words"]]}
 
 

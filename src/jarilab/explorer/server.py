@@ -147,7 +147,8 @@ def application(
     @app.get("/", response_class=HTMLResponse)
     async def page() -> Response:
         def draw() -> str:
-            return render(explorer.look(line, live=True, **initial))
+            data = explorer.look(line, live=True, **initial)
+            return render(data | {"files": explorer.files(line)})
 
         return HTMLResponse(await compute(draw))
 

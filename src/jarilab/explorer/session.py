@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from jarilab.core.errors import UserError
@@ -16,6 +17,8 @@ from jarilab.explorer.subject import Subject
 from jarilab.inspect.intervene.controls import Proceed
 from jarilab.inspect.measure.link import TokenLinkHead
 from jarilab.inspect.record.capture import Tape
+
+IMAGES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 class Explorer:
@@ -46,6 +49,13 @@ class Explorer:
         """
         for subject in self.subjects:
             subject.check_input(line.strip(), first.strip())
+
+    def files(self, line: str) -> list[str]:
+        """The images beside the one that an input names."""
+        path = Path(line)
+        if path.suffix.lower() not in IMAGES:
+            return []
+        return sorted(str(each) for each in path.parent.iterdir() if each.suffix.lower() in IMAGES)
 
     def all_at(self, step: int | None) -> dict[int, int]:
         """`step` for every view, as `look` takes it; of None, the newest of each."""

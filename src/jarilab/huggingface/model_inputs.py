@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import io
 import itertools
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Float
-from jarilab.data.images.image_files import decode, read_bytes
+from jarilab.data.images.image_files import INLINE_IMAGE, decode, read_bytes
 from jarilab.huggingface.limits import bounded_memory
 from jarilab.huggingface.loading import Loaded, as_user_error
 from jarilab.huggingface.outputs import (
@@ -195,15 +196,27 @@ def parameters_of(loaded: Loaded) -> set[str]:
 # Images and audio -----------------------------------------------------------------------------------------------------
 
 
-def read_pixels(loaded: Loaded, line: str) -> Float[Tensor, "1 C H W"]:
-    """The image file that a line names, as the model reads it. Raises UserError if it cannot be read."""
+def read_pixels(loaded: Loaded, line: str, **options: Any) -> Float[Tensor, "1 C H W"]:
+    """The image of a line, as the model reads it. Raises UserError if it cannot be read.
+
+    line: the name of a file, or a data URL. options: of the image processor.
+    """
     library: Any = import_optional("PIL.Image", "vision")
     channels = 1 if getattr(loaded.config, "num_channels", None) == 1 else 3
-    pixels = decode(_check_file(line, "an image"), channels).pixels
+    pixels = decode(_image_source(line), channels).pixels
     image = library.fromarray(pixels[0] if channels == 1 else pixels.permute(1, 2, 0).numpy())
-    processor = loaded.image_processor
     with bounded_memory(loaded.folder):
-        return processor(images=image, return_tensors="pt")["pixel_values"]
+        encoded = loaded.image_processor(images=image, return_tensors="pt", **options)
+    return encoded["pixel_values"].float()
+
+
+def _image_source(line: str) -> Path | bytes:
+    if not line.startswith(INLINE_IMAGE):
+        return _check_file(line, "an image")
+    try:
+        return base64.b64decode(line.partition(",")[2])
+    except ValueError as error:
+        raise UserError(f"expected an image in base64, got {line[:80]!r}: {error}") from None
 
 
 def _read_image(loaded: Loaded, line: str) -> ModelInput:
@@ -211,28 +224,19 @@ def _read_image(loaded: Loaded, line: str) -> ModelInput:
     output = loaded.model(pixel_values=pixels)
     grid = patch_grid(loaded, pixels)
     names = {} if grid is None else {"source": patch_names(grid)}
-    image = None if grid is None else _shown_image(loaded, pixels[0], grid)
+    image = None if grid is None else _shown_image(loaded, line, grid)
     output_reader = class_output_reader(loaded, output)
     answer = None if output_reader is None else output_reader.answer(output)
     return ModelInput({"pixel_values": pixels}, names, answer, output_reader, image)
 
 
-def _shown_image(
-    loaded: Loaded, pixels_CHW: Float[Tensor, "C H W"], grid: tuple[int, int]
-) -> PatchedImage:
-    """The image as the model reads it, in its own colours again."""
-    processor, colours_CHW = loaded.image_processor, pixels_CHW
-    if getattr(processor, "do_normalize", False):
-        std, mean = (
-            torch.tensor(getattr(processor, name)).reshape(-1, 1, 1)
-            for name in ("image_std", "image_mean")
-        )
-        colours_CHW = pixels_CHW * std + mean
-    scale = 255 if getattr(processor, "do_rescale", True) else 1
-    shown = (scale * colours_CHW).round().clamp(0, 255).byte()
+def _shown_image(loaded: Loaded, line: str, grid: tuple[int, int]) -> PatchedImage:
+    """The pixels that the model reads, in the colours of the image."""
+    pixels = read_pixels(loaded, line, do_normalize=False, do_rescale=False)[0]
     size: int = loaded.config.patch_size
-    height, width = (side / size for side in shown.shape[1:])
+    height, width = (side / size for side in pixels.shape[1:])
     pool = "mean" if getattr(loaded.config, "use_mean_pooling", False) else None
+    shown = pixels.round().clamp(0, 255).byte()
     return PatchedImage(shown, *grid, height, width, first=0, pool=pool)
 
 

@@ -13,9 +13,11 @@ from helpers.folders import FELT, SENTENCE
 from jarilab.core.errors import UserError
 from jarilab.explorer import explore, huggingface_subject, open_explorer, server
 from jarilab.explorer.huggingface_subject import HuggingFaceSubject
+from jarilab.explorer.page_file import saved_page
 from jarilab.huggingface import ModelInput
 from jarilab.inspect.intervene.interventions import Link, operate
 from jarilab.pages.kit.data_blocks import unpacked
+from jarilab.pages.kit.image_data import data_url
 from jarilab.positions.patches import PatchedImage
 
 pytestmark = [
@@ -354,6 +356,23 @@ def test_a_vit_has_its_image_with_patches_and_class_token(tmp_path):
     html = explore(model=tmp_path / "vit", input=str(tmp_path / "a.png")).html
     assert "--model" in html
     assert str(tmp_path) not in html, "a path of this machine is nobody else's"
+
+
+def test_another_image_is_one_of_the_folder_or_sent_by_the_page(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name, level in (("a", 10), ("b", 200)):
+        image.new("RGB", (32, 32), (level, level, level)).save(tmp_path / f"{name}.png")
+    explorer = opened(tmp_path, folders.vit(tmp_path / "vit").name)
+    first = str(tmp_path / "a.png")
+    assert explorer.files(first) == [first, str(tmp_path / "b.png")]
+    assert explorer.files("a text") == []
+    sent = data_url((tmp_path / "b.png").read_bytes())
+    explorer.check(sent, first)
+    (view,) = explorer.look(sent, live=True)["views"]
+    assert (unpacked(view["sides"]["source"]["picture"]["pixels"]) == 200).all()
+    with pytest.raises(UserError, match="expected an image in base64, got 'data:image/png;base64,x'"):
+        explorer.look("data:image/png;base64,x", live=True)
+    assert saved_page(explorer, sent)["views"][0]["input"] == "image"
 
 
 def test_tokens_before_the_patches_are_counted():

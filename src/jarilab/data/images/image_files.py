@@ -22,6 +22,8 @@ from jarilab.data.text import text_files
 MAX_PIXELS = 1 << 26
 """An image with more pixels in its header is refused before decoding."""
 
+INLINE_IMAGE = "data:image/"
+"""How a text begins that is an image itself."""
 MAX_FILE_BYTES = 1 << 29
 """Larger files are not read."""
 

@@ -2,6 +2,7 @@
 import { refill } from "kit/elements.js";
 import { known } from "kit/numbers.js";
 import { commandNode } from "kit/proof.js";
+import { inputName } from "./files.js";
 import { t } from "./words.js";
 
 /** A word of a POSIX shell. One that begins with a dash would be an option. */
@@ -20,7 +21,7 @@ function stepOf({ payload: { views } }) {
 
 /** The command that opens live what is shown here. */
 export function commandOf(app) {
-  const { input } = app.view(0);
+  const input = inputName(app.view(0));
   const { site, head } = app.state;
   return ["jarilab explore", runsOf(app), valued("--input", input), ...stepOf(app), `--site ${quoted(site)} --head ${head}`].join(" ");
 }

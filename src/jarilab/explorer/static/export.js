@@ -4,6 +4,7 @@ import { byId, el, svg } from "kit/elements.js";
 import { known, number } from "kit/numbers.js";
 import { NUMERALS, numeralsDrawing } from "kit/numerals.js";
 import { cutToken, token } from "kit/tokens.js";
+import { inputName } from "./files.js";
 import { linesDrawing } from "./lines.js";
 import { drawnOf, panesOf } from "./map.js";
 import { t } from "./words.js";
@@ -28,7 +29,7 @@ function captionLines(app) {
   const difference = panes.find(({ kind }) => kind === "difference");
   if (difference) lines.push(`difference ${difference.name}, colour range ${number(-difference.high)} to ${number(difference.high)}`);
   const facts = ["experiment", "encoding", "seed", "step", "input", "answer"];
-  const factsOf = ({ view }) => `${view.name}: ${facts.filter((fact) => known(view[fact]) && (fact !== "step" || known(view.experiment))).map((fact) => `${fact} ${view[fact]}`).join(", ")}`;
+  const factsOf = ({ view }) => `${view.name}: ${facts.filter((fact) => known(view[fact]) && (fact !== "step" || known(view.experiment))).map((fact) => `${fact} ${fact === "input" ? inputName(view) : view[fact]}`).join(", ")}`;
   return [sentenceOf(), `${drawnOf(app) === "rollout" ? "" : `${site} head ${head}; `}${lines.join("; ")}`, ...panes.filter(({ kind }) => kind === "map").map(factsOf), `jari ${app.payload.jari}`].map(clean);
 }
 

@@ -13,6 +13,7 @@ import { exporters, saveAs } from "./export.js";
 import { followEffects } from "./effects.js";
 import { drawBars, drawFinding } from "./finding.js";
 import { drawImage, markImage } from "./image.js";
+import { filesNode, inputName } from "./files.js";
 import { helpButton, keysInWords } from "./help.js";
 import { drawMaps, markCell, refitMaps, repaintMaps } from "./map.js";
 import { drawModelMap, markModelMap, repaintModelMap } from "./model_map.js";
@@ -29,7 +30,7 @@ function drawHeader() {
   const { views } = app.payload;
   document.documentElement.lang = app.language;
   document.documentElement.dataset.only = app.state.only;
-  document.title = `${token(views[0].input)} · ${views.map((view) => token(view.name)).join(", ")}`;
+  document.title = `${token(inputName(views[0]))} · ${views.map((view) => token(view.name)).join(", ")}`;
   const texts = { skip: "skip", headline: "title", lede: "lede", "overview-title": "allHeads", "panels-title": "panels", "how-title": "how", "options-title": "options" };
   for (const [id, words] of Object.entries(texts)) byId(id).replaceChildren(t(words));
   byId("map-help").replaceChildren(keysInWords());
@@ -44,9 +45,9 @@ function drawInput(views) {
   const typed = field?.id === "input" && app.reading() && field.value !== asked ? field.value : null;
   const box = el("input", { id: "input", name: "input", autocomplete: "off", spellcheck: "false", dir: "auto", readonly: !app.reading(),
     "aria-describedby": "input-note", "data-keep": "input" });
-  asked = views[0].input;
+  asked = inputName(views[0]);
   box.value = typed ?? asked;
-  refill(byId("ask"), el("label", { for: "input" }, t("input")), box, app.reading() ? el("button", { type: "submit" }, t("run")) : null,
+  refill(byId("ask"), el("label", { for: "input" }, t("input")), box, app.reading() ? el("button", { type: "submit" }, t("run")) : null, filesNode(app, (input) => look({ input })),
     el("p", { class: "note", id: "input-note" }, inputNote(views)));
 }
 /** What can be computed, and where. */
@@ -199,7 +200,8 @@ addEventListener("keydown", (event) => {
 });
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (app.reading()) look({ input: byId("input").value });
+  const { value } = byId("input");
+  if (app.reading()) look({ input: value === inputName(app.view(0)) ? app.view(0).input : value });
 });
 onNightfall(() => app.onchange(new Set(ALL)));
 new ResizeObserver(() => refitMaps(app)).observe(byId("maps"));
