@@ -375,26 +375,11 @@ class ReadOnlyRun(Run):
         self.checkpoints = folder / "checkpoints"
         self._lines = 0
 
-    def __exit__(self, *_: object) -> None:
+    def _do_nothing(self, *_: Any, **__: Any) -> None:
         return
 
-    def notice(self, text: str) -> None:
-        return
-
-    def note_kernels(self, kernels: dict[str, str]) -> None:
-        return
-
-    def check_exists(self) -> None:
-        return
-
-    def fsync(self) -> None:
-        return
-
-    def log(self, row: Mapping[str, Any]) -> None:
-        return
-
-    def cut_metrics(self, step: int, rows: int | None) -> None:
-        return
+    __exit__ = notice = note_kernels = check_exists = fsync = log = _do_nothing
+    cut_metrics = _do_nothing
 
     def finish(self, result: dict[str, Any], outcomes: Outcomes) -> None:
         self.result = result

@@ -5,7 +5,8 @@ Nothing is executed, no model is built and nothing is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -96,87 +97,50 @@ def _needed(folder: Path) -> set[str]:
 
 
 def _checked(folder: Path) -> list[CheckedFile]:
-    files = [_record(folder)]
-    try:
-        record = read_run(folder)
-    except UserError:
-        record = {"kept": {}, "hash": None}
-    owner = record["hash"]
-    files += [_artifact(record, folder, name) for name in record["kept"]]
+    def record() -> None:
+        read_experiment(read_run(folder), folder / "run.json")
+
+    def curve() -> None:
+        problems = read_curve(folder).problems
+        if problems:
+            raise UserError("; ".join(problems))
+
+    files = [_check("run.json", record)]
+    run: dict[str, Any] = {"kept": {}, "hash": None}
+    with contextlib.suppress(UserError):
+        run = read_run(folder)
+    files += [_check(name, check_artifact, run, folder, name) for name in run["kept"]]
+    owner = run["hash"]
     if owner is not None:
-        files += _curve(folder) + _result(folder, owner)
-    files += [_checkpoint(path, owner) for path in _steps(folder / "checkpoints")]
-    files += [_snapshot(path, owner) for path in _steps(folder / snapshots.FOLDER)]
+        if any(_is_there(folder / name) for name in ("metrics.jsonl", "result.json")):
+            files.append(_check("metrics.jsonl", curve))
+        for name, read in (("result.json", read_result), (OUTCOMES, read_outcomes)):
+            if _is_there(folder / name):
+                files.append(_check(name, read, folder, owner))
+    for parent, check in (("checkpoints", _check_checkpoint), (snapshots.FOLDER, _check_snapshot)):
+        for path in sorted((folder / parent).glob("step-*")):
+            files.append(_check(f"{parent}/{path.name}", check, path, owner))
     known = {checked.file.partition("/")[0] for checked in files}
     return files + list(_others(folder, known))
 
 
-def _record(folder: Path) -> CheckedFile:
-    path = folder / "run.json"
+def _check(name: str, check: Callable[..., object], *arguments: Any) -> CheckedFile:
+    """The state of a file by a check that raises UserError if it is damaged."""
     try:
-        read_experiment(read_run(folder), path)
-    except UserError as error:
-        return CheckedFile(path.name, DAMAGED, str(error))
-    return CheckedFile(path.name, WHOLE)
-
-
-def _artifact(record: dict[str, Any], folder: Path, name: str) -> CheckedFile:
-    try:
-        check_artifact(record, folder, name)
+        check(*arguments)
     except UserError as error:
         return CheckedFile(name, DAMAGED, str(error))
     return CheckedFile(name, WHOLE)
 
 
-def _curve(folder: Path) -> list[CheckedFile]:
-    name = "metrics.jsonl"
-    if not _is_there(folder / name) and not _is_there(folder / "result.json"):
-        return []
-    try:
-        log = read_curve(folder)
-    except UserError as error:
-        return [CheckedFile(name, DAMAGED, str(error))]
-    if log.problems:
-        return [CheckedFile(name, DAMAGED, "; ".join(log.problems))]
-    return [CheckedFile(name, WHOLE)]
+def _check_checkpoint(path: Path, owner: str | None) -> None:
+    checkpoint.verify(path)
+    if owner is not None:
+        checkpoint.check_owner(path, owner)
 
 
-def _result(folder: Path, owner: str) -> list[CheckedFile]:
-    files = []
-    for name, read in (("result.json", read_result), (OUTCOMES, read_outcomes)):
-        if not _is_there(folder / name):
-            continue
-        try:
-            read(folder, owner)
-        except UserError as error:
-            files.append(CheckedFile(name, DAMAGED, str(error)))
-        else:
-            files.append(CheckedFile(name, WHOLE))
-    return files
-
-
-def _steps(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*"))
-
-
-def _checkpoint(path: Path, owner: str | None) -> CheckedFile:
-    name = f"{path.parent.name}/{path.name}"
-    try:
-        checkpoint.verify(path)
-        if owner is not None:
-            checkpoint.check_owner(path, owner)
-    except UserError as error:
-        return CheckedFile(name, DAMAGED, str(error))
-    return CheckedFile(name, WHOLE)
-
-
-def _snapshot(path: Path, owner: str | None) -> CheckedFile:
-    name = f"{path.parent.name}/{path.name}"
-    try:
-        snapshots.check(path, owner, read_tensors(path))
-    except UserError as error:
-        return CheckedFile(name, DAMAGED, str(error))
-    return CheckedFile(name, WHOLE)
+def _check_snapshot(path: Path, owner: str | None) -> None:
+    snapshots.check(path, owner, read_tensors(path))
 
 
 def _others(folder: Path, known: set[str]) -> Iterator[CheckedFile]:

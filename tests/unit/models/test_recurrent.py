@@ -6,10 +6,10 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from helpers.inside import walk
 from jarilab.attention import definition
 from jarilab.core.errors import UserError
 from jarilab.inspect.explain.softmax import softmax_lens
-from jarilab.inspect.explain.walk import walk
 from jarilab.inspect.explain.walk_text import walk_text
 from jarilab.inspect.record.capture import record
 from jarilab.models.base import registry

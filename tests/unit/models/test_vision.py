@@ -6,9 +6,9 @@ from torch.nn import functional
 
 import jarilab
 import jarilab.positions.patches
+from helpers.inside import parts
 from jarilab import Images, UserError, VisionTransformer
 from jarilab.encodings.base import registry
-from jarilab.inspect.explain.score_parts import parts
 
 SHAPE = (1, 8, 12)
 ENCODINGS = sorted(

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from jarilab.core.errors import UserError, unknown
+from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.cause.forward_notes import ForwardNotes
 from jarilab.inspect.cause.parts import ModelParts, is_within
@@ -64,9 +64,7 @@ class _Folded:
         return _Folded(**folded, o=o_HWD, rotation=matrices.rotation)
 
 
-def compositions(
-    parts: ModelParts, batch: Batch, inputs: tuple[Input, ...] = INPUTS
-) -> list[dict[str, Any]]:
+def compositions(parts: ModelParts, batch: Batch) -> list[dict[str, Any]]:
     """A row for each pair of heads of one stack and each input, the largest first.
 
     value: the score; with rotary positions, the largest over the distances 0 to L - 1, and `mean` the mean over these.
@@ -74,9 +72,6 @@ def compositions(
     composes by its queries alone, since its keys and values are of another stack.
     Raises UserError for a post-norm model, and for heads without matrices, see `head_matrices`.
     """
-    for each in inputs:
-        if each not in INPUTS:
-            raise unknown("input", each, INPUTS)
     notes = ForwardNotes(parts, batch)
     matrices = {site: head_matrices(notes, site) for site in notes.calls}
     for site, each in matrices.items():
@@ -90,7 +85,7 @@ def compositions(
     rows: list[dict[str, Any]] = []
     for one, other in _pairs(parts, list(folded)):
         is_cross = not torch.equal(matrices[other].q.input, matrices[other].k.input)
-        for name in inputs if not is_cross else set(inputs) & {"q"}:
+        for name in INPUTS[:1] if is_cross else INPUTS:
             scores_THG = _scores(folded[one], folded[other], name, matrices[other].k.input.shape[1])
             text = _positions_of(matrices[other], name, len(scores_THG))
             values, distances = scores_THG.max(0)
@@ -101,7 +96,7 @@ def compositions(
                 row |= {"value": value, "mean": float(means[first, second])}
                 row |= {"distance": int(distances[first, second]), "positions": text}
                 rows.append(row | {"to_chance": value * folded[one].o.shape[-1] ** 0.5})
-    for name in inputs:
+    for name in INPUTS:
         values = [row["value"] for row in rows if row["input"] == name]
         for row in rows:
             if row["input"] == name:

@@ -311,7 +311,7 @@ class _LinearRun:
 
 
 def contribution_rows(
-    model: nn.Module, batches: Sequence[Batch], answer: Loss, *, seed: int = 0
+    model: nn.Module, batches: Sequence[Batch], answer: Loss
 ) -> list[dict[str, Any]]:
     """A row for each head, MLP, embedding and the biases, the largest contribution first.
 
@@ -328,8 +328,8 @@ def contribution_rows(
     direct = [contributions(parts, batch, answer) for batch in batches]
     values = [torch.stack([*(each.values | each.others).values()], 1) for each in direct]
     effects = [_recomputed(copies, *pair, answer) for pair in zip(batches, direct, strict=True)]
-    columns = interval_columns("contribution", torch.cat(values).double().cpu().numpy(), seed)
-    columns |= interval_columns("recomputed", torch.cat(effects).numpy(), seed)
+    columns = interval_columns("contribution", torch.cat(values).double().cpu().numpy(), 0)
+    columns |= interval_columns("recomputed", torch.cat(effects).numpy(), 0)
     names = [part.columns for part in direct[0].values]
     for name in direct[0].others:
         kind = "bias" if name == BIASES else "embedding"

@@ -103,9 +103,7 @@ def _warning(parts: ModelParts, batch: Batch) -> str:
     return ""
 
 
-def lens_rows(
-    model: nn.Module, batches: Sequence[Batch], answer: Loss, *, seed: int = 0
-) -> list[dict[str, Any]]:
+def lens_rows(model: nn.Module, batches: Sequence[Batch], answer: Loss) -> list[dict[str, Any]]:
     """A row for each residual stream: the mean of `answer` over the examples, with its 95 % interval.
 
     answer: any metric of logits and batch, one number a row. warning: as in `LogitLens`.
@@ -118,7 +116,7 @@ def lens_rows(
         logit_lens(parts, batch, partial(_score, answer=answer, batch=batch)) for batch in batches
     ]
     values = torch.cat([lens.logits for lens in lenses], 1)
-    columns = interval_columns("value", values.T.cpu().numpy(), seed)
+    columns = interval_columns("value", values.T.cpu().numpy(), 0)
     return [
         part.columns | row | {"warning": lenses[0].warning}
         for part, row in zip(lenses[0].streams, rows_of(columns), strict=True)

@@ -38,7 +38,7 @@ KINDS = {
     "replace": "a random other token of the data stands in its place",
 }
 """How tokens are removed. A model was trained on neither, so a ranking should hold for both."""
-MIN_ORDERS = 20
+ORDERS = 20
 """Random orders of each example."""
 MIN_RANK_CORRELATION = 0.7
 """Between both kinds of removal, for a ranking of methods that survives."""
@@ -83,7 +83,7 @@ class Removal:
 
     answer: of `InputRelevance`, or one for each batch. special: of `InputRelevance`. Removable are all tokens but
     padding, special tokens, the last of a causal sequence, and the one that the answer reads if it is one.
-    steps: points of a curve, if there are more tokens. orders: random ones. options: of `integrate`.
+    steps: points of a curve, if there are more tokens.
     left_out: methods and kinds of removal that do not work here, with the reasons.
     shares: deletion and insertion of each example and method by kind, `(N, M + 1, 2)`; that of random orders is last.
     They are divided by the mean of f(0) - f(n) over examples, which is not near 0 as that of one example can be.
@@ -98,17 +98,12 @@ class Removal:
         *,
         special: Collection[int] = (),
         steps: int = 10,
-        orders: int = MIN_ORDERS,
-        seed: int = 0,
-        options: Mapping[str, Any] | None = None,
     ):
-        if not batches or orders < MIN_ORDERS or steps < 2:
+        if not batches or steps < 2:
             raise UserError(
-                f"expected at least one batch, {MIN_ORDERS} random orders and 2 steps, got {len(batches)}, {orders} "
-                f"and {steps}; pass more"
+                f"expected at least one batch and 2 steps, got {len(batches)} and {steps}; pass more"
             )
-        self.methods, self.left_out = list(methods), dict[str, str]()
-        self._steps, self._orders, self._seed, self._options = steps, orders, seed, options or {}
+        self.methods, self.left_out, self._steps = list(methods), dict[str, str](), steps
         areas: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
         pool = _pool(batches, special)
         answers = [answer] * len(batches) if callable(answer) else answer
@@ -119,7 +114,7 @@ class Removal:
             )
         for number, (batch, of_batch) in enumerate(zip(batches, answers, strict=True)):
             relevance = InputRelevance(model, batch, of_batch, special=special)
-            generator = np.random.default_rng([seed, number])
+            generator = np.random.default_rng([0, number])
             if not number:
                 self._leave_out(relevance)
             # Draws do not depend on the methods: other ids and random orders come first.
@@ -146,8 +141,7 @@ class Removal:
 
     def _scores(self, relevance: InputRelevance, method: str) -> np.ndarray:
         """The relevance of the tokens of all sequences, `(B, N)`; 0 where a method has none."""
-        options = self._options if method == "integrated_gradients" else {}
-        scores = relevance.of(method, **options).scores
+        scores = relevance.of(method).scores
         every = [scores.get(side, 0 * valid) for side, valid in relevance.valid.items()]
         return torch.cat(every, 1).double().cpu().numpy()
 
@@ -158,7 +152,7 @@ class Removal:
         """
         removable_BN = _removable(relevance)
         scores = [self._scores(relevance, method) for method in self.methods]
-        scores_OBN = np.stack(scores + [np.zeros(removable_BN.shape)] * self._orders)
+        scores_OBN = np.stack(scores + [np.zeros(removable_BN.shape)] * ORDERS)
         # A constant map sorted by index would remove the first tokens first, which a causal model attends to most.
         ties_OBN = generator.random(scores_OBN.shape)[::-1]
         last_OBN = np.broadcast_to(~removable_BN, scores_OBN.shape)
@@ -173,7 +167,7 @@ class Removal:
 
     def _areas(self, values_TB: np.ndarray) -> np.ndarray:
         """The sums under the curves and f(0) - f(n), `(B, M + 1, 3)`, from the answers of `_removed`."""
-        methods, orders = len(self.methods), len(self.methods) + self._orders
+        methods, orders = len(self.methods), len(self.methods) + ORDERS
         total_B, inner_TB = values_TB[0] - values_TB[1], values_TB[2:] - values_TB[1]
         inner_CSB = inner_TB.reshape(orders + methods, -1, len(total_B))
         # The ends of each curve are f(0) and f(n).
@@ -188,7 +182,7 @@ class Removal:
 
     def _divide(self, kind: str) -> None:
         areas = self.shares.pop(kind)
-        mean, low, _, _ = bootstrap(areas[:, -1, 2:], self._seed)
+        mean, low, _, _ = bootstrap(areas[:, -1, 2:])
         if low[0] > 0:
             self.shares[kind] = areas[..., :2] / mean
         else:
@@ -213,8 +207,8 @@ class Removal:
             columns["above_random"] = columns["insertion"] - shares[:, -1:, 1]
             if "attention" in self.methods:
                 columns["over_attention"] = gain - gain[:, [self.methods.index("attention")]]
-            table = {name: bootstrap(each, self._seed)[:3] for name, each in columns.items()}
-            p_holm = adjusted_p(gain, seed=self._seed)
+            table = {name: bootstrap(each)[:3] for name, each in columns.items()}
+            p_holm = adjusted_p(gain)
             for number in np.argsort(-gain.mean(0), kind="stable"):
                 row: dict[str, Any] = {"removal": kind, "method": self.methods[number]}
                 row |= {"examples": len(gain), "p_holm": p_holm[number]}
@@ -230,7 +224,7 @@ class Removal:
 
     def _are_positive(self, changes: np.ndarray) -> np.ndarray:
         """Whether the mean of each column is shown to be above 0, with Holm's correction."""
-        p = adjusted_p(changes, seed=self._seed)
+        p = adjusted_p(changes)
         is_significant = [not isinstance(each, str) and each < LEVEL for each in p]
         return np.array(is_significant) & (changes.mean(0) > 0)
 

@@ -8,12 +8,9 @@ that rotate together. Whatever an encoding adds to the scores is a summand of it
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from torch import nn
 
 from jarilab.attention.definition import AttentionCall, Summands
 from jarilab.attention.module import Attention
@@ -21,7 +18,7 @@ from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.encodings.base import Encoding
 from jarilab.inspect.explain.content_and_position import scores_by_part, split_sides
 from jarilab.inspect.record.calls import largest
-from jarilab.inspect.record.capture import Tape, look_inside
+from jarilab.inspect.record.capture import Tape
 from jarilab.positions.coordinates import Positions
 
 SUM_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
@@ -40,11 +37,6 @@ class Parts:
     matrices: list[Float[Tensor, "Q K"]]
     about: str
     error: float
-
-
-def parts(model: nn.Module, inputs: Sequence[Any], site: str, head: int) -> Parts:
-    """`parts_of` for one forward. inputs: a batch of one."""
-    return parts_of(look_inside(model, inputs), site, head)
 
 
 @torch.no_grad()
@@ -169,16 +161,13 @@ def _rotated_unit_vectors(
     return encoding.rotate(all_heads, rotation)[:, head, 0]
 
 
-def _groups(reached: Bool[Tensor, "E E"]) -> list[list[int]]:
-    """The connected components of the graph."""
+def _groups(linked: Bool[Tensor, "E E"]) -> list[list[int]]:
+    """The connected components of a graph."""
+    from scipy.sparse.csgraph import connected_components
+
     # Two rotations one after the other may pair components differently.
-    while True:
-        further = reached | (reached.float() @ reached.float() > 0)
-        if torch.equal(reached, further):
-            break
-        reached = further
-    groups = [tuple(row.nonzero().flatten().tolist()) for row in reached]
-    return [list(group) for group in dict.fromkeys(groups)]
+    count, labels_E = connected_components(linked.cpu().numpy(), directed=False)
+    return [(labels_E == label).nonzero()[0].tolist() for label in range(count)]
 
 
 def _period(rotated_EE: Tensor, pair: list[int]) -> float:

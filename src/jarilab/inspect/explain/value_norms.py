@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -13,14 +10,7 @@ from jarilab.attention.module import Attention
 from jarilab.attention.recurrent_attention import LuongAttention
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.record.capture import Tape, look_inside
-
-
-def value_norms(
-    model: nn.Module, inputs: Sequence[Any], site: str, head: int
-) -> Float[Tensor, "Q K"]:
-    """`value_norms_of` for one forward. inputs: a batch of one."""
-    return value_norms_of(look_inside(model, inputs), site, head)
+from jarilab.inspect.record.capture import Tape
 
 
 @torch.no_grad()

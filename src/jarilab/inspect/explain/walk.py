@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -34,28 +33,10 @@ from jarilab.inspect.explain.steps import (
     step_of_weights,
 )
 from jarilab.inspect.record.activations import first_layer, input_encodings, is_norm
-from jarilab.inspect.record.capture import Tape, look_inside
-from jarilab.inspect.record.model_io import to_float64
+from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.sites import Inputs, layers_of
 from jarilab.nn.sublayers import TokenEmbedding
 from jarilab.positions.patches import Images
-
-
-def walk(
-    model: nn.Module,
-    inputs: Sequence[Any],
-    *,
-    site: str,
-    head: int,
-    queries: Sequence[str],
-    keys: Sequence[str],
-    step: int | None = None,
-    vocabulary: Sequence[str] | None = None,
-) -> Walk:
-    """`walk_of` for one forward. inputs: the arguments of the model, a batch of one."""
-    in_float64 = next(model.parameters()).dtype is torch.float64
-    tape = look_inside(model, to_float64(tuple(inputs)) if in_float64 else inputs)
-    return walk_of(tape, site, head, queries=queries, keys=keys, step=step, vocabulary=vocabulary)
 
 
 @torch.no_grad()

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from jarilab.core.errors import UserError
-from jarilab.inspect.figures.figure import GAP, Figure
-from jarilab.inspect.figures.scale import NAME, Scale
+from jarilab.inspect.figures.figure import Figure
+from jarilab.inspect.figures.maps import NAME, colours_of
 from jarilab.inspect.figures.style import MIN_FONT_SIZE, FigureStyle, label
 
+GAP = 0.2
 MAX_COLUMNS = 4
 """Images side by side; fewer where their titles are wide."""
 MAX_FIRST = 16
@@ -41,34 +42,27 @@ def draw_over_image(
             "of patches a query"
         )
     high = float(np.nanmax(weights_NRC)) or 1.0 if high is None else high
-    scale = Scale.of(list(weights_NRC), high, name, seen_through=True)
+    colours = colours_of(list(weights_NRC), high, seen_through=True)
     titles = ["image", *map(label, names)]
-    figure = Figure(FigureStyle.of(options), [*titles, name])
-    line = figure.line()
-    below = GAP + scale.height(figure)
+    widest = Figure(options, titles).width_of(titles, MIN_FONT_SIZE)
+    style = FigureStyle.of(options)
+    columns = max(1, min(len(titles), MAX_COLUMNS, int(style.width / (widest + GAP))))
+    rows, column = -(-len(titles) // columns), style.width / columns - GAP
+    size = min(style.font_size, MIN_FONT_SIZE * column / widest)
+    figure = Figure(options, [*titles, name])
     with figure.context():
-        narrowest = figure.width_of(titles, MIN_FONT_SIZE)
-        fitting = int((figure.style.width - GAP) / (narrowest + GAP))
-        columns = max(1, min(len(titles), MAX_COLUMNS, fitting))
-        rows = -(-len(titles) // columns)
-        tall = pixels.shape[0] / pixels.shape[1]
-        column_width = (figure.style.width - GAP * (columns + 1)) / columns
-        wide = min(column_width, ((figure.space - below) / rows - line - GAP) / tall)
-        figure.check_fits(wide / 40 if fitting else 0.0, f"a figure of {len(titles)} images")
-        size = min(figure.style.font_size, MIN_FONT_SIZE * column_width / narrowest)
-        down = line + GAP + wide * tall
-        across = min(column_width, max(wide, figure.width_of(titles, size))) + GAP
-        top = figure.begin(down * rows + below)
-        left = (figure.style.width - columns * across) / 2
-        for number, title in enumerate(titles):
-            row, column = divmod(number, columns)
-            middle, y = left + (column + 0.5) * across, top + row * down + line
-            x = middle - wide / 2
-            figure.text(middle, y - line / 2, title, ha="center", va="center_baseline", size=size)
-            figure.picture(pixels, x, y, wide, wide * tall, frame=0.25)
-            if number:
-                figure.picture(scale.colours(weights_NRC[number - 1]), x, y, wide, wide * tall)
-        scale.draw_bar(figure, top + rows * down + GAP)
+        grid = figure.canvas.subplots(rows, columns, squeeze=False)
+        shown = zip(grid.flat, titles, [None, *weights_NRC], strict=False)
+        image = None
+        for axes, title, map_RC in shown:
+            axes.set_title(title, fontsize=size)
+            extent = axes.imshow(pixels).get_extent()
+            if map_RC is not None:
+                image = axes.imshow(map_RC, extent=extent, **colours)
+        for number, axes in enumerate(grid.flat):
+            axes.set(xticks=[], yticks=[], visible=number < len(titles))
+        figure.add_bar(image, name)
+        figure.fit(1)
     return figure
 
 

@@ -1,25 +1,29 @@
-"""One attention map with its tokens, and a grid of the maps of many heads."""
+"""One attention map with its tokens, a grid of the maps of many heads, and their colours."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from jarilab.core.errors import UserError
-from jarilab.inspect.figures.figure import GAP, INK, POINT, Figure
-from jarilab.inspect.figures.scale import MASKED, NAME, Scale
-from jarilab.inspect.figures.style import FigureStyle, label
+from jarilab.core.errors import UserError, import_optional
+from jarilab.inspect.figures.figure import Figure
+from jarilab.inspect.figures.style import label
 
+NAME, MASKED = "attention weight", "masked"
 MAX_CELL = 0.9
 """Centimetres of a cell of a small map."""
 SPACE = 0.08
 """The share of a cell of a grid that is between its maps."""
-GRID_WORDS = ("head", "layer", "in each map: queries down, keys across")
-PAD = 0.08
-"""Centimetres between a map and its labels."""
+GRID_TITLES = ("layer", "head")
+GRID_NOTE = "in each map: queries down, keys across"
+OPAQUE = 0.85
+"""Opacity of the largest weight over an image."""
+FULL_SCALE = 24
+"""Tokens up to which the scale ends at 1; for more, at the largest weight, as on the pages."""
+SIGNED = "08306b1f66ac5a9bcea9cce4f5f5f2f6c99aeb9449c75f0f7a3203"
+"""Colours of numbers from below to above 0, as in `pages/kit/static/draw.js`."""
 
 
 def draw_map(
@@ -43,18 +47,16 @@ def draw_map(
     """
     weights_QK = masked(weights, allowed)
     rows, columns = token_labels(weights_QK, queries, keys)
-    scale = Scale.of([weights_QK], high, name, blank)
-    figure = Figure(FigureStyle.of(options), [*rows, *columns, *titles, name, blank])
+    colours = colours_of([weights_QK], high)
+    figure = Figure(options, [*rows, *columns, *titles, name, blank])
     with figure.context():
-        layout = _Layout.of(figure, rows, columns, titles[0], scale)
-        x, y, wide, tall = layout.area(figure)
-        if scale.blank:
-            figure.hatch(x, y, wide, tall)
-        figure.picture(scale.colours(weights_QK), x, y, wide, tall)
-        layout.label(figure.axes(x, y, wide, tall), figure, rows, columns)
-        figure.text(x - layout.left, y + tall / 2, titles[0], rotation=90, va="center")
-        figure.text(x + wide / 2, y + tall + layout.below - figure.line(), titles[1], ha="center")
-        scale.draw_bar(figure, y + tall + layout.below + GAP)
+        axes = figure.cells(rows, columns, titles, on_top=False)
+        has_blank = bool(np.isnan(weights_QK).any())
+        if has_blank:
+            figure.hatch(axes, (-0.5, len(columns) - 0.5, len(rows) - 0.5, -0.5))
+        image = axes.imshow(weights_QK, **colours)
+        figure.add_bar(image, name, blank if has_blank else "")
+        figure.fit(MAX_CELL)
     return figure
 
 
@@ -89,70 +91,6 @@ def masked(weights: Any, allowed: Any = None) -> np.ndarray:
     return map
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Sizes of a map and of what surrounds it, in centimetres.
-
-    cells: height and width. size: of the labels' font, in points. flat: key labels are horizontal.
-    """
-
-    cells: tuple[float, float]
-    shape: tuple[int, int]
-    left: float
-    below: float
-    bar: float
-    size: int | float
-    flat: bool
-
-    @staticmethod
-    def of(
-        figure: Figure, rows: Sequence[str], columns: Sequence[str], title: str, scale: Scale
-    ) -> _Layout:
-        """The largest square cells with which all fits. Raises UserError if there is no room for any.
-
-        title: of the rows. A map of few rows has cells that are higher, so that the title fits beside it.
-        """
-        line = figure.line()
-        bar = GAP + scale.height(figure)
-        least = figure.width_of([title]) / len(rows)
-        cell, size = MAX_CELL, figure.style.font_size
-        left, below, flat = 0.0, 0.0, False
-        # The size of a cell depends on that of the labels, which depends on the cell.
-        for _ in range(4):
-            size, _ = figure.label_size(cell)
-            left = line + 2 * PAD + figure.width_of(rows, size)
-            widest = figure.width_of(columns, size)
-            flat = widest < 0.9 * cell
-            below = line + 2 * PAD + (figure.line(size) if flat else widest)
-            wide = figure.style.width - left - GAP
-            tall = figure.space - GAP / 2 - below - bar
-            cell = min(MAX_CELL, wide / len(columns), tall / len(rows))
-            fitting = cell if least * len(rows) <= tall else 0.0
-            figure.check_fits(fitting, f"a map of {len(rows)} queries and {len(columns)} keys")
-        cells = max(cell, least), cell
-        return _Layout(cells, (len(rows), len(columns)), left, below, bar, size, flat)
-
-    def area(self, figure: Figure) -> tuple[float, float, float, float]:
-        """Begin the figure; left, top, width and height of the map, centred with its labels."""
-        tall, wide = (cell * count for cell, count in zip(self.cells, self.shape, strict=True))
-        x = (figure.style.width - self.left - wide) / 2 + self.left
-        y = GAP / 2 + figure.begin(GAP / 2 + tall + self.below + self.bar)
-        return x, y, wide, tall
-
-    def label(self, axes: Any, figure: Figure, rows: Sequence[str], columns: Sequence[str]) -> None:
-        """Print the tokens. Where only some are printed, ticks show which."""
-        axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-        every, every_column = (figure.label_size(cell)[1] for cell in self.cells)
-        axes.set_yticks(range(0, len(rows), every), rows[::every])
-        axes.set_xticks(range(0, len(columns), every_column), columns[::every_column])
-        for axis, step in (("y", every), ("x", every_column)):
-            tick = 1.5 if step > 1 else 0
-            look = {"length": tick, "pad": PAD / POINT - tick, "width": 0.5, "color": INK}
-            axes.tick_params(axis, labelsize=self.size, labelcolor=INK, **look)
-        if not self.flat:
-            axes.tick_params("x", labelrotation=90)
-
-
 def draw_grid(
     rows: Sequence[Sequence[Any]],
     names: Sequence[str],
@@ -174,56 +112,53 @@ def draw_grid(
             f"expected a name and at least one head for each layer, got {len(names)} names and {counts} heads; "
             "leave out layers without heads"
         )
-    scale = Scale.of([map for row in maps for map in row], high, name, blank)
-    names = [label(layer) for layer in names]
-    figure = Figure(FigureStyle.of(options), [*names, *GRID_WORDS, name, blank])
+    colours = colours_of([map for row in maps for map in row], high)
+    layers, heads = list(map(label, names)), list(map(str, range(max(map(len, maps)))))
+    figure = Figure(options, [*layers, *heads, *GRID_TITLES, GRID_NOTE, name, blank])
     with figure.context():
-        below = 3 * GAP + figure.line() + scale.height(figure)
-        x, y, step = label_grid(figure, names, max(map(len, maps)), below)
+        axes = figure.cells(layers, heads, GRID_TITLES, on_top=True)
+        limits, image, has_blank = axes.axis(), None, False
         for row, layer in enumerate(maps):
             for column, map_QK in enumerate(layer):
-                _small_map(figure, scale, map_QK, (x + column * step, y + row * step), step)
-        y += step * len(maps)
-        figure.text(figure.style.width / 2, y + GAP / 2, GRID_WORDS[-1], ha="center")
-        scale.draw_bar(figure, y + 2 * GAP + figure.line())
+                tall, wide = (np.array(map_QK.shape) / max(map_QK.shape) * (1 - SPACE) / 2).tolist()
+                extent = column - wide, column + wide, row + tall, row - tall
+                if np.isnan(map_QK).any():
+                    figure.hatch(axes, extent)
+                    has_blank = True
+                image = axes.imshow(map_QK, extent=extent, **colours)
+        axes.axis(limits)
+        below = {"xytext": (0, -4), "textcoords": "offset points", "va": "top", "ha": "center"}
+        axes.annotate(GRID_NOTE, (0.5, 0), xycoords="axes fraction", **below)
+        figure.add_bar(image, name, blank if has_blank else "")
+        figure.fit(4 * MAX_CELL)
     return figure
 
 
-def label_grid(
-    figure: Figure, names: Sequence[str], columns: int, below: float, largest: float = 4 * MAX_CELL
-) -> tuple[float, float, float]:
-    """Begin a grid of layers and heads: its left, its top, and the distance of cells, in centimetres.
+def colours_of(
+    maps: Sequence[np.ndarray], high: int | float | None, *, seen_through: bool = False
+) -> dict[str, Any]:
+    """How matplotlib draws maps, NaN where masked, in the colours of the pages: from 0, or -high, to `high`.
 
-    below: height of what follows the grid. largest: distance of cells at most.
+    seen_through: the lower a weight, the more of what lies behind is seen. Raises UserError for a `high` that is not
+    above 0.
     """
-    line, width = figure.line(), figure.style.width
-    left = line + 2 * PAD + figure.width_of(names)
-    above = 2 * line + GAP
-    space = figure.space - above - below
-    step = min((width - left - GAP) / columns, space / len(names), largest)
-    figure.check_fits(step, f"a grid of {len(names)} layers and {columns} heads")
-    y = figure.begin(above + step * len(names) + below) + above
-    x = (width - left - step * columns) / 2 + left
-    figure.text(x + step * columns / 2, y - 2 * line - PAD, GRID_WORDS[0], ha="center")
-    figure.text(x - left, y + step * len(names) / 2, GRID_WORDS[1], rotation=90, va="center")
-    size, every = figure.label_size(step)
-    for column in range(0, columns, every):
-        middle = x + (column + 0.5) * step
-        figure.text(middle, y - PAD, str(column), ha="center", va="bottom", size=size)
-    for row in range(0, len(names), every):
-        middle = y + (row + 0.5) * step
-        figure.text(x - PAD, middle, names[row], ha="right", va="center_baseline", size=size)
-    return x, y, step
-
-
-def _small_map(
-    figure: Figure, scale: Scale, map_QK: np.ndarray, corner: tuple[float, float], step: float
-) -> None:
-    """A map without labels, as large as a cell of the grid permits."""
-    x, y = corner
-    size = step * (1 - SPACE)
-    tall, wide = (size * count / max(map_QK.shape) for count in map_QK.shape)
-    area = x + (step - wide) / 2, y + (step - tall) / 2, wide, tall
-    if np.isnan(map_QK).any():
-        figure.hatch(*area)
-    figure.picture(scale.colours(map_QK), *area, frame=0.25)
+    numbers = np.concatenate([map[np.isfinite(map)] for map in maps])
+    if high is None:
+        largest = float(np.abs(numbers).max(initial=0.0))
+        is_small = max(max(map.shape) for map in maps) <= FULL_SCALE
+        high = 1.0 if is_small and largest <= 1 else largest or 1.0
+    if not 0 < high < float("inf"):
+        raise UserError(
+            f"expected high, the end of the colour scale, above 0, got {high}; such as high=1"
+        )
+    library = import_optional("matplotlib.colors", "figures")
+    table = import_optional("matplotlib", "figures").colormaps["viridis"]
+    is_signed = numbers.min(initial=0.0) < 0
+    if is_signed:
+        stops = [f"#{SIGNED[start : start + 6]}" for start in range(0, len(SIGNED), 6)]
+        table = library.LinearSegmentedColormap.from_list("signed", stops)
+    if seen_through:
+        colours = table(np.arange(256))
+        colours[:, 3] = np.linspace(0, OPAQUE, 256)
+        table = library.ListedColormap(colours)
+    return {"cmap": table, "vmin": -float(high) if is_signed else 0.0, "vmax": float(high)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from jarilab.inspect.explain.steps import visible
 
 MIN_FONT_SIZE = 5
 """Points. Journals take no smaller letters."""
+INK, HATCH = "#1e2328", "#b5b2a8"
 MAX_LETTERS = 16
 """Letters of a token name; a longer one is cut."""
 DEFAULT_FONT = "DejaVu Sans"
@@ -44,24 +44,22 @@ class FigureStyle:
     transparent: bool = False
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("width", 3, 100),
-            ("height", 2, 100),
-            ("font_size", MIN_FONT_SIZE, 40),
-        ):
-            value = getattr(self, name)
+        limits = {"width": (3, 100), "height": (2, 100), "font_size": (MIN_FONT_SIZE, 40)}
+        for name, (low, high) in limits.items():
+            value = vars(self)[name]
             if value is None and name == "height":
                 continue
             if (
-                isinstance(value, bool)
-                or not isinstance(value, int | float)
-                or not low <= value <= high
+                isinstance(value, int | float)
+                and not isinstance(value, bool)
+                and low <= value <= high
             ):
-                unit = "points" if name == "font_size" else "centimetres"
-                raise UserError(
-                    f"expected {name} from {low:g} to {high} {unit}, got {value!r}; a column of a journal is about 8.5 "
-                    "centimetres wide, a page 17.5, and letters have 6 to 9 points"
-                )
+                continue
+            unit = "points" if name == "font_size" else "centimetres"
+            raise UserError(
+                f"expected {name} from {low:g} to {high} {unit}, got {value!r}; a column of a journal is about 8.5 "
+                "centimetres wide, a page 17.5, and letters have 6 to 9 points"
+            )
 
     @staticmethod
     def of(options: Mapping[str, Any]) -> FigureStyle:
@@ -79,7 +77,21 @@ class FigureStyle:
             "font.family": families,
             "font.size": self.font_size,
             "axes.linewidth": 0.5,
+            "axes.edgecolor": INK,
+            "axes.labelcolor": INK,
+            "text.color": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "axes.labelsize": "medium",
+            "figure.titlesize": "medium",
+            "figure.labelsize": "medium",
+            "legend.frameon": False,
             "hatch.linewidth": 0.5,
+            # Vector files hold each map as an image of its own, whose cells have sharp edges.
+            "image.composite_image": False,
+            "image.interpolation": "nearest",
+            "figure.constrained_layout.h_pad": 0.031,
+            "figure.constrained_layout.w_pad": 0.031,
             "svg.fonttype": TEXT,
             "svg.hashsalt": "jarilab",
             "pdf.fonttype": 42,
@@ -114,21 +126,24 @@ class Fonts:
         manager = import_optional("matplotlib.font_manager", "figures").fontManager
         if Path(font).is_file():
             font = _added(font, manager)
-        faces = [face for face in manager.ttflist if face.style == "normal"]
-        first = sorted((face for face in faces if face.name == font), key=_weight)
-        if not first:
+        # The face of each family whose weight is closest to normal.
+        upright = [face for face in manager.ttflist if face.style == "normal"]
+        faces = {face.name: face for face in sorted(upright, key=_boldness, reverse=True)}
+        if font not in faces:
             raise UserError(
                 f"expected a font that is installed, or a font file, got {font!r}; leave font out for {DEFAULT_FONT}"
             )
+        preferred = [name for name in FONTS if name in faces]
+        others = sorted(name for name in faces if not name.startswith("Last Resort"))
         missing = set("".join(texts)) - {" "}
         families, outlined = [], set()
-        for face in [first[0], *_by_preference(faces)]:
-            letters = _letters(face, missing)
-            if letters or face is first[0]:
-                families.append(face.name)
+        for name in dict.fromkeys([font, *preferred, *others]):
+            letters = _letters(faces[name], missing)
+            if letters or name == font:
+                families.append(name)
                 missing -= letters
-                is_outlined = letters and _is_postscript(face.fname, getattr(face, "index", 0))
-                outlined |= letters if is_outlined else set()
+                if letters and _is_postscript(faces[name]):
+                    outlined |= letters
             if not missing:
                 return Fonts(families, frozenset(outlined))
         raise UserError(
@@ -148,19 +163,9 @@ def _added(file: str, manager: Any) -> str:
     return manager.ttflist[-1].name
 
 
-def _weight(face: Any) -> int:
-    return abs(face.weight - 400) if isinstance(face.weight, int) else 300
-
-
-def _by_preference(faces: list[Any]) -> list[Any]:
-    """Upright fonts of normal weight, those of `FONTS` first."""
-    order = {name: number for number, name in enumerate(FONTS)}
-    usable = [
-        face for face in faces if _weight(face) == 0 and not face.name.startswith("Last Resort")
-    ]
-    return sorted(
-        usable, key=lambda face: (order.get(face.name, len(order)), face.name, face.fname)
-    )
+def _boldness(face: Any) -> tuple[int, str]:
+    """How far the weight of a font is from normal; its file decides between equal ones."""
+    return abs(face.weight - 400) if isinstance(face.weight, int) else 300, face.fname
 
 
 def _letters(face: Any, letters: set[str]) -> set[str]:
@@ -171,9 +176,8 @@ def _letters(face: Any, letters: set[str]) -> set[str]:
     return {letter for letter in letters if font.get_char_index(ord(letter))}
 
 
-@functools.cache
-def _is_postscript(path: str, index: int) -> bool:
+def _is_postscript(face: Any) -> bool:
     """Whether a font has PostScript outlines, which matplotlib embeds in PDF files as if they were TrueType."""
     library = import_optional("fontTools.ttLib", "figures")  # which matplotlib depends on
-    with library.TTFont(path, fontNumber=index, lazy=True) as font:
+    with library.TTFont(face.fname, fontNumber=getattr(face, "index", 0), lazy=True) as font:
         return "glyf" not in font

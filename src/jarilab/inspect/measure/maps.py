@@ -10,7 +10,6 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from jarilab.attention.geometry import Geometry
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.inspect.record.calls import allowed_links, check_has_sites
@@ -77,34 +76,18 @@ class Map:
 
         Raises UserError as `Tape.weights` does, for a batch of several inputs, and for names that do not match.
         """
-        weights_BHQK, scores_BHQK = tape.weights(site), tape.scores(site)
-        if len(weights_BHQK) > 1:
+        maps = SiteMaps.of(tape, tape.site(site))
+        if len(maps.weights) > 1:
             raise UserError(
-                f"a map is of one input, got a batch of {len(weights_BHQK)}; take one of them by tape.row(0), or all "
+                f"a map is of one input, got a batch of {len(maps.weights)}; take one of them by tape.row(0), or all "
                 "by jarilab.study"
             )
-        if not weights_BHQK.numel():
+        if not maps.weights.numel():
             raise UserError(
-                f"expected queries and keys at {site}, got a map {tuple(weights_BHQK.shape)} without any; record an "
+                f"expected queries and keys at {site}, got a map {tuple(maps.weights.shape)} without any; record an "
                 "input that has tokens"
             )
-        attention = tape.site(site)
-        geometries = [recorded.call.geometry for recorded in tape.calls[site]]
-        k_pos = geometries[0].k_pos
-        return Map(
-            weights=weights_BHQK[0].double().cpu(),
-            scores=scores_BHQK[0].double().cpu(),
-            allowed=allowed_of(tape, site),
-            queries=queries,
-            keys=keys,
-            q_at=torch.cat([_coordinates(geometry.q_pos) for geometry in geometries]),
-            k_at=_coordinates(k_pos),
-            q_order=torch.cat([geometry.q_pos.order for geometry in geometries]).cpu(),
-            k_order=k_pos.order.cpu(),
-            same=attention.relation == "self",
-            placed=attention.placed,
-            unplaced=_unplaced_pairs(geometries[0]) if len(geometries) == 1 else None,
-        )
+        return maps.row(0, (slice(None), queries), (slice(None), keys))
 
     @cached_property
     def count(self) -> Int[Tensor, " Q"]:
@@ -178,6 +161,70 @@ class Map:
             unplaced=None if self.unplaced is None else self.unplaced[index_R],
             even_weights=None if self.even_weights is None else self.even_weights[:, index_R],
         )
+
+
+Places = tuple[slice | Tensor, Sequence[str]]
+"""The indices of some tokens, and their names."""
+
+
+@dataclass(frozen=True, eq=False)
+class SiteMaps:
+    """The maps of one site for the rows of a batch, with padding."""
+
+    site: AttentionSite
+    weights: Float[Tensor, "R H Q K"]
+    scores: Float[Tensor, "R H Q K"]
+    allowed: Bool[Tensor, "#R 1 Q K"]
+    q_pos: Positions
+    k_pos: Positions
+
+    @staticmethod
+    def of(tape: Recording, site: AttentionSite) -> SiteMaps:
+        calls = [recorded.call for recorded in tape.calls[site.name]]
+        q_pos = calls[0].geometry.q_pos
+        if len(calls) > 1:  # steps through one sequence, a row each
+            q_pos = replace(
+                q_pos,
+                coordinates=torch.cat([call.geometry.q_pos.coordinates for call in calls], -2),
+                order=torch.cat([call.geometry.q_pos.order for call in calls]),
+                unplaced=None,
+            )
+        return SiteMaps(
+            site,
+            tape.weights(site.name),
+            tape.scores(site.name),
+            torch.cat([allowed_links(call) for call in calls], 2),
+            q_pos,
+            calls[0].geometry.k_pos,
+        )
+
+    def row(self, row: int, queries: Places, keys: Places) -> Map:
+        """The map of one row between these tokens, in float64 on the CPU."""
+        (at_Q, names_Q), (at_K, names_K) = queries, keys
+        unplaced = undefined_pairs(self.q_pos, self.k_pos)
+        if unplaced is not None:
+            unplaced = _row(unplaced.reshape(-1, *unplaced.shape[-2:]), row)[at_Q][:, at_K].cpu()
+        return Map(
+            weights=self.weights[row][:, at_Q][:, :, at_K].double().cpu(),
+            scores=self.scores[row][:, at_Q][:, :, at_K].double().cpu(),
+            allowed=_row(self.allowed[:, 0], row)[at_Q][:, at_K].cpu(),
+            queries=names_Q,
+            keys=names_K,
+            q_at=_row(self.q_pos.coordinates, row)[at_Q].double().cpu(),
+            k_at=_row(self.k_pos.coordinates, row)[at_K].double().cpu(),
+            q_order=self.q_pos.order[at_Q].cpu(),
+            k_order=self.k_pos.order[at_K].cpu(),
+            same=self.site.relation == "self",
+            placed=self.site.placed,
+            unplaced=unplaced,
+        )
+
+
+def _row(tensor: Tensor, row: int) -> Tensor:
+    """The row of a tensor that may be shared by all rows."""
+    if tensor.ndim == 2:
+        return tensor
+    return tensor[row if len(tensor) > 1 else 0]
 
 
 def _check_names(side: str, names: Sequence[str], count: int) -> None:
@@ -255,20 +302,6 @@ def allowed_of(tape: Recording, site: str) -> Bool[Tensor, "Q K"]:
     return torch.cat(allowed).cpu()
 
 
-def _coordinates(positions: Positions) -> Float[Tensor, "L A"]:
-    coordinates = positions.coordinates
-    row = coordinates if coordinates.ndim == 2 else coordinates[0]
-    return row.double().cpu()
-
-
-def _unplaced_pairs(geometry: Geometry) -> Tensor | None:
-    """Pairs of which query or key has no position."""
-    unplaced = undefined_pairs(geometry.q_pos, geometry.k_pos)
-    if unplaced is None:
-        return None
-    return unplaced.reshape(-1, *unplaced.shape[-2:])[0].cpu()
-
-
 @dataclass(frozen=True, eq=False)
 class Scored:
     """A measure of each head, and its value by chance; NaN where the map does not determine it.
@@ -288,6 +321,15 @@ def equal_tokens(tokens: Sequence[str]) -> list[tuple[int, int]]:
     """All pairs of indices with the same token."""
     pairs = itertools.combinations(range(len(tokens)), 2)
     return [(i, j) for i, j in pairs if tokens[i] == tokens[j]]
+
+
+def same_tokens(map: Map) -> Tensor:
+    """True where a key has the query's token."""
+    names = {*map.queries, *map.keys}
+    numbers = {name: number for number, name in enumerate(names)}
+    token_Q = torch.tensor([numbers[name] for name in map.queries])
+    token_K = torch.tensor([numbers[name] for name in map.keys])
+    return token_Q.unsqueeze(-1) == token_K
 
 
 def row_difference(

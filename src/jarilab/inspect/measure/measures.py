@@ -15,7 +15,7 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.core.registry import Registry
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.inspect.measure.maps import Map, Scored
+from jarilab.inspect.measure.maps import Map, Scored, same_tokens
 
 CHANCE_DRAWS = 256  # random picks for the chance of the commonest offset
 RIDGE = 1e-9  # makes a singular matrix solvable in float64; far below the figures that are shown
@@ -367,15 +367,6 @@ class Self(Measure):
         return mass(map, map.ahead == 0) if map.same else undefined(map)
 
 
-def same_tokens(map: Map) -> Tensor:
-    """True where a key has the query's token."""
-    names = {*map.queries, *map.keys}
-    numbers = {name: number for number, name in enumerate(names)}
-    token_Q = torch.tensor([numbers[name] for name in map.queries])
-    token_K = torch.tensor([numbers[name] for name in map.keys])
-    return token_Q.unsqueeze(-1) == token_K
-
-
 def after_earlier_copy(map: Map, context: int = 1) -> Tensor:
     """True for keys just after an earlier occurrence of the query's token, or of its last `context` tokens."""
     before_QK = map.ahead < 0
@@ -481,6 +472,8 @@ _designs: deque[_Design] = deque(maxlen=4)
 
 
 def _design_of(map: Map, label_QK: Tensor) -> _Design:
+    from scipy.sparse.csgraph import connected_components
+
     for design in _designs:
         if torch.equal(design.allowed, map.allowed) and torch.equal(design.labels, label_QK):
             return design
@@ -493,21 +486,9 @@ def _design_of(map: Map, label_QK: Tensor) -> _Design:
     # Least squares with the queries' constants eliminated.
     normal_DD = torch.diag(count_QD.sum(0) + RIDGE) - linked_DD
     factor_DD = torch.linalg.cholesky(normal_DD)
-    fitted = len(labels) - _components(linked_DD > 0)
+    # Only differences within a connected group of labels can be fitted.
+    groups = connected_components((linked_DD > 0).numpy(), directed=False, return_labels=False)
+    fitted = len(labels) - groups
     design = _Design(map.allowed, label_QK, index_C, factor_DD, fitted)
     _designs.append(design)
     return design
-
-
-def _components(linked_DD: Tensor) -> int:
-    """The number of connected groups of labels; only differences within a group can be fitted."""
-    left_D = torch.ones(len(linked_DD), dtype=torch.bool)
-    count = 0
-    while bool(left_D.any()):
-        first = int(left_D.int().argmax())
-        reached_D = linked_DD[first]
-        while not torch.equal(further_D := linked_DD[reached_D].any(0), reached_D):
-            reached_D = further_D
-        left_D = left_D & ~reached_D
-        count += 1
-    return count

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import cast
 
 import torch
 
+from jarilab.attention.cache import select_positions
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Int, Tensor
-from jarilab.positions.coordinates import Positions
 
 MAX_BLOCK_WEIGHTS = 2**22
 """Weights that are computed at a time. Computing a map takes about four times as many numbers."""
@@ -78,25 +77,16 @@ def _select_rows(geometry: Geometry, rows: slice | Int[Tensor, " R"]) -> Geometr
 def select_inputs(call: AttentionCall, rows: slice | Int[Tensor, " R"]) -> AttentionCall:
     """The same call for some inputs of the batch. Tensors with one row are shared by all inputs."""
 
-    def select(tensor: Tensor | None, axes: int = 4) -> Tensor | None:
-        if tensor is None or tensor.ndim < axes or len(tensor) == 1:
-            return tensor
-        return tensor[rows]
+    def select(tensor: Tensor | None) -> Tensor | None:
+        is_shared = tensor is None or tensor.ndim < 4 or len(tensor) == 1
+        return tensor if tensor is None or is_shared else tensor[rows]
 
-    def select_positions(positions: Positions) -> Positions:
-        coordinates = cast(Tensor, select(positions.coordinates, 3))
-        return replace(
-            positions,
-            coordinates=coordinates,
-            cached_bounds=positions.bounds_for(coordinates),
-            unplaced=select(positions.unplaced, 2),
-            relations=select(positions.relations, 3),
-            extent=select(positions.extent, 2),
-        )
-
+    index_R = torch.arange(len(call.q), device=call.q.device)[rows]
     geometry = call.geometry
-    q_pos = select_positions(geometry.q_pos)
-    k_pos = q_pos if geometry.k_pos is geometry.q_pos else select_positions(geometry.k_pos)
+    q_pos = select_positions(geometry.q_pos, index_R)
+    k_pos = q_pos
+    if geometry.k_pos is not geometry.q_pos:
+        k_pos = select_positions(geometry.k_pos, index_R)
     relation = geometry.relation
     if relation is not None:
         relation = geometry.encoding.relation(q_pos, k_pos)

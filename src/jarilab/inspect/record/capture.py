@@ -373,15 +373,13 @@ def _record_foreign(model: nn.Module, tape: Tape, sites: Collection[str] | None)
 
     with AttentionMode(model, handler) as mode:
         yield
-    tape.missing |= mode.events.missing | scripted_attentions(model)
-    tape.partial |= {
-        name: reason
-        for path, reason in mode.events.partial.items()
-        for name in names.names_at(path)
-    }
+    missing = mode.events.not_recorded(is_partial=False)
+    tape.missing |= missing | scripted_attentions(model)
+    for path, reason in mode.events.not_recorded(is_partial=True).items():
+        tape.partial |= dict.fromkeys(names.names_at(path), reason)
     tape.not_attending += layers_without_attention(model, [*names.paths, *tape.missing])
     if not called:
-        raise _nothing_recorded(model, mode.events.missing)
+        raise _nothing_recorded(model, missing)
     for places in (tape.missing, tape.partial):
         if places:
             text = _incomplete_text(places, is_partial=places is tape.partial)

@@ -32,17 +32,11 @@ class AttentionEvents:
         """Remember that an event was recorded."""
         self._events[number].recorded = True
 
-    @property
-    def missing(self) -> dict[str, str]:
-        """Paths of modules that seem to attend and of which nothing was reported, each with the reason."""
-        return self._not_recorded(is_partial=False)
+    def not_recorded(self, *, is_partial: bool) -> dict[str, str]:
+        """Paths of modules of which calls were not reported, each with the reason.
 
-    @property
-    def partial(self) -> dict[str, str]:
-        """Paths of modules of which some calls were reported and others not, each with the reason."""
-        return self._not_recorded(is_partial=True)
-
-    def _not_recorded(self, *, is_partial: bool) -> dict[str, str]:
+        is_partial: those of which other calls were reported; else those that seem to attend and reported nothing.
+        """
         recorded = {event.path for event in self._events if event.recorded}
         return {
             event.path: event.reason

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import zip_longest
 from statistics import NormalDist
 from typing import Any
 
@@ -16,7 +15,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.inspect.measure.head_matching import divergence_of_rows, match_heads, row_divergence
 from jarilab.inspect.record.capture import record
-from jarilab.inspect.study.example import Batch, Example, HeadMaps, example_maps
+from jarilab.inspect.study.example import Batch, Example, HeadMaps, site_maps
 from jarilab.inspect.study.head import Head, heads_of
 from jarilab.inspect.study.progress_file import ProgressFile
 
@@ -57,39 +56,29 @@ class Against:
         return self._index + 1
 
     def add(
-        self, example: Example, maps: Sequence[HeadMaps], other_maps: Sequence[HeadMaps]
+        self, example: Example, maps: Iterable[HeadMaps], other_maps: Iterable[HeadMaps]
     ) -> None:
-        """Add maps of both models for an example. Each may come in parts, in several calls.
+        """Add the maps of each site of both models for an example.
 
         Raises UserError if the two models have maps of different sizes.
         """
-        if example.index != self._index:
-            self._index = example.index
-            for model in self.models:
-                model.pending = {}
-        for model, parts in zip(self.models, (maps, other_maps), strict=True):
-            for part in parts:
-                model.take(part)
-        for i in sorted(self.models[0].complete() & self.models[1].complete()):
-            self._compare(example, i)
-
-    def _compare(self, example: Example, i: int) -> None:
-        (one, one_Q), (other, other_Q) = [model.pop(i) for model in self.models]
-        weights = [one, other]
-        shapes = [tuple(each.shape[1:]) for each in weights]
-        if shapes[0] != shapes[1]:
-            raise UserError(
-                f"{example.origin}: expected maps of the same size from both models, got {shapes[0]} and {shapes[1]} "
-                "(queries, keys); compare models with the same tokenizer, or the same patches"
-            )
-        rows_Q = one_Q & other_Q
-        count = int(rows_Q.sum())
-        each_HGQ = divergence_of_rows(one[:, rows_Q], other[:, rows_Q])
-        sums_HG = each_HGQ.sum(-1).numpy()
-        self._sums[f"distances/{i}"] += np.stack([sums_HG, sums_HG**2, sums_HG * count])
-        self._rows[i] += (1, count, count**2)
-        for model, each in zip(self.models, weights, strict=True):
-            model.add(example.index % 2, i, each, rows_Q)
+        self._index = example.index
+        for i, pair in enumerate(zip(maps, other_maps, strict=True)):
+            weights = [each.map.weights for each in pair]
+            shapes = [tuple(each.shape[1:]) for each in weights]
+            if shapes[0] != shapes[1]:
+                raise UserError(
+                    f"{example.origin}: expected maps of the same size from both models, got {shapes[0]} and "
+                    f"{shapes[1]} (queries, keys); compare models with the same tokenizer, or the same patches"
+                )
+            rows_Q = pair[0].map.allowed.any(-1) & pair[1].map.allowed.any(-1)
+            count = int(rows_Q.sum())
+            each_HGQ = divergence_of_rows(weights[0][:, rows_Q], weights[1][:, rows_Q])
+            sums_HG = each_HGQ.sum(-1).numpy()
+            self._sums[f"distances/{i}"] += np.stack([sums_HG, sums_HG**2, sums_HG * count])
+            self._rows[i] += (1, count, count**2)
+            for model, each in zip(self.models, weights, strict=True):
+                model.add(example.index % 2, i, each, rows_Q)
 
     def state(self) -> dict[str, np.ndarray]:
         """Sums over examples."""
@@ -179,12 +168,10 @@ def compare_heads(
             tapes.append(tape)
         if against is None:
             against = Against(*map(heads_of, tapes))
-        for (row, parts), (_, other_parts) in zip(*map(example_maps, tapes, pair), strict=True):
+        for (row, maps), (_, other_maps) in zip(*map(site_maps, tapes, pair), strict=True):
             example, other = (batch.example(row, against.examples) for batch in pair)
             _check_tokens(example, other)
-            # In turns, so that few maps wait for those of the other model.
-            for maps, other_maps in zip_longest(parts, other_parts, fillvalue=[]):
-                against.add(example, maps, other_maps)
+            against.add(example, maps, other_maps)
         if progress is not None and progress.is_due:
             progress.write(against.state())
         if report is not None:
@@ -207,7 +194,7 @@ def _check_tokens(example: Example, other: Example) -> None:
 
 
 class _Model:
-    """The heads of one model, its maps that wait for those of the other, and its mean rows on two halves.
+    """The heads of one model, and its mean rows on two halves of the examples.
 
     sites, sizes: the heads of each layer, and their number. halves: sums of weights, (2, H, P, P), P positions.
     counts: examples that have each query, (2, sites, P).
@@ -221,26 +208,6 @@ class _Model:
         self.sizes = [site.stop - site.start for site in self.sites]
         self.halves = np.zeros((2, len(names), MAX_POSITIONS, MAX_POSITIONS))
         self.counts = np.zeros((2, len(self.sites), MAX_POSITIONS))
-        self.pending: dict[int, list[Tensor]] = {}
-        self.has_key: dict[int, Tensor] = {}
-
-    def take(self, part: HeadMaps) -> None:
-        """Keep the weights of a part until all heads of their sites are there."""
-        has_key_Q = part.map.allowed.any(-1)
-        for i, site in enumerate(self.sites):
-            first, last = max(site.start, part.first), min(site.stop, part.rows.stop)
-            if first < last:
-                cut_HQK = part.map.weights[first - part.first : last - part.first]
-                self.pending.setdefault(i, []).append(cut_HQK)
-                self.has_key[i] = has_key_Q
-
-    def complete(self) -> set[int]:
-        """The sites of which all heads wait."""
-        return {i for i, parts in self.pending.items() if sum(map(len, parts)) == self.sizes[i]}
-
-    def pop(self, i: int) -> tuple[Float[Tensor, "H Q K"], Bool[Tensor, " Q"]]:
-        """The weights of a complete site, and the queries that have a key."""
-        return torch.cat(self.pending.pop(i)), self.has_key[i]
 
     def add(
         self, half: int, i: int, weights_HQK: Float[Tensor, "H Q K"], rows_Q: Bool[Tensor, " Q"]

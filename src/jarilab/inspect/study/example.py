@@ -10,14 +10,11 @@ import numpy as np
 import torch
 
 from jarilab.core.errors import UserError
-from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.inspect.measure.maps import Map
-from jarilab.inspect.record.calls import allowed_links
+from jarilab.core.shapes import Bool, Int, Tensor
+from jarilab.inspect.measure.maps import Map, SiteMaps
 from jarilab.inspect.record.capture import Tape
-from jarilab.inspect.record.recorded_call import RecordedCall
 from jarilab.inspect.record.sites import AttentionSite
 from jarilab.inspect.study.head import Head, heads_of
-from jarilab.positions.coordinates import Positions, undefined_pairs
 
 MAX_CELLS = 2**19
 """Weights of one example that are measured at a time; all heads of a short example together."""
@@ -116,68 +113,6 @@ class Accumulator(Protocol):
 # Maps of a batch ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class SiteMaps:
-    """The maps of one site for some rows of a batch, with padding."""
-
-    site: AttentionSite
-    weights: Float[Tensor, "R H Q K"]
-    scores: Float[Tensor, "R H Q K"]
-    allowed: Bool[Tensor, "#R 1 Q K"]
-    q_pos: Positions
-    k_pos: Positions
-
-    @staticmethod
-    def of(tape: Tape, site: AttentionSite) -> SiteMaps:
-        calls = [recorded.call for recorded in tape.calls[site.name]]
-        q_pos = calls[0].geometry.q_pos
-        if len(calls) > 1:  # steps through one sequence, a row each
-            q_pos = replace(
-                q_pos,
-                coordinates=torch.cat([call.geometry.q_pos.coordinates for call in calls], -2),
-                order=torch.cat([call.geometry.q_pos.order for call in calls]),
-                unplaced=None,
-            )
-        return SiteMaps(
-            site,
-            tape.weights(site.name),
-            tape.scores(site.name),
-            torch.cat([allowed_links(call) for call in calls], 2),
-            q_pos,
-            calls[0].geometry.k_pos,
-        )
-
-    def cut(self, row: int, tokens: Mapping[str, list[str]], valid: Mapping[str, Tensor]) -> Map:
-        """The map of one row, in float64 on the CPU, without its padding."""
-        queries, names_Q = _valid_of(self.site.queries, self.weights.shape[2], row, tokens, valid)
-        keys, names_K = _valid_of(self.site.keys, self.weights.shape[3], row, tokens, valid)
-        allowed_QK = self.allowed[row if len(self.allowed) > 1 else 0, 0]
-        unplaced = undefined_pairs(self.q_pos, self.k_pos)
-        if unplaced is not None:
-            unplaced = _row(unplaced.reshape(-1, *unplaced.shape[-2:]), row)[queries][:, keys].cpu()
-        return Map(
-            weights=self.weights[row][:, queries][:, :, keys].double().cpu(),
-            scores=self.scores[row][:, queries][:, :, keys].double().cpu(),
-            allowed=allowed_QK[queries][:, keys].cpu(),
-            queries=names_Q,
-            keys=names_K,
-            q_at=_row(self.q_pos.coordinates, row)[queries].double().cpu(),
-            k_at=_row(self.k_pos.coordinates, row)[keys].double().cpu(),
-            q_order=self.q_pos.order[queries].cpu(),
-            k_order=self.k_pos.order[keys].cpu(),
-            same=self.site.relation == "self",
-            placed=self.site.placed,
-            unplaced=unplaced,
-        )
-
-
-def _row(tensor: Tensor, row: int) -> Tensor:
-    """The row of a tensor that may be shared by all rows."""
-    if tensor.ndim == 2:
-        return tensor
-    return tensor[row if len(tensor) > 1 else 0]
-
-
 def _valid_of(
     side: str, length: int, row: int, tokens: Mapping[str, list[str]], valid: Mapping[str, Tensor]
 ) -> tuple[Tensor, list[str]]:
@@ -196,21 +131,54 @@ def _valid_of(
 def example_maps(tape: Tape, batch: Batch) -> Iterator[tuple[int, Iterator[list[HeadMaps]]]]:
     """Each row of a batch with its maps, a list of `HeadMaps` at a time, every head once.
 
+    Raises UserError as `site_maps`.
+    """
+    for row, sites in site_maps(tape, batch):
+        yield row, _groups(sites)
+
+
+def site_maps(tape: Tape, batch: Batch) -> Iterator[tuple[int, Iterator[HeadMaps]]]:
+    """Each row of a batch with the maps of its sites, one after the other.
+
     Raises UserError if a site has batch and heads in one axis, or another batch size.
     """
     sites = [tape.site(name) for name in tape.sites]
     cells = sum(_cells(tape, site, len(batch)) for site in sites)
     size = max(1, MAX_BLOCK_CELLS // max(1, cells))
     for first in range(0, len(batch), size):
-        rows = range(first, min(first + size, len(batch)))
-        block = _select_rows(tape, rows) if len(rows) < len(batch) else tape
+        rows = slice(first, min(first + size, len(batch)))
+        block = tape
+        if rows.stop - rows.start < len(batch):
+            calls: dict[str, Any] = {}
+            for site, calls_of_site in tape.calls.items():
+                calls[site] = [recorded.select_rows(rows) for recorded in calls_of_site]
+            block = replace(tape, calls=calls, activations=None)
+        valid = {side: valid_BL[rows] for side, valid_BL in batch.valid.items()}
         # Maps of a long row are computed a site at a time.
-        sites_maps = None
+        kept = None
         if cells <= MAX_BLOCK_CELLS:
-            sites_maps = [SiteMaps.of(block, site) for site in sites]
-        for row in rows:
-            each = iter(sites_maps or (SiteMaps.of(block, site) for site in sites))
-            yield row, _groups(each, row - first, batch.tokens[row], _cut_rows(batch.valid, rows))
+            kept = [SiteMaps.of(block, site) for site in sites]
+        for row in range(rows.start, rows.stop):
+            each = iter(kept or (SiteMaps.of(block, site) for site in sites))
+            yield row, _maps_of_row(each, row - first, batch.tokens[row], valid)
+
+
+def _maps_of_row(
+    sites: Iterator[SiteMaps],
+    row: int,
+    tokens: Mapping[str, list[str]],
+    valid: Mapping[str, Tensor],
+) -> Iterator[HeadMaps]:
+    first = 0
+    for site in sites:
+        (queries, keys), sizes = (site.site.queries, site.site.keys), site.weights.shape[2:]
+        places = [
+            _valid_of(side, size, row, tokens, valid)
+            for side, size in zip((queries, keys), sizes, strict=True)
+        ]
+        item = HeadMaps(first, queries, keys, site.row(row, *places))
+        first = item.rows.stop
+        yield item
 
 
 def heads_of_batch(tape: Tape, batch: Batch) -> list[Head]:
@@ -237,30 +205,10 @@ def _cells(tape: Tape, site: AttentionSite, batch: int) -> int:
     return heads * sum(call.q.shape[2] for call in calls) * calls[0].k.shape[2]
 
 
-def _select_rows(tape: Tape, rows: range) -> Tape:
-    """The tape of some rows of the batch."""
-    part = slice(rows.start, rows.stop)
-    calls: dict[str, list[RecordedCall]] = {}
-    for site, calls_of_site in tape.calls.items():
-        calls[site] = [recorded.select_rows(part) for recorded in calls_of_site]
-    return replace(tape, calls=calls, activations=None)
-
-
-def _cut_rows(valid: Mapping[str, Tensor], rows: range) -> dict[str, Tensor]:
-    return {side: valid_BL[rows.start : rows.stop] for side, valid_BL in valid.items()}
-
-
-def _groups(
-    sites: Iterator[SiteMaps],
-    row: int,
-    tokens: Mapping[str, list[str]],
-    valid: Mapping[str, Tensor],
-) -> Iterator[list[HeadMaps]]:
+def _groups(sites: Iterator[HeadMaps]) -> Iterator[list[HeadMaps]]:
     """The maps of one row: consecutive sites with equal masks and positions in one map, cut to `MAX_CELLS`."""
-    first, group = 0, []
-    for site in sites:
-        item = HeadMaps(first, site.site.queries, site.site.keys, site.cut(row, tokens, valid))
-        first = item.rows.stop
+    group: list[HeadMaps] = []
+    for item in sites:
         cells = sum(each.map.weights.numel() for each in [*group, item])
         if group and (cells > MAX_CELLS or not _are_alike(group[0], item)):
             yield from _joined(group)

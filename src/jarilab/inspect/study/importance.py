@@ -27,7 +27,6 @@ from jarilab.inspect.cause.parts import ModelParts, Part
 from jarilab.inspect.cause.steering import changed, random_direction
 from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
-from jarilab.inspect.study.head import Head
 from jarilab.inspect.study.losses import Loss
 from jarilab.inspect.study.measure_table import interval_columns
 from jarilab.inspect.study.permutation import adjusted_p
@@ -51,11 +50,10 @@ Changes = np.ndarray
 class HeadImportance:
     """The effect of ablating heads over a data set.
 
-    batches: read several times. loss: a row's loss in nats a token, or its embedding, see `losses.Loss`. heads: all
-    by default. means: batches over which means are taken, `batches` by default. draws: of the permutation test, enough
-    by default. report: is called with the batches that are done and with all of this pass. progress: where the changes
-    of each batch are saved, from which the same call continues.
-    Raises UserError for a model in training mode, no batch, and a head that the model does not have.
+    batches: read several times. loss: a row's loss in nats a token, or its embedding, see `losses.Loss`. means:
+    batches over which means are taken, `batches` by default. report: is called with the batches that are done and with
+    all of this pass. progress: where the changes of each batch are saved, from which the same call continues.
+    Raises UserError for a model in training mode, and no batch.
     """
 
     def __init__(
@@ -63,26 +61,21 @@ class HeadImportance:
         model: nn.Module,
         batches: Sequence[Batch],
         loss: Loss,
-        heads: Sequence[Head] | None = None,
         *,
         means: Sequence[Batch] | None = None,
         seed: int = 0,
-        draws: int | None = None,
         report: Callable[[int, int], None] | None = None,
         progress: ProgressFile | None = None,
     ):
         check_evaluating(model)
         if not batches or (means is not None and not means):
             raise UserError("expected a batch of examples or more, got none; pass examples")
-        self._batches, self._loss, self._seed, self._draws = batches, loss, seed, draws
+        self._batches, self._loss, self._seed = batches, loss, seed
         self._batches_of_means = batches if means is None else means
         self._report = report or (lambda done, total: None)
-        self.parts = parts = ModelParts(model, batches[0])
-        self.heads = parts.heads if heads is None else list(heads)
-        for head in self.heads:
-            if head not in parts.heads:
-                raise unknown("head", head.short, [each.short for each in parts.heads])
-        self._copies = Copies(parts)
+        self.parts = ModelParts(model, batches[0])
+        self.heads = self.parts.heads
+        self._copies = Copies(self.parts)
         clean = self._copies.run_clean(batches[0])
         base = self._values(clean.outputs, clean.batch)
         self.unit = "nats a token" if base.ndim == 1 else DISTANCE
@@ -157,7 +150,7 @@ class HeadImportance:
         columns["positive_share"] = [
             plain(each) for each in (total > 0).sum(0) / np.maximum(count, 1)
         ]
-        columns["p_holm"] = adjusted_p(tested, self._draws, self._seed)
+        columns["p_holm"] = adjusted_p(tested, seed=self._seed)
         if self.unit == DISTANCE and tested is total:
             columns["p_holm"] = ["not tested: a distance is never negative"] * len(count)
         return columns

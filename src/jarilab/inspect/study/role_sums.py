@@ -53,7 +53,7 @@ def estimate(
 
 
 class RoleSums:
-    """Weights on the targets of each role, by head. margins: also the differences between roles where they disagree.
+    """Weights on the targets of each role, by head, and the differences between roles where they disagree.
 
     context: the tokens that an earlier copy must share with the query's for induction. A score is the mean over
     examples of the mean over an example's queries.
@@ -61,7 +61,7 @@ class RoleSums:
 
     name = "role_sums"
 
-    def __init__(self, heads: Sequence[Head], *, margins: bool = True, context: int = 1):
+    def __init__(self, heads: Sequence[Head], *, context: int = 1):
         size, roles = len(heads), len(ROLES)
         self.context = context
         self.heads = list(heads)
@@ -69,10 +69,9 @@ class RoleSums:
             name: np.zeros((size, roles)) for name in ("n", "q", "s", "c", "ss", "cc", "sc")
         }
         self.sums |= {name: np.zeros(size) for name in ("un", "uq", "ue", "uee", "um", "umm")}
-        if margins:
-            self.sums |= {
-                name: np.zeros((size, roles, roles)) for name in ("dn", "dq", "d", "dd", "bq")
-            }
+        self.sums |= {
+            name: np.zeros((size, roles, roles)) for name in ("dn", "dq", "d", "dd", "bq")
+        }
 
     def add(self, example: Example, maps: Sequence[HeadMaps]) -> None:
         for each in maps:
@@ -80,8 +79,7 @@ class RoleSums:
             mass_RHQ = targets.masses(each.map.weights)
             self._add_scores(each.rows, targets, mass_RHQ)
             self._add_uniform(each.rows, each.map)
-            if "d" in self.sums:
-                self._add_margins(each.rows, targets, mass_RHQ)
+            self._add_margins(each.rows, targets, mass_RHQ)
 
     def _add_scores(self, rows: slice, targets: Targets, mass_RHQ: torch.Tensor) -> None:
         queries_R = targets.defined.sum(-1).double()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from jarilab.core.shapes import Bool, Float, Tensor
-from jarilab.inspect.measure.maps import Map
-from jarilab.inspect.measure.measures import after_earlier_copy, same_tokens
+from jarilab.inspect.measure.maps import Map, same_tokens
+from jarilab.inspect.measure.measures import after_earlier_copy
 from jarilab.inspect.measure.words import SPECIAL
 
 MAX_OFFSET = 16

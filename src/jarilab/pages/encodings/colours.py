@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 
-from jarilab.inspect.figures.scale import SIGNED
+from jarilab.inspect.figures.maps import SIGNED
 from jarilab.pages.kit.image_data import SIGNATURE, chunk, data_url
 
 PLAIN = "440154481769472a7a433d843d4e8a355e8d2e6d8e297b8e23898e1f978b21a5852eb37c46c06f65cb5e89d548b0dd2fd8e219fde725"

@@ -155,7 +155,7 @@ def test_unrelated_heads_have_the_score_of_chance():
     config = transformers.LlamaConfig(**SIZES | {"hidden_size": 64, "num_attention_heads": 8})
     model = transformers.LlamaForCausalLM(config).eval()
     batch = Batch((torch.randint(3, 40, (2, L)),), tokens=[{}] * 2)
-    rows = compositions(ModelParts(model, batch), batch, ("v",))
+    rows = [row for row in compositions(ModelParts(model, batch), batch) if row["input"] == "v"]
     assert sum(row["to_chance"] for row in rows) / len(rows) == pytest.approx(1, abs=0.05)
 
 
@@ -207,12 +207,6 @@ def test_scores_of_the_model_s_own_say_that_a_rotation_is_not_seen():
     batch = Batch((torch.randint(3, 40, (2, L)),), tokens=[{}] * 2)
     rows = compositions(ModelParts(model, batch), batch)
     assert all(("distance 0 only" in row["positions"]) == (row["input"] != "v") for row in rows)
-
-
-def test_an_unknown_input_is_refused():
-    model, batch = unpadded("gpt2")
-    with pytest.raises(UserError, match="unknown input 'z'"):
-        compositions(ModelParts(model, batch), batch, ("z",))
 
 
 def test_another_rotation_than_that_of_pairs_is_refused():

@@ -18,8 +18,9 @@ from jarilab.core.errors import UserError
 from jarilab.inspect.cause.answers import logit_over_mean
 from jarilab.inspect.cause.integrated_gradients import integrate
 from jarilab.inspect.cause.relevance import METHODS, InputRelevance
-from jarilab.inspect.explain.value_norms import value_norms
+from jarilab.inspect.explain.value_norms import value_norms_of
 from jarilab.inspect.intervene.interventions import change_outputs
+from jarilab.inspect.record.capture import look_inside
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.model_batches import batch_of
 
@@ -218,7 +219,7 @@ def test_weighted_values_are_those_of_one_head_with_what_an_encoding_adds():
     for sides, map_BQK in relevance.maps("value_weighted").items():
         site = [layer.site.name for layer in relevance._layers if layer.sides == sides][-1]
         one = tuple(replace(each, ids=each.ids[:1], keep=None) for each in inputs)
-        expected = sum(value_norms(relevance.model, one, site, head) for head in range(2))
+        expected = sum(value_norms_of(look_inside(relevance.model, one), site, head) for head in range(2))
         assert torch.allclose(map_BQK[0], expected, atol=1e-5), sides
 
 

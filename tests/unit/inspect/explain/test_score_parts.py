@@ -7,14 +7,15 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.inside import parts
 from jarilab.attention.module import Attention
 from jarilab.core.errors import UserError
 from jarilab.encodings.compose import build
 from jarilab.encodings.formulas.absolute import sinusoidal_embed
-from jarilab.inspect.explain.score_parts import parts, rotated_together
-from jarilab.inspect.explain.value_norms import value_norms
+from jarilab.inspect.explain.score_parts import rotated_together
+from jarilab.inspect.explain.value_norms import value_norms_of
 from jarilab.inspect.measure.maps import equal_tokens, row_difference
-from jarilab.inspect.record.capture import record
+from jarilab.inspect.record.capture import look_inside, record
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
@@ -176,15 +177,16 @@ def test_parts_that_do_not_add_up_raise(monkeypatch):
 def test_unknown_site_or_head_raises():
     with pytest.raises(UserError, match=r"unknown site 'encodr\.0'; did you mean 'encoder\.0'"):
         parts(model_of("none"), inputs(), "encodr.0", 0)
-    for function in (parts, value_norms):
-        with pytest.raises(UserError, match=r"encoder\.0 has the heads 0 to 1, got 2"):
-            function(model_of("none"), inputs(), "encoder.0", 2)
+    with pytest.raises(UserError, match=r"encoder\.0 has the heads 0 to 1, got 2"):
+        parts(model_of("none"), inputs(), "encoder.0", 2)
+    with pytest.raises(UserError, match=r"encoder\.0 has the heads 0 to 1, got 2"):
+        value_norms_of(look_inside(model_of("none"), inputs()), "encoder.0", 2)
 
 
 def test_model_is_unchanged():
     model = model_of("sinusoidal")
     parts(model, inputs(), "decoder.0.cross", 0)
-    value_norms(model, inputs(), "decoder.0.cross", 0)
+    value_norms_of(look_inside(model, inputs()), "decoder.0.cross", 0)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 
@@ -343,7 +345,7 @@ def test_value_norms_equal_a_loop(encoding, site):
     for head in (0, 1):
         out, lengths = (
             attention.out.weight[:, 8 * head : 8 * head + 8].detach(),
-            value_norms(model, inputs(), site, head),
+            value_norms_of(look_inside(model, inputs()), site, head),
         )
         assert lengths.shape == weights[head].shape
         for i in range(lengths.shape[0]):
@@ -364,7 +366,7 @@ def test_value_norms_of_a_recurrent_decoder(feeding, cross):
     weights, v = tape.weights("decoder.0.cross")[0, 0], tape.calls["decoder.0.cross"][0].call.v[0, 0]
     (combine,) = [m.combine.weight.detach() for m in model.modules() if hasattr(m, "combine")]
     (table,) = [m.value_table for m in model.modules() if hasattr(m, "value_table")] or [torch.zeros(33, 8)]
-    lengths = value_norms(model, inputs(), "decoder.0.cross", 0)
+    lengths = value_norms_of(look_inside(model, inputs()), "decoder.0.cross", 0)
     assert lengths.shape == (3, 6)
     assert not lengths[:, 5].any()
     for i in range(3):

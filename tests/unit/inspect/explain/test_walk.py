@@ -11,6 +11,7 @@ import jarilab
 import jarilab.api
 import jarilab.inspect.explain.softmax
 import jarilab.inspect.explain.walk_text
+from helpers.inside import walk
 from jarilab.attention import definition
 from jarilab.attention.module import AttentionKernel
 from jarilab.core.errors import UserError
@@ -18,7 +19,7 @@ from jarilab.explorer import open_explorer
 from jarilab.inspect.explain.softmax import divisors_of, softmax_jacobian, softmax_lens
 from jarilab.inspect.explain.steps import Step
 from jarilab.inspect.explain.value_norms import value_norms_of
-from jarilab.inspect.explain.walk import walk, walk_of
+from jarilab.inspect.explain.walk import walk_of
 from jarilab.inspect.explain.walk_text import lens_text, walk_text
 from jarilab.inspect.measure.maps import equal_row_difference, equal_tokens
 from jarilab.inspect.record.capture import record

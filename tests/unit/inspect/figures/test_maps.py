@@ -15,9 +15,8 @@ import torch
 import jarilab
 from jarilab.core.errors import UserError
 from jarilab.inspect.figures.figure import Figure
-from jarilab.inspect.figures.maps import draw_grid, draw_map
-from jarilab.inspect.figures.scale import Scale
-from jarilab.inspect.figures.style import FONTS, FigureStyle, label
+from jarilab.inspect.figures.maps import colours_of, draw_grid, draw_map
+from jarilab.inspect.figures.style import FONTS, label
 from jarilab.pages.encodings.colours import PLAIN, SIGNED, gradient
 
 HOSTILE = ["$x_1$", "a_b^2", r"\frac{1}{2}", "new\nline", "\x1b[31m", "</text><script>", " the", "", "\ud800", "‮RTL"]
@@ -103,15 +102,19 @@ def test_korean_tokens_are_text():
 
 def test_letters_without_a_font_are_named():
     with pytest.raises(UserError, match=r"no installed font has the letters \U000f0000.*install.*font="):
-        Figure(FigureStyle(), ["\U000f0000"])
+        Figure({}, ["\U000f0000"])
+
+
+def drawn(maps: list[np.ndarray], values: np.ndarray) -> np.ndarray:
+    """The colours of values on the scale of some maps, from 0 to 255."""
+    colours = colours_of(maps, None)
+    shares = (values - colours["vmin"]) / (colours["vmax"] - colours["vmin"])
+    return colours["cmap"](shares, bytes=True).astype(int)
 
 
 def test_masked_keys_are_hatched_and_not_the_colour_of_zero():
     map_QK = np.array([[1.0, np.nan], [0.0, 1.0]])
-    scale = Scale.of([map_QK], None, "weight")
-    alpha = scale.colours(map_QK)[..., 3]
-    assert alpha.tolist() == [[255, 0], [255, 255]]
-    assert scale.blank == "masked"
+    assert drawn([map_QK], map_QK)[..., 3].tolist() == [[255, 0], [255, 255]]
     hatched = draw_map([[1, 0], [0, 1]], "ab", "ab", [[1, 0], [1, 1]]).to_bytes(".svg")
     assert b"<pattern" in hatched
     plain = draw_map([[1, 0], [0, 1]], "ab", "ab").to_bytes(".svg")
@@ -120,21 +123,22 @@ def test_masked_keys_are_hatched_and_not_the_colour_of_zero():
 
 
 def test_colours_are_those_of_the_pages():
-    drawn = Scale(1.0).colours(np.linspace(0, 1, 256)[None])[0, :, :3].astype(int)
-    assert np.abs(drawn - gradient(PLAIN, 256)).max() <= 8
+    colours = drawn([np.ones((2, 2))], np.linspace(0, 1, 256))[:, :3]
+    assert np.abs(colours - gradient(PLAIN, 256)).max() <= 8
 
 
 def test_numbers_below_0_have_the_signed_colours_of_the_pages():
-    scale = Scale.of([np.array([[-0.5, 2.0]])], None, "difference")
-    assert (scale.low, scale.high) == (-2, 2)
-    drawn = scale.colours(np.linspace(-2, 2, 256)[None])[0, :, :3].astype(int)
-    assert np.abs(drawn - gradient(SIGNED, 256)).max() <= 4
+    map_QK = np.array([[-0.5, 2.0]])
+    scale = colours_of([map_QK], None)
+    assert (scale["vmin"], scale["vmax"]) == (-2, 2)
+    colours = drawn([map_QK], np.linspace(-2, 2, 256))[:, :3]
+    assert np.abs(colours - gradient(SIGNED, 256)).max() <= 4
 
 
 def test_the_scale_ends_at_1_for_few_tokens_and_at_the_largest_weight_for_many():
-    assert Scale.of([np.full((24, 24), 0.25)], None, "").high == 1
-    assert Scale.of([np.full((25, 25), 0.25)], None, "").high == 0.25
-    assert Scale.of([np.full((25, 25), 0.25)], 0.5, "").high == 0.5
+    assert colours_of([np.full((24, 24), 0.25)], None)["vmax"] == 1
+    assert colours_of([np.full((25, 25), 0.25)], None)["vmax"] == 0.25
+    assert colours_of([np.full((25, 25), 0.25)], 0.5)["vmax"] == 0.5
 
 
 def test_a_transparent_figure_has_no_ground():
@@ -185,14 +189,14 @@ def test_a_figure_is_saved_by_the_ending_of_its_name(tmp_path):
         (
             ("decoder.0.self", 0, "lines"),
             {"height": 2, "font_size": 40},
-            "a drawing of 6 tokens has no room in 8.5 x 2 ",
+            "no room in 8.5 x 2 ",
         ),
         (("decoder.0.self", 0), {"font": __file__}, "expected a font file, got .*test_maps.py, which cannot be read"),
         (("decoder.0.self", 0), {"widht": 9}, "unknown option of figures 'widht'; did you mean 'width'"),
         (("decoder.0.self", 0), {"width": 0.1}, "width from 3 to 100 centimetres, got 0.1;"),
         (("decoder.0.self", 0), {"font": "Nonesuch"}, "got 'Nonesuch'; leave font out"),
         (("decoder.0.self", 0), {"high": 0}, "above 0, got 0"),
-        (("decoder.0.self", 0), {"width": 3, "font_size": 20}, "width of 3 centimetres|no room"),
+        (("decoder.0.self", 0), {"width": 3, "font_size": 20}, "no room in 3 x"),
         (("decoder.0.self", 0), {"tokens": ["a"]}, "each of the 6 queries, got 1"),
     ],
 )
@@ -211,8 +215,8 @@ def test_a_map_of_one_query_is_high_enough_for_its_title():
     narrow = draw_map(weights_of(1, 60), ["q"], [str(key) for key in range(60)])
     svg = ElementTree.fromstring(narrow.to_bytes(".svg"))
     (title,) = (node for node in svg.iter() if node.text == "query")
-    (bottom,) = re.findall(r"translate\([\d.]+ ([\d.]+)\) rotate\(-90\)", title.attrib["transform"])
-    assert float(bottom) > narrow.width_of(["query"]) / 2.54 * 72, "the rotated title begins within the figure"
+    half = narrow.width_of(["query"]) / 2.54 * 72 / 2
+    assert float(title.attrib["y"]) > half - 0.06 / 2.54 * 72, "the rotated title begins within the figure"
 
 
 def test_a_title_is_one_line_of_text():

@@ -27,11 +27,19 @@ def inputs(count: int = 12):
         yield torch.randn(6, length, length, generator=generator).mul(2).softmax(-1)
 
 
+def by_site(weights, heads=HEADS, **options):
+    """The weights of all heads as a map of each site."""
+    sites = [head.site for head in heads]
+    firsts = [sites.index(site) for site in dict.fromkeys(sites)]
+    parts = zip(firsts, [*firsts[1:], len(sites)], strict=True)
+    return [head_maps(weights[first:last], first, **options) for first, last in parts]
+
+
 def compared(maps, other_maps) -> Against:
     against = Against(HEADS, HEADS)
     for index, (one, other) in enumerate(zip(maps, other_maps, strict=True)):
         example = Example(index, f"text.txt:{index + 1}", {})
-        against.add(example, [head_maps(one)], [head_maps(other)])
+        against.add(example, by_site(one), by_site(other))
     return against
 
 
@@ -159,16 +167,12 @@ def test_intervals_cover_over_examples():
     assert covered >= 25
 
 
-def test_parts_of_maps_and_a_state():
+def test_a_state_continues():
     maps, others = list(inputs()), [weights.roll(1, 0) for weights in inputs()]
     through, first, second = compared(maps, others), compared(maps[:5], others[:5]), Against(HEADS, HEADS)
     second.load({name: array.copy() for name, array in first.state().items()})
     for index in range(5, 12):
-        example = Example(index, "", {})
-        one, other = maps[index], others[index]
-        second.add(example, [head_maps(one[:2])], [])
-        second.add(example, [head_maps(one[2:4], 2), head_maps(one[4:], 4)], [head_maps(other[:5])])
-        second.add(example, [], [head_maps(other[5:], 5)])
+        second.add(Example(index, "", {}), by_site(maps[index]), by_site(others[index]))
     assert second.rows() == through.rows()
     finished = Against(HEADS, HEADS)
     finished.load(through.state())
@@ -179,10 +183,11 @@ def test_parts_of_maps_and_a_state():
 
 def test_fewer_heads_in_the_other_model():
     maps = list(inputs())
-    against = Against(HEADS, [HEADS[0], *HEADS[3:]])
+    others = [HEADS[0], *HEADS[3:]]
+    against = Against(HEADS, others)
     for index, weights in enumerate(maps):
         other = weights[[2, 3, 4, 5]]
-        against.add(Example(index, "", {}), [head_maps(weights)], [head_maps(other)])
+        against.add(Example(index, "", {}), by_site(weights), by_site(other, others))
     rows = against.rows()
     assert [row["match"] for row in rows] == [None, None, "L0H0", "L1H0", "L1H1", "L1H2"]
     assert rows[1]["same_index"] is None
@@ -193,7 +198,7 @@ def test_queries_without_keys_are_left_out():
     allowed = torch.tensor([[False, False], [True, True]])
     one, other = torch.tensor([[1.0, 0], [1, 0]]).expand(6, 2, 2), torch.tensor([[1.0, 0], [0, 1]]).expand(6, 2, 2)
     against = Against(HEADS, HEADS)
-    against.add(Example(0, "", {}), [head_maps(one, allowed=allowed)], [head_maps(other)])
+    against.add(Example(0, "", {}), by_site(one, allowed=allowed), by_site(other))
     assert [row["distance"] for row in against.rows()] == pytest.approx([math.log(2)] * 6)
 
 
@@ -203,7 +208,7 @@ def test_faults():
     message = r"text.txt:3: expected maps of the same size .* got \(3, 3\) and \(4, 4\) .*same tokenizer"
     with pytest.raises(UserError, match=message):
         Against(HEADS, HEADS).add(
-            Example(2, "text.txt:3", {}), [head_maps(torch.rand(6, 3, 3))], [head_maps(torch.rand(6, 4, 4))]
+            Example(2, "text.txt:3", {}), by_site(torch.rand(6, 3, 3)), by_site(torch.rand(6, 4, 4))
         )
     assert Against(HEADS, HEADS).rows() == []
 

@@ -367,6 +367,3 @@ def test_bad_input_raises():
         HeadImportance(model, [batch], lambda outputs, batch: outputs.mean())
     with pytest.raises(UserError, match="gradient"):
         HeadImportance(model, [batch], loss_of_previous).rows(["gradient"])
-    other = HeadImportance(Circuit([previous(), silent()]), [batch], loss_of_previous).heads
-    with pytest.raises(UserError, match="L0H1"):
-        HeadImportance(model, [batch], loss_of_previous, other)
