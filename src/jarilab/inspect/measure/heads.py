@@ -9,8 +9,15 @@ import torch
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.measure.maps import Map, Recording, Scored, named_site, names_of_sides
-from jarilab.inspect.measure.measures import MEASURES, Measure, measure_of, undefined
+from jarilab.inspect.measure.maps import (
+    Map,
+    Recording,
+    Scored,
+    named_site,
+    names_of_sides,
+    undefined,
+)
+from jarilab.inspect.measure.measures import MEASURES, Measure, measure_of
 from jarilab.inspect.measure.words import WordsOf, merge_words, merged_groups
 from jarilab.inspect.record.sites import AttentionSite
 

@@ -314,6 +314,11 @@ class Scored:
     partial: str = ""
 
 
+def undefined(map: Map) -> Float[Tensor, " H"]:
+    """NaN for every head."""
+    return map.weights.new_full((len(map.weights),), float("nan"))
+
+
 # Equal tokens -------------------------------------------------------------------------------------------------------
 
 

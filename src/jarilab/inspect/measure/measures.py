@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -15,10 +13,10 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.core.registry import Registry
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.inspect.measure.maps import Map, Scored, same_tokens
+from jarilab.inspect.measure.maps import Map, Scored, same_tokens, undefined
+from jarilab.inspect.measure.score_fit import explained, numbered
 
 CHANCE_DRAWS = 256  # random picks for the chance of the commonest offset
-RIDGE = 1e-9  # makes a singular matrix solvable in float64; far below the figures that are shown
 TIE_TOLERANCE = 1e-4  # weights that differ by less, relative to the larger, count as equal
 
 
@@ -119,11 +117,6 @@ def mass(map: Map, target_QK: Bool[Tensor, "Q K"]) -> Float[Tensor, " H"]:
 def scored_mass(map: Map, target_QK: Bool[Tensor, "Q K"]) -> Scored:
     """`mass`, with that of equal weights on all allowed keys as chance."""
     return Scored(mass(map, target_QK), mass(map.even, target_QK).expand(len(map.weights)))
-
-
-def undefined(map: Map) -> Float[Tensor, " H"]:
-    """NaN for every head."""
-    return map.weights.new_full((len(map.weights),), float("nan"))
 
 
 def _mean(values_HQ: Tensor, rows_Q: Tensor) -> Tensor:
@@ -264,7 +257,7 @@ def _count_offsets(map: Map) -> tuple[Tensor, Tensor]:
     largest_HQK = weights_HQK >= weights_HQK.amax(-1, keepdim=True) * (1 - TIE_TOLERANCE)
     head_T, row_T, key_T = largest_HQK.nonzero().unbind(1)
     parts_HQ = largest_HQK.sum(-1).reciprocal()
-    offsets, index_QK = _numbered(map.offset[rows_Q])
+    offsets, index_QK = numbered(map.offset[rows_Q])
     picked_HD = parts_HQ.new_zeros(len(parts_HQ), len(offsets))
     picked_HD.index_put_((head_T, index_QK[row_T, key_T]), parts_HQ[head_T, row_T], accumulate=True)
     shares_HD = picked_HD / int(rows_Q.sum())
@@ -272,17 +265,6 @@ def _count_offsets(map: Map) -> tuple[Tensor, Tensor]:
     is_most_HD = shares_HD >= most_H.unsqueeze(-1) * (1 - TIE_TOLERANCE)
     first_H = is_most_HD.int().argmax(-1)  # of several, the first in order
     return offsets[first_H].to(most_H.dtype), most_H
-
-
-def _numbered(labels: Int[Tensor, " *shape"]) -> tuple[Int[Tensor, " D"], Int[Tensor, " *shape"]]:
-    """As `unique` with its inverse, without sorting where labels lie close together."""
-    low, high = int(labels.min()), int(labels.max())
-    if high - low > 4 * labels.numel():
-        return labels.unique(return_inverse=True)
-    from_low = labels - low
-    is_there_L = torch.bincount(from_low.flatten(), minlength=high - low + 1) > 0
-    number_L = is_there_L.cumsum(0) - 1
-    return is_there_L.nonzero()[:, 0] + low, number_L[from_low]
 
 
 def _luckiest(map: Map) -> float:
@@ -296,7 +278,7 @@ def _luckiest(map: Map) -> float:
     count_Q1 = allowed_QK.sum(-1, keepdim=True)
     if not len(count_Q1):
         return float("nan")
-    offsets, index_C = _numbered(map.offset[rows_Q][allowed_QK])
+    offsets, index_C = numbered(map.offset[rows_Q][allowed_QK])
     generator = torch.Generator().manual_seed(0)
     luck_QN = torch.rand(len(count_Q1), CHANCE_DRAWS, generator=generator)
     last_Q1 = count_Q1 - 1
@@ -378,7 +360,7 @@ def after_earlier_copy(map: Map, context: int = 1) -> Tensor:
         copy_QK = copy_QK & shifted_QK
     earlier_QK = copy_QK & map.allowed & before_QK
     # A column for each order; keys of one order share it.
-    orders, order_K = _numbered(map.k_order)
+    orders, order_K = numbered(map.k_order)
     earlier_QO = earlier_QK.new_zeros(len(earlier_QK), len(orders) + 1, dtype=torch.int32)
     earlier_QO.index_add_(1, order_K, earlier_QK.int())
     before_K = torch.searchsorted(orders, map.k_order - 1)
@@ -429,66 +411,3 @@ class KeyShare(Explained):
 
     def labels(self, map: Map) -> Tensor:
         return map.k_order.expand_as(map.ahead)
-
-
-def explained(map: Map, label_QK: Tensor) -> Scored:
-    """R^2 of the scores, fitted with a constant for each label, after subtracting the mean of each query.
-
-    Chance is the value for random scores: fitted constants per free score.
-    """
-    free = int(map.count.clamp_min(1).sub(1).sum())
-    if not free:
-        return Scored(undefined(map), undefined(map))
-    design = _design_of(map, label_QK)
-    chance = design.fitted / free
-    if chance >= 1:  # no two pairs have the same label, as between patches of different grids
-        return Scored(undefined(map), undefined(map))
-    centred_HC = map.centred_scores
-    sums_HD = centred_HC.new_zeros(len(centred_HC), len(design.factor))
-    sums_HD.index_add_(1, design.index, centred_HC)
-    fitted_DH = torch.cholesky_solve(sums_HD.t(), design.factor)
-    explained_H = (fitted_DH.t() * sums_HD).sum(-1)
-    value_H = (explained_H / centred_HC.square().sum(-1)).clamp(0, 1)  # NaN for constant scores
-    return Scored(value_H, torch.full_like(value_H, chance))
-
-
-@dataclass(frozen=True, eq=False)
-class _Design:
-    """The part of a fit that depends on the labels of the allowed pairs alone.
-
-    index: the label of each allowed pair. factor: the Cholesky factor of the normal equations. fitted: the
-    constants that the scores determine.
-    """
-
-    allowed: Bool[Tensor, "Q K"]
-    labels: Int[Tensor, "Q K"]
-    index: Int[Tensor, " C"]
-    factor: Float[Tensor, "D D"]
-    fitted: int
-
-
-_designs: deque[_Design] = deque(maxlen=4)
-"""The last ones: most sites of a model have the same mask and the same labels."""
-
-
-def _design_of(map: Map, label_QK: Tensor) -> _Design:
-    from scipy.sparse.csgraph import connected_components
-
-    for design in _designs:
-        if torch.equal(design.allowed, map.allowed) and torch.equal(design.labels, label_QK):
-            return design
-    count_Q = map.count.clamp_min(1).double()
-    labels, index_C = _numbered(label_QK[map.allowed])
-    count_QD = count_Q.new_zeros(len(count_Q), len(labels))
-    count_QD.index_put_((map.row_of_pair, index_C), count_Q.new_ones(()), accumulate=True)
-    share_QD = count_QD / count_Q.unsqueeze(-1)
-    linked_DD = share_QD.t() @ count_QD
-    # Least squares with the queries' constants eliminated.
-    normal_DD = torch.diag(count_QD.sum(0) + RIDGE) - linked_DD
-    factor_DD = torch.linalg.cholesky(normal_DD)
-    # Only differences within a connected group of labels can be fitted.
-    groups = connected_components((linked_DD > 0).numpy(), directed=False, return_labels=False)
-    fitted = len(labels) - groups
-    design = _Design(map.allowed, label_QK, index_C, factor_DD, fitted)
-    _designs.append(design)
-    return design

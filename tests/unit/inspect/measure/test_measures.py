@@ -11,7 +11,8 @@ from jarilab.core.errors import UserError
 from jarilab.core.registry import trust_code
 from jarilab.inspect.measure.heads import measure, salience
 from jarilab.inspect.measure.maps import Map
-from jarilab.inspect.measure.measures import MEASURES, Measure, _designs, add_measure, mass, registry
+from jarilab.inspect.measure.measures import MEASURES, Measure, add_measure, mass, registry
+from jarilab.inspect.measure.score_fit import _designs
 from jarilab.inspect.record.capture import record
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
