@@ -131,26 +131,15 @@ def application(
     add_error_handlers(app)
     queue = queue or Queue(MAX_REQUESTS)
 
-    async def compute(work: Callable[[], Any], ticket: str = "") -> Any:
-        with queue.place(ticket):
-            return await queue.run(work)
+    def draw() -> str:
+        data = explorer.look(line, live=True, **initial)
+        return render(data | {"files": explorer.files(line)})
+
+    _add_page(app, queue, draw)
 
     async def respond(request: _Request, ticket: str, work: Callable[[], Any]) -> Response:
         explorer.check(request.input, line)
-        return answer(await compute(work, ticket))
-
-    @app.get("/api/queue")
-    async def place(ticket: Ticket) -> Response:
-        """How many requests are answered before the one that was sent with this ticket."""
-        return answer({"ahead": queue.ahead(ticket)})
-
-    @app.get("/", response_class=HTMLResponse)
-    async def page() -> Response:
-        def draw() -> str:
-            data = explorer.look(line, live=True, **initial)
-            return render(data | {"files": explorer.files(line)})
-
-        return HTMLResponse(await compute(draw))
+        return answer(await _compute(queue, work, ticket))
 
     @app.post("/api/look")
     async def look(request: Look, ticket: Ticket = "") -> Response:
@@ -180,6 +169,24 @@ def application(
         return await respond(request, ticket, partial(work, proceed=proceed))
 
     return Guard(app, hosts)
+
+
+def _add_page(app: FastAPI, queue: Queue, draw: Callable[[], str]) -> None:
+    """Add the page itself, and the place of a request in the queue."""
+
+    @app.get("/", response_class=HTMLResponse)
+    async def page() -> Response:
+        return HTMLResponse(await _compute(queue, draw))
+
+    @app.get("/api/queue")
+    async def place(ticket: Ticket) -> Response:
+        """How many requests are answered before the one that was sent with this ticket."""
+        return answer({"ahead": queue.ahead(ticket)})
+
+
+async def _compute(queue: Queue, work: Callable[[], Any], ticket: str = "") -> Any:
+    with queue.place(ticket):
+        return await queue.run(work)
 
 
 def _saved(explorer: Explorer, request: PageRequest) -> dict[str, str]:
