@@ -29,11 +29,10 @@ MAX_COUNTS = {
     r"image_size|(crop_|pad_)?size|height|width": 1 << 13,
     r"feature_size|num_mel_\w*|n_mels|num_channels": 1 << 10,
     r"sampling_rate": 400_000,
-    r"n_fft|hop_length|fft_\w+|frame_\w+|(num_)?patch\w*": 1 << 14,
+    r"n_fft|fft_\w+|hop_length|frame_size|(num_)?patch\w*": 1 << 14,
     r"chunk_length|max_length_s": 600,
     r"n_samples|nb_max_frames": 1 << 25,
-    r"\w*layers?|\w*layers?_\w+|n_layer|depths?|\w*blocks?|\w*stages|\w*heads?|\w*experts?": 1
-    << 14,
+    r"\w*layers?|depths?|\w*blocks?|\w*stages|\w*heads?|\w*experts?": 1 << 14,
 }
 """Largest numbers in settings whose whole name matches. Real models are below them."""
 _COUNTS = [(re.compile(names), largest) for names, largest in MAX_COUNTS.items()]

@@ -161,6 +161,22 @@ def test_input_that_a_model_cannot_read_is_refused(copy, bert):
         _ = loaded.image_processor
 
 
+@pytest.mark.long
+def test_the_settings_of_every_architecture_are_within_the_limits(tmp_path):
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    checked = 0
+    for name in CONFIG_MAPPING:
+        try:
+            settings = CONFIG_MAPPING[name]().to_json_string(use_diff=False)
+        except Exception:  # one that needs other settings, or a library
+            continue
+        (tmp_path / "config.json").write_text(settings)
+        limits.check_settings(tmp_path)
+        checked += 1
+    assert checked > 300
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
