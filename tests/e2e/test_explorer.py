@@ -86,7 +86,7 @@ def test_the_first_sentences_say_what_the_model_does_and_which_head_does_it(page
     assert finding.inner_text() == (
         "Adds numbers. It answers 3 (90 %). encoder.0, head 1 matters most: it looks at the token before with 100 % of "
         "its weight (by chance 33.3 %). Without it the answer changes by −2.50 nats a token, and 3 becomes 7. That is "
-        "more than each of 39 random changes of the same size; 4 of 5 heads pass, about 1 would by chance."
+        "more than each of 39 random changes of the same size; 4 of 5 heads pass, about 0.1 would by chance."
     )
     bars = page.locator("#bars .bar i").evaluate_all("bars => bars.map((bar) => bar.style.getPropertyValue('--share'))")
     assert [float(share) for share in bars] == pytest.approx([2.5 / 4, 0.2 / 4, 1])

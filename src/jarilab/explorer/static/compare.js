@@ -2,6 +2,8 @@
 import { el } from "kit/elements.js";
 import { known, number } from "kit/numbers.js";
 import { largestOf } from "kit/weights.js";
+import { drawnSite, hiddenUnder } from "./edits.js";
+import { headWeights } from "./sites.js";
 import { t } from "./words.js";
 
 const sameItems = (first, second) => first.length === second.length && first.every((item, place) => item === second[place]);
@@ -31,6 +33,9 @@ export function differenceOf(app, first, second) {
     return { why: t(shared ? `other_${side}` : "otherVocabulary") };
   }
   if (!sameItems(first.site.shape, second.site.shape)) return { why: t("otherShape") };
+  const apart = (app.state.drawn === "weights" || app.state.display === "lines") && first.view.experiment !== second.view.experiment;
+  const match = apart ? matchOf(first, second) : null;
+  if (match) second = { ...second, ...match };
   const [one, two] = [first.data, second.data];
   const [rows, columns] = first.site.shape;
   const hidden = first.hidden && second.hidden ? first.hidden.map((flag, place) => flag & second.hidden[place]) : null;
@@ -39,14 +44,27 @@ export function differenceOf(app, first, second) {
   const strip = shares ? Array.from({ length: rows }, (_, row) => rowDivergence(one, two, row * columns, columns)) : null;
   const divergences = strip?.filter(known) ?? [];
   return {
-    ...second, kind: "difference", name: `${second.name} − ${first.name}`, index: null, data, hidden, strip, high: largestOf(data, hidden) || 1,
-    mean: divergences.length ? divergences.reduce((sum, value) => sum + value, 0) / divergences.length : null,
+    ...second, kind: "difference", name: match ? t("matchedName", second.name, match.head, first.name, app.state.head) : `${second.name} − ${first.name}`, match, index: null, data, hidden, strip, high: largestOf(data, hidden) || 1,
+    mean: divergences.length ? mean(divergences) : null,
   };
 }
 
+const mean = (numbers) => numbers.reduce((sum, value) => sum + value, 0) / numbers.length;
+/** Heads of models trained apart have no common order: the head of the second model whose map lies nearest to the first. */
+function matchOf({ data, site: { shape: [rows, columns] } }, { index, site }) {
+  const heads = Array.from({ length: site.heads }, (_, head) => {
+    const weights = headWeights(drawnSite(index, site), head);
+    const apart = Array.from({ length: rows }, (_, row) => rowDivergence(data, weights, row * columns, columns)).filter(known);
+    return { head, data: weights, apart: apart.length ? mean(apart) : Infinity };
+  });
+  const best = heads.reduce((one, other) => other.apart < one.apart ? other : one);
+  return { ...best, hidden: hiddenUnder(index, site, best.head) };
+}
+
 /** What the strip says in one number, beside the noise between seeds where that is known. */
-export function differenceNote(app, { mean }) {
+export function differenceNote(app, { mean, match, view }) {
   const { noise } = app.payload;
+  if (match) return el("p", { class: "note" }, t("matched", match.head, view.name, app.state.head), " ", mean === null ? "" : t("divergence", number(mean)));
   if (mean === null) return el("p", { class: "note" }, t("noDivergence"));
   return el("p", { class: "note" }, t("divergence", number(mean)), " ", noise
     ? [t("noise", number(noise.value)), " ", el("b", {}, t(mean > noise.value ? "aboveNoise" : "belowNoise")), " ", el("bdi", {}, noise.about ?? "")]

@@ -34,7 +34,7 @@ export function summaryOf(view) {
   const standing = heads.filter((one) => one.passes || one.open || one.beyond);
   const best = (standing.length ? standing : heads).reduce(larger);
   const largest = Math.abs(heads.reduce(larger).effect);
-  return { best, all, measured: heads.length === all, passing: heads.filter((one) => one.passes).length, chance: Math.max(1, Math.round(all / (effects.controls + 1))),
+  return { best, all, measured: heads.length === all, passing: heads.filter((one) => one.passes).length, chance: Number((all / (effects.controls + 1)).toFixed(all > effects.controls ? 0 : 1)),
     full: LADDER.find((step) => step >= largest * 0.98) ?? largest, steady: heads.length === all && heads.every(({ hit }) => !hit[2]) };
 }
 const headsOf = ({ sites }) => sites.flatMap(({ site, heads }) => Array.from({ length: heads }, (_, head) => ({ site, head })));

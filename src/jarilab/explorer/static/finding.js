@@ -4,11 +4,12 @@ import { el, refill, styled } from "kit/elements.js";
 import { known, percent } from "kit/numbers.js";
 import { nameNode, tokenNode } from "kit/tokens.js";
 import { language, speaking } from "kit/words.js";
-import { headEdit, isInForce } from "./edits.js";
+import { drawnSite, headEdit, isInForce } from "./edits.js";
 import { effectOf, effectsOf, summaryOf } from "./effects.js";
 import { ROLE_WORDS, signed } from "./model_map.js";
 import { roleOf } from "./roles.js";
 import { answerPlaces } from "./sentence.js";
+import { headWeights } from "./sites.js";
 import { WORDS } from "./words.js";
 
 const t = speaking({
@@ -19,8 +20,8 @@ const t = speaking({
   nats: ["Without it the answer changes by {0} nats a token", "끄면 답이 토큰마다 {0} nat 바뀝니다"],
   natsOff: ["It is off now: the answer changes by {0} nats a token", "지금은 꺼져 있습니다. 답이 토큰마다 {0} nat 바뀝니다"],
   moved: ["Without it the output vectors move by {0} of their length", "끄면 출력 벡터가 길이의 {0}만큼 움직입니다"],
-  most: [", most at {0} ({1})", ", 가장 크게는 {0}에서 {1}"],
-  turns: [", and {0} becomes {1}", ", {0} 대신 {1}이 됩니다"], stays: [", and stays the same", ", 답은 그대로입니다"],
+  most: [", most at {0} ({1})", "(가장 크게는 {0}에서 {1})"],
+  turns: [", and {0} becomes {1}", ". {0} 대신 다음 토큰이 됩니다: {1}"], stays: [", and stays the same", ". 답은 그대로입니다"],
   above: ["That is more than each of {0} random changes of the same size; {1} of {2} heads pass, about {3} would by chance.", "같은 크기의 무작위 변경 {0}개 모두보다 큽니다. 헤드 {2}개 중 {1}개가 그렇고, 우연이면 {3}개쯤입니다."],
   below: ["A random change of the same size does as much: not told apart from chance. {0} of {1} heads pass, about {2} would by chance.", "같은 크기의 무작위 변경도 그만큼 바꾸므로 우연과 구별되지 않습니다. 헤드 {1}개 중 {0}개가 우연보다 크고, 우연이면 {2}개쯤입니다."],
   small: ["That is next to nothing. {0} of {1} heads do more than chance, about {2} would by chance.", "거의 아무 효과도 없습니다. 헤드 {1}개 중 {0}개가 우연보다 크고, 우연이면 {2}개쯤입니다."],
@@ -90,7 +91,7 @@ function sure(app, summary) {
   const { passing, all, chance } = summary;
   const words = one.passes ? t("above", controls, passing, all, chance) : one.open ? t("open", one.draws, controls) : one.beyond ? t("beyond")
     : Math.abs(one.effect) < smallest ? t("small", passing, all, chance) : t("below", passing, all, chance);
-  const none = summary.measured && effectsOf(app.view()).done && (summary.steady && effectsOf(app.view()).unit === "nats" ? t("steady") : passing <= 2 * chance && !summary.best.beyond ? t("none") : null);
+  const none = summary.measured && effectsOf(app.view()).done && (summary.steady && effectsOf(app.view()).unit === "nats" ? t("steady") : passing <= 2 * Math.max(1, chance) && !summary.best.beyond ? t("none") : null);
   return [el("span", { class: "sure" }, words), none && el("b", {}, none)];
 }
 
@@ -111,4 +112,19 @@ export function drawBars(root, app) {
   const most = Math.max(...rows.map(([, value]) => Math.abs(value)), 1e-9);
   refill(root, rows.map(([name, value]) => [el("span", {}, t(`bar_${name}`, one.draws)), el("span", { class: `bar ${name}` }, styled(el("i"), { "--share": Math.abs(value) / most })),
     el("span", {}, name === "largest" && unit === "nats" ? `±${signed(value).slice(1)}` : signed(value, unit))]));
+}
+
+/** The heads that look most from the chosen query to the chosen key. */
+export function drawMost(root, app) {
+  const { view, query, key, site, head } = app.state;
+  const { sites } = app.view();
+  const [{ queries, keys, shape }] = [app.site()];
+  const like = sites.filter((one) => one.queries === queries && one.keys === keys && String(one.shape) === String(shape));
+  const heads = like.flatMap((one) => {
+    const drawn = drawnSite(view, one);
+    return Array.from({ length: one.heads }, (_, number) => ({ site: one.site, head: number, weight: headWeights(drawn, number)[query * shape[1] + key] }));
+  }).sort((one, other) => other.weight - one.weight).slice(0, 5);
+  const button = (one) => pressable(`most ${one.site} ${one.head}`, [t("headName", one.site, one.head), " ", percent(one.weight)], () => app.set({ site: one.site, head: one.head }),
+    { "aria-pressed": String(one.site === site && one.head === head) });
+  refill(root, t("lookMost"), " ", heads.filter(({ weight }) => weight > 0).map(button));
 }

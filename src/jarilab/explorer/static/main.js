@@ -11,7 +11,7 @@ import { drawAgain, runsOf } from "./command.js";
 import { editedNode, editsOf, restoreEdits, undoEdit } from "./edits.js";
 import { exporters, saveAs } from "./export.js";
 import { followEffects } from "./effects.js";
-import { drawBars, drawFinding } from "./finding.js";
+import { drawBars, drawFinding, drawMost } from "./finding.js";
 import { drawImage, markImage } from "./image.js";
 import { filesNode, inputName } from "./files.js";
 import { helpButton, keysInWords } from "./help.js";
@@ -95,7 +95,7 @@ function drawTools() {
   const cutting = app.payload.views.some((_, index) => app.computing(index).yes) && flagBox("cutting");
   const ofLines = () => [selectOf("top", "topKeys", [1, 3, 5, 10].map((count) => [count, count])), flagBox("heads"), flagBox("every")];
   const drawn = DRAWN.map((name) => [name, `drawn_${name}`]);
-  const ofMaps = () => [pick("drawn", "drawn", drawn), pick("scale", "colours", SCALES.map((name) => [name, name])), cutting, pick("zoom", "zoom", [["fit", "fitCells"], ["large", "largeCells"]]),
+  const ofMaps = () => [pick("drawn", "drawn", drawn), pick("scale", "colours", SCALES.map((name) => [name, name])), cutting, flagBox("plain"), pick("zoom", "zoom", [["fit", "fitCells"], ["large", "largeCells"]]),
     ...(names.length > 2 ? [selectOf("second", "difference", names), selectOf("first", "minus", names)] : [])];
   const save = Object.keys(exporters).map((kind) => pressable(`save ${kind}`, kind.toUpperCase(), () => saveAs(app, kind)));
   refill(byId("tools"), pick("display", "display", [["map", "maps"], ["lines", "lines"]]),
@@ -153,8 +153,8 @@ const ALL = ["views", "language"];
 const HEADER = [...ALL, "view", "engines", "only"];
 const EDITED = ["edits", "asked"];
 const COLOURS = ["view", "scale"];
-const MAPS = [...COLOURS, "site", "head", "drawn", "display", "zoom", "first", "second", "top", "heads", "every"];
-const TOOLS = ["drawn", "display", "scale", "zoom", "first", "second", "top", "heads", "every", "cutting", "engines"];
+const MAPS = [...COLOURS, "site", "head", "drawn", "display", "zoom", "first", "second", "top", "heads", "every", "plain"];
+const TOOLS = ["plain", "drawn", "display", "scale", "zoom", "first", "second", "top", "heads", "every", "cutting", "engines"];
 
 function drawChanged(changed) {
   drawTop(changed);
@@ -177,6 +177,7 @@ function drawTop(changed) {
     drawFinding(byId("finding"), app);
     drawBars(byId("bars"), app);
   }
+  if (any(HEADER, "site", "head", "query", "key", "edits")) drawMost(byId("most"), app);
   if (any(HEADER, "site", "head")) drawAgain(byId("again"), app);
   if (any(ALL, MAPS, ["query", "key"])) drawImage(byId("image"), app);
   if (any(ALL, TOOLS)) drawTools();

@@ -14,7 +14,7 @@ import { drawLegend } from "./legend.js";
 import { linesNode } from "./lines.js";
 import { meaningsOf } from "./meaning.js";
 import { proofNode } from "./proof.js";
-import { headWeights, isOfTokens, kindsOf, originOf, siteHidden, siteTokens, wordsOf } from "./sites.js";
+import { headWeights, isOfTokens, isSpecial, kindsOf, originOf, siteHidden, siteTokens, wordsOf } from "./sites.js";
 import { tableNode } from "./table.js";
 import { t } from "./words.js";
 
@@ -35,9 +35,9 @@ export function panesOf(app) {
   const { head } = app.state;
   const panes = views.map((view, index) => {
     const site = app.site(index);
-    const { why, data } = !site || head >= site.heads ? { why: t("noHead", app.state.site, app.state.head, headsThere(view)) } : numbersOf(app, view, index, site);
+    const { why, data, plainHidden } = !site || head >= site.heads ? { why: t("noHead", app.state.site, app.state.head, headsThere(view)) } : numbersOf(app, view, index, site);
     if (why) return { name: view.name, view, index, why };
-    return { kind: "map", name: view.name, view, index, site, data, hidden: drawnOf(app) === "weights" ? hiddenUnder(index, site, head) : siteHidden(site), strip: null,
+    return { kind: "map", isPlain: Boolean(plainHidden), name: view.name, view, index, site, data, hidden: plainHidden ?? (drawnOf(app) === "weights" ? hiddenUnder(index, site, head) : siteHidden(site)), strip: null,
       rowTokens: siteTokens(view, site, "queries"), columnTokens: siteTokens(view, site, "keys"),
       ...(site.pooled > 1 ? {} : { rowMeanings: meaningsOf(view, site.queries), columnMeanings: meaningsOf(view, site.keys) }) };
   });
@@ -61,12 +61,23 @@ export const drawnOf = ({ state: { display, drawn } }) => display === "lines" ? 
 /** The numbers of one model's map, or {why} there are none. */
 function numbersOf(app, view, index, site) {
   const drawn = drawnOf(app);
-  if (drawn === "weights") return { data: headWeights(drawnSite(index, site), app.state.head) };
+  if (drawn === "weights") return withoutSpecial(app, view, site, headWeights(drawnSite(index, site), app.state.head), hiddenUnder(index, site, app.state.head));
   if (drawn === "rollout") return site.kind === "encoder" && view.rollout ? { data: block(view.rollout).data } : { why: t("noRollout") };
   const { why, detail } = app.opened(index);
   if (!detail?.valued) return { why: why ?? t("noValued") };
   const { data, shape } = block(detail.valued);
   return site.pooled === 1 ? { data } : maxPool(data, null, shape, site.pooled);
+}
+
+/** Where that is chosen: the keys that are special tokens hidden, and the other weights of a row made to add up to 1 again. */
+function withoutSpecial(app, view, site, data, hidden) {
+  const special = site.pooled > 1 ? [] : siteTokens(view, site, "keys").map(isSpecial);
+  if (!app.state.plain || !special.some(Boolean) || special.every(Boolean)) return { data };
+  const columns = special.length;
+  const plainHidden = data.map((_, at) => hidden?.[at] || special[at % columns] ? 1 : 0);
+  const rest = data.map((weight, at) => plainHidden[at] ? 0 : weight);
+  const sums = Array.from({ length: site.shape[0] }, (_, row) => rest.subarray(row * columns, (row + 1) * columns).reduce((sum, weight) => sum + weight, 0));
+  return { data: rest.map((weight, at) => sums[Math.floor(at / columns)] ? weight / sums[Math.floor(at / columns)] : 0), plainHidden };
 }
 
 export function drawMaps(root, app) {
@@ -129,7 +140,7 @@ function paneNode(app, pane, lines) {
   figure.append(boardNode(app, pane), pane.proof, ...pane.below);
   return figure;
 }
-const proofOf = (app, pane) => pane.kind === "map" && drawnOf(app) !== "rollout" ? proofNode(app, pane, drawnOf(app) === "weights") : "";
+const proofOf = (app, pane) => pane.kind === "map" && !pane.isPlain && drawnOf(app) !== "rollout" ? proofNode(app, pane, drawnOf(app) === "weights") : "";
 /** What tells the numbers of a map once more. */
 function numbersBelow(app, pane) {
   return pane.kind === "map" ? [tableNode(app, pane)] : [legendNode(pane.options, t("differenceLegend")), differenceNote(app, pane)];

@@ -6,7 +6,7 @@ import { clamp, known, percent } from "kit/numbers.js";
 import { cutToken, token, tokenNode } from "kit/tokens.js";
 import { speaking } from "kit/words.js";
 import { drawnSite, hiddenUnder } from "./edits.js";
-import { headWeights, paintedSide, wordsOf } from "./sites.js";
+import { headWeights, isSpecial, paintedSide, wordsOf } from "./sites.js";
 import { WORDS } from "./words.js";
 
 const LONGEST = 160; // tokens of a sentence
@@ -32,7 +32,7 @@ export function sentenceNode(app, view, index) {
     const weight = row?.weights[at];
     const seen = known(weight) && !row.hidden?.[at];
     const button = pressable(`sentence ${index} ${at}`, cutToken(text, LETTERS), () => app.set({ view: index, query: clamp(at, 0, app.site(index).shape[0] - 1) }),
-      { class: `word ${/^\[.+\]$|^<.+>$/.test(text) ? "special" : ""}`, title: seen ? percent(weight) : token(text), tabindex: -1, "aria-current": at === framed ? "true" : null, disabled: site?.queries !== side });
+      { class: `word ${isSpecial(text) ? "special" : ""}`, title: seen ? percent(weight) : token(text), tabindex: -1, "aria-current": at === framed ? "true" : null, disabled: site?.queries !== side });
     return seen ? styled(button, { background: valueColour(weight, { scale: app.state.scale === "fit" ? "full" : app.state.scale }, row.keys), color: inkOn(valueColour(weight, { scale: app.state.scale }, row.keys)) }) : button;
   };
   const spaced = tokens.some((text) => [...text].length > 1);

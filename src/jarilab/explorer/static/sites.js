@@ -11,6 +11,9 @@ export function headWeights(site, head) {
 /** 1 where a query may not look at a key, or null. */
 export const siteHidden = (site) => site.hidden ? block(site.hidden).data : null;
 
+/** Whether a token is one that a tokenizer adds, such as [CLS] or <bos>; one that stands for a word is not. */
+export const isSpecial = (text) => /^\[(?!UNK|MASK)[A-Z]+\]$|^<(?!unk|mask)[^<>]+>$/.test(text);
+
 /** The labels of rows or columns; where the map is pooled, of the groups. */
 export function siteTokens(view, site, side) {
   const tokens = view.sides[site[side]].tokens;

@@ -1,4 +1,5 @@
 // What is looked at: the state, its copy in the address, and where data come from (this file, or the server that sent it).
+import { visibleKeys } from "kit/draw.js";
 import { byId } from "kit/elements.js";
 import { clamp, known } from "kit/numbers.js";
 import { firstPayload } from "kit/payload.js";
@@ -6,6 +7,7 @@ import { chosenLanguage, language } from "kit/words.js";
 import { carryEdits, forgetResults, restoreEdits } from "./edits.js";
 import { followEffects } from "./effects.js";
 import { Model } from "./engines.js";
+import { headWeights, siteHidden } from "./sites.js";
 import { t } from "./words.js";
 
 /** What a colour stands for: how often the even share of its row a weight is, a weight from 0 to 1, or to the largest shown. */
@@ -17,7 +19,7 @@ export const ONLY = ["all", "map", "model", "answer"];
 const CHOICES = { only: ONLY, drawn: DRAWN, scale: SCALES, display: ["map", "lines"], zoom: ["fit", "large"] };
 const COUNTS = ["view", "head", "query", "key", "top", "first", "second"];
 const ASK_QUEUE_MS = 1000;
-const FLAGS = ["heads", "every", "cutting"];
+const FLAGS = ["heads", "every", "cutting", "plain"];
 const WAYPOINTS = ["view", "site", "head", "drawn", "display", "panel", "steps", "input", "first", "second", "edited"]; // a way back is kept for these
 
 const { view, site, head, query, key } = firstPayload; // what the page opens at
@@ -25,7 +27,7 @@ const firstView = firstPayload.views[view];
 const defaults = {
   view, site, head, query, key,
   only: "all", scale: "even",
-  drawn: "weights", display: "map", zoom: "fit", top: 3, heads: false, every: false, cutting: false, first: 0, second: 1, panel: "walk", steps: {}, input: firstPayload.views[0].input,
+  drawn: "weights", display: "map", zoom: "fit", top: 3, heads: false, every: false, cutting: false, plain: false, first: 0, second: 1, panel: "walk", steps: {}, input: firstPayload.views[0].input,
   edited: "", // the edits in force, as edits.js writes them
 };
 
@@ -68,6 +70,15 @@ function fitState() {
   state.head = clamp(state.head, 0, site.heads - 1);
   state.query = clamp(state.query, 0, site.shape[0] - 1);
   state.key = clamp(state.key, 0, site.shape[1] - 1);
+}
+
+/** The cell of a head that is farthest above the even share of its row. */
+function startCell(site, head) {
+  const [rows, columns] = site.shape;
+  const weights = headWeights(site, head);
+  const keys = visibleKeys({ hidden: siteHidden(site) }, rows, columns);
+  const best = weights.reduce((top, weight, at) => weight * keys[Math.floor(at / columns)] > weights[top] * keys[Math.floor(top / columns)] ? at : top, 0);
+  return { query: Math.floor(best / columns), key: best % columns };
 }
 
 const detailsOf = new WeakMap(); // view -> {promise, found} by site and head
@@ -163,6 +174,7 @@ export const app = {
     app.payload = { ...app.payload, ...payload };
     app.state.input = app.view(0).input;
     fitState();
+    if (input !== app.state.input) Object.assign(app.state, startCell(app.site(), app.state.head));
     writeAddress(false);
     forgetResults();
     app.onchange(new Set(["views"]));
@@ -218,6 +230,7 @@ export async function look(patch) {
   const wanted = { input: app.state.input, steps: app.state.steps, ...patch };
   const turn = latest += 1;
   say("");
+  delete document.documentElement.dataset.stale;
   if (!app.live && (patch.steps || !app.reading())) {
     const frames = app.payload.frames ?? [];
     const step = Object.values(wanted.steps)[0] ?? frames.at(-1)?.step;
@@ -235,7 +248,9 @@ export async function look(patch) {
     app.set(wanted);
     app.replaceViews(payload);
   } catch (error) {
-    if (turn === latest) say(error.message);
+    if (turn !== latest) return;
+    say(error.message);
+    document.documentElement.dataset.stale = ""; // what is shown answers another input than the one that was asked for
   } finally {
     if (turn === latest) document.documentElement.removeAttribute("aria-busy");
   }

@@ -8,10 +8,10 @@ import { WORDS } from "../words.js";
 
 const t = speaking({
   title: ["Measures", "척도"],
-  key: ["Darker is larger. On each bar, | marks chance and ¦ the untrained model. Click a column to sort, a head to open it.",
-    "진할수록 큰 값입니다. 막대의 |는 우연, ¦는 학습 전 모델의 값입니다. 열을 누르면 정렬하고, 헤드를 누르면 엽니다."],
-  keyAlone: ["Darker is larger. On each bar, | marks chance. Click a column to sort, a head to open it.",
-    "진할수록 큰 값입니다. 막대의 |는 우연의 값입니다. 열을 누르면 정렬하고, 헤드를 누르면 엽니다."],
+  key: ["Each dot is a head; | marks chance and ¦ the untrained model. Point at a row for its numbers. Click a column to sort, a head to open it.",
+    "점 하나가 헤드 하나입니다. |는 우연, ¦는 학습 전 모델의 값입니다. 행을 가리키면 수가 나옵니다. 열을 누르면 정렬하고, 헤드를 누르면 엽니다."],
+  keyAlone: ["Each dot is a head; | marks chance. Point at a row for its numbers. Click a column to sort, a head to open it.",
+    "점 하나가 헤드 하나입니다. |는 우연의 값입니다. 행을 가리키면 수가 나옵니다. 열을 누르면 정렬하고, 헤드를 누르면 엽니다."],
   chance: ["by chance {0}", "우연 {0}"],
   untrained: ["untrained {0}", "학습 전 {0}"],
   standing: ["what stands out", "두드러진 것만"],
@@ -30,10 +30,11 @@ adopt(
   ".measures tbody button { text-decoration: underline; text-underline-offset: .2em; text-decoration-color: var(--line); }",
   ".measures td { min-width: 5.4rem; }",
   ".measures small { color: var(--muted); }",
-  ".measures .heat { position: relative; background: color-mix(in srgb, var(--accent) calc(var(--share) * 34%), transparent); }",
-  ".track { position: relative; display: block; height: 5px; background: var(--tint); margin-top: 2px; }",
-  ".track i { position: absolute; top: 0; bottom: 0; left: 0; width: calc(var(--share) * 100%); background: var(--accent); }",
-  ".track b { position: absolute; top: -3px; bottom: -3px; left: calc(var(--at) * 100%); border-left: 2px solid var(--ink); }",
+    ".measures .value { opacity: 0; }",
+  ".measures tr:is(:hover, :focus-within, .open) .value { opacity: 1; }",
+  ".track { position: relative; display: block; height: 1px; background: var(--line); margin: 4px 5px; }",
+  ".track i { position: absolute; top: -4px; left: calc(var(--share) * 100% - 4.5px); width: 9px; height: 9px; border-radius: 50%; background: var(--accent); }",
+  ".track b { position: absolute; top: -9px; bottom: -9px; left: calc(var(--at) * 100%); border-left: 1px solid var(--ink); }",
   ".track b.untrained { border-left-style: dotted; }",
   ".measures tbody tr[data-site] { cursor: pointer; }",
   ".measures tbody tr:hover, .measures .open { background: var(--tint); }",
@@ -147,7 +148,7 @@ function rowNode(app, { site, head }, measures, tops, open) {
     const share = (part) => clamp(part / (tops.get(measure.name) || 1), 0, 1);
     const ticks = besides.map(([kind, other]) => styled(el("b", { class: kind }), { "--at": share(other) }));
     const words = besides.map(([kind, other]) => t(kind, number(other))).join(", ");
-    return styled(el("td", { class: "heat", title: words }, number(value), el("span", { class: "track", "aria-hidden": "true" }, el("i"), ticks),
+    return styled(el("td", { class: "heat", title: `${number(value)}${words && `, ${words}`}` }, el("span", { class: "value" }, number(value)), el("span", { class: "track", "aria-hidden": "true" }, el("i"), ticks),
       el("span", { class: "unseen" }, words)), { "--share": share(value) });
   });
   return el("tr", { "data-site": site.site, "data-head": head, onclick: (event) => event.target !== button && open({ site, head }) },
