@@ -1,4 +1,4 @@
-// The edits in force at each model, by switches on small maps, cuts of cells and the panel; each is carried out at once.
+// The edits in force at each model, by the switch and the keys of the map of the model, cuts of cells and the panel; each is carried out at once.
 import { pressable } from "kit/controls.js";
 import { el, painted } from "kit/elements.js";
 import { known, number, percent } from "kit/numbers.js";

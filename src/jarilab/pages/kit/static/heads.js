@@ -1,5 +1,4 @@
 // Every head as a small map: layers down, heads across. A grid is one tab stop; arrow keys move inside it.
-import { letterOf } from "./controls.js";
 import { drawMap, visibleKeys } from "./draw.js";
 import { el, styled } from "./elements.js";
 import { clamp } from "./numbers.js";
@@ -43,41 +42,16 @@ addEventListener("beforeprint", () => document.querySelectorAll(".heads canvas")
 
 // ---------------------------------------------------------------- the grid
 
-/**
- * rows: {label, title, heads}, one a layer. cell(place, head): {shape, paint(canvas), attributes} of the button of a head in
- * the row at that place; and where a head can be switched off, flip: {on, label, keep, press}. Then x does it by key.
- */
+/** rows: {label, title, heads}, one a layer. cell(place, head): {shape, paint(canvas), attributes} of the button of a head in the row at that place. */
 export function headsGrid(label, rows, cell) {
   const heads = Math.max(1, ...rows.map((row) => row.heads));
   const names = Array.from({ length: heads }, (_, head) => el("span", {}, String(head)));
   const grid = styled(el("div", { class: "heads", role: "group", "aria-label": label }, el("span"), names), { "--heads": heads });
   rows.forEach((row, place) => {
-    const buttons = Array.from({ length: heads }, (_, head) => head < row.heads ? headCell(place, head, cell(place, head)) : el("span"));
+    const buttons = Array.from({ length: heads }, (_, head) => head < row.heads ? headButton(place, head, cell(place, head)) : el("span"));
     grid.append(el("span", { title: row.title }, String(row.label)), ...buttons);
   });
   return grid;
-}
-
-function headCell(place, head, { flip, attributes, ...cell }) {
-  if (!flip) return headButton(place, head, { ...cell, attributes });
-  const byKey = (event) => { if (letterOf(event) === "x") flip.press(); else moveFocus(event); };
-  const button = headButton(place, head, { ...cell, attributes: { ...attributes, onkeydown: byKey } });
-  const flipper = el("button", { type: "button", class: "flip", role: "switch", "aria-label": flip.label, title: flip.label,
-    tabindex: -1, "data-keep": flip.keep, onclick: flip.press });
-  const node = el("span", {}, button, flipper);
-  switchHead(button, flip.on);
-  return node;
-}
-/** Show a head, by its button, as on or off. */
-export function switchHead(button, on) {
-  button.parentElement.className = on ? "head" : "head off";
-  button.nextSibling.setAttribute("aria-checked", on);
-  button.nextSibling.replaceChildren(on ? "✂" : "∅");
-}
-/** Another map for a head, by its button: at once where it was painted already. */
-export function repaintHead({ firstChild: canvas }, paint) {
-  if (painters.has(canvas)) painters.set(canvas, () => paint(canvas));
-  else paint(canvas);
 }
 
 function headButton(place, head, { shape: [height, width], paint, attributes }) {
