@@ -245,6 +245,34 @@ def test_values_and_rollout_can_be_drawn_instead(pages: Pages, trained: dict[str
     assert "Rollout is available for encoders only" in page.locator(".pane").first.text_content()
 
 
+def test_heads_of_models_trained_apart_are_matched_before_they_are_subtracted(pages: Pages) -> None:
+    weights = random_rows(3, 4, 4)
+    views = [
+        made_view([made_site("encoder.0", weights[order])], name, source="abcd") | {"experiment": name}
+        for name, order in (("one", [0, 1, 2]), ("two", [1, 2, 0]))
+    ]
+    page = pages.open(render(made_page(*views)))
+    difference = page.locator(".pane").nth(2)
+    assert difference.locator("h3").inner_text() == "two, head 2 − one, head 0"
+    assert "head 2 of two is the one nearest to head 0. Mean divergence of the rows: 0 nats" in difference.inner_text()
+    snapshots = [view | {"experiment": "same"} for view in views]
+    page = pages.open(render(made_page(*snapshots)))
+    assert page.locator(".pane h3").nth(2).inner_text() == "two − one"
+
+
+def test_special_tokens_are_left_out_and_rows_add_up_to_1_again(pages: Pages) -> None:
+    weights = [[[0.8, 0.1, 0.1, 0.0], [0.5, 0.4, 0.1, 0.0], [0.2, 0.2, 0.6, 0.0], [0.25, 0.25, 0.25, 0.25]]]
+    tokens = ["[CLS]", "a", "[MASK]", "[SEP]"]
+    view = made_view([made_site("encoder.0", weights)], source=tokens)
+    page = pages.open(render(made_page(view)), at="#plain=1&scale=full")
+    drawn = canvas_bytes(page)
+    assert (drawn[..., 3] > 0).tolist() == [[False, True, True, False]] * 4, "a mask stands for a word"
+    assert_linear_colours(drawn[:, 1:3, :3], numpy.array([[0.5, 0.5], [0.8, 0.2], [0.25, 0.75], [0.5, 0.5]]))
+    assert page.locator("details.proof").count() == 0, "what was verified is another map"
+    page.locator("[data-keep=plain]").uncheck()
+    assert (canvas_bytes(page)[..., 3] > 0).all()
+
+
 def test_the_difference_is_orange_where_the_second_is_larger(pages: Pages) -> None:
     first, second = [[0.1, 0.5, 0.4]], [[0.6, 0.0, 0.4]]
     views = [
