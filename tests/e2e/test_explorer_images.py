@@ -129,7 +129,7 @@ def test_a_query_is_chosen_and_its_box_and_attention_are_shown(pages: Pages, fou
     page = pages.open(render(found))
     assert "found, with a probability of 0.5 or more" in page.locator(".model").text_content()
     page.locator("[data-keep='object 2']").click()
-    assert page.locator("#head-title").text_content().startswith("decoder.1.cross")
+    assert page.locator("#head-title").text_content().startswith("decoder.0.cross")
     assert page.locator("[data-keep='object 2']").get_attribute("aria-pressed") == "true"
     box = page.locator(f"{IMAGE} .box.chosen")
     assert box.count() == 1
@@ -140,7 +140,7 @@ def test_a_query_is_chosen_and_its_box_and_attention_are_shown(pages: Pages, fou
     assert (frame["y"] - area["y"]) / area["height"] == pytest.approx(top, abs=0.02)
     assert frame["width"] / area["width"] == pytest.approx(max(right - left, 8 / area["width"]), abs=0.02)
     assert frame["height"] / area["height"] == pytest.approx(max(bottom - top, 8 / area["height"]), abs=0.02)
-    site = next(site for site in found["views"][0]["sites"] if site["site"] == "decoder.1.cross")
+    site = next(site for site in found["views"][0]["sites"] if site["site"] == "decoder.0.cross")
     row = numpy.frombuffer(base64.b64decode(site["weights"]["data"]), "<u2").reshape(2, 4, 36)[0, 2]
     assert_cover(page, (row / row.max()).reshape(6, 6))
 
@@ -158,7 +158,7 @@ def test_a_box_is_pressed_for_its_query(pages: Pages, found: dict[str, Any], how
         page.keyboard.press("Enter")
     else:
         box.click()
-    assert page.locator("#head-title").text_content().startswith("decoder.1.cross")
+    assert page.locator("#head-title").text_content().startswith("decoder.0.cross")
     assert "query=2" in page.evaluate("location.hash")
     assert page.locator(f"{IMAGE} button.box.chosen").get_attribute("aria-pressed") == "true"
     assert box.evaluate("node => node === document.activeElement")

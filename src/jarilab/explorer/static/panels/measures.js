@@ -28,7 +28,7 @@ adopt(
   ".measures tbody th { position: sticky; left: 0; background: var(--paper); text-align: left; }",
   ".measures thead button, .measures tbody button { border: 0; background: none; padding: 0; text-align: inherit; }",
   ".measures tbody button { text-decoration: underline; text-underline-offset: .2em; text-decoration-color: var(--line); }",
-  ".measures td { min-width: 5.4rem; }",
+  ".measures td { min-width: 5.4rem; position: relative; }",
   ".measures small { color: var(--muted); }",
     ".measures .value { opacity: 0; }",
   ".measures tr:is(:hover, :focus-within, .open) .value { opacity: 1; }",
