@@ -76,10 +76,9 @@ def confusion_table(result: Mapping[str, Any]) -> list[list[str]]:
     """
     confusion: Mapping[str, Mapping[str, int]] = result.get("confusion", {})
     if len(confusion) <= MAX_CONFUSION_CLASSES:
-        rows = [
-            [name, *(f"{counts.get(answer, 0):,}" for answer in confusion)]
-            for name, counts in confusion.items()
-        ]
+        rows = []
+        for name, counts in confusion.items():
+            rows.append([name, *(f"{counts.get(answer, 0):,}" for answer in confusion)])
         return [["class", *confusion], *rows] if rows else []
     wrong = [
         (count, name, answer)

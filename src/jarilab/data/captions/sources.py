@@ -273,12 +273,12 @@ class FolderSource(CaptionSource):
         )
 
     def thumbnails(self) -> tuple[Thumbnails, Thumbnails]:
-        images, names = self._captioned.images, self._captioned.names
-        train, held_out = (
-            Thumbnails.of(images[rows], [names[row] for row in rows.tolist()])
-            for rows in self._parts
-        )
-        return train, held_out
+        train, held_out = self._parts
+        return self._thumbnails_of(train), self._thumbnails_of(held_out)
+
+    def _thumbnails_of(self, rows: Int[Tensor, " N"]) -> Thumbnails:
+        names = [self._captioned.names[row] for row in rows.tolist()]
+        return Thumbnails.of(self._captioned.images[rows], names)
 
     @property
     def fingerprint(self) -> str:
