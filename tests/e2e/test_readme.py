@@ -169,7 +169,7 @@ def smaller(line: str) -> tuple[list[str], str]:
     if words[0] == "compare" and "/" in words[1]:  # a study that is there
         return [word.replace("5", "2") for word in words if word != "--report"], ""
     if words[0] in ("data", "train", "compare"):
-        words += SMALL[words[1]]
+        words += SMALL.get(words[1], [])  # none where `--from` names a run
         if words[1] == "translation" and "recurrent" not in words:
             words += ["--n-heads=2", "--n-encoder-layers=1", "--n-decoder-layers=1"]
     if words[0] == "compare" and "--seeds" in words:
