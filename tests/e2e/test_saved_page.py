@@ -1,5 +1,6 @@
 """A saved page that goes on answering: what it computes in a browser, without Python, is what Python computes."""
 
+import base64
 import copy
 import re
 import shlex
@@ -12,7 +13,7 @@ import jaxtyping
 import pytest
 
 import jarilab
-from helpers.browser import Pages, canvas_bytes, until
+from helpers.browser import Pages, assert_colours, canvas_bytes, decode_png, until
 from helpers.command import command
 from helpers.explorer import made_page, made_site, made_view
 from helpers.runs import TINY_MODEL, train
@@ -444,16 +445,20 @@ def test_the_command_goes_with_what_is_looked_at(pages: Pages, payload: dict[str
 def test_without_scripts_there_is_still_something_to_look_at(pages: Pages, payload: dict[str, Any]) -> None:
     shown = copy.deepcopy(payload)
     shown["views"][0]["answer"] = "<b>19</b>"
-    page = pages.open(render(shown), "noscript svg", java_script_enabled=False)
+    page = pages.open(render(shown), "noscript img", java_script_enabled=False)
     said = page.locator("body").inner_text()
     assert "Please allow it to run" in said
     assert "12+7 → <b>19</b>" in said
     assert " / ".join(shown["views"][0]["purpose"]) in said
     view = shown["views"][shown["view"]]
     assert f"{view['name']}, encoder.0, head 0" in said
+    assert "Rows / 행: 1 · 2 · + · 7" in said
+    figure = page.locator("noscript img")
     weights = unpacked(next(site for site in view["sites"] if site["site"] == "encoder.0")["weights"])[0]
-    drawn = [float(found) for found in re.findall(r'fill-opacity="([\d.]+)"', page.content())]
-    assert drawn == pytest.approx(weights.flatten().tolist(), abs=6e-4)
+    assert_colours(
+        decode_png(base64.b64decode(figure.get_attribute("src").partition(",")[2]))[50::100, 50::100], weights
+    )
+    assert "Shown: encoder.0, head 0." in figure.get_attribute("alt")
 
 
 # Edits are part of the address --------------------------------------------------------------------------------------

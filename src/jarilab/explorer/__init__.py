@@ -84,20 +84,21 @@ def render(data: dict[str, Any]) -> str:
     """The HTML of a payload."""
     names = ", ".join(view["name"] for view in data["views"])
     title = f"{data['views'][0]['input']} · {names}"
+    image, script = preview_image(data), _script(data)
     return assemble(
         "jarilab.explorer",
         "explore.html",
-        STYLES,
-        _script(data),
+        STYLES if script == "explore.js" else STYLES[:-1],
+        script,
         data,
         title,
         live=data["live"],
         beside=data.get("folder", False),
         packed=True,
         worker=_worker(data),
-        noscript=noscript(data),
+        noscript=noscript(data, image),
         description=sentence(data),
-        image=preview_image(data),
+        image=image,
     )
 
 

@@ -2,7 +2,7 @@
 import { refill } from "kit/elements.js";
 import { known } from "kit/numbers.js";
 import { commandNode } from "kit/proof.js";
-import { inputName } from "./files.js";
+import { inputName } from "./sites.js";
 import { t } from "./words.js";
 
 /** A word of a POSIX shell. One that begins with a dash would be an option. */

@@ -1,5 +1,8 @@
 // The page of a model.
+import { filesNode } from "./files.js";
+import { drawImage, markImage } from "./image.js";
 import { begin } from "./main.js";
 import { PANELS } from "./panels.js";
+import { drawScrub } from "./scrub.js";
 
-begin(PANELS);
+begin(PANELS, { drawImage, markImage, drawScrub, filesNode });

@@ -4,9 +4,9 @@ import { byId, el, svg } from "kit/elements.js";
 import { known, number } from "kit/numbers.js";
 import { NUMERALS, numeralsDrawing } from "kit/numerals.js";
 import { cutToken, token } from "kit/tokens.js";
-import { inputName } from "./files.js";
 import { linesDrawing } from "./lines.js";
 import { drawnOf, panesOf } from "./map.js";
+import { inputName } from "./sites.js";
 import { t } from "./words.js";
 
 const INK = "#1e2328"; // on white, whatever the theme

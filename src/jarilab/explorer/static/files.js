@@ -2,15 +2,12 @@
 import { chooser, labelled } from "kit/controls.js";
 import { el } from "kit/elements.js";
 import { speaking } from "kit/words.js";
+import { inputName } from "./sites.js";
 
 const t = speaking({
-  ofFolder: ["Image of the folder", "폴더의 이미지"], own: ["or drop one here, or choose one", "여기에 놓거나 고르기"], dropped: ["dropped image", "놓은 이미지"],
+  ofFolder: ["Image of the folder", "폴더의 이미지"], own: ["or drop one here, or choose one", "여기에 놓거나 고르기"],
 });
 const LONGEST = 320; // pixels along a side, more than a page shows
-const INLINE = "data:image/";
-
-/** The input of a view in words: an image that was dropped has no name. */
-export const inputName = ({ input }) => input.startsWith(INLINE) ? t("dropped") : input;
 
 /** What chooses another image; null where none is read. look(input) */
 export function filesNode({ live, payload: { files = [] }, state }, look) {

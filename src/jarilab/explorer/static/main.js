@@ -12,15 +12,12 @@ import { editedNode, editsOf, restoreEdits, undoEdit } from "./edits.js";
 import { exporters, saveAs } from "./export.js";
 import { followEffects } from "./effects.js";
 import { drawBars, drawFinding, drawMost } from "./finding.js";
-import { drawImage, markImage } from "./image.js";
-import { filesNode, inputName } from "./files.js";
 import { helpButton, keysInWords } from "./help.js";
 import { drawMaps, markCell, refitMaps, repaintMaps } from "./map.js";
 import { drawModelMap, markModelMap, repaintModelMap } from "./model_map.js";
-import { drawScrub } from "./scrub.js";
 import { outputTokens, sentenceNode } from "./sentence.js";
 import { shareButtons } from "./sharing.js";
-import { answerOf } from "./sites.js";
+import { answerOf, inputName } from "./sites.js";
 import { app, DRAWN, followAddress, languageChanged, look, SCALES, startEngines } from "./state.js";
 import { t } from "./words.js";
 
@@ -47,7 +44,7 @@ function drawInput(views) {
     "aria-describedby": "input-note", "data-keep": "input" });
   asked = inputName(views[0]);
   box.value = typed ?? asked;
-  refill(byId("ask"), el("label", { for: "input" }, t("input")), box, app.reading() ? el("button", { type: "submit" }, t("run")) : null, filesNode(app, (input) => look({ input })),
+  refill(byId("ask"), el("label", { for: "input" }, t("input")), box, app.reading() ? el("button", { type: "submit" }, t("run")) : null, parts.filesNode?.(app, (input) => look({ input })),
     el("p", { class: "note", id: "input-note" }, inputNote(views)));
 }
 /** What can be computed, and where. */
@@ -179,7 +176,7 @@ function drawTop(changed) {
   }
   if (any(HEADER, "site", "head", "query", "key", "edits")) drawMost(byId("most"), app);
   if (any(HEADER, "site", "head")) drawAgain(byId("again"), app);
-  if (any(ALL, MAPS, ["query", "key"])) drawImage(byId("image"), app);
+  if (any(ALL, MAPS, ["query", "key"])) parts.drawImage?.(byId("image"), app);
   if (any(ALL, TOOLS)) drawTools();
 }
 
@@ -187,14 +184,13 @@ function drawTop(changed) {
 function drawRest(changed) {
   if (changed.has("preview")) return;
   const any = (...lists) => lists.flat().some((name) => changed.has(name));
-  if (any(HEADER)) drawScrub(byId("scrubbing"), app);
+  if (any(HEADER)) parts.drawScrub?.(byId("scrubbing"), app);
   if (any(ALL, "panel", "view", "engines")) drawTabs();
   const other = [...changed].some((name) => !EDITED.includes(name) && name !== "effects");
   if (other || openPanel()?.ofEdits) drawPanel();
 }
 
 app.onchange = drawChanged;
-app.onspot = markImage;
 addEventListener("keydown", (event) => {
   const typing = event.target.matches?.("input:not([type=checkbox], [type=radio], [type=range]), textarea");
   if ((event.ctrlKey || event.metaKey) && !event.shiftKey && letterOf(event) === "z" && !typing && undoEdit(app)) event.preventDefault();
@@ -207,9 +203,12 @@ byId("ask").addEventListener("submit", (event) => {
 onNightfall(() => app.onchange(new Set(ALL)));
 new ResizeObserver(() => refitMaps(app)).observe(byId("maps"));
 
-/** Draw the page. panels: what its tabs show. */
-export async function begin(panels) {
+let parts = {};
+/** Draw the page. panels: what its tabs show. more: {drawImage, markImage, drawScrub, filesNode}, which a tape does not need. */
+export async function begin(panels, more = {}) {
   app.panels = panels;
+  parts = more;
+  if (parts.markImage) app.onspot = parts.markImage;
   const all = new Set(ALL);
   drawTop(all);
   await painted();

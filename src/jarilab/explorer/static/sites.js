@@ -3,6 +3,8 @@ import { block } from "kit/blocks.js";
 import { unique } from "kit/numbers.js";
 import { t } from "./words.js";
 
+/** The input of a view in words: an image that was dropped has no name. */
+export const inputName = ({ input }) => input.startsWith("data:image/") ? t("dropped") : input;
 /** The weights of one head, query after query. */
 export function headWeights(site, head) {
   const size = site.shape[0] * site.shape[1];

@@ -8,7 +8,7 @@ export const WORDS = {
   skip: ["Skip to the maps", "맵으로 건너뛰기"],
   lede: ["For each token, attention gives weights that sum to 1 to the tokens that it may look at. A row of a map holds the weights of one query over its keys. Layers and heads are counted from 0.",
     "어텐션은 토큰마다, 볼 수 있는 토큰들에 합이 1인 가중치를 줍니다. 맵의 한 행은 쿼리 하나가 각 키에 주는 가중치입니다. 층과 헤드는 0부터 셉니다."],
-  input: ["Input", "입력"], run: ["Run", "실행"],
+  input: ["Input", "입력"], dropped: ["dropped image", "놓은 이미지"], run: ["Run", "실행"],
   inputLive: ["Press Enter to run the models on it.", "Enter를 누르면 모델이 다시 계산합니다."],
   inputSaved: ["This file holds one input. For others: jarilab explore {0} --input …", "이 파일에는 입력 하나만 들어 있습니다. 다른 입력은: jarilab explore {0} --input …"],
   inputHere: ["Press Enter to run the models in this page, without Python. Verified here: within {0} of PyTorch.", "Enter를 누르면 이 페이지 안에서 파이썬 없이 계산합니다. 여기서 확인함: PyTorch와의 차이 {0} 이내."],
