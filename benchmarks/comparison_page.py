@@ -12,7 +12,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 METHODS = ("compare", "Tukey", "Holm", "mixed model", "pairs alone")
-ON_EXAMPLES = ("compare", "without outcomes", "Tukey", "Holm", "mixed model", "bootstrap")
+ON_EXAMPLES = ("compare", "without outcomes", "Tukey", "Holm", "mixed model", "statsmodels", "bootstrap")
 Measured = Mapping[str, Any]
 
 
@@ -31,6 +31,7 @@ def page(measured: Measured) -> str:
         "the runs of both have the same distribution; where scatter is unequal, the same mean.",
         _errors(measured["errors"]),
         _other_methods(measured["errors"]),
+        *([_fitted(measured["fitted"])] if measured["fitted"] else []),
         "## Power: a true gap",
         "One of six encodings is better than five equal ones, which answer 75 % right. All answer the same held-out "
         "examples, and a hard example is hard for all. *Scatter* is the standard deviation of the true share of a run, "
@@ -50,7 +51,7 @@ def page(measured: Measured) -> str:
 def _head(measured: Measured, worst: Measured) -> str:
     studies, seconds = measured["errors"][0]["studies"], measured["cpu_seconds"]
     noise = 100 * 1.96 * (0.05 * 0.95 / studies) ** 0.5
-    mixed_model = measured["mixed_model"]
+    by = f"by statsmodels {measured['statsmodels']}" if measured["fitted"] else "not measured: it was not installed"
     return f"""# Comparisons of encodings: error and power
 
 <!-- Written by benchmarks/comparison_page.py from comparison.json. -->
@@ -66,7 +67,8 @@ With {studies:,} studies, a true 5 % is measured as {5 - noise:.1f} to {5 + nois
 
 - *Tukey*: Tukey's range in the layout of encodings and seeds. *Holm*: paired t-tests with Holm's correction.
 - *Mixed model*: random seeds, and crossed random examples where there are outcomes; Wald tests with Holm's correction.
-  In these measurements {mixed_model}.
+  This is the closed form for balanced studies. *statsmodels*: the same with random seeds alone, fitted
+  {by}; a crossed effect of each example is too slow to fit.
 - *Bootstrap*: paired, over examples, with Bonferroni's correction. *Pairs alone*: paired t-tests without a correction.
 - *Without outcomes*: `compare` on trials that did not keep the outcome of each example."""
 
@@ -96,6 +98,13 @@ def _other_methods(rows: Sequence[Measured]) -> str:
     return "The largest of these nine shares, beside other methods:\n\n" + _table(["%, at worst", *METHODS], lines)
 
 
+def _fitted(rows: Sequence[Measured]) -> str:
+    cells = [name for name in rows[0] if " x " in name]
+    heads = ["mixed model, %", *(f"{cell}, {kind}" for cell in cells for kind in ("closed form", "statsmodels"))]
+    lines = [[row["case"], *(_percent(share) for cell in cells for share in row[cell].values())] for row in rows]
+    return f"Mixed models, {rows[0]['studies']} studies a cell:\n\n" + _table(heads, lines)
+
+
 def _power(rows: Sequence[Measured]) -> str:
     heads = ["gap, points", "examples", "scatter", "seeds", *ON_EXAMPLES, "error of `compare`"]
     lines = []
@@ -112,7 +121,9 @@ def _power(rows: Sequence[Measured]) -> str:
 def _few(rows: Sequence[Measured]) -> str:
     lines = []
     for cell, row in zip(_cells(rows), rows, strict=True):
-        lines.append([cell, *(_percent(row["error"][method]) for method in ON_EXAMPLES)])
+        lines.append(
+            [cell, *(_percent(row["error"][method]) if method in row["error"] else "-" for method in ON_EXAMPLES)]
+        )
     return f"{rows[0]['studies']} studies a row.\n\n" + _table(["%", *ON_EXAMPLES], lines)
 
 
@@ -130,7 +141,7 @@ def _limits() -> str:
 With three seeds, no method controls the error for every distribution. If a run tosses a coin and every run of another
 encoding reaches half, their means are equal, and three heads show a clear difference in a quarter of all studies.
 `compare` promises 5 % for runs that are distributed alike, as far as the cases above go. Two encodings that both toss a
-coin are called different in 3.1 % of studies of three seeds: three heads beside three tails."""
+coin are called different in one of 32 studies of three seeds: three heads beside three tails."""
 
 
 def _percent(share: float) -> str:

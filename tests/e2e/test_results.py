@@ -123,4 +123,4 @@ def test_a_typed_number_in_the_prose_is_found() -> None:
     text = (
         "# 1.5\n\nIt ends at 97.5 % and 2.25 in [3.5](x/4.5.md), `5.5`, with PyTorch 2.13 on 2026-11-24.\n\n| 6.5 |\n"
     )
-    assert numbers_of_prose(text) == {"97.5", "2.25"}
+    assert numbers_of_prose(text) == {"97.5", "2.25", "3.5"}
