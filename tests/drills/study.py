@@ -92,6 +92,7 @@ def _check_alone(folder: Path) -> None:
 
 def _command(process: Path) -> str:
     try:
-        return (process / "cmdline").read_text(errors="replace")
+        # A trial that was forked has the command of its server; its output goes to a log in the folder.
+        return (process / "cmdline").read_text(errors="replace") + str((process / "fd" / "1").readlink())
     except OSError:
         return ""

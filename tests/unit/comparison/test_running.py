@@ -1,6 +1,8 @@
 """Trials as processes: how many at once, what they say, how they end."""
 
 import fcntl
+import signal
+import time
 
 import pytest
 from hypothesis import given
@@ -45,6 +47,37 @@ def test_a_trial_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):
     begun.wait()
     assert begun.returncode == 0, (tmp_path / "trial.log").read_text()
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.slow
+def test_trials_are_forks_of_one_process_and_end_with_their_lifeline(tmp_path):
+    quick = Trial("quick", tiny("none", training__examples=16, training__evaluations=1), tmp_path / "quick")
+    endless = Trial("endless", tiny("none", training__examples=10**9, training__evaluations=1), tmp_path / "endless")
+    forks = [start(trial, 0) for trial in (endless, quick)]
+    assert all(isinstance(fork, processes.Fork) for fork in forks)
+    forks[1].wait()
+    assert forks[1].returncode == 0, quick.log.read_text()
+    while not (endless.folder / "run.json").exists():
+        assert forks[0].poll() is None, endless.log.read_text()
+        time.sleep(0.05)
+    forks[0].end()
+    forks[0].wait()
+    assert forks[0].returncode == 128 + signal.SIGTERM, endless.log.read_text()
+    assert list(endless.folder.glob("checkpoints/*"))
+
+
+@pytest.mark.slow
+def test_a_killed_server_ends_its_trials_and_the_next_has_another(tmp_path):
+    trial = Trial("trial", tiny("none", training__examples=16, training__evaluations=1), tmp_path / "trial")
+    server = processes.trial_server()
+    server._process.kill()
+    server._process.wait()
+    with trial.log.open("wb") as log:
+        fork = server.fork(trial.words(0), log.fileno())
+    assert fork.poll() == -signal.SIGKILL
+    again = start(trial, 0)
+    again.wait()
+    assert again.returncode == 0, trial.log.read_text()
 
 
 class Told(list):

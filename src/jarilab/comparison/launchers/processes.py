@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -86,6 +92,105 @@ class Process(Running):
         return last_message(trial, self.returncode)
 
 
+class TrialServer:
+    """A process that has loaded PyTorch and forks trials: see `jarilab.cli.trial_server`."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        command = [sys.executable, "-P", "-m", "jarilab.cli.trial_server", str(theirs.fileno())]
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env=_environment(None),
+            )
+        self._received = b""  # of an answer that is not complete
+        self._codes: dict[int, int] = {}
+        self._count = 0
+
+    def fork(self, words: Sequence[str], log: int) -> Fork:
+        """Start a trial. log: a file descriptor for its output."""
+        self._count += 1
+        source, lifeline = os.pipe()
+        request = {"number": self._count, "words": words, "folder": str(Path.cwd())}
+        text = json.dumps({**request, "environment": _environment(None)}).encode() + b"\n"
+        with suppress(OSError):  # a server that has ended is noticed by `code`
+            sent = socket.send_fds(self._socket, [text], [source, log])
+            self._socket.sendall(text[sent:])
+        os.close(source)
+        return Fork(self, self._count, lifeline)
+
+    def code(self, number: int, *, wait: bool = False) -> int | None:
+        """The exit code of a trial; None while it runs, unless `wait`."""
+        while number not in self._codes:
+            self._socket.settimeout(None if wait else 0.0)
+            try:
+                part = self._socket.recv(1 << 16)
+            except BlockingIOError:
+                return None
+            except OSError:
+                part = b""
+            if not part:  # the server was killed
+                return -signal.SIGKILL
+            *lines, self._received = (self._received + part).split(b"\n")
+            self._codes |= {int(name): int(code) for name, code in map(bytes.split, lines)}
+        self._socket.settimeout(None)
+        return self._codes[number]
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def close(self) -> None:
+        """End the server, not its trials."""
+        self._socket.close()
+        self._process.wait()
+
+
+class Fork(Running):
+    """A trial that a server forked. It ends when its lifeline is closed, as with this process."""
+
+    gpu = None
+
+    def __init__(self, server: TrialServer, number: int, lifeline: int):
+        self._server, self._number, self._lifeline = server, number, lifeline
+
+    def poll(self) -> int | None:
+        self.returncode = self._server.code(self._number)
+        if self.returncode is not None:
+            self.end()
+        return self.returncode
+
+    def end(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def wait(self) -> None:
+        self.returncode = self._server.code(self._number, wait=True)
+        self.end()
+
+    def failure(self, trial: Trial) -> str:
+        assert self.returncode is not None
+        return last_message(trial, self.returncode)
+
+
+@cache
+def _new_server() -> TrialServer:
+    server = TrialServer()
+    atexit.register(server.close)
+    return server
+
+
+def trial_server() -> TrialServer:
+    """The server of this process, which ends with it; another one if it was killed."""
+    if _new_server().has_ended:
+        _new_server.cache_clear()
+    return _new_server()
+
+
 class LocalProcesses:
     """Starts a process for each trial.
 
@@ -121,14 +226,21 @@ def tied(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "jarilab.cli.supervised_child", *words]
 
 
-def start(trial: Trial, snapshots: int, gpu: int | None = None) -> Process:
-    """Start a trial with a new log. gpu: the only GPU that it sees, counted among those visible here."""
+def _environment(gpu: int | None) -> dict[str, str]:
+    """The environment of a trial."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if gpu is not None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         names = [name.strip() for name in visible.split(",") if name.strip()]
         environment["CUDA_VISIBLE_DEVICES"] = names[gpu] if names else str(gpu)
+    return environment
+
+
+def start(trial: Trial, snapshots: int, gpu: int | None = None) -> Process | Fork:
+    """Start a trial with a new log. gpu: the only GPU that it sees, counted among those visible here."""
     with trial.log.open("wb") as log:
+        if gpu is None and sys.platform == "linux":
+            return trial_server().fork(trial.words(snapshots), log.fileno())
         child = subprocess.Popen(
             tied(trial.words(snapshots)),
             stdin=subprocess.PIPE,  # the trial ends when it closes; the system closes it even after kill -9
@@ -137,7 +249,7 @@ def start(trial: Trial, snapshots: int, gpu: int | None = None) -> Process:
             # Without the terminal's Ctrl-C: the driver ends the trials, so that each gets one signal.
             start_new_session=True,
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
-            env=environment,
+            env=_environment(gpu),
         )
     return Process(child, gpu)
 
