@@ -45,8 +45,7 @@ export function drawModelMap(root, app) {
 
 function gridOf(app, view, index) {
   const heads = Math.max(...view.sites.map((site) => site.heads));
-  const grid = styled(el("div", { class: "heads", role: "group", "aria-label": `${view.name}: ${t("allHeads")}`,
-    onpointerleave: () => app.preview(null), onfocusout: () => app.preview(null) }), { "--heads": heads });
+  const grid = styled(el("div", { class: "heads", role: "group", "aria-label": `${view.name}: ${t("allHeads")}`, onfocusout: () => app.preview(null) }), { "--heads": heads });
   grid.append(el("span"), ...Array.from({ length: heads }, (_, head) => el("span", { "aria-hidden": "true" }, head ? String(head) : "H0")), el("span", { class: "whole" }, t("whole")));
   for (const [kind, sites] of kindsOf(view)) {
     grid.append(el("p", { class: "kind" }, el("b", {}, t(`kind_${kind}`)), " ", t(wordsOf(view, `sides_${kind}`))));
@@ -69,7 +68,7 @@ function buttonOf(app, view, site, head) {
   const spot = { view, site: site.site, head };
   return el("button", { type: "button", tabindex: -1, "data-view": view, "data-site": site.site, "data-head": head, "data-keep": `${view} ${site.site} ${head}`,
     onclick: () => app.set(spot), ondblclick: () => flip(app, view, site.site, head),
-    onpointerenter: ({ pointerType }) => { if (pointerType !== "touch") app.preview(spot); },
+    onpointerenter: ({ pointerType }) => { if (pointerType !== "touch") app.preview(spot); }, onpointerleave: () => app.preview(null),
     onfocus: ({ target }) => { if (target.matches(":focus-visible")) app.preview(spot); }, onkeydown: (event) => move(event, app, spot) });
 }
 function flip(app, view, site = app.state.site, head = app.state.head) {
