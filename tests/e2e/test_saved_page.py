@@ -471,7 +471,8 @@ def off_in(page: Any) -> list[str]:
 def test_an_edit_survives_a_reload_and_the_way_back(pages: Pages, payload: dict[str, Any]) -> None:
     page = pages.open(render(payload), READY)
     page.locator("[data-view='0'][data-site='encoder.0'][data-head='1']").click()
-    page.get_by_role("switch").click()
+    switch = page.get_by_role("switch")
+    switch.click()
     until(page, lambda: page.locator("details.proof.off").count() == 1)
     assert [text.split("×")[0].strip() for text in off_in(page)] == ["✂ encoder.0 head 1 off"]
     assert canvas_bytes(page)[..., 3].max() == 0  # a head that is off is hatched, not dark

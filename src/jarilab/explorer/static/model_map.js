@@ -68,7 +68,8 @@ function buttonOf(app, view, site, head) {
   const spot = { view, site: site.site, head };
   return el("button", { type: "button", tabindex: -1, "data-view": view, "data-site": site.site, "data-head": head, "data-keep": `${view} ${site.site} ${head}`,
     onclick: () => app.set(spot), ondblclick: () => flip(app, view, site.site, head),
-    onpointerenter: ({ pointerType }) => { if (pointerType !== "touch") app.preview(spot); }, onpointerleave: () => app.preview(null),
+    onpointermove: ({ pointerType, movementX, movementY }) => { if (pointerType !== "touch" && (movementX || movementY)) app.preview(spot); }, // not where the page moves below the pointer
+    onpointerleave: () => app.preview(null),
     onfocus: ({ target }) => { if (target.matches(":focus-visible")) app.preview(spot); }, onkeydown: (event) => move(event, app, spot) });
 }
 function flip(app, view, site = app.state.site, head = app.state.head) {

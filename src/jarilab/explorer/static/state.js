@@ -156,7 +156,7 @@ export const app = {
   /** Show the maps of another head, and nothing else of it; null: of the one that is open. */
   preview(spot) {
     const kept = app.state;
-    if (!spot && !previewed) return;
+    if (spot === previewed) return;
     previewed = spot;
     app.state = { ...kept, ...spot };
     fitState();
