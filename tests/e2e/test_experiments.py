@@ -708,4 +708,4 @@ def test_a_recipe_is_told_with_its_gain_over_the_same_seeds(load: Load) -> None:
     assert module.told(row, "cosine", other, base) == "| cosine | 1.0000 | +0.5000 | 3 |", "equal gains: no interval"
     other[0]["loss"] = 1.25
     assert "| +0.6250 (-0.9633 to +2.2133) |" in module.told(row, "cosine", other, base)
-    assert "| +0.6250 (-2.5562 to +3.8062) |" in module.told(row, "cosine", other, base, rows=2), "corrected"
+    assert "| +0.6250 (-2.5565 to +3.8065) |" in module.told(row, "cosine", other, base, rows=2), "corrected"

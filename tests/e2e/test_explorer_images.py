@@ -158,7 +158,7 @@ def test_a_box_is_pressed_for_its_query(pages: Pages, found: dict[str, Any], how
         page.keyboard.press("Enter")
     else:
         box.click()
-    assert page.locator("#head-title").text_content().startswith("decoder.0.cross")
+    assert page.locator("#head-title").text_content().startswith("decoder.1.cross")
     assert "query=2" in page.evaluate("location.hash")
     assert page.locator(f"{IMAGE} button.box.chosen").get_attribute("aria-pressed") == "true"
     assert box.evaluate("node => node === document.activeElement")

@@ -180,7 +180,8 @@ def asked_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("asked")
     tiny = ["--d-model=16", "--lines=50", "--held-out=5", "--examples=64", "--threads=1"]
     assert command("train", "reverse", *tiny, "--out", folder / "runs" / "add").returncode == 0
-    for name in ("deen", "mine", "none", "rotary-64"):
+    (folder / "runs" / "which").mkdir()
+    for name in ("deen", "mine", "none", "rotary-64", "which/rotary-1"):
         (folder / "runs" / name).symlink_to(folder / "runs" / "add")
     return folder
 

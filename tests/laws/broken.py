@@ -68,6 +68,16 @@ class WrongHead(Encoding):
         return -slope.view(-1, 1, 1) * distance(q_pos, k_pos).abs().unsqueeze(-3)
 
 
+class SharesSlopes(Encoding):
+    """Where the heads are no power of two, the last ones repeat the first."""
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        heads = self.site.n_heads
+        power = 1 << (heads.bit_length() - 1)
+        slope = 1 / (1 + torch.arange(heads) % power)
+        return -slope.view(-1, 1, 1) * distance(q_pos, k_pos).abs().unsqueeze(-3)
+
+
 class WrongValues(Encoding):
     """Means to add to each value its distance, and adds twice that."""
 

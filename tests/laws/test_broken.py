@@ -36,6 +36,9 @@ RED = {
         "DoubleOnly": "no kernel can compute it: the explicit one is refused",
         "WakesTheDead": "of explicit, torch.float64, padding",
     },
+    "every number of heads works": {
+        "SharesSlopes": "do the same; with 16 all differ",
+    },
     "a query without a key gives zeros": {
         "WakesTheDead": "a query without any key is not exactly 0 in the output of definition",
     },

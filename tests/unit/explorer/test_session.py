@@ -128,7 +128,7 @@ def test_effects_of_heads_are_those_of_an_edit(runs: Path) -> None:
     explorer = open_explorer([runs / "none", runs / "rotary"])
     page = explorer.look("12+7", live=False)
     off = {"kind": "head", "site": page["site"], "head": page["head"]}
-    effect = explorer.operate("12+7", page["view"], [off], controls=False)["effect"]
+    effect = explorer.operate("12+7", page["view"], [off], proceed=None)["effect"]
     effects = page["views"][page["view"]]["effects"]
     measured = effects["sites"][page["site"]]
     change = effect["log_probability"]["after"] - effect["log_probability"]["before"]

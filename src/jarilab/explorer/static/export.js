@@ -5,7 +5,7 @@ import { known, number } from "kit/numbers.js";
 import { NUMERALS, numeralsDrawing } from "kit/numerals.js";
 import { cutToken, token } from "kit/tokens.js";
 import { linesDrawing } from "./lines.js";
-import { drawnOf, panesOf } from "./map.js";
+import { drawnOf, panesOf } from "./panes.js";
 import { inputName } from "./sites.js";
 import { t } from "./words.js";
 

@@ -5,7 +5,7 @@ import { byId, el } from "kit/elements.js";
 import { firstPayload } from "kit/payload.js";
 import { speaking } from "kit/words.js";
 import { download, exporters, sentenceOf } from "./export.js";
-import { panesOf } from "./map.js";
+import { panesOf } from "./panes.js";
 
 const t = speaking({
   link: ["Copy link", "링크 복사"],
