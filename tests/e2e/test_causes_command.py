@@ -205,8 +205,13 @@ def page_html(models: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 375])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (375, "dark"),
+        *(pytest.param(*how, marks=pytest.mark.long) for how in ((1280, "light"), (1280, "dark"), (375, "light"))),
+    ],
+)
 def test_the_page_is_quiet_and_fits(page_html: str, pages: Pages, width: int, scheme: str) -> None:
     page = pages.open(page_html, width=width, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -108,6 +108,7 @@ def ask(page: Any, line: str) -> None:
     page.wait_for_function("() => !document.documentElement.hasAttribute('aria-busy')")
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_another_input_runs(opened: tuple[Any, ServedPages], expected: Explorer) -> None:
     page, _ = opened

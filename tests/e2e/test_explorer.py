@@ -377,7 +377,7 @@ def test_layers_by_key(pages: Pages) -> None:
         assert "field" in page.evaluate("document.activeElement.className")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["dark", pytest.param("light", marks=pytest.mark.long)])
 def test_axe_finds_nothing(pages: Pages, trained: dict[str, Any], scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
@@ -618,7 +618,7 @@ def made_hostile(value: Any, names: dict[str, str], under: str = "") -> Any:
     return names.get(value, value) if isinstance(value, str) and under in TEXTS else value
 
 
-@pytest.mark.parametrize("width", [1280, 420])
+@pytest.mark.parametrize("width", [420, pytest.param(1280, marks=pytest.mark.long)])
 def test_hostile_text_is_text(pages: Pages, trained: dict[str, Any], width: int) -> None:
     names = {**dict(zip("12+7", HOSTILE, strict=True)), "none": HOSTILE[1], "rotary": HOSTILE[0], "12+7": HOSTILE[2]}
     page = pages.open(render(made_hostile(trained, names)), width=width)

@@ -128,7 +128,8 @@ def test_it_opens_at_a_place_of_the_image_with_the_caption_and_the_map_beside_it
     assert page.locator(".outputs").is_hidden(), "the codes are there on request"
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_page_stays_narrow_in_both_languages(pages: Pages, shown: dict[str, Any], scheme: str) -> None:
     about = {"en": "caption and image → caption and image", "ko": "설명과 이미지 → 설명과 이미지"}
     for language, words in about.items():

@@ -111,7 +111,8 @@ def test_the_first_screen_has_a_page_that_answers_an_edit(site: ServedPages, hom
 
 
 @pytest.mark.parametrize(("home", "word", "found"), [
-    ("index.html", "clipped", "Figures"), ("ko/index.html", "사인파", "사인파를 그리다"),
+    ("index.html", "clipped", "Figures"),
+    pytest.param("ko/index.html", "사인파", "사인파를 그리다", marks=pytest.mark.long),
 ])  # fmt: skip
 def test_a_word_is_found(site: ServedPages, home: str, word: str, found: str) -> None:
     page = opened(site, home)
@@ -124,7 +125,7 @@ def test_a_word_is_found(site: ServedPages, home: str, word: str, found: str) ->
     assert links.count() > before, "one more than those that lead there from every page"
 
 
-@pytest.mark.parametrize("page", ["lessons/sqrt.html", "figures.html"])
+@pytest.mark.parametrize("page", ["lessons/sqrt.html", pytest.param("figures.html", marks=pytest.mark.long)])
 def test_the_switch_of_languages_leads_to_the_same_page(site: ServedPages, page: str) -> None:
     shown = opened(site, page)
     shown.get_by_role("button", name="Select language").hover()
@@ -146,12 +147,16 @@ def test_it_is_light_by_day_and_dark_by_night(site: ServedPages) -> None:
     assert lightness("dark") < 60
 
 
-@pytest.mark.parametrize("page", ["ko/index.html", "lessons/bag.html", "figures.html"])
+@pytest.mark.parametrize(
+    "page",
+    ["ko/index.html", *(pytest.param(page, marks=pytest.mark.long) for page in ("lessons/bag.html", "figures.html"))],
+)
 def test_nothing_stands_out_of_a_narrow_screen(site: ServedPages, page: str) -> None:
     shown = opened(site, page, width=420)
     assert shown.evaluate("document.scrollingElement.scrollWidth") <= 420
 
 
+@pytest.mark.long
 def test_the_glossary_is_reached_by_keyboard(site: ServedPages) -> None:
     page = opened(site)
     for _ in range(120):

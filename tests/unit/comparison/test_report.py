@@ -430,7 +430,7 @@ def open_report(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     assert (troubles, set(requests)) == ([], set(addresses))
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 420)])
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 420), pytest.param("light", 1280, marks=pytest.mark.long)])
 def test_page_fits_the_window_and_is_quiet(open_report: Any, scheme: str, width: int) -> None:
     page = open_report(make_payload(seeds=3), width, scheme)
     for kind in ("decoder cross-attention", "0 to 1", "equal digits together", "CPU seconds"):
@@ -995,6 +995,7 @@ def test_the_proof_is_a_chip_that_opens(open_report: Any, payload: Payload) -> N
     ]
 
 
+@pytest.mark.long
 def test_whose_map_it_is_stands_behind_an_i(open_report: Any, payload: Payload) -> None:
     page = open_report(payload)
     info = page.locator("#hero .info").nth(1)
@@ -1004,6 +1005,7 @@ def test_whose_map_it_is_stands_behind_an_i(open_report: Any, payload: Payload) 
     assert info.locator("dd").all_inner_texts() == ["runs/demo/rotary-1", "977", "1", "0123456789ab"]
 
 
+@pytest.mark.long
 def test_both_colour_schemes_can_be_read(open_report: Any, payload: Payload) -> None:
     script = """() => {
         const style = getComputedStyle(document.documentElement);
@@ -1035,6 +1037,7 @@ def test_both_colour_schemes_can_be_read(open_report: Any, payload: Payload) -> 
     assert maps[0].ravel()[order[0][0]] == maps[0].ravel()[order[1][0]], "the largest weight stands out in both schemes"
 
 
+@pytest.mark.long
 def test_missing_parts_are_left_out(open_report: Any, payload: Payload) -> None:
     payload["task"] |= {"ceiling": None, "ceiling_sentence": None, "groups": ["all"]}
     payload |= {"examples": [], "differences": []}
@@ -1339,7 +1342,13 @@ HANGUL = re.compile("[가-힣]")
 SECTIONS = ["accuracy", "why", "rows", "learning", "run"]
 
 
-@pytest.mark.parametrize(("make", "width"), [(make_payload, 420), (make_translation, 1280), (make_language, 1280)])
+@pytest.mark.parametrize(
+    ("make", "width"),
+    [
+        (make_payload, 420),
+        *(pytest.param(make, 1280, marks=pytest.mark.long) for make in (make_translation, make_language)),
+    ],
+)
 def test_the_report_speaks_korean(open_report: Any, make: Callable[[], Payload], width: int) -> None:
     page = open_report(make(), width)
     assert page.locator("html").get_attribute("lang") == "en"
@@ -1387,7 +1396,7 @@ def test_the_cell_and_its_map_are_described_in_korean(open_report: Any) -> None:
     assert_colours(read_cells(page.locator("#large .field").first, 2, 3), [[0.05, 0.25, 0.8], [0.4, 0.6, 0.0]])
 
 
-@pytest.mark.parametrize(("language", "scheme"), [("en", "light"), ("ko", "dark")])
+@pytest.mark.parametrize(("language", "scheme"), [("ko", "dark"), pytest.param("en", "light", marks=pytest.mark.long)])
 def test_axe_finds_nothing(pages: Pages, payload: Payload, scheme: str, language: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 

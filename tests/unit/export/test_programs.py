@@ -118,6 +118,7 @@ def test_different_answers_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
         saved(Wrong(found), tmp_path, Torch())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_description_of_a_run(tmp_path: Path) -> None:
     """A task whose sources have no end of their own."""

@@ -64,7 +64,9 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", ["torch", "ctranslate2", "huggingface", pytest.param("onnx", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "to", ["torch", *(pytest.param(to, marks=pytest.mark.long) for to in ("ctranslate2", "huggingface", "onnx"))]
+)
 def test_example_of_a_sequence(to: str, add: Path, tmp_path: Path) -> None:
     description = exported(add, tmp_path / "out", to)
     assert description["reads"].startswith("a tokenizer that reads ")

@@ -60,6 +60,7 @@ def test_what_a_sentence_becomes(task: Pronouns, english: str, german: str) -> N
     assert task.write([*task.tokenizers[1].encode(german), END, 7]) == german
 
 
+@pytest.mark.long
 def test_every_sentence_is_there_once_and_has_one_translation(every: list[tuple[str, str]]) -> None:
     assert len(every) == len({source for source, _ in every}) == len(every_sentence()) == 518_400
     assert dict(every)[SAID[2][0]] == SAID[2][1]

@@ -10,7 +10,8 @@ import pytest
 TESTS = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("marked", ["not long", pytest.param("long", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("marked", ["not long", "long"])
 def test_everything_runs_on_an_accelerator(marked):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "APART": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-m", marked, str(TESTS / "apart")]

@@ -200,7 +200,14 @@ def test_zero_ablation_is_a_head_without_output_projection(name):
     assert np.abs(total).max() > 0.01
 
 
-@pytest.mark.parametrize("kind", ["zero", "mean", "mean_by_position", "resample", "random"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "zero",
+        "resample",
+        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("mean", "mean_by_position", "random")),
+    ],
+)
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_copies_along_the_batch_equal_a_loop_without_outputs_of_earlier_forwards(name, kind, monkeypatch):
     model, batch = any_model(name)
