@@ -172,6 +172,35 @@ def test_what_cannot_be_asked_is_taught(models: Path, model: str, words: list[st
         assert part in said.stderr
 
 
+def test_unknown_words_are_seen_among_the_tokens(models: Path) -> None:
+    said = command("causes", models / "llama", "--text", "The zebra didn't cross", *FEW)
+    assert said.stdout.splitlines()[-1] == "Tokens: [CLS] The [UNK] didn't cross [SEP]"
+
+
+def test_a_model_with_nan_in_a_head_is_refused(tmp_path: Path) -> None:
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=17, n_embd=32, n_layer=1, n_head=4))
+    with torch.no_grad():
+        model.transformer.h[0].attn.c_attn.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path)
+    folders.tokenizer_of().save_pretrained(tmp_path)
+    with pytest.raises(
+        UserError, match=r"finite parameters, got NaN or infinity in transformer\.h\.0\.attn\.c_attn\.weight"
+    ):
+        jarilab.causes(tmp_path, TEXT, controls=3)
+
+
+def test_a_masked_model_without_a_mask_token_is_refused(tmp_path: Path) -> None:
+    folder = folders.bert(tmp_path)
+    tokenizer = folders.tokenizer_of()
+    tokenizer.mask_token = None
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(UserError, match=r"its tokenizer has none; set tokenizer\.mask_token"):
+        jarilab.causes(folder, TEXT)
+
+
 def test_a_page_is_named_before_the_work(models: Path, tmp_path: Path) -> None:
     said = command("causes", models / "llama", "--text", TEXT, "--out", tmp_path / "none" / "page.html")
     assert (said.returncode, said.stdout) == (2, "")

@@ -64,6 +64,8 @@ def test_what_training_refuses_is_a_finding(capsys: pytest.CaptureFixture[str]) 
     ("words", "message"),
     [
         (["translation", "--check", "missing.tsv"], "expected a file; got a path that does not exist"),
+        (["translation", "--check", "empty.tsv", "empty.tsv"], r"empty\.tsv hold no usable lines; .*; fill the file"),
+        (["classify", "--check", "empty.tsv"], r"empty\.tsv holds no usable lines; .*; fill the file"),
         (["translation"], "expected --check FILE .* or --out FILE"),
         (["arithmetic", "--check", "a"], "expected a task that reads files, got arithmetic"),
         (["text", "--check", "a.tsv:0"], "expected a weight above 0"),
@@ -71,6 +73,7 @@ def test_what_training_refuses_is_a_finding(capsys: pytest.CaptureFixture[str]) 
 )
 def test_what_cannot_be_checked_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     write("a.tsv", ["a\tb"])
+    write("empty.tsv", [""])
     assert main(["data", *words]) == 2
     assert re.search(message, capsys.readouterr().err)
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Le
+from torch import nn
 
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_text
@@ -187,6 +188,7 @@ def causes_of(
     """`causes` of an input that is read, of a model of any library. texts: of `Causes`. options: of `HeadCauses`."""
     lead = None if scored.continuation else scored.lead
     model, batch = scored.model, scored.batch
+    _check_parameters(model, scored.name)
     tables = HeadCauses(model, batch, scored.score, lead, means=means, corrupt=corrupt, **options)
     with torch.no_grad(), record(model) as tape:
         outputs = batch.forward(model)
@@ -197,6 +199,15 @@ def causes_of(
     about = _about(scored, outputs)
     found = (tables.rows, tables.pairs, tables.edges, tables.conclusion)
     return Causes(about, *found, maps, scored, texts)
+
+
+def _check_parameters(model: nn.Module, name: str) -> None:
+    """Raise UserError for NaN or infinity, which a fused kernel may turn into a head that does nothing."""
+    for parameter, value in model.named_parameters():
+        if value.element_size() > 1 and not bool(value.isfinite().all()):
+            raise UserError(
+                f"{name}: expected finite parameters, got NaN or infinity in {parameter}; take weights from before that"
+            )
 
 
 def _lines(path: Path) -> Sequence[str]:

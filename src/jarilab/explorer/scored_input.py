@@ -171,6 +171,10 @@ def _of_huggingface(loaded: Loaded, text: str, continuation: str, at: int | None
     reader = reading.output_reader
     if reader is None:
         raise _no_scores(name, loaded.kind)
+    if reader.kind == "words" and reader.mask is None:
+        raise UserError(
+            f"{name} fills in a mask token, but its tokenizer has none; set tokenizer.mask_token and save the tokenizer"
+        )
     if reader.kind == "words":
         raise UserError(
             f"{name} fills in {reader.mask}: expected it in the text, got none; put it where the answer stands"

@@ -322,7 +322,7 @@ def _check_file(line: str, kind: str) -> Path:
     except OSError:  # a name longer than any file's, such as a text
         is_file = False
     if not is_file:
-        raise UserError(f"this model reads {kind}: --input names a file, and {line[:80]!r} is none")
+        raise UserError(f"this model reads {kind}: expected the name of a file, got {line[:80]!r}")
     return path
 
 

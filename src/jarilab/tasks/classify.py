@@ -105,8 +105,8 @@ class Classify(LabelTask):
         self._facts["classes"] = sorted(set(training.labels))
         if len(self.classes) < 2:
             raise UserError(
-                f"{self.train}: expected two classes or more, got {self.classes}; name the columns of label and text "
-                "with --columns"
+                f"{self.train}: expected two classes or more among the training texts, got {self.classes[0]!r} alone; "
+                "add texts of another class, or name the columns of label and text with --columns"
             )
         self._training, self._notices = self._encoded(training, self.train)
         self._held_out, self._held_out_notices = self._encoded(held_out, self.valid or self.train)

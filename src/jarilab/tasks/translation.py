@@ -326,6 +326,8 @@ class Translation(PairsTask):
     def check(self) -> list[Finding]:
         names = self._in_order("source", "target")
         scan = self._scan(self.train)
+        if not len(scan):
+            raise text_files.no_usable(_files(self.train))
         findings = [
             Finding("note", "pairs", f"{len(scan):,} pairs in {' and '.join(self.train)}"),
             *find_repeats(scan, "pairs"),

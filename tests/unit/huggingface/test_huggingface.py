@@ -247,9 +247,9 @@ def test_images_and_audio_are_read_from_files(tmp_path):
     assert reading.names["source"][:3] == ["class", "0,0", "0,1"]
     assert len(reading.names["source"]) == 17
     assert reading.answer in ("cat", "dog")
-    with pytest.raises(UserError, match=r"reads an image: --input names a file, and 'nothing\.png' is none"):
+    with pytest.raises(UserError, match=r"reads an image: expected the name of a file, got 'nothing\.png'"):
         read(vit, "nothing.png")
-    with pytest.raises(UserError, match=r"--input names a file, and 'wordword\w{72}' is none"):
+    with pytest.raises(UserError, match=r"the name of a file, got 'wordword\w{72}'"):
         read(vit, "word" * 100)  # longer than a file's name may be
     with pytest.raises(UserError, match=r"wave\.wav: expected PNG, JPEG"):
         read(vit, str(wave))

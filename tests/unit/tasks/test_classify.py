@@ -69,7 +69,7 @@ def test_every_text_is_trained_or_held_out_and_equal_ones_stay_together(tmp_path
     trained_texts, held_out = set(task._trained.texts), set(task.held_out.texts)
     assert not trained_texts & held_out
     assert len(task._trained) + len(task.held_out) == 120
-    assert any("60 texts are repetitions" in notice for notice in task.notices())
+    assert any("60 texts repeat an earlier one" in notice for notice in task.notices())
 
 
 def test_columns_by_title_and_a_folder_a_class(tmp_path):
@@ -101,7 +101,7 @@ def test_pairs_have_two_texts_with_ends(tmp_path):
         (
             [("same", f"text {n}") for n in range(30)],
             {"columns": ("1,2",)},
-            ["expected two classes or more", "--columns"],
+            ["expected two classes or more", "'same' alone", "add texts of another class", "--columns"],
         ),
         (ROWS, {"valid": "other"}, ["got 'plant'", "no training text has"]),
     ],

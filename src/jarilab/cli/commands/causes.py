@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
@@ -72,6 +73,7 @@ def _text(causes: Causes) -> str:
     lines += [_line(row, columns.values()) for row in order[:MAX_ROWS]]
     rest = len(order) - MAX_ROWS
     about = causes.about
+    tokens = " | ".join(dict.fromkeys(map(" ".join, about["tokens"].values())))
     best = ", ".join(f"{each['answer']!r} {each['probability']:.1%}" for each in about["best"])
     return "\n".join(
         [
@@ -83,6 +85,7 @@ def _text(causes: Causes) -> str:
             *(_edge(edge) for edge in causes.edges if edge["target"] != "answer"),
             f"Effects are nats that the score loses without the head. Means are over {causes.means}.",
             f"Most likely answers: {best}",
+            *([f"Tokens: {shorten(tokens, 200)}"] if causes.scored.special else []),
         ]
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from jarilab.core.errors import UserError, printable
-from jarilab.data.text.text_files import PACKED, lines
+from jarilab.data.text.text_files import PACKED, lines, no_usable
 
 SAMPLE_ROWS = 1000
 """Rows by which a file is recognised."""
@@ -293,12 +293,16 @@ def _ambiguous(
     path: Path, rows: Sequence[Sequence[str]], roles: Sequence[Role], problem: str
 ) -> UserError:
     """The error for columns that cannot be chosen, with the first rows."""
+    if not rows:
+        return no_usable([path])
     names = " and ".join(role.name for role in roles)
     shown = "".join(map(_shown, rows[:_SHOWN_ROWS]))
     numbers = ",".join(str(n) for n in range(1, len(roles) + 1))
+    has_more = TEXT in roles and len(rows[0]) > len(roles)
+    other = "; of two texts in each row, also pass --pairs" if has_more else ""
     return UserError(
         f"{path}: expected columns for {names}; got a file that {problem}, which begins:{shown}\ngive their numbers or "
-        f"the titles of the first line, in this order, such as --columns {numbers}"
+        f"the titles of the first line, in this order, such as --columns {numbers}{other}"
     )
 
 

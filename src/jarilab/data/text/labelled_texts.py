@@ -64,9 +64,11 @@ def read_labelled_texts(path: Path, columns: tuple[str, ...], *, pairs: bool) ->
     for each, label in zip(found.texts, found.labels, strict=True):
         meanings.setdefault(tuple(map(normal, each)), set()).add(label)
     if several := sum(len(labels) > 1 for labels in meanings.values()):
-        notices.append(f"{path}: {several:,} texts stand there with several labels")
+        notices.append(f"{path}: {several:,} texts have several labels; keep the right one of each")
     if twice := len(found.texts) - len(meanings):
-        notices.append(f"{path}: {twice:,} texts are repetitions of another")
+        notices.append(
+            f"{path}: {twice:,} texts repeat an earlier one; remove them if that is not meant"
+        )
     return found
 
 

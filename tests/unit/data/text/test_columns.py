@@ -126,3 +126,9 @@ def test_labels_and_texts_are_told_apart(tmp_path: Path, rows: list[str]) -> Non
 def test_a_file_of_one_column_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"x.txt:1: expected two columns with a tab between; got one: 'only text'"):
         table(tmp_path, "x.txt", ["only text", "and more"])
+
+
+def test_a_file_of_two_texts_a_label_names_the_option(tmp_path: Path) -> None:
+    rows = ["text_a\ttext_b\tlabel", *(f"{a}\t{b}\t{len(b) % 2}" for a, b in PAIRS)]
+    with pytest.raises(UserError, match=r"--columns 1,2; of two texts in each row, also pass --pairs"):
+        table(tmp_path, "x.tsv", rows, roles=(LABEL, TEXT))
