@@ -71,9 +71,16 @@ def screen(
         got = f"{len(batches)} batches" + ("" if donors is None else f" and {len(donors)} donors")
         raise UserError(f"expected a batch or more, and a donor for each, got {got}; pass both")
     copies = Copies(ModelParts(model, batches[0]))
-    copies.check(copies.run_clean(batches[0]), score)
     runs = [copies.run_clean(batch) for batch in batches]
-    given = [None] * len(runs) if donors is None else map(copies.run_clean, donors)
+    checked(score(runs[0].outputs, batches[0]), "screening", batches[0])
+    copies.check(runs[0], score)
+    given = [None] * len(runs) if donors is None else list(map(copies.run_clean, donors))
+    for run, donor in zip(runs, given, strict=True):
+        if donor is not None and _shapes(run) != _shapes(donor):
+            raise UserError(
+                f"expected a donor of as many rows and tokens, got outputs of heads {_shapes(donor)} for "
+                f"{_shapes(run)}; pair inputs of equal length"
+            )
     pairs = [(run, copies.replacement(donor)) for run, donor in zip(runs, given, strict=True)]
     estimates = torch.cat([estimated_changes(copies, *pair, score) for pair in pairs]).cpu().numpy()
     order = np.argsort(-np.abs(estimates.mean(0)), kind="stable")
@@ -99,6 +106,11 @@ def screen(
         rank_correlation(first[chosen], second[chosen]),
         rank_correlation(first[random], second[random]),
     )
+
+
+def _shapes(run: CleanRun) -> list[tuple[int, ...]]:
+    """The different shapes `(B, H, Q, W)` of the outputs of heads."""
+    return sorted({tuple(output.shape) for outputs in run.heads.values() for output in outputs})
 
 
 def estimated_changes(

@@ -13,6 +13,7 @@ from jarilab.inspect.cause.parts import ModelParts
 from jarilab.inspect.cause.screening import estimated_changes, rank_correlation, screen
 from jarilab.inspect.intervene.interventions import HeadOff, operate
 from jarilab.inspect.study.example import Batch
+from jarilab.inspect.study.model_batches import batch_of
 
 
 def set_up(name: str):
@@ -134,6 +135,12 @@ def test_donors_are_put_in_and_bad_input_is_refused():
     assert same.rank_correlation is None
     with pytest.raises(UserError, match="a donor for each, got 1 batches and 2 donors"):
         screen(model, [batch], logit_over_mean(5), [other, other])
+    for cut in (slice(0, 1), slice(None)), (slice(None), slice(0, -1)):  # one row would be broadcast
+        part = batch_of({name: value[cut] for name, value in batch.kwargs.items()})
+        with pytest.raises(UserError, match="expected a donor of as many rows and tokens, got"):
+            screen(model, [batch], logit_over_mean(5), [part])
+    with pytest.raises(UserError, match=r"expected a number for each of \d rows, got \(\)"):
+        screen(model, [batch], lambda outputs, batch: outputs.logits.mean())
     with pytest.raises(UserError, match="got 0 batches"):
         screen(model, [], logit_over_mean(5))
     with pytest.raises(UserError, match="evaluation mode"):
