@@ -128,10 +128,13 @@ def test_hover_previews_a_head_and_a_click_chooses_it(pages: Pages) -> None:
     weights = random_rows(3, 4, 4)
     page = pages.open(render(made_page(made_view([made_site("encoder.0", weights)], source="abcd"))))
     heads = page.locator("#overview [data-head]")
+    title = page.locator("#head-title")
     heads.nth(2).hover()
+    until(page, lambda: title.inner_text() == "encoder.0, head 2")
     assert_colours(canvas_bytes(page)[..., :3], weights[2])
     assert "head=" not in page.url
     page.locator("h1").hover()
+    until(page, lambda: title.inner_text() == "encoder.0, head 0")
     assert_colours(canvas_bytes(page)[..., :3], weights[0])
     heads.nth(2).click()
     assert "head=2" in page.url

@@ -64,11 +64,16 @@ function rowName(site, sites) {
   return several ? site.site.replace(/^\D+/, "").replace(/ \D+/, "·") : `${site === sites[0] ? "L" : ""}${site.layer}`;
 }
 
+/** Whether the pointer moved, and not the page below it. */
+const hasMoved = ({ clientX, clientY }) => clientX !== pointer.clientX || clientY !== pointer.clientY;
+let pointer = {}; // where it was before
+addEventListener("pointermove", (event) => { pointer = event; });
+
 function buttonOf(app, view, site, head) {
   const spot = { view, site: site.site, head };
   return el("button", { type: "button", tabindex: -1, "data-view": view, "data-site": site.site, "data-head": head, "data-keep": `${view} ${site.site} ${head}`,
     onclick: () => app.set(spot), ondblclick: () => flip(app, view, site.site, head),
-    onpointermove: ({ pointerType, movementX, movementY }) => { if (pointerType !== "touch" && (movementX || movementY)) app.preview(spot); }, // not where the page moves below the pointer
+    onpointermove: (event) => { if (event.pointerType !== "touch" && hasMoved(event)) app.preview(spot); },
     onpointerleave: () => app.preview(null),
     onfocus: ({ target }) => { if (target.matches(":focus-visible")) app.preview(spot); }, onkeydown: (event) => move(event, app, spot) });
 }
