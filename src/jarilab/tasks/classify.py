@@ -15,7 +15,9 @@ from jarilab.core.errors import UserError
 from jarilab.core.options import check_fields
 from jarilab.core.shapes import Int, Tensor
 from jarilab.core.storage.files import read_json
+from jarilab.data.finding import Finding
 from jarilab.data.text import END, FIRST, PADDING, store, text_files
+from jarilab.data.text.checks import find_unknown, quantiles
 from jarilab.data.text.labelled_texts import (
     LabelledTexts,
     Texts,
@@ -30,6 +32,7 @@ from jarilab.tasks.ceiling import bag_ceiling
 from jarilab.tasks.labels import LabelTask
 
 SHOWN = 4  # sample inputs
+SHOWN_CLASSES = 10  # of a check
 _FACTS = {"classes": Annotated[list[str], Len(1, 1_000_000)], "pairs": bool}
 _FILES = ("vocabulary.json", "labels.json")
 
@@ -111,6 +114,28 @@ class Classify(LabelTask):
         self._training, self._notices = self._encoded(training, self.train)
         self._held_out, self._held_out_notices = self._encoded(held_out, self.valid or self.train)
         self._held_out_notices += _overlap(held_out, training, self.valid)
+
+    def check(self) -> list[Finding]:
+        """Return the texts of each class, their lengths and unknown tokens, and what training says of them."""
+        self.prepare()
+        assert self._training is not None
+        assert self._held_out is not None
+        findings = []
+        for name, texts in (("training", self._training), ("held out", self._held_out)):
+            counts = torch.bincount(texts.labels, minlength=len(self.classes)).tolist()
+            largest = sorted(zip(counts, self.classes, strict=True), reverse=True)
+            listed = ", ".join(f"{label} {count:,}" for count, label in largest[:SHOWN_CLASSES])
+            more = "" if len(largest) <= SHOWN_CLASSES else ", ..."
+            text = f"{name}: {len(texts.texts):,} texts; {listed}{more}"
+            findings.append(Finding("note", "classes", text))
+            lengths = np.array([sum(map(len, each)) for each in texts.texts])
+            findings.append(
+                Finding("note", "characters", f"{name}: {quantiles(lengths)} characters")
+            )
+            every = ([text] for each in texts.texts for text in each)
+            findings.append(find_unknown(UnknownPieces.of(every, self._known), name))
+        notices = dict.fromkeys([*self._notices, *self._held_out_notices])
+        return [*findings, *(Finding("warning", "notice", line) for line in notices)]
 
     def _read(self) -> tuple[LabelledTexts, LabelledTexts]:
         """Return training and held-out texts. Raises UserError."""

@@ -270,3 +270,15 @@ def test_heads_of_a_classifier_are_probed(run):
     assert (probes.start, probes.end) == ([FIRST], [END])
     batch = probes.batch([[FIRST, *probes.ids[:4], END]] * 2)
     assert len(batch.forward(reader.model)) == 2
+
+
+def test_a_check_counts_the_texts_of_each_class(tmp_path):
+    findings = api.check_data("classify", [write(tmp_path)])
+    lines = {(finding.topic, finding.severity): finding.line for finding in findings}
+    training, held_out = (finding.text for finding in findings if finding.topic == "classes")
+    assert training.startswith("training: ")
+    assert held_out.startswith("held out: ")
+    counts = [int(part.split()[-1]) for text in (training, held_out) for part in text.split("; ")[1].split(", ")]
+    assert sum(counts) == len(ROWS)
+    assert lines["unknown", "note"].endswith("0.00% of the tokens are unknown")
+    assert "characters" in lines["characters", "note"]

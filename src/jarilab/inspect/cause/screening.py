@@ -67,9 +67,7 @@ def screen(
     Raises UserError for a model in training mode, without a batch, and for donors of another number or shape.
     """
     check_evaluating(model)
-    if not batches or (donors is not None and len(donors) != len(batches)):
-        got = f"{len(batches)} batches" + ("" if donors is None else f" and {len(donors)} donors")
-        raise UserError(f"expected a batch or more, and a donor for each, got {got}; pass both")
+    _check(batches, donors, top, sample)
     copies = Copies(ModelParts(model, batches[0]))
     runs = [copies.run_clean(batch) for batch in batches]
     checked(score(runs[0].outputs, batches[0]), "screening", batches[0])
@@ -111,6 +109,14 @@ def screen(
 def _shapes(run: CleanRun) -> list[tuple[int, ...]]:
     """The different shapes `(B, H, Q, W)` of the outputs of heads."""
     return sorted({tuple(output.shape) for outputs in run.heads.values() for output in outputs})
+
+
+def _check(batches: Sequence[Batch], donors: Sequence[Batch] | None, top: int, sample: int) -> None:
+    if not batches or (donors is not None and len(donors) != len(batches)):
+        got = f"{len(batches)} batches" + ("" if donors is None else f" and {len(donors)} donors")
+        raise UserError(f"expected a batch or more, and a donor for each, got {got}; pass both")
+    if min(top, sample) < 0:
+        raise UserError(f"expected counts of 0 or more, got top={top} and sample={sample}")
 
 
 def estimated_changes(

@@ -45,14 +45,18 @@ def steer(
 
     metrics: one for all batches, or one for each. parts: with their positions, see `Part.at`. vector: as wide as a
     head before the output projection, or as the residual stream. control: the change with a random direction.
-    Raises UserError for a vector of another width, a position that a row does not have, and a metric that is not
-    finite.
+    Raises UserError for a vector of another width, a position that a row does not have, a metric that is not
+    finite, and without parts or factors.
     """
     check_evaluating(model)
     listed = [metrics] * len(batches) if isinstance(metrics, AnswerMetric) else list(metrics)
     if not batches or len(listed) != len(batches):
         raise UserError(
             f"expected a metric for each of {len(batches)} batches, one at least, got {len(listed)}"
+        )
+    if not parts or not factors:
+        raise UserError(
+            f"expected a part and a factor, one each at least, got {len(parts)} parts and {len(factors)} factors"
         )
     copies = Copies(ModelParts(model, batches[0]))
     tables: dict[float, tuple[list[np.ndarray], ...]] = {factor: ([], []) for factor in factors}

@@ -89,3 +89,7 @@ def test_bad_input_is_refused():
         UserError, match=r"log probability with L0H0 replaced: expected a finite number for row 1, got nan"
     ):
         steer(model, [batch], log_probability(0), [head], [float("nan")])
+    with pytest.raises(UserError, match="got 0 parts and 3 factors"):
+        steer(model, [batch], metric, [])
+    with pytest.raises(UserError, match="got 1 parts and 0 factors"):
+        steer(model, [batch], metric, [head], [])
