@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 
@@ -91,3 +92,20 @@ def import_optional(module: str, extra: str) -> ModuleType:
         raise UserError(
             f"this needs the package {library}; pip install 'jarilab[{extra}]'"
         ) from None
+
+
+@contextmanager
+def as_user_error(message: str) -> Iterator[None]:
+    """Turn any exception of the block into a UserError that starts with `message`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        kind = type(error)
+        # A panic of a library in Rust is no Exception.
+        if not isinstance(error, Exception) and kind.__module__ != "pyo3_runtime":
+            raise
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+        raise UserError(f"{message}: {kind.__name__}: {reason:.300}") from None

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, as_user_error
 from jarilab.data.images.image_files import INLINE_IMAGE
 from jarilab.explorer.detail import lens_of, scores_of
 from jarilab.explorer.effects import EffectsInProgress
@@ -23,7 +23,6 @@ from jarilab.explorer.summaries import rollout
 from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.explorer.window_sites import Windows, attentions_in
 from jarilab.huggingface import ModelInput, load, read, reads_files
-from jarilab.huggingface.loading import as_user_error
 from jarilab.inspect.cause.head_effects import HeadEffects
 from jarilab.inspect.intervene.controls import Proceed, compare_with_controls
 from jarilab.inspect.intervene.edits import TokenOff

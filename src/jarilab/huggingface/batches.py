@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, as_user_error
 from jarilab.data.example_files import ExampleRow, Kind
 from jarilab.data.text.conllu import word_indices
 from jarilab.data.text.word_links import word_spans
-from jarilab.huggingface.loading import Loaded, as_user_error
+from jarilab.huggingface.loading import Loaded
 from jarilab.huggingface.model_inputs import (
     check_ids,
     main_input,

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, as_user_error
 from jarilab.huggingface.copying import Change, Names, WeightCopier, rotary_spec
-from jarilab.huggingface.loading import Loaded, as_user_error, load
+from jarilab.huggingface.loading import Loaded, load
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.text_encoder import TextEncoder

@@ -61,19 +61,28 @@ def use_memory(gigabytes: float | None) -> None:
 
 def read_settings(path: Path) -> Any:
     """A JSON file of a folder. Raises UserError, naming the file, for damaged, endless and too large ones."""
-    # Links are followed: the cache of Hugging Face consists of them.
-    with open_checked(path.resolve(), MAX_SETTINGS_BYTES) as file:
+    with open_checked(_target(path), MAX_SETTINGS_BYTES) as file:
         try:
             return json.loads(file.read())
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path} cannot be read: {error!s:.100}; put back a copy") from None
 
 
+def _target(path: Path) -> Path:
+    """The file that a link leads to: the cache of Hugging Face consists of links. Raises UserError for a circle."""
+    try:
+        return path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise UserError(
+            f"{path}: expected a file, got a link that leads to none: {error}"
+        ) from None
+
+
 def check_settings(folder: Path) -> None:
     """Raises UserError for files of settings that are no files, no JSON, or ask for too much."""
     for path in {path for pattern in SETTINGS for path in folder.glob(pattern)}:
         if path.suffix != ".json":
-            with open_checked(path.resolve(), MAX_SETTINGS_BYTES):
+            with open_checked(_target(path), MAX_SETTINGS_BYTES):
                 continue
         settings = read_settings(path)
         if path.name == "tokenizer.json":
@@ -143,7 +152,7 @@ def stored_weights(folder: Path) -> tuple[int, int]:
 
     elements = tensors = 0
     for path in sorted(folder.glob("*.safetensors")):
-        with open_checked(path.resolve()):
+        with open_checked(_target(path)):
             pass
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - no mapping

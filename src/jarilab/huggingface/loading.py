@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from jarilab.core.errors import UserError, import_optional
+from jarilab.core.errors import UserError, as_user_error, import_optional
 from jarilab.huggingface.limits import (
     bounded_memory,
     bounded_model,
@@ -211,20 +209,3 @@ def library() -> Any:
     transformers: Any = import_optional("transformers", "huggingface")
     transformers.utils.logging.disable_progress_bar()
     return transformers
-
-
-@contextmanager
-def as_user_error(message: str) -> Iterator[None]:
-    """Turn any exception of the block into a UserError that starts with `message`."""
-    try:
-        yield
-    except UserError:
-        raise
-    except BaseException as error:
-        kind = type(error)
-        # A panic of a library in Rust is no Exception.
-        if not isinstance(error, Exception) and kind.__module__ != "pyo3_runtime":
-            raise
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-        raise UserError(f"{message}: {kind.__name__}: {reason:.300}") from None

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jarilab.core.errors import UserError, import_optional
+from jarilab.core.errors import UserError, as_user_error, import_optional
 from jarilab.core.shapes import Float
 from jarilab.data.images.image_files import INLINE_IMAGE, decode, read_bytes
 from jarilab.huggingface.limits import bounded_memory
-from jarilab.huggingface.loading import Loaded, as_user_error
+from jarilab.huggingface.loading import Loaded
 from jarilab.huggingface.outputs import (
     OutputReader,
     class_output_reader,

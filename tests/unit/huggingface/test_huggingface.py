@@ -131,6 +131,13 @@ def test_a_folder_that_cannot_be_loaded_is_refused_in_one_line(copy, spoil, mess
     assert "\n" not in str(error.value)
 
 
+def test_a_link_that_leads_to_itself_is_refused(copy):
+    (copy / "generation_config.json").unlink(missing_ok=True)
+    (copy / "generation_config.json").symlink_to("generation_config.json")
+    with pytest.raises(UserError, match=r"generation_config.json: expected a file, got a link that leads to none"):
+        load(copy)
+
+
 def test_code_in_the_folder_is_never_executed(copy):
     (copy / "evil.py").write_text("raise SystemExit('executed')")
     (copy / "configuration_bert.py").write_text("raise SystemExit('executed')")

@@ -68,7 +68,7 @@ def _of_folder(options: argparse.Namespace) -> list[Outcome]:
     from pathlib import Path
 
     from jarilab import huggingface
-    from jarilab.huggingface.loading import as_user_error
+    from jarilab.core.errors import as_user_error
     from jarilab.laws.whole_laws import check_model
     from jarilab.runs.loaded import load
     from jarilab.training.progress import working

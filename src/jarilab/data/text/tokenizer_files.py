@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, final
 
-from jarilab.core.errors import UserError, import_optional
+from jarilab.core.errors import UserError, as_user_error, import_optional
 from jarilab.core.storage.files import read_bytes
 from jarilab.data.text.pieces import KINDS
 from jarilab.data.text.training import tokenizers_library
@@ -54,22 +54,20 @@ def read(path: Path) -> tuple[str, list[str], bool]:
             f"{pieces.count(None)} gaps; write the tokenizer again with the program that made it"
         )
     normalizer = getattr(opened, "normalizer", None)
-    return text, pieces, normalizer is not None and normalizer.normalize_str("A") == "a"
+    with as_user_error(f"{path}: expected a normalizer that changes text, got one that fails"):
+        return text, pieces, normalizer is not None and normalizer.normalize_str("A") == "a"
 
 
 def library(text: str) -> Any:
     """The tokenizer of another program, from the text that `read` gives. Raises UserError if it is none."""
     if not text.startswith("{"):
         return SentencePieces(text)
-    try:
-        opened = tokenizers_library().Tokenizer.from_str(text)
-    except UserError:
-        raise
-    except Exception as error:  # the library raises no class of its own
-        raise UserError(
-            f"expected a tokenizer.json of Hugging Face's tokenizers, got a file that it refuses: {error!s:.200}; save "
-            "it by tokenizer.save(FILE)"
-        ) from None
+    tokenizer = tokenizers_library().Tokenizer
+    with as_user_error(
+        "expected a tokenizer.json that tokenizer.save(FILE) of Hugging Face's tokenizers wrote, got a file that it "
+        "refuses"
+    ):
+        opened = tokenizer.from_str(text)
     # A text has the same tokens alone and in a batch, and in every run.
     opened.no_truncation()
     opened.no_padding()

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from jarilab.core.errors import UserError, unknown
+from jarilab.core.errors import UserError, as_user_error, unknown
 from jarilab.data.text import tokenizer_files
 from jarilab.data.text.pieces import (
     BYTE,
@@ -129,10 +129,14 @@ class Tokenizer:
         for place in range(len(texts) if inside is None else inside, len(texts)):
             if self.kind == "words" and _INDENT.match(texts[place]):
                 prepared[place] = prepared[place][1:]
-        try:
-            encodings = self._library.encode_batch_fast(prepared, add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError):  # errors of the libraries for half a surrogate pair
-            raise surrogate() from None
+        with as_user_error("expected a tokenizer that reads any text, got one that fails"):
+            try:
+                encodings = self._library.encode_batch_fast(prepared, add_special_tokens=False)
+            except (
+                TypeError,
+                UnicodeEncodeError,
+            ):  # errors of the libraries for half a surrogate pair
+                raise surrogate() from None
         if self.kind != "file":
             return [encoding.ids for encoding in encodings]
         return [self._from_file(encoding.ids) for encoding in encodings]

@@ -1,6 +1,8 @@
 """Tokenizers of other programs: their own tokens and texts, and files that are none."""
 
+import base64
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -96,8 +98,8 @@ def test_the_vocabulary_of_another_run(tmp_path):
 @pytest.mark.parametrize(
     ("name", "contents", "told"),
     [
-        ("tokenizer.json", "{", "expected a tokenizer.json of Hugging Face's tokenizers, got a file that it refuses"),
-        ("tokenizer.json", '{"model": {}}', "expected a tokenizer.json of Hugging Face's"),
+        ("tokenizer.json", "{", "expected a tokenizer.json that tokenizer.save.*, got a file that it refuses"),
+        ("tokenizer.json", '{"model": {}}', "expected a tokenizer.json that tokenizer.save"),
         ("vocabulary.json", "{}", "expected a tokenizer written by jarilab; got no 'jari tokenizer 2'"),
         ("text.txt", "words", "expected a SentencePiece model or a tokenizer.json|needs the package sentencepiece"),
     ],
@@ -106,6 +108,17 @@ def test_other_files_are_refused(tmp_path, name, contents, told):
     (tmp_path / name).write_text(contents)
     with pytest.raises(UserError, match=told):
         from_file(str(tmp_path / name))
+
+
+def test_a_panic_of_the_library_is_a_sentence(tmp_path):
+    """A table of characters of SentencePiece whose numbers lead out of it."""
+    table = (8).to_bytes(4, "little") + b"\xff" * 12
+    normalizer = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()}
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps({"version": "1.0", "normalizer": normalizer, "model": model}))
+    with pytest.raises(UserError, match=r"tokenizer.json: expected .*PanicException"):
+        from_file(str(file))
 
 
 def test_no_file_names_what_there_is(tmp_path):
