@@ -173,8 +173,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     check_settings(folder)
     config = read_settings(folder / "config.json")
-    if not isinstance(config, dict):
-        raise UserError(f"{folder / 'config.json'} holds no settings; put back a copy")
+    if not isinstance(config, dict) or not isinstance(config.get("model_type", ""), str):
+        raise UserError(
+            f"{folder / 'config.json'} holds no settings, or a model_type that is no text; put back a copy"
+        )
     if "auto_map" in config:
         raise UserError(
             f"the model in {folder} needs code of its own (auto_map in config.json), and jarilab executes no code of a "
