@@ -89,11 +89,13 @@ class Origin:
                 f"{self.folder} has weights of the model {self.model}: expected it, got {experiment.model}; omit "
                 "--model"
             )
-        given, own = experiment.model_options, self.model_options
-        others = [name for name in own if name not in FREE and given.get(name) != own[name]]
+        given, expected = experiment.model_options, self.model_options
+        others = [
+            name for name in expected if name not in FREE and given.get(name) != expected[name]
+        ]
         if others:
             lines = "\n  ".join(
-                f"model.{name}: expected {own[name]}, got {given.get(name)}" for name in others
+                f"model.{name}: expected {expected[name]}, got {given.get(name)}" for name in others
             )
             raise UserError(
                 f"the weights of {self.folder} belong to other options of the model, which cannot change:\n  {lines}\n"
@@ -114,12 +116,13 @@ class Origin:
         if self.answers is not None and answers != self.answers:
             pairs = enumerate(zip(answers, self.answers, strict=False))
             start = max(0, next((n for n, (one, other) in pairs if one != other), 0) - 20)
-            own, given = (
+            expected, given = (
                 " ".join(text[start : start + 60].split()) for text in (self.answers, answers)
             )
             raise UserError(
-                f"{self.folder} answers with other tokens or classes than these data: expected '... {own} ...', got "
-                f"'... {given} ...'; use data with the same, or let the last map begin anew with --fresh generator"
+                f"{self.folder} answers with other tokens or classes than these data: expected '... {expected} "
+                f"...', got '... {given} ...'; use data with the same, or let the last map begin anew with --fresh "
+                "generator"
             )
 
 
@@ -168,7 +171,7 @@ def _of_run(folder: Path, which: Checkpoint, trusted: Collection[Path]) -> Origi
     task = experiment.resolved.build_task(folder)
     with torch.device("meta"):
         answers = predictor_for(experiment.resolved.build_model(task), task).vocabulary
-    own = {
+    facts = {
         "name": folder.resolve().name,
         "task": experiment.task,
         "step": checkpoints.step_of(path),
@@ -178,7 +181,7 @@ def _of_run(folder: Path, which: Checkpoint, trusted: Collection[Path]) -> Origi
         folder,
         experiment.model,
         experiment.model_options,
-        own | ({"origin": record["origin"]} if "origin" in record else {}),
+        facts | ({"origin": record["origin"]} if "origin" in record else {}),
         lambda _: read_tensors(path / "model.safetensors"),
         answers,
         any(name.startswith("vocabulary") for name in record["kept"]),
@@ -250,16 +253,16 @@ def settings_from(
     trust_specs(task, model)
     kind = model or origin.model
     task_spec, model_spec = look_up(task, kind)
-    own = {f"model.{name}": value for name, value in origin.model_options.items()}
+    defaults = {f"model.{name}": value for name, value in origin.model_options.items()}
     if encoding is not None:
-        own.pop("model.encoding", None)
+        defaults.pop("model.encoding", None)
     if kind != origin.model:
-        own = {}  # `load_into` refuses it, in its own words
+        defaults = {}  # `load_into` refuses it, in its own words
     rate = float(list_settings(task_spec, model_spec)["training.lr"].default)
-    own["training.lr"] = float(f"{origin.rate_share * rate:.6g}")
+    defaults["training.lr"] = float(f"{origin.rate_share * rate:.6g}")
     if origin.has_tokenizer and "tokenizer" in options_of(task_spec.target):
-        own["task.tokenizer"] = str(origin.folder)
-    return kind, {**own, **settings}
+        defaults["task.tokenizer"] = str(origin.folder)
+    return kind, {**defaults, **settings}
 
 
 def typed_files(task: str, model: str | None, encoding: str | None) -> list[Path]:

@@ -134,18 +134,18 @@ def open_table(path: Path, roles: Sequence[Role], columns: Sequence[str] = ()) -
     regular = [row for row in rows if len(row) == width]
     has_title = rows[:1] == regular[:1] and _is_title(regular)
     if chosen:
-        found, named = _named(path, rows, width, chosen, roles)
+        column_numbers, named = _named(path, rows, width, chosen, roles)
         has_title = has_title or named
     else:
-        found = _recognised(regular, has_title, roles)
-    if found is None:
+        column_numbers = _recognised(regular, has_title, roles)
+    if column_numbers is None:
         raise _ambiguous(path, rows, roles, "is ambiguous")
-    titles = [rows[0][column].strip() for column in found] if has_title else []
+    titles = [rows[0][column].strip() for column in column_numbers] if has_title else []
     form = ["cells are in quotes"] if quoted and not _is_csv(path) else []
     if _is_csv(path) and delimiter != ",":
         form = [f"{_DELIMITERS[delimiter]} separates the cells"]
-    notice = _notice(path, found, width, titles, form)
-    return Table(path, delimiter, quoted, has_title, width, found, notice)
+    notice = _notice(path, column_numbers, width, titles, form)
+    return Table(path, delimiter, quoted, has_title, width, column_numbers, notice)
 
 
 def _is_csv(path: Path) -> bool:
@@ -226,9 +226,9 @@ def _recognised(
     titles = [_words(cell) for cell in rows[0]] if has_title else []
     by_title = [_titled(titles, role) for role in roles]
     if all(len(columns) == 1 for columns in by_title):
-        found = tuple(column for (column,) in by_title)
-        if len(set(found)) == len(roles):
-            return found
+        column_numbers = tuple(column for (column,) in by_title)
+        if len(set(column_numbers)) == len(roles):
+            return column_numbers
     languages = [column for column, title in enumerate(titles) if title and title <= LANGUAGES]
     in_order = not any(role.repeats for role in roles)
     if in_order and len(languages) == len(roles):
@@ -263,25 +263,29 @@ def _named(
 ) -> tuple[tuple[int, ...], bool]:
     """The indices of columns by their numbers or titles, and whether titles were given. Raises UserError."""
     titles = [cell.strip().casefold() for cell in rows[0][:width]] if rows else []
-    found = []
+    column_numbers = []
     for name in chosen:
         if name.isascii() and name.isdecimal() and 1 <= int(name[:9]) <= width:
-            found.append(int(name) - 1)
+            column_numbers.append(int(name) - 1)
         elif titles.count(name.casefold()) == 1:
-            found.append(titles.index(name.casefold()))
+            column_numbers.append(titles.index(name.casefold()))
         else:
             raise _ambiguous(path, rows, roles, f"does not have the column {name!r}")
-    if len(found) != len(roles):
-        raise _ambiguous(path, rows, roles, f"is not read by {len(found)} columns")
-    return tuple(found), not all(map(str.isdecimal, chosen))
+    if len(column_numbers) != len(roles):
+        raise _ambiguous(path, rows, roles, f"is not read by {len(column_numbers)} columns")
+    return tuple(column_numbers), not all(map(str.isdecimal, chosen))
 
 
 def _notice(
-    path: Path, found: Sequence[int], width: int, titles: Sequence[str], form: Sequence[str]
+    path: Path,
+    column_numbers: Sequence[int],
+    width: int,
+    titles: Sequence[str],
+    form: Sequence[str],
 ) -> str:
     notes = []
-    if width > len(found) or list(found) != sorted(found):
-        numbers = " and ".join(str(column + 1) for column in found)
+    if width > len(column_numbers) or list(column_numbers) != sorted(column_numbers):
+        numbers = " and ".join(str(column + 1) for column in column_numbers)
         notes.append(f"columns {numbers} of {width}")
     if titles:
         notes.append(f"first line is a title ({', '.join(titles)})")
