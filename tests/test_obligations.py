@@ -77,7 +77,7 @@ def task(name: str) -> Iterator[tuple[str, str]]:
         yield "src/jarilab/tasks/", f'a class with @registry.register("{name}")'
     elif not first_sentence(tasks.spec(name).target):
         yield source_of(tasks.spec(name).target), "a docstring, whose first sentence says what is learned"
-    for folder in ("docs/guide/", "docs/ko/guide/"):
+    for folder in ("docs/how-to/", "docs/ko/how-to/"):
         if not re.search(rf"\b{re.escape(name)}\b", all_text(folder, "*.md")):
             yield folder, f"a page that shows `jarilab train {name}`"
     if not re.search(rf'"{re.escape(name)}[":]', all_text("tests/unit/tasks", "*.py")):
@@ -167,7 +167,7 @@ def test_nothing_is_missing(kind: str) -> None:
             ["src/jarilab/encodings/", "docs/site/en/encodings/unheard_of.md", "docs/site/ko/encodings/unheard_of.md"],
         ),
         ("encoding", ["docs/build/costs.json"]),
-        ("task", ["src/jarilab/tasks/", "docs/guide/", "docs/ko/guide/", "tests/unit/tasks/"]),
+        ("task", ["src/jarilab/tasks/", "docs/how-to/", "docs/ko/how-to/", "tests/unit/tasks/"]),
         ("measure", ["measures.py", "measure_words.js", "test_measures.py"]),
         ("verb", ["src/jarilab/cli/commands/unheard_of.py", "docs/", "tests/e2e/"]),
         ("options of", ["src/jarilab/"]),

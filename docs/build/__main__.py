@@ -21,6 +21,7 @@ import header
 import links
 import live
 import measured
+import moved
 import pages
 import planted_heads
 import reference
@@ -58,6 +59,7 @@ def main() -> None:
     pages.assemble(numbers, {**reference.pages(), **which.parts(), **catalogue.parts()})
     build()
     header.finish(SITE)
+    moved.write(SITE)
     stop(links.problems(SITE))
     print(f"{SITE}/index.html, after {time.monotonic() - start:.0f} s")
 

@@ -35,32 +35,32 @@ TASKS: list[Entry] = [
 ]
 """One job each."""
 GUIDE: list[Entry] = [
-    ("Train, answer, measure", "학습하고 답하고 재기", "guide/training.md"),
-    ("Your own text", "내 글로", "guide/text.md"),
-    ("Your own images", "내 이미지로", "guide/images.md"),
-    ("Compare fairly", "공정하게 비교하기", "guide/comparing.md"),
-    ("Follow one head", "헤드 하나 따라가기", "guide/walking.md"),
-    ("Look inside", "들여다보기", "looking-inside.md"),
-    ("Record any model", "어떤 모델이든 기록하기", "recording.md"),
-    ("Heads over a data set", "데이터 전체에서 보는 헤드", "guide/heads.md"),
-    ("Which head does it?", "어느 헤드가 하는가?", "guide/causes.md"),
+    ("Train, answer, measure", "학습하고 답하고 재기", "tutorials/training.md"),
+    ("Your own text", "내 글로", "how-to/text.md"),
+    ("Your own images", "내 이미지로", "how-to/images.md"),
+    ("Compare fairly", "공정하게 비교하기", "explanation/comparing.md"),
+    ("Follow one head", "헤드 하나 따라가기", "tutorials/walking.md"),
+    ("Look inside", "들여다보기", "how-to/looking-inside.md"),
+    ("Record any model", "어떤 모델이든 기록하기", "how-to/recording.md"),
+    ("Heads over a data set", "데이터 전체에서 보는 헤드", "reference/heads.md"),
+    ("Which head does it?", "어느 헤드가 하는가?", "how-to/causes.md"),
     (
         "Which tokens does the answer depend on?",
         "답은 어느 토큰에 달려 있는가?",
-        "guide/relevance.md",
+        "how-to/relevance.md",
     ),
-    ("A figure for a paper", "논문에 넣을 그림", "guide/figures.md"),
-    ("Watch your own training", "내 학습 지켜보기", "guide/watching.md"),
-    ("Speech", "음성", "guide/speech.md"),
-    ("Vision-language models", "시각-언어 모델", "guide/vision-language.md"),
-    ("Diffusion", "확산 모델", "guide/diffusion.md"),
-    ("Windows and points over the image", "창과 점을 이미지 위에", "guide/windows.md"),
-    ("An encoding in your own attention", "내 어텐션에 인코딩 넣기", "guide/own-attention.md"),
-    ("In your PyTorch code", "PyTorch 코드에서", "guide/python.md"),
-    ("Serve a run", "실행을 서버로", "guide/serving.md"),
-    ("A model for another program", "다른 프로그램에 줄 모델", "guide/exporting.md"),
-    ("Encodings: draw, combine, check", "인코딩: 그리고 섞고 검사하기", "encodings.md"),
-    ("What a run keeps", "실행 폴더에 남는 것", "runs.md"),
+    ("A figure for a paper", "논문에 넣을 그림", "how-to/figures.md"),
+    ("Watch your own training", "내 학습 지켜보기", "how-to/watching.md"),
+    ("Speech", "음성", "how-to/speech.md"),
+    ("Vision-language models", "시각-언어 모델", "how-to/vision-language.md"),
+    ("Diffusion", "확산 모델", "how-to/diffusion.md"),
+    ("Windows and points over the image", "창과 점을 이미지 위에", "how-to/windows.md"),
+    ("An encoding in your own attention", "내 어텐션에 인코딩 넣기", "how-to/own-attention.md"),
+    ("In your PyTorch code", "PyTorch 코드에서", "how-to/python.md"),
+    ("Serve a run", "실행을 서버로", "reference/serving.md"),
+    ("A model for another program", "다른 프로그램에 줄 모델", "reference/exporting.md"),
+    ("Encodings: draw, combine, check", "인코딩: 그리고 섞고 검사하기", "how-to/encodings.md"),
+    ("What a run keeps", "실행 폴더에 남는 것", "reference/runs.md"),
 ]
 RESULTS: list[Entry] = [
     ("Arithmetic", "산수", "/results/arithmetic.md"),
@@ -76,11 +76,11 @@ RESULTS: list[Entry] = [
     ("Known circuits", "회로를 아는 모델", "/results/circuits.md"),
 ]
 REFERENCE: list[Entry] = [
-    ("The explorer", "보기와 척도", "explorer.md"),
+    ("The explorer", "보기와 척도", "reference/explorer.md"),
     ("Python", "파이썬", "/reference/python.md"),
     ("Commands", "명령", "/reference/commands.md"),
     ("Tasks and models", "과제와 모델", "/reference/tasks.md"),
-    ("The design", "설계", "/design.md"),
+    ("The design", "설계", "/explanation/design.md"),
 ]
 
 

@@ -24,7 +24,8 @@ WORDS = {
     "ko": {"full": "페이지 전체 열기", "other": "This page in English"},
 }
 KEPT_NUMBERS = TEXTS / "numbers.json"
-KEPT = ("*.md", "guide/*.md", "how-to/*.md", "results/*.md", "decisions/*.md")
+KINDS = ("tutorials", "how-to", "reference", "explanation")
+KEPT = ("*.md", *(f"{kind}/**/*.md" for kind in (*KINDS, "results")))
 """What the site takes of docs/ and, for its Korean side, of docs/ko/: each page stands where it stands in there."""
 FENCED = re.compile(r"^(```.*?^```)$", re.M | re.S)
 

@@ -20,12 +20,14 @@ LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 END = re.compile(r"(?<=[.!?])\s+|\n\s*\n|^\s*(?:[-*]|\d+\.) ", re.M)
 GROUPS = {
     "README": ("README.md",),
+    "tutorials": ("docs/tutorials/*.md",),
     "how-to": ("docs/how-to/*.md",),
-    "guides": ("docs/guide/*.md", "docs/*.md"),
+    "reference": ("docs/reference/*.md",),
+    "explanation": ("docs/explanation/*.md",),
     "lessons": ("docs/site/en/lessons/*.md",),
     "the site": ("docs/site/en/*.md", "docs/site/en/encodings/*.md", "docs/site/en/how-to/*.md"),
     "results": ("docs/results/*.md",),
-    "decisions": ("docs/decisions/*.md",),
+    "decisions": ("docs/explanation/decisions/*.md",),
 }
 
 

@@ -14,34 +14,16 @@ from jarilab.cli.commands import names
 
 ROOT = Path(__file__).parent.parent.parent
 ENGLISH, KOREAN = (ROOT / name for name in ("README.md", "README.ko.md"))
+KINDS = ("tutorials", "how-to", "reference", "explanation")
 # In this order, so that a page finds the runs it looks into: what one trained, later ones use.
-GUIDES = [
-    *(
-        f"guide/{name}.md"
-        for name in (
-            "training",
-            "text",
-            "images",
-            "comparing",
-            "walking",
-            "python",
-            "serving",
-            "exporting",
-            "heads",
-            "causes",
-            "relevance",
-            "figures",
-            "own-attention",
-            "watching",
-            "speech",
-            "vision-language",
-            "diffusion",
-            "windows",
-        )
-    ),
-    *("encodings.md", "runs.md", "looking-inside.md", "recording.md", "explorer.md"),
-    *(f"how-to/{path.name}" for path in sorted((ROOT / "docs" / "how-to").glob("*.md"))),
-]
+FIRST = (
+    *("tutorials/training", "how-to/text", "how-to/images", "explanation/comparing", "tutorials/walking"),
+    *("how-to/python", "reference/serving", "reference/exporting", "reference/heads", "how-to/causes"),
+    *("how-to/encodings", "reference/runs", "how-to/looking-inside"),
+)
+DESIGN = "explanation/design.md"
+ALL = [str(path.relative_to(ROOT / "docs")) for kind in KINDS for path in sorted((ROOT / "docs" / kind).glob("*.md"))]
+GUIDES = list(dict.fromkeys([*(f"{name}.md" for name in FIRST), *(name for name in ALL if name != DESIGN)]))
 CONTENTS = "contents.md"
 """The page that leads to all others."""
 PAGES = [ENGLISH, *(ROOT / "docs" / name for name in GUIDES)]
@@ -63,7 +45,7 @@ RESULTS = [
     "text",
 ]
 OTHERS = [
-    "design.md",
+    DESIGN,
     *(f"results/{name}.md" for name in RESULTS),
 ]
 SMALL = {
@@ -280,15 +262,15 @@ def test_every_indented_line_of_the_pages_is_a_command() -> None:
 
 def test_every_page_of_the_documentation_is_tested_or_known_to_be_a_report() -> None:
     docs = {str(path.relative_to(ROOT / "docs")) for path in documentation()}
-    decisions = {name for name in docs if name.startswith("decisions/")}
+    decisions = {name for name in docs if name.startswith("explanation/decisions/")}
     assert docs - decisions == {*OTHERS, *(part + name for name in (*GUIDES, CONTENTS) for part in ("", "ko/"))}
 
 
 def test_the_design_leads_to_every_decision() -> None:
-    design = (ROOT / "docs" / "design.md").read_text()
-    pages = sorted(f"decisions/{path.name}" for path in (ROOT / "docs" / "decisions").glob("*.md"))
+    design = ROOT / "docs" / DESIGN
+    pages = {*(design.parent / "decisions").glob("*.md")}
     assert pages
-    assert [page for page in pages if f"({page})" not in design] == []
+    assert pages - targets(design) == set()
 
 
 @pytest.mark.parametrize(("readme", "folder"), [(ENGLISH, "docs"), (KOREAN, "docs/ko")], ids=["en", "ko"])

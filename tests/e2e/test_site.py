@@ -25,6 +25,7 @@ import counting  # pyright: ignore[reportMissingImports]  # noqa: E402
 import expected  # pyright: ignore[reportMissingImports]  # noqa: E402
 import links  # pyright: ignore[reportMissingImports]  # noqa: E402
 import live  # pyright: ignore[reportMissingImports]  # noqa: E402
+import moved  # pyright: ignore[reportMissingImports]  # noqa: E402
 import pages  # pyright: ignore[reportMissingImports]  # noqa: E402
 import runs  # pyright: ignore[reportMissingImports]  # noqa: E402
 import stills  # pyright: ignore[reportMissingImports]  # noqa: E402
@@ -136,18 +137,18 @@ def test_a_number_that_differs_from_the_kept_one_is_found() -> None:
 
 def test_links_of_the_repository_lead_to_the_same_on_the_site() -> None:
     lesson = TEXTS / "ko/lessons/bag.md"
-    given = "[a](../../../ko/guide/text.md#언어-모델) [b](../../../results/text.md#pronouns) [c](sqrt.md)"
+    given = "[a](../../../ko/how-to/text.md#언어-모델) [b](../../../results/text.md#pronouns) [c](sqrt.md)"
     assert pages.led(given, lesson, "ko") == (
-        "[a](../guide/text.md#언어-모델) [b](../../results/text.html#pronouns) [c](../lessons/sqrt.md)"
+        "[a](../how-to/text.md#언어-모델) [b](../../results/text.html#pronouns) [c](../lessons/sqrt.md)"
     )
     image = "![a](../../figures/masks.svg) ![b](../../../results/spread.svg)"
     assert pages.led(image, lesson, "ko") == "![a](../figures/masks.svg) ![b](../results/spread.svg)"
-    guide = ROOT / "docs/ko/guide/walking.md"
+    guide = ROOT / "docs/ko/tutorials/walking.md"
     told = pages.led(guide.read_text(encoding="utf-8"), guide, "ko")
-    assert "[English](../../guide/walking.html)" in told
-    assert "(../guide/text.md#순환-모델)" in told
-    english = ROOT / "docs/guide/walking.md"
-    assert "[한국어](../ko/guide/walking.html)" in pages.led(english.read_text(encoding="utf-8"), english, "en")
+    assert "[English](../../tutorials/walking.html)" in told
+    assert "(../how-to/text.md#순환-모델)" in told
+    english = ROOT / "docs/tutorials/walking.md"
+    assert "[한국어](../ko/tutorials/walking.html)" in pages.led(english.read_text(encoding="utf-8"), english, "en")
 
 
 def test_headings_have_the_names_that_github_gives_them() -> None:
@@ -170,7 +171,8 @@ def test_the_korean_side_names_an_english_page_only_where_there_is_no_korean_one
 
 OF_RUNS = re.compile(r"jarilab (predict|evaluate) (runs/\w+)")
 """Their options depend on the run."""
-GUIDED = {line for path in (ROOT / "docs" / "guide").glob("*.md") for line in path.read_text().splitlines()}
+KINDS = [ROOT / "docs" / kind for kind in pages.KINDS]
+GUIDED = {line for kind in KINDS for path in kind.glob("*.md") for line in path.read_text().splitlines()}
 """What the guides say too, test_readme.py runs."""
 
 
@@ -323,6 +325,21 @@ def test_a_page_that_leads_nowhere_or_fetches_stops_the_build(tmp_path: Path) ->
         "bad.html: good.html#gone leads nowhere",
         "bad.html: live/gone.html leads nowhere",
     ]
+
+
+def test_addresses_of_before_lead_on(tmp_path: Path) -> None:
+    english = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    targets = {target for found in moved.MOVED.values() for target in found}
+    assert targets - english == set()
+    assert english & set(moved.MOVED) == set(), "a page stands where another leads on"
+    for name in (*targets, *(f"ko/{name}" for name in targets if f"ko/{name}" in english)):
+        page = tmp_path / f"{name}.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text("")
+    moved.write(tmp_path)
+    assert links.problems(tmp_path) == []
+    assert 'url=../tutorials/walking.html"' in (tmp_path / "ko/guide/walking.html").read_text(encoding="utf-8")
+    assert not (tmp_path / "ko/design.html").exists()
 
 
 def test_numbers_and_frames_are_put_in() -> None:

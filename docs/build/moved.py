@@ -1,0 +1,71 @@
+"""Addresses that pages had before: each leads on to the page, or names the pages, that have its text now."""
+
+from __future__ import annotations
+
+import os
+from html import escape
+from pathlib import Path
+
+from places import LANGUAGES
+
+_TO = {
+    "tutorials": ("training", "walking"),
+    "how-to": (
+        *(
+            "text",
+            "images",
+            "python",
+            "causes",
+            "relevance",
+            "figures",
+            "own-attention",
+            "watching",
+        ),
+        *("speech", "vision-language", "diffusion", "windows"),
+    ),
+    "reference": ("serving", "exporting", "heads"),
+    "explanation": ("comparing",),
+}
+_DECISIONS = Path(__file__).parent.parent / "explanation" / "decisions"
+MOVED: dict[str, tuple[str, ...]] = {
+    **{f"guide/{name}": (f"{kind}/{name}",) for kind, names in _TO.items() for name in names},
+    **{
+        f"decisions/{path.stem}": (f"explanation/decisions/{path.stem}",)
+        for path in _DECISIONS.glob("*.md")
+    },
+    "looking-inside": ("how-to/looking-inside",),
+    "recording": ("how-to/recording",),
+    "encodings": ("how-to/encodings",),
+    "runs": ("reference/runs",),
+    "explorer": ("reference/explorer",),
+    "design": ("explanation/design",),
+}
+"""Pages without their ending, in both languages; those of one language alone are left out in the other."""
+WORDS = {"en": "This page is now:", "ko": "이 페이지는 이제 여기에 있습니다:"}
+
+
+def write(site: Path) -> None:
+    """A page at each address of before, which opens the new one by itself if there is only one."""
+    for language in LANGUAGES:
+        home = site if language == "en" else site / language
+        for old, targets in MOVED.items():
+            if all((home / f"{target}.html").exists() for target in targets):
+                path = home / f"{old}.html"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(_page(old, targets, language), encoding="utf-8")
+
+
+def _page(old: str, targets: tuple[str, ...], language: str) -> str:
+    addresses = [os.path.relpath(f"{target}.html", Path(old).parent) for target in targets]
+    refresh = (
+        f'<meta http-equiv="refresh" content="0; url={addresses[0]}">'
+        if len(addresses) == 1
+        else ""
+    )
+    links = "".join(
+        f'<li><a href="{address}">{escape(Path(address).stem)}</a></li>' for address in addresses
+    )
+    return (
+        f'<!doctype html><html lang="{language}"><head><meta charset="utf-8"><title>jari</title>{refresh}</head>'
+        f"<body><p>{WORDS[language]}</p><ul>{links}</ul></body></html>\n"
+    )
