@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ class Explorer:
     for a view, step, site or head that does not exist.
 
     link: two tokens; a page opens at the head of the first subject that connects them most. flags: options of `jarilab
-    explore` that a page needs to be made again.
+    explore` that a page needs to be made again. forward_seconds: spent in recorded forwards; callers may reset it.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Explorer:
         self.subjects, self.flags = list(subjects), list(flags)
         self._link = link
         self._lock = threading.Lock()
+        self.forward_seconds = 0.0
 
     def check(self, line: str, first: str) -> None:
         """Raises UserError for an input that names a file that a page may not read.
@@ -108,7 +110,7 @@ class Explorer:
         tapes = []
         for subject, step in chosen:
             with self._named(subject):
-                tapes.append(subject.tape(line, step))
+                tapes.append(self._tape(subject, line, step))
         models = [(subject.name, subject.tokens(line)) for subject, _ in chosen]
         first, *others = [(name, tokens) for name, tokens in models if tokens is not None] or [
             ("", [])
@@ -120,6 +122,12 @@ class Explorer:
                     "look at each alone"
                 )
         return tapes
+
+    def _tape(self, subject: Subject, line: str, step: int) -> Tape:
+        begun = time.perf_counter()
+        tape = subject.tape(line, step)
+        self.forward_seconds += time.perf_counter() - begun
+        return tape
 
     @contextmanager
     def _named(self, subject: Subject) -> Iterator[None]:
@@ -144,7 +152,9 @@ class Explorer:
         """The payload of one head. query: the decoding step of a recurrent decoder."""
         subject = self.subject(view)
         with self._lock:
-            return subject.detail(line, subject.model_step(step), site, head, query)
+            step = subject.model_step(step)
+            self._tape(subject, line, step)  # counted apart from the measures
+            return subject.detail(line, step, site, head, query)
 
     def effects(self, line: str, view: int, step: int | None = None) -> dict[str, Any] | None:
         """The effects of a view's heads, measured for some time more; None for a tape."""
@@ -168,7 +178,7 @@ class Explorer:
         subject = self.subject(view)
         with self._lock:
             step = subject.model_step(step)
-            intervention = InterventionRequest(changes, subject.tape(line, step))
+            intervention = InterventionRequest(changes, self._tape(subject, line, step))
             tape, effect = subject.intervene(line, step, intervention, proceed=proceed)
             sites = [payload.weights_of(tape, site) for site in tape.sites]
             return {"view": {"sites": sites}, "effect": effect}

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,25 @@ def test_look_and_head(explorer: Explorer) -> None:
     assert page.headers["cache-control"] == "no-store"
     head = post(explorer, "/api/head", {"input": "12+3", "view": 1, "site": "encoder.0", "head": 1, "step": 0})
     assert {"steps", "scores", "lens"} <= head.json().keys()
+
+
+def test_answers_say_where_the_time_went(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, body = explorer.subjects[0], {"input": "14+9"}
+    tape = subject.tape
+
+    def slow(line: str, step: int) -> Any:
+        time.sleep(0.1)
+        return tape(line, step)
+
+    monkeypatch.setattr(subject, "tape", slow)
+    answers = ask(explorer, *[("POST", "/api/look", {"json": body})] * 3)
+    waits = []
+    for response in answers:
+        phases = dict(phase.split(";dur=") for phase in response.headers["server-timing"].split(", "))
+        assert list(phases) == ["wait", "forward", "measure", "write"]
+        assert float(phases["forward"]) >= 100
+        waits.append(float(phases["wait"]))
+    assert max(waits) - min(waits) >= 200  # the third waits for two others
 
 
 def test_controls_give_way_to_the_next_request(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,6 +203,7 @@ export const app = {
     try {
       const response = await fetch(`${path}?ticket=${ticket}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
       answer = await response.json();
+      sayTiming(response.headers.get("Server-Timing"));
     } catch {
       throw new Error(t("noServer"));
     } finally {
@@ -259,6 +260,11 @@ export async function look(patch) {
 async function sayQueue(ticket) {
   const { ahead } = await fetch(`/api/queue?ticket=${ticket}`).then((response) => response.json(), () => ({}));
   byId("queue").replaceChildren(ahead ? t("queued", ahead) : "");
+}
+/** Show where the time of the last answer went. */
+function sayTiming(header) {
+  const seconds = [...(header ?? "").matchAll(/dur=([\d.]+)/g)].map(([, ms]) => (ms / 1000).toFixed(2));
+  byId("timing").replaceChildren(seconds.length ? t("timing", ...seconds) : "");
 }
 const say = (message) => byId("error").replaceChildren(message);
 

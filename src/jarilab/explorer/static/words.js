@@ -117,6 +117,7 @@ export const WORDS = {
   failed: ["This could not be drawn: {0}", "그릴 수 없었습니다: {0}"],
   wait: ["Computing…", "계산 중…"],
   queued: ["The server is busy. Requests before yours: {0}.", "서버가 바쁩니다. 먼저 처리할 요청: {0}개."],
+  timing: ["Last answer of the server: {0} s waiting for other requests, {1} s forward, {2} s measures and edits, {3} s writing JSON.", "서버의 마지막 답: 다른 요청 대기 {0}초, 순전파 {1}초, 측정과 편집 {2}초, JSON 쓰기 {3}초."],
   cell: ["query {0} → key {1}", "쿼리 {0} → 키 {1}"],
   more: ["{0} more", "{0}개 더"],
 };
