@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from jarilab.data.text.checks import (
     lines_of,
     quantiles,
 )
+from jarilab.data.text.held_out import Cut, find_cut, parts
 from jarilab.data.text.mixture import Corpus, Mixture, corpora
 from jarilab.data.text.pieces import Form
 from jarilab.data.text.scan import MIN_LETTERS, Scan, scan_documents
@@ -53,7 +55,8 @@ class Text(TokenTask):
 
     Training reads windows at any offset. Documents are packed one after the other, and documents in a window do not see
     each other. train: a file or a folder; several with weights, as in a.txt:2 b.txt:0.5, which say how often an epoch
-    reads each. valid: held-out text; without it, the last `held_out` of each text.
+    reads each. valid: held-out text; without it, about the last `held_out` of the characters of each text, from the
+    start of a document or a line on where there is one, so every tokenizer is measured on the same.
     context_length: tokens in a window. tokenizer: characters, bpe, unigram or words; or a file: a tokenizer.json,
     a SentencePiece model, or the folder of a run or of transformers. vocab_size: tokens of the tokenizer, if it has a
     choice. lowercase: convert the text to lower case. normalize: Unicode's composed form nfc for every text, or none.
@@ -124,21 +127,18 @@ class Text(TokenTask):
             windows = [max(1, size // self.context_length) for size in self._training.sizes]
             self._mixture = Mixture([corpus.weight for corpus in weighted], windows)
 
+    @cached_property
+    def _cuts(self) -> list[Cut]:
+        """Where the held-out part of each text begins; none with `valid`."""
+        return [] if self.valid else [find_cut(path, self.share) for path in _paths(self.train)]
+
     def _split(self) -> tuple[Stream, Stream]:
         """Split each text into training and held-out text."""
-        text = self._stream(_paths(self.train))
-        cuts = [size - max(2, round(self.share * size)) for size in text.sizes]
-        for name, size, cut in zip(self.train, text.sizes, cuts, strict=True):
-            if cut < 2:
-                raise UserError(
-                    f"{name}: {size} tokens are too few to hold {self.share:.0%} out; give more, or a text to measure "
-                    "on with --valid"
-                )
-        return text.split(cuts)
+        encoded, ends = store.prepare_documents(_paths(self.train), self._known, self._cuts)
+        return Stream.of(encoded, ends, 0, 2), Stream.of(encoded, ends, 1, 2)
 
     def _stream(self, paths: Sequence[Path]) -> Stream:
-        encoded, ends = store.prepare_documents(paths, self._known)
-        return Stream.of(encoded, ends)
+        return Stream.of(*store.prepare_documents(paths, self._known))
 
     def artifacts(self) -> dict[str, bytes]:
         return {"vocabulary.json": self._known.to_json().encode()}
@@ -152,7 +152,7 @@ class Text(TokenTask):
                 f"--data expects one file or folder of text, got {len(paths)}; give one"
             )
         self._held_out, self._data = self._stream([Path(paths[0])]), tuple(paths)
-        for name in ("_held_out_unknown", "_overlap"):
+        for name in ("_held_out_unknown", "_held_out_characters", "_overlap"):
             vars(self).pop(name, None)
 
     @property
@@ -263,7 +263,9 @@ class Text(TokenTask):
             **({"outcomes": outcomes} if outcomes else {}),
             "loss": mean,
             "perplexity": math.exp(min(mean, 700.0)),
-            "bits_per_character": self._bits_per_character(loss / math.log(2), ids),
+            "bits_per_character": self._bits_per_character(
+                loss / math.log(2), ids, is_whole=examples is None
+            ),
             "examples": float(len(starts)),
             **({} if self._known.knows_all else {"unknown_tokens": self._unknown_shares}),
         }
@@ -274,33 +276,50 @@ class Text(TokenTask):
         training = {} if self._training is None else {"training": self._training_unknown.share}
         return training | {"held-out": self._held_out_unknown.share}
 
-    def _bits_per_character(self, bits: float, ids: list[int]) -> float:
-        """The bits of a text per character. Each byte of an unknown token costs 8 bits more."""
-        # Decoded together, since the bytes of one character may lie in two batches.
-        characters = float(len(self._known.decode(ids, "x" * len(ids))))
+    def _bits_per_character(self, bits: float, ids: list[int], *, is_whole: bool) -> float:
+        """The bits of a text per character. Each byte of an unknown token costs 8 bits more.
+
+        The characters of the whole held-out text are those of its file, so they are the same for every tokenizer.
+        """
+        missing, unknown = 0, None
         if self._known.has_unknown(ids):
             missing, unknown = ids.count(UNKNOWN), self._held_out_unknown
             bits += 8 * missing * unknown.bytes
-            characters += missing * (unknown.characters - len("x"))
-        return bits / max(1.0, characters)
+        if is_whole:
+            return bits / max(1, self._held_out_characters)
+        # Decoded together, since the bytes of one character may lie in two batches.
+        characters = len(self._known.decode(ids, "x" * len(ids))) - missing * len("x")
+        return bits / max(1.0, characters + (missing * unknown.characters if unknown else 0))
+
+    @cached_property
+    def _held_out_characters(self) -> int:
+        """The characters of the text that is measured, in Unicode's composed form."""
+        pieces = chain.from_iterable(self._texts(held_out=True))
+        return sum(len(normalize("NFC", piece)) for piece in pieces)
 
     @cached_property
     def _held_out_unknown(self) -> UnknownPieces:
-        """The unknown pieces of the file that is measured."""
-        return self._unknown_in(self._measured(), self._measured_paths)
-
-    @property
-    def _measured_paths(self) -> list[Path]:
-        return [Path(name) for name in self._data] or _paths(self.train)
-
-    def _unknown_in(self, stream: Stream, paths: Sequence[Path]) -> UnknownPieces:
-        # The ids are read first, since they are mapped into memory and few vocabularies lack anything.
-        texts = chain.from_iterable(map(text_files.documents, paths))
-        return UnknownPieces.of(texts if self._known.has_unknown(stream.ids) else (), self._known)
+        """The unknown pieces of the text that is measured."""
+        return self._unknown_in(self._measured(), held_out=True)
 
     @cached_property
     def _training_unknown(self) -> UnknownPieces:
-        return self._unknown_in(self._windows, _paths(self.train))
+        return self._unknown_in(self._windows, held_out=False)
+
+    def _unknown_in(self, stream: Stream, *, held_out: bool) -> UnknownPieces:
+        # The ids are read first, since they are mapped into memory and few vocabularies lack anything.
+        is_lacking = self._known.has_unknown(stream.ids)
+        return UnknownPieces.of(self._texts(held_out) if is_lacking else (), self._known)
+
+    def _texts(self, held_out: bool) -> Iterator[Iterator[str]]:
+        """The documents of the training text or of the held-out text, each in pieces."""
+        if held_out and self._data:
+            return text_files.documents(Path(self._data[0]))
+        paths = _paths(self.train)
+        if not self._cuts:
+            return chain.from_iterable(map(text_files.documents, paths))
+        both = (parts(path, cut) for path, cut in zip(paths, self._cuts, strict=True))
+        return chain.from_iterable(pair[held_out] for pair in both)
 
     @cached_property
     def _equal(self) -> list[str]:
@@ -324,21 +343,21 @@ class Text(TokenTask):
             return [Finding("note", "overlap", text)] if self._data else []
         train = scan_documents(_paths(self.train))
         if self._data:
-            held_out = scan_documents(self._measured_paths)
+            held_out = scan_documents([Path(self._data[0])])
             return list(find_overlap(held_out, train, LINES))
         is_held_out = self._held_out_lines(train)
         rows = np.flatnonzero(is_held_out), np.flatnonzero(~is_held_out)
         return list(find_overlap(train, train, LINES, *rows))
 
     def _held_out_lines(self, scan: Scan) -> np.ndarray:
-        """Whether each line of a scan is about in the last `held_out` of its text, by characters."""
-        is_held_out, start, first = np.zeros(len(scan), bool), 0, 0
-        for path in _paths(self.train):
-            first += len(text_files.document_files(path))
-            stop = scan.ends[first - 1]
-            read = np.cumsum(scan.rows["length"][start:stop], dtype=np.int64)
-            is_held_out[start:stop] = read > (1 - self.share) * read[-1:].sum()
-            start = stop
+        """Whether each line of a scan of the training files is held out."""
+        is_held_out, ends, file = np.zeros(len(scan), bool), [0, *scan.ends], 0
+        for path, cut in zip(_paths(self.train), self._cuts, strict=True):
+            document = file + cut.document
+            file += len(text_files.document_files(path))
+            lines = scan.rows["line"][ends[document] : ends[document + 1]]
+            start = ends[document] + int(np.searchsorted(lines, cut.line))
+            is_held_out[start : ends[file]] = True
         return is_held_out
 
     def check(self) -> list[Finding]:
@@ -413,8 +432,17 @@ class Text(TokenTask):
         named = _named([Path(name).name for name in self.train])
         return (
             f"{named}: {len(self._windows):,} tokens of training text in {self._windows.documents:,} "
-            f"documents; {self._known.kind}, vocabulary of {len(self._known):,}"
+            f"documents; {self._known.kind}, vocabulary of {len(self._known):,}{self._held_out_from}"
         )
+
+    @property
+    def _held_out_from(self) -> str:
+        """Where held-out text begins, as file and line."""
+        starts = [
+            f"{text_files.document_files(path)[cut.document].name}:{cut.line}"
+            for path, cut in zip(_paths(self.train), self._cuts, strict=False)
+        ]
+        return f"; held out from {_named(starts)} on" if starts else ""
 
     def purpose(self) -> tuple[str, str]:
         return (
@@ -424,7 +452,8 @@ class Text(TokenTask):
 
     def fingerprint(self) -> str:
         files = chain.from_iterable(map(text_files.document_files, _paths(self.train)))
-        return f"sha256 {text_files.content_hash(list(files))}"
+        starts = [f", held out from {cut}" for cut in self._cuts]
+        return f"sha256 {text_files.content_hash(list(files))}{''.join(starts)}"
 
 
 def _corpora(train: Sequence[str]) -> list[Corpus]:

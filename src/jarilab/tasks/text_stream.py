@@ -30,10 +30,12 @@ class Stream:
         self._shifts = starts - np.concatenate(([0], self._ends[:-1]))
 
     @classmethod
-    def of(cls, encoded: store.Encoded, ends: Sequence[int]) -> Stream:
-        """Return all documents. ends: the number of documents up to the end of each part."""
+    def of(
+        cls, encoded: store.Encoded, ends: Sequence[int], first: int = 0, step: int = 1
+    ) -> Stream:
+        """Return every `step`-th part from `first` on. ends: the number of documents up to the end of each part."""
         stops = [int(encoded.offsets[end]) + end for end in ends]
-        return cls(encoded, list(pairwise([0, *stops])))
+        return cls(encoded, list(pairwise([0, *stops]))[first::step])
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -47,14 +49,6 @@ class Stream:
     def documents(self) -> int:
         first, last = np.searchsorted(self._offsets, np.array(self._parts) - [0, 1], "right").T
         return int((last - first + 1).sum())
-
-    def split(self, cuts: Sequence[int]) -> tuple[Stream, Stream]:
-        """Return the first `cuts` tokens of each part, and the others."""
-        both = list(zip(self._parts, cuts, strict=True))
-        return (
-            Stream(self._encoded, [(start, start + cut) for (start, _), cut in both]),
-            Stream(self._encoded, [(start + cut, stop) for (start, stop), cut in both]),
-        )
 
     def windows(
         self, starts: Int[Tensor, " B"], context: int

@@ -14,6 +14,7 @@ import jarilab
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.data.text import END, FIRST, PADDING
+from jarilab.data.text.held_out import find_cut, parts
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch
 from jarilab.tasks.predictors.base import predictor_class
@@ -131,35 +132,61 @@ def test_a_text_shorter_than_the_context(folder: Path) -> None:
 
 def test_where_held_out_text_begins_is_worth_looking_at(folder: Path) -> None:
     task = prepared(folder, held_out=0.5)
-    stream = loop(task, DOCUMENTS)
-    cut = len(stream) - max(2, round(0.5 * len(stream)))
-    tokens = [row[1] for row in stream[cut : cut + task.context_length]]
-    assert task.sample_inputs() == [task.write(tokens)]
+    # 156 characters; the cut moves to the white space after 78.
+    assert task.sample_inputs() == [(" ten nine ten" * 12)[: task.context_length]]
     assert Text().sample_inputs() == [], "of a run that is looked into there is no text at hand"
     assert not predictor_class(task).reported, "a report shows maps behind answers, and there is none"
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5])
-def test_what_is_held_out_is_the_end(folder: Path, share: float) -> None:
-    task = prepared(folder, held_out=share)
-    stream = loop(task, DOCUMENTS)
-    cut = len(stream) - max(2, round(share * len(stream)))
+@pytest.mark.parametrize("kind", ["characters", "words", "bpe"])
+def test_what_is_held_out_is_the_end(folder: Path, share: float, kind: str) -> None:
+    task = prepared(folder, held_out=share, tokenizer=kind, vocab_size=270)
+    before, after = ([list(part) for part in both] for both in parts(folder, find_cut(folder, share)))
+    trained, held_out = ([text for text in map("".join, part) if text] for part in (before, after))
+    assert "".join(trained + held_out) == "".join(DOCUMENTS)
+    stream = loop(task, trained)
     learner = Notices(task.model_options["vocab_size"])
-    task.evaluate(learner)
-    assert_same_window(window(learner.batches[0], 0), stream[cut : cut + 7])
-    assert sum(int((batch.labels != PADDING).sum()) for batch in learner.batches) == len(stream) - cut
+    metrics = task.evaluate(learner)
+    rows = [window(batch, row) for batch in learner.batches for row in range(len(batch.labels))]
+    assert [token[:2] for row in rows for token in row] == [token[:2] for token in loop(task, held_out)]
+    bits = len(loop(task, held_out)) * math.log2(task.model_options["vocab_size"])
+    # The last letter alone is no word of the vocabulary.
+    bits += 8 * (kind == "words" and share == 0.001)
+    assert metrics["bits_per_character"] == pytest.approx(bits / len("".join(held_out)), rel=1e-5)
     batches = [
         task.training_batch(torch.tensor([n]), torch.Generator().manual_seed(n)) for n in range(task.training_size)
     ]
-    trained_on = [row[:2] for row in stream[:cut]]
+    trained_on = [row[:2] for row in stream]
     for batch in batches:
         tokens = [row[:2] for row in window(batch, 0)]
-        assert any(trained_on[at : at + 7] == tokens for at in range(cut - 6))
-    documents = len({row[2] for row in stream[:cut]})
-    assert task.describe() == (
-        f"{folder.name}: {cut} tokens of training text in {documents} documents; characters, vocabulary of "
-        f"{task.model_options['vocab_size']}"
-    )
+        assert any(trained_on[at : at + 7] == tokens for at in range(len(stream) - 6))
+    described = task.describe()
+    assert f": {len(stream)} tokens of training text in {len(trained)} documents; " in described
+
+
+def test_every_tokenizer_is_measured_on_the_same_text(tmp_path: Path) -> None:
+    """The cut is at the start of a line, recorded, and what is equal across it is counted exactly."""
+    path = tmp_path / "text.txt"
+    lines = [f"Line number {n} of this text, {'é' if n % 2 else 'e' + chr(0x301)}." for n in range(50)]
+    path.write_text("\n".join([*lines, lines[0]]))
+    read, starts = [], set()
+    for kind in ("characters", "words", "bpe", "unigram"):
+        task = prepared(path, tokenizer=kind, vocab_size=300, context_length=2000, held_out=0.2)
+        read.append("".join(text for text, _ in task.held_out_pairs()))
+        metrics = task.evaluate(Notices(task.model_options["vocab_size"]))
+        assert metrics["loss"] == pytest.approx(math.log(task.model_options["vocab_size"]), rel=1e-5)
+        tokens = len(task._measured())
+        bits = tokens * math.log2(task.model_options["vocab_size"])
+        assert metrics["bits_per_character"] == pytest.approx(bits / len(read[0]), rel=1e-5)
+        starts.add((task.describe().rpartition("; ")[2], task.fingerprint()))
+        assert "1 of 10 (10.0 %) lines" in " ".join(task.held_out_notices())
+    assert len(set(read)) == 1
+    assert read[0] == unicodedata.normalize("NFC", "\n".join([*lines[41:], lines[0]]))
+    ((described, fingerprint),) = starts
+    assert described == "held out from text.txt:42 on"
+    first = len("\n".join(lines[:41])) + 2
+    assert fingerprint.endswith(f", held out from character {first:,} of document 1")
 
 
 def test_figures_by_hand(folder: Path) -> None:
@@ -258,7 +285,7 @@ def test_a_prompt_begins_a_document_where_it_is_empty(folder: Path) -> None:
     ("content", "options", "message"),
     [
         (None, {}, "^--train names no text; write --train FILE, or a folder of "),
-        ("ab", {}, "3 tokens are too few to hold 10% out; give more, or a text to measure on with --valid"),
+        ("a", {}, "1 characters are too few to hold 10% out; give more, or a text to measure on with --valid"),
         (" \n ", {}, "expected text to train a tokenizer on; got only white space"),
         ("text " * 99, {"valid": "{blank}"}, "blank.txt holds no usable lines; expected text"),
         ("text " * 99, {"valid": "{none}"}, "none.txt: expected a file; got a path that"),
@@ -346,10 +373,10 @@ def test_several_texts_are_read_by_their_weights(tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").write_text(name * count)
     task = Text(train=(f"{tmp_path}/a.txt:2", f"{tmp_path}/b.txt:0.5"), context_length=4)
     task.prepare()
-    # 41 tokens with the end of a, 81 of b; a tenth of each is held out.
+    # 36 letters of a and 72 of b, and an end of each; a tenth of each is held out.
     assert task.training_size == 2 * (37 // 4) + round(0.5 * (73 // 4))
     batch = task.training_batch(torch.arange(task.training_size), torch.Generator().manual_seed(1))
     texts = [task.write(row[row > END].tolist()) for row in batch.labels]
     assert ["".join(sorted(set(text))) for text in texts] == ["a"] * 18 + ["b"] * 9
     held_out = [text for text, _ in task.held_out_pairs()]
-    assert "".join(held_out) == "aaa" + "bbbbbbb"
+    assert "".join(held_out) == "aaaa" + "bbbbbbbb"

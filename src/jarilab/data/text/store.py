@@ -18,6 +18,7 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.core.storage.content_cache import cached
+from jarilab.data.text.held_out import Cut, parts
 from jarilab.data.text.pairs import PairCounts, pairs, table_facts
 from jarilab.data.text.pieces import FORMAT, KINDS, Form
 from jarilab.data.text.text_files import content_hash, document_files, documents, no_usable
@@ -171,12 +172,13 @@ def _write_pairs(
 
 
 def prepare_documents(
-    paths: Sequence[Path], tokenizer: Tokenizer
+    paths: Sequence[Path], tokenizer: Tokenizer, cuts: Sequence[Cut] = ()
 ) -> tuple[Encoded, tuple[int, ...]]:
     """Return the documents of files and folders, one row each, and the number of rows up to the end of each path.
 
-    They come from the cache if it has them. Blank documents have no row. Raises UserError as `text_files.documents`
-    does, and if all documents of a path are blank.
+    They come from the cache if it has them. Blank documents have no row. cuts: where the held-out part of each path
+    begins; each part then has an end, and the rest of a document that is cut has a row. Raises UserError as
+    `text_files.documents` does, and if all documents of a part are blank.
     """
     files = list(chain.from_iterable(map(document_files, paths)))
     facts = {
@@ -184,11 +186,17 @@ def prepare_documents(
         "contents": content_hash(files),
         "files": [len(document_files(path)) for path in paths],
         "tokenizers": [tokenizer.fingerprint],
+        "cuts": [asdict(cut) for cut in cuts],
     }
 
     def make(folder: Path) -> dict[str, list[int]]:
         with _Writer(folder, "documents", tokenizer) as writer:
-            ends = [_write_documents(path, writer, tokenizer) for path in paths]
+            ends = []
+            for path, cut in zip_longest(paths, cuts):
+                for part in (documents(path),) if cut is None else parts(path, cut):
+                    ends.append(_write_documents(part, writer, tokenizer))
+                    if ends[-1] == ([0, *ends])[-2]:
+                        raise no_usable([path])
             return {"ends": ends}
 
     def load(folder: Path, record: Mapping[str, Any]) -> tuple[Encoded, tuple[int, ...]]:
@@ -197,18 +205,15 @@ def prepare_documents(
     return cached(facts, make, load)
 
 
-def _write_documents(path: Path, writer: _Writer, tokenizer: Tokenizer) -> int:
-    """Write the documents of a path. Returns the number of rows written until now."""
-    before = writer.ended
-    for document in documents(path):
+def _write_documents(texts: Iterable[Iterator[str]], writer: _Writer, tokenizer: Tokenizer) -> int:
+    """Write documents, each in pieces. Returns the number of rows written until now."""
+    for document in texts:
         length = 0
         for batch in _batches(document):
             ids = tokenizer.encode_batch(batch, inside=0 if length else 1)
             length += writer.put(ids).sum()
         if length:
             writer.end_rows(np.array([length]))
-    if writer.ended == before:
-        raise no_usable([path])
     return writer.ended
 
 
