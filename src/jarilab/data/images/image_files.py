@@ -27,6 +27,9 @@ INLINE_IMAGE = "data:image/"
 MAX_FILE_BYTES = 1 << 29
 """Larger files are not read."""
 
+MAX_TINT, COLOUR_SAMPLES = 32, 256
+"""Channels of gray differ by at most this, as after lossy compression. Places of a side that are looked at."""
+
 MAX_DATASET_BYTES = 2 << 30
 """Maximal bytes of pixels of a dataset."""
 
@@ -50,6 +53,9 @@ class Decoded:
 
     low_bits: int | None = None
     """Bits that the values of a 16-bit image need, if 8, 10 or 12 are enough; they are scaled as such."""
+
+    lost_colour: bool = False
+    """Whether the file has colours and was read as gray."""
 
     def remarks(self) -> list[str]:
         """Return notices for readers of many images."""
@@ -140,6 +146,7 @@ def _decoded(
         turned = image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
         library.exif_transpose(image, in_place=True)
         image, low_bits = eight_bits(image, data, name)
+        lost_colour = channels == 1 and _has_colour(image)
         image = converted(image, channels)
         image = _scaled(image, longest)
     except (UserError, MemoryError):
@@ -151,7 +158,7 @@ def _decoded(
     width, height = reversed(stored) if turned else stored
     pixels = torch.from_numpy(np.array(image, dtype=np.uint8))
     pixels = pixels.unsqueeze(0) if channels == 1 else pixels.permute(2, 0, 1).contiguous()
-    return Decoded(pixels, height, width, bool(frames), low_bits)
+    return Decoded(pixels, height, width, bool(frames), low_bits, lost_colour)
 
 
 def _opened(data: bytes, name: str) -> Any:
@@ -224,6 +231,15 @@ def converted(image: Any, channels: int) -> Any:
         white.paste(image, mask=image.getchannel("A"))
         image = white
     return image.convert("L" if channels == 1 else "RGB")
+
+
+def _has_colour(image: Any) -> bool:
+    """Whether channels differ by more than MAX_TINT, at about COLOUR_SAMPLES places of each side."""
+    if image.mode in ("1", "L", "LA", "La"):
+        return False
+    step = max(1, max(image.size) // COLOUR_SAMPLES)
+    pixels = np.asarray(converted(image, 3))[::step, ::step]
+    return bool((np.ptp(pixels, axis=-1) > MAX_TINT).any())
 
 
 def _scaled(image: Any, longest: int | None) -> Any:

@@ -26,6 +26,7 @@ from jarilab.data.images.resize import Fit, Size, fitted, resize
 _AT_ONCE = 1024
 
 _UNKNOWN = "images left out, of classes that the training data does not have"
+_LOST_COLOUR = "in colour and read as gray; --colours colour keeps the colours"
 _NOTHING = "classes left out, of which there is no image"
 _FITTED = {
     "stretch": "stretched to {0} x {1}",
@@ -221,6 +222,7 @@ def _from_files(where: Path, listing: Listing, wanted: Wanted, notices: Notices)
     known = [listing.files[row] for row in rows]
     buffer = _ImageBuffer(where, len(known), wanted.channels)
     resized: list[str] = []
+    coloured: list[str] = []
     for path, label in known:
         name = os.path.relpath(path, folder)
         try:
@@ -234,9 +236,12 @@ def _from_files(where: Path, listing: Listing, wanted: Wanted, notices: Notices)
         notices.add_each(image.remarks(), name)
         if (image.height, image.width) != buffer.size:
             resized.append(name)
+        if image.lost_colour and wanted.classes is None:  # of held-out images this was said
+            coloured.append(name)
     labels = buffer.labels
     marks = torch.tensor(buffer.marks)
     _note_sizes(resized, len(labels), wanted, notices)
+    notices.among(len(labels), _LOST_COLOUR, coloured)
     notices.disputed(buffer.pixels, labels, buffer.names)
     result = _labelled(where, buffer.pixels, labels, listing.labels, marks, wanted, notices)
     result.files = buffer.files

@@ -318,6 +318,20 @@ def test_images_of_other_sizes_are_counted_and_named(folder: Path, fit: Fit, how
     draw(folder / "10" / "1.jpg", 4, (6, 4), "JPEG")
 
 
+def test_colours_that_are_lost_are_told_once(folder: Path) -> None:
+    for number in range(4):
+        Image.new("RGB", (6, 4), (200, number, 10)).save(folder / "2" / f"red{number}.png")
+    Image.new("RGB", (6, 4), (77, 80, 82)).save(folder / "2" / "scan.png")
+    Image.new("RGBA", (6, 4), (255, 0, 0, 0)).save(folder / "2" / "clear.png")
+    (notice,) = read_labelled(folder, GRAY).notices
+    assert notice == (
+        "4 of 12 images were in colour and read as gray; --colours colour keeps the colours "
+        "(2/red0.png, 2/red1.png, 2/red2.png and 1 more)"
+    )
+    assert read_labelled(folder, Wanted(3)).notices == []
+    assert read_labelled(folder, Wanted(1, classes=("2", "10"))).notices == []
+
+
 def test_idx_images_of_another_size_are_counted(tmp_path: Path) -> None:
     images = write_idx(tmp_path)
     assert read_labelled(images, Wanted(1, (3, 4))).notices == []
