@@ -93,7 +93,7 @@ class Drills:
             return 0
 
         child = self.child(read_all)
-        outcomes = Counter(eval(counts.read_text())) if child.code == 0 else Counter({child.outcome: 1})
+        outcomes = Counter(json.loads(counts.read_text())) if child.code == 0 else Counter({child.outcome: 1})
         self.row(f"{SOUNDS:,} sounds with random headers", outcomes, child.peak)
 
     def _sound(self) -> bytes:

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from drills.drill import DONE, KILLED, MISTAKE, Drill
+from drills.processes import PATIENCE
 from drills.promises import BrokenError, newest_of
 
 PASSED_OVER = "the best metric is the one measured during training"
 LEFT_OUT = "it is left out, and "
 """What a command says of what it could not use."""
-SOON = 20.0
+SOON = 20.0 * PATIENCE
 """Seconds in which a file that is none is refused."""
 
 

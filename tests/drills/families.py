@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from drills.processes import PATIENCE
+
 BUDGET = {
     "training.batch_size": 16,
     "training.examples": 16 * 12,
@@ -19,7 +21,7 @@ SMALL = {"model.d_model": 16, "model.n_heads": 2}
 TWO_STACKS = SMALL | {"model.n_encoder_layers": 1, "model.n_decoder_layers": 1}
 ONE_STACK = SMALL | {"model.n_layers": 1}
 
-IMPATIENT = {"JARILAB_RANK_TIMEOUT": "10"}
+IMPATIENT = {"JARILAB_RANK_TIMEOUT": f"{10 * PATIENCE:g}"}
 """Ranks whose agent was killed before they met wait some three times as many seconds for each other."""
 
 

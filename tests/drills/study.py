@@ -10,14 +10,14 @@ from pathlib import Path
 
 from drills.drill import DONE, KILLED, MISTAKE, Drill
 from drills.families import BUDGET, TWO_STACKS
-from drills.processes import Attempt, commanded
+from drills.processes import PATIENCE, Attempt, commanded
 from drills.promises import BrokenError, check_same, left_by
 
 TRIALS = ("none-1", "rotary-1")
-LONG = 300.0
+LONG = 300.0 * PATIENCE
 """Seconds: two trials are two commands, each of which imports torch."""
 TRIES = 20
-GRACE = 20.0
+GRACE = 20.0 * PATIENCE
 """Seconds in which trials end that lost their driver."""
 
 

@@ -24,14 +24,19 @@ class SafeStream(io.TextIOBase):
     """Standard output or error, in which control characters of untrusted text are escaped.
 
     stream: the original stream, or None if the caller closed it.
-    is_stderr: drop text once the reader is gone, as in `2>&1 | head -1`, and let progress bars draw on a terminal.
+    is_stderr: drop text once the reader is gone, as in `2>&1 | head -1`. draws: let progress bars draw on a terminal.
     """
 
-    def __init__(self, stream: Any, *, is_stderr: bool = False):
-        self._stream, self._is_stderr = stream, is_stderr
+    def __init__(self, stream: Any, *, is_stderr: bool = False, draws: bool = False):
+        self._stream, self._is_stderr, self._draws = stream, is_stderr, draws
+
+    @property
+    def drawing(self) -> SafeStream:
+        """The same for progress bars, which move the cursor and colour. Names in them must be `printable`."""
+        return SafeStream(self._stream, is_stderr=self._is_stderr, draws=True)
 
     def write(self, text: str) -> int:
-        controls = _CONTROLS_BUT_DRAWING if self._is_stderr and self.isatty() else _CONTROLS
+        controls = _CONTROLS_BUT_DRAWING if self._draws and self.isatty() else _CONTROLS
         with self._if_open():
             if self._stream is not None:
                 self._stream.write(controls.sub(_escaped, text))

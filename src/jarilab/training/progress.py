@@ -29,12 +29,17 @@ UNITS = ("tokens", "examples")
 ALL = "all trials"
 
 
+def drawing_console() -> Console:
+    """Standard error for progress bars. The command escapes what all others write there."""
+    return Console(file=getattr(sys.stderr, "drawing", None), stderr=True)
+
+
 class Working:
     """Shows a description of work that takes long: a spinner on a terminal, a plain line elsewhere."""
 
     def __init__(self, description: str):
         self._description = printable(description)
-        self._console = Console(stderr=True)
+        self._console = drawing_console()
         self._spinner: Progress | None = None
         self._lock = threading.Lock()
         delay = SHOWN_AFTER if self._console.is_terminal else PLAIN_EVERY
@@ -86,7 +91,7 @@ class TrainingProgress:
     """
 
     def __init__(self, waiting: Sequence[str] = ()) -> None:
-        self._console = Console(stderr=True)
+        self._console = drawing_console()
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -151,7 +156,9 @@ class TrainingProgress:
 
     def _add(self, name: str, total: int | None, note: str, *, start: bool = True) -> None:
         """Add a bar; the first one counts all trainings."""
-        self._tasks[name] = self._bars.add_task(name, total=total, note=note, start=start)
+        self._tasks[name] = self._bars.add_task(
+            printable(name), total=total, note=note, start=start
+        )
         self._bars.start()
 
     def _summary(self) -> str:
@@ -169,7 +176,7 @@ class CountProgress:
         self._unit = unit
         self.total = total
         self._name, self._first = printable(name), done
-        self._console = Console(stderr=True)
+        self._console = drawing_console()
         self._start = self._printed = time.monotonic()
 
     def __enter__(self) -> CountProgress:
@@ -177,7 +184,7 @@ class CountProgress:
 
     def __exit__(self, *_: object) -> None:
         if self._console.is_terminal and self._printed > self._start:
-            print(file=sys.stderr)
+            print(file=self._console.file)
 
     def update(self, done: int) -> None:
         """Show that `done` examples are done, at most every few seconds."""
@@ -190,6 +197,6 @@ class CountProgress:
         left = f"{(self.total - done) / rate:,.0f} s left" if rate else ""
         text = f"{self._name}: {done:,} of {self.total:,} {self._unit}  {rate:,.1f} {self._unit}/s  {left}"
         if self._console.is_terminal:
-            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+            print(f"\r{text}\x1b[K", end="", file=self._console.file, flush=True)
         else:
             print(text, file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ import pytest
 from jarilab.cli import main
 from jarilab.cli.terminal import SafeStream, say
 from jarilab.training import loop
+from jarilab.training.progress import TrainingProgress
 
 TRAIN = ["train", "copy", "--out", "run", "--json"]
 STEPS = 3
@@ -84,8 +85,27 @@ class Terminal(io.StringIO):
 
 def test_progress_bars_still_draw_on_a_terminal():
     out = Terminal()
-    SafeStream(out, is_stderr=True).write("\r\x1b[2K\x1b[?25l\x1b[31mhalf\x1b]0;owned\x07")
+    SafeStream(out, is_stderr=True).drawing.write("\r\x1b[2K\x1b[?25l\x1b[31mhalf\x1b]0;owned\x07")
     assert out.getvalue() == "\r\x1b[2K\x1b[?25l\x1b[31mhalf\\u001b]0;owned\\u0007"
+
+
+def test_notices_on_a_terminal_are_escaped():
+    out = Terminal()
+    SafeStream(out, is_stderr=True).write("jarilab: \x1b[2Jname\r\n")
+    assert out.getvalue() == "jarilab: \\u001b[2Jname\r\n"
+
+
+def test_the_name_of_a_run_cannot_drive_the_terminal_from_its_bar(monkeypatch):
+    out = Terminal()
+    monkeypatch.setattr("sys.stderr", SafeStream(out, is_stderr=True))
+    row = {"step": 1, "steps": 2, "loss": 1.0, "examples": 8}
+    with TrainingProgress() as progress:
+        progress.update("run\x1b[2J\x1b[H", row)
+    drawn = out.getvalue()
+    assert "run" in drawn
+    assert "\x1b[?25l" in drawn
+    assert "\x1b[2J" not in drawn
+    assert "\x1b[H" not in drawn
 
 
 def test_a_file_of_messages_has_no_escapes():

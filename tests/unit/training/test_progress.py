@@ -60,7 +60,7 @@ def test_several_trainings_say_how_many_are_done_and_wait(capsys, clock):
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """A terminal on standard error: what is drawn on it."""
     drawn = io.StringIO()
-    monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=drawn, force_terminal=True, width=120))
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=drawn, force_terminal=True, width=120))
     return drawn
 
 

@@ -71,7 +71,8 @@ def note(text: str) -> None:
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress]:
     """Show a progress bar with rate and time left on standard error, if it is a terminal."""
-    console = Console(stderr=True)
+    # The command escapes what is written to standard error, but not to its stream for bars.
+    console = Console(file=getattr(sys.stderr, "drawing", None), stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
