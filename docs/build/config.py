@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from jarilab.encodings.base import registry
+from places import DOCS
 
 LESSONS = (
     *("embedding", "attention", "query-key-value", "sqrt", "masks", "heads"),
@@ -18,70 +20,27 @@ LESSONS = (
 Entry = tuple[str, str, "str | list[Entry]"]
 """The name in English, in Korean, and a page, or the entries below. A page that starts with / is English alone."""
 
-TASKS: list[Entry] = [
-    ("Install", "설치", "how-to/install.md"),
-    ("Maps of your model", "내 모델의 맵", "how-to/maps.md"),
-    ("Heads over your data set", "내 데이터로 헤드 재기", "how-to/study.md"),
-    ("Longer texts", "더 긴 글", "how-to/longer-texts.md"),
-    ("Compare two encodings", "두 인코딩 비교", "how-to/compare.md"),
-    ("Train on your data", "내 데이터로 학습", "how-to/train.md"),
-    ("Fine-tune", "미세 조정", "how-to/fine-tune.md"),
-    ("Serve", "서버로 쓰기", "how-to/serve.md"),
-    ("Export", "내보내기", "how-to/export.md"),
-    ("Reproduce a run", "실행 재현", "how-to/reproduce.md"),
-    ("On a GPU", "GPU에서", "how-to/gpu.md"),
-    ("Write your own", "내 것 쓰기", "how-to/your-own.md"),
-    ("Messages and their cure", "오류 메시지와 해결", "how-to/messages.md"),
-]
-"""One job each."""
-GUIDE: list[Entry] = [
-    ("Train, answer, measure", "학습하고 답하고 재기", "tutorials/training.md"),
-    ("Your own text", "내 글로", "how-to/text.md"),
-    ("Your own images", "내 이미지로", "how-to/images.md"),
-    ("Compare fairly", "공정하게 비교하기", "explanation/comparing.md"),
-    ("Follow one head", "헤드 하나 따라가기", "tutorials/walking.md"),
-    ("Look inside", "들여다보기", "how-to/looking-inside.md"),
-    ("Record any model", "어떤 모델이든 기록하기", "how-to/recording.md"),
-    ("Heads over a data set", "데이터 전체에서 보는 헤드", "reference/heads.md"),
-    ("Which head does it?", "어느 헤드가 하는가?", "how-to/causes.md"),
-    (
-        "Which tokens does the answer depend on?",
-        "답은 어느 토큰에 달려 있는가?",
-        "how-to/relevance.md",
-    ),
-    ("A figure for a paper", "논문에 넣을 그림", "how-to/figures.md"),
-    ("Watch your own training", "내 학습 지켜보기", "how-to/watching.md"),
-    ("Speech", "음성", "how-to/speech.md"),
-    ("Vision-language models", "시각-언어 모델", "how-to/vision-language.md"),
-    ("Diffusion", "확산 모델", "how-to/diffusion.md"),
-    ("Windows and points over the image", "창과 점을 이미지 위에", "how-to/windows.md"),
-    ("An encoding in your own attention", "내 어텐션에 인코딩 넣기", "how-to/own-attention.md"),
-    ("In your PyTorch code", "PyTorch 코드에서", "how-to/python.md"),
-    ("Serve a run", "실행을 서버로", "reference/serving.md"),
-    ("A model for another program", "다른 프로그램에 줄 모델", "reference/exporting.md"),
-    ("Encodings: draw, combine, check", "인코딩: 그리고 섞고 검사하기", "how-to/encodings.md"),
-    ("What a run keeps", "실행 폴더에 남는 것", "reference/runs.md"),
-]
-RESULTS: list[Entry] = [
-    ("Arithmetic", "산수", "/results/arithmetic.md"),
-    ("Text", "글", "/results/text.md"),
-    ("Images", "이미지", "/results/images.md"),
-    ("Positions", "위치", "/results/positions.md"),
-    ("Long sequences", "긴 시퀀스", "/results/long.md"),
-    ("Recipes", "훈련법", "/results/recipes.md"),
-    ("Reliability", "믿을 수 있는가", "/results/reliability.md"),
-    ("Laws of models", "모델의 법칙", "/results/model-laws.md"),
-    ("Comparisons", "비교의 오류와 검정력", "/results/comparison.md"),
-    ("Architectures", "아키텍처", "/results/architectures.md"),
-    ("Known circuits", "회로를 아는 모델", "/results/circuits.md"),
-]
-REFERENCE: list[Entry] = [
-    ("The explorer", "보기와 척도", "reference/explorer.md"),
+GENERATED: list[Entry] = [
     ("Python", "파이썬", "/reference/python.md"),
     ("Commands", "명령", "/reference/commands.md"),
     ("Tasks and models", "과제와 모델", "/reference/tasks.md"),
-    ("The design", "설계", "/explanation/design.md"),
 ]
+"""Pages that only the site has."""
+
+
+def listed(kind: str) -> list[Entry]:
+    """The pages of a folder of docs/, in the order and by the names that contents.md has for them."""
+    english, korean = (_named(home, kind) for home in (DOCS, DOCS / "ko"))
+    return [
+        (name, korean[page], page if (DOCS / "ko" / page).exists() else f"/{page}")
+        for page, name in english.items()
+    ]
+
+
+def _named(home: Path, kind: str) -> dict[str, str]:
+    text = (home / "contents.md").read_text(encoding="utf-8")
+    links = re.findall(rf"\[([^]]+)\]\((?:\.\./)?({kind}/[\w-]+\.md)\)", text)
+    return {page: name for name, page in links}
 
 
 def navigation(titles: dict[str, tuple[str, str]]) -> list[Entry]:
@@ -100,14 +59,12 @@ def navigation(titles: dict[str, tuple[str, str]]) -> list[Entry]:
         ("Five minutes", "5분", "five-minutes.md"),
         ("Lessons", "수업", lessons),
         ("Which encoding?", "어떤 인코딩?", "which-encoding.md"),
-        (
-            "How to",
-            "하는 법",
-            [("By what you have", "가진 것으로 찾기", "how-to/index.md"), *TASKS],
-        ),
-        ("Guides", "안내", [("All pages", "모든 글", "contents.md"), *GUIDE]),
-        ("Reference", "참고", REFERENCE),
-        ("Results", "결과", RESULTS),
+        ("All pages", "모든 글", "contents.md"),
+        ("Tutorials", "배우기", listed("tutorials")),
+        ("How-to", "하는 법", listed("how-to")),
+        ("Reference", "참고", [*listed("reference"), *GENERATED]),
+        ("Explanation", "설명", listed("explanation")),
+        ("Results", "결과", listed("results")),
         ("Gallery", "갤러리", "gallery.md"),
         ("Figures, by command", "명령으로 만드는 그림과 실험", "figures.md"),
         ("Glossary", "용어", "glossary.md"),

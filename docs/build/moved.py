@@ -33,11 +33,25 @@ MOVED: dict[str, tuple[str, ...]] = {
         f"decisions/{path.stem}": (f"explanation/decisions/{path.stem}",)
         for path in _DECISIONS.glob("*.md")
     },
-    "looking-inside": ("how-to/looking-inside",),
-    "recording": ("how-to/recording",),
+    "looking-inside": ("how-to/looking-inside", "how-to/save-page"),
+    "recording": (
+        *(
+            "how-to/recording",
+            "how-to/edit",
+            "how-to/huggingface-folder",
+            "how-to/swap",
+            "how-to/head-importance",
+        ),
+        *("how-to/model-laws", "reference/tape", "explanation/recording"),
+    ),
+    "how-to/index": ("contents",),
+    "how-to/messages": ("reference/messages",),
     "encodings": ("how-to/encodings",),
     "runs": ("reference/runs",),
-    "explorer": ("reference/explorer",),
+    "explorer": (
+        *("reference/explorer", "reference/checks", "reference/measures", "reference/saved-pages"),
+        "explanation/other-tools",
+    ),
     "design": ("explanation/design",),
 }
 """Pages without their ending, in both languages; those of one language alone are left out in the other."""

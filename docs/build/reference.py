@@ -1,4 +1,10 @@
-"""The reference, made of docstrings and options: nothing of it is written twice."""
+"""The reference, made of docstrings and options: nothing of it is written twice.
+
+    python docs/build/reference.py      # write the tables that pages of docs/reference have below their marks
+
+The pages of `pages()` are written when the site is built. A table of a page in docs/reference follows its mark,
+`<!-- generated: NAME -->`; a test compares it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +23,10 @@ from jarilab.cli import main
 from jarilab.cli.commands import names as commands
 from jarilab.encodings.base import EXTRA_ARGUMENTS, Encoding
 from jarilab.encodings.base import HOOKS as ACTING
+from jarilab.inspect.measure.measures import MEASURES
+from jarilab.inspect.record.capture import Tape
 from jarilab.runs.descriptions import describe_tasks
+from places import DOCS
 from tables import table
 
 PYTHON = "Everything that `import jarilab` gives, from the docstrings in the code."
@@ -27,6 +36,8 @@ HOOKS = (*ACTING, *EXTRA_ARGUMENTS, "relation")
 """Methods of an encoding that a person overrides."""
 WIDE = 80
 QUOTED = re.compile(r"""(?<=[:>] )(?:'([^']*)'|"([^"]*)")""")
+GENERATED = re.compile(r"<!-- generated: (\w+) -->\n\n(?:\|.*\n)*")
+FIELD = re.compile(r"(?:^|(?<=\. ))(\w+): ")
 COMMA = re.compile(r", (?=[*\w]+(?::|=|,|\)| =))")
 
 
@@ -148,3 +159,62 @@ def _help(*words: str) -> str:
     if not said.getvalue():
         raise SystemExit(f"jarilab {' '.join(words)} --help says nothing")
     return said.getvalue()
+
+
+def written(page: str) -> str:
+    """A page with the tables that its marks name. Raises KeyError for an unknown mark."""
+    tables = {"measures": measures, "tape_fields": tape_fields, "tape_methods": tape_methods}
+    return GENERATED.sub(
+        lambda mark: f"<!-- generated: {mark[1]} -->\n\n{tables[mark[1]]()}\n", page
+    )
+
+
+def measures() -> str:
+    """Every measure, by its key."""
+    rows = [
+        [
+            f"`{key}`",
+            one.label,
+            one.about.replace("|", "\\|"),
+            " to ".join(f"{end:g}" for end in one.range or ()),
+        ]
+        for key, one in MEASURES.items()
+    ]
+    return table(["key", "name on pages", "definition", "range"], rows)
+
+
+def tape_fields() -> str:
+    """What a tape holds, from the docstring of its class."""
+    told = " ".join(_told(Tape).split())
+    parts = FIELD.split(told)[1:]
+    meanings = dict(zip(parts[::2], parts[1::2], strict=True))
+    rows = [[f"`{name}`", meanings[name].strip()] for name in Tape.__dataclass_fields__]
+    return table(["field", "what it holds"], rows)
+
+
+def tape_methods() -> str:
+    """What a tape answers, from the docstrings of its methods and properties."""
+    methods = [
+        (name, _function(value)) for name, value in vars(Tape).items() if not name.startswith("_")
+    ]
+    rows = [
+        [
+            f"`{_call(name, function, vars(Tape)[name])}`",
+            " ".join(_told(function).split("\n\n")[0].split()),
+        ]
+        for name, function in methods
+        if callable(function)
+    ]
+    return table(["call", "result"], rows)
+
+
+def _call(name: str, function: Any, value: Any) -> str:
+    """How it is written: a property without parentheses, a method with the names of its arguments."""
+    if isinstance(value, property):
+        return name
+    return f"{name}({', '.join(list(inspect.signature(function).parameters)[1:])})"
+
+
+if __name__ == "__main__":
+    for path in sorted((DOCS / "reference").glob("*.md")):
+        path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -27,6 +27,7 @@ import links  # pyright: ignore[reportMissingImports]  # noqa: E402
 import live  # pyright: ignore[reportMissingImports]  # noqa: E402
 import moved  # pyright: ignore[reportMissingImports]  # noqa: E402
 import pages  # pyright: ignore[reportMissingImports]  # noqa: E402
+import reference  # pyright: ignore[reportMissingImports]  # noqa: E402
 import runs  # pyright: ignore[reportMissingImports]  # noqa: E402
 import stills  # pyright: ignore[reportMissingImports]  # noqa: E402
 
@@ -325,6 +326,12 @@ def test_a_page_that_leads_nowhere_or_fetches_stops_the_build(tmp_path: Path) ->
         "bad.html: good.html#gone leads nowhere",
         "bad.html: live/gone.html leads nowhere",
     ]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "reference").glob("*.md")), ids=lambda path: path.stem)
+def test_a_reference_has_the_tables_of_the_code(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    assert page == reference.written(page), "run `python docs/build/reference.py`"
 
 
 def test_addresses_of_before_lead_on(tmp_path: Path) -> None:

@@ -61,8 +61,10 @@ class Tape:
     Valid until a parameter of an encoding or a score changes.
     A site that ran several times, as in generation, has several calls; `index` selects one. Without an index, calls
     that are steps through one sequence over the same keys, as of a recurrent decoder, make one map with a row a step.
-    activations: recorded with `inside=True`. missing: modules of another library that seem to attend in a way that
-    cannot be recorded. unmerged: sites that `merged_steps` left out, each with the reason.
+    calls: the recorded calls of each site. activations: the inputs of stacks and norms, recorded with `inside=True`.
+    missing: modules that seem to attend in a way that cannot be recorded, each with the reason. partial: sites of
+    which some calls could not be recorded, each with the reason. not_attending: layers without attention beside layers
+    that have one, such as Mamba's. unmerged: sites that `merged_steps` left out, each with the reason.
     """
 
     calls: dict[str, list[RecordedCall]] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class Tape:
 
     @property
     def sites(self) -> list[str]:
+        """The names of all recorded attention layers."""
         return list(self.calls)
 
     def site(self, name: str) -> AttentionSite:
