@@ -57,7 +57,7 @@ def _head(measured: Measured, worst: Measured) -> str:
 <!-- Written by benchmarks/comparison_page.py from comparison.json. -->
 
 How often `jarilab compare` calls equal encodings different, and which gaps it sees, in simulated studies: {studies:,} a
-cell for errors, {seconds:,} CPU-seconds in all. The [guide](../explanation/comparing.md#what-may-be-concluded) explains
+cell for errors, {seconds:,} CPU-seconds in all. The [guide](../explanation/comparing.md) explains
 the verdicts.
 
     python benchmarks/comparison_error.py

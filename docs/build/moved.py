@@ -23,8 +23,7 @@ _TO = {
         ),
         *("speech", "vision-language", "diffusion", "windows"),
     ),
-    "reference": ("serving", "exporting", "heads"),
-    "explanation": ("comparing",),
+    "reference": ("serving",),
 }
 _DECISIONS = Path(__file__).parent.parent / "explanation" / "decisions"
 MOVED: dict[str, tuple[str, ...]] = {
@@ -46,8 +45,28 @@ MOVED: dict[str, tuple[str, ...]] = {
     ),
     "how-to/index": ("contents",),
     "how-to/messages": ("reference/messages",),
-    "encodings": ("how-to/encodings",),
-    "runs": ("reference/runs",),
+    "encodings": (
+        *(
+            "how-to/draw-encodings",
+            "how-to/check-encoding",
+            "reference/encoding-specs",
+            "explanation/left-out",
+        ),
+    ),
+    "runs": ("reference/runs", "how-to/verify"),
+    "guide/comparing": (
+        *(
+            "how-to/compare",
+            "how-to/other-lengths",
+            "how-to/cluster",
+            "explanation/comparing",
+            "reference/studies",
+        ),
+    ),
+    "guide/heads": ("how-to/study", "reference/heads"),
+    "guide/relevance": ("how-to/relevance", "reference/relevance"),
+    "guide/figures": ("how-to/figures", "reference/figures"),
+    "guide/exporting": ("how-to/export", "reference/exporting"),
     "explorer": (
         *("reference/explorer", "reference/checks", "reference/measures", "reference/saved-pages"),
         "explanation/other-tools",

@@ -17,9 +17,9 @@ ENGLISH, KOREAN = (ROOT / name for name in ("README.md", "README.ko.md"))
 KINDS = ("tutorials", "how-to", "reference", "explanation")
 # In this order, so that a page finds the runs it looks into: what one trained, later ones use.
 FIRST = (
-    *("tutorials/training", "how-to/text", "how-to/images", "explanation/comparing", "tutorials/walking"),
-    *("how-to/python", "reference/serving", "reference/exporting", "reference/heads", "how-to/causes"),
-    *("how-to/encodings", "reference/runs", "how-to/looking-inside"),
+    *("tutorials/training", "how-to/text", "how-to/images", "how-to/compare", "tutorials/walking"),
+    *("how-to/python", "reference/serving", "how-to/export", "how-to/study", "how-to/causes"),
+    *("how-to/check-encoding", "how-to/verify", "how-to/looking-inside"),
 )
 DESIGN = "explanation/design.md"
 ALL = [str(path.relative_to(ROOT / "docs")) for kind in KINDS for path in sorted((ROOT / "docs" / kind).glob("*.md"))]
