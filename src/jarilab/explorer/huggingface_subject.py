@@ -35,6 +35,17 @@ from jarilab.pages.kit.image_data import picture_of
 SEPARATOR = "/"
 """Separates the name of a layer that runs several times from the number of the call."""
 
+PURPOSES = {
+    "next": ("predicts the token that follows a text", "글 다음에 올 토큰을 예측합니다"),
+    "masked": ("fills in masked tokens of a text", "글에서 가려진 토큰을 채웁니다"),
+    "words": ("fills in masked tokens of a text", "글에서 가려진 토큰을 채웁니다"),
+    "written": ("writes a text for its input", "입력에 맞는 글을 씁니다"),
+    "class": ("assigns a class to its input", "입력을 분류합니다"),
+    "labels": ("assigns a class to each token", "토큰마다 분류를 하나씩 매깁니다"),
+    "vectors": ("turns its input into vectors", "입력을 벡터로 바꿉니다"),
+}
+"""What models do, by the kind of their outputs, in English and Korean."""
+
 
 @dataclass(frozen=True, eq=False)
 class RecordedForward:
@@ -175,6 +186,7 @@ class HuggingFaceSubject(Subject):
         view = view_of_tape(tape, names | recording.windows.names, loaded.name)
         if reading.image is not None and "source" in names:
             view["sides"]["source"]["picture"] = picture_of(reading.image)
+        purpose = PURPOSES[recording.comparison.kind]
         note = recording.windows.note or view["purpose"] or ("", "")
         sides = {side: shown["tokens"] for side, shown in view["sides"].items()}
         # Rollout multiplies maps of equal size; pooling and windows change the size.
@@ -183,8 +195,8 @@ class HuggingFaceSubject(Subject):
             **view,
             "rollout": rollout(tape, sides) if is_square else None,
             "purpose": [
-                f"{loaded.kind} of Hugging Face transformers. {note[0]}".strip(),
-                f"Hugging Face transformers의 {loaded.kind}입니다. {note[1]}".strip(),
+                f"{loaded.kind} {purpose[0]}. {note[0]}".strip(),
+                f"{loaded.kind} 모델은 {purpose[1]}. {note[1]}".strip(),
             ],
             "run": str(loaded.folder),
             "encoding": loaded.config.model_type,

@@ -22,8 +22,9 @@ export function effectOf(view, site, head) {
 }
 
 /**
- * Of all heads: {best: [site, head], passing, all, chance, full, steady, measured}; null where none is known. chance: how many would pass
- * by chance. full: the effect of a full disc. steady: without any single head, each token of the answer stays the likeliest.
+ * Of all heads: {best: [site, head], passing, deciding, all, chance, full, steady, measured}; null where none is known. chance: how many
+ * would pass by chance. deciding: how many pass without which another token wins. full: the effect of a full disc. steady: without any
+ * single head, each token of the answer stays the likeliest.
  */
 export function summaryOf(view) {
   const heads = headsOf(view).map((one) => ({ ...one, ...effectOf(view, one.site, one.head) })).filter((one) => known(one.effect));
@@ -34,7 +35,8 @@ export function summaryOf(view) {
   const standing = heads.filter((one) => one.passes || one.open || one.beyond);
   const best = (standing.length ? standing : heads).reduce(larger);
   const largest = Math.abs(heads.reduce(larger).effect);
-  return { best, all, measured: heads.length === all, passing: heads.filter((one) => one.passes).length, chance: Number((all / (effects.controls + 1)).toFixed(all > effects.controls ? 0 : 1)),
+  return { best, all, measured: heads.length === all, passing: heads.filter((one) => one.passes).length,
+    deciding: heads.filter((one) => one.passes && one.hit[2]).length, chance: Number((all / (effects.controls + 1)).toFixed(all > effects.controls ? 0 : 1)),
     full: LADDER.find((step) => step >= largest * 0.98) ?? largest, steady: heads.length === all && heads.every(({ hit }) => !hit[2]) };
 }
 const headsOf = ({ sites }) => sites.flatMap(({ site, heads }) => Array.from({ length: heads }, (_, head) => ({ site, head })));

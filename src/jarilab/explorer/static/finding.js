@@ -1,7 +1,7 @@
 // What the model does, which head does it, and how sure this is; then three bars: the head off, random changes, the layer off.
 import { pressable } from "kit/controls.js";
 import { el, refill, styled } from "kit/elements.js";
-import { known, percent } from "kit/numbers.js";
+import { known, number, percent } from "kit/numbers.js";
 import { nameNode, tokenNode } from "kit/tokens.js";
 import { language, speaking } from "kit/words.js";
 import { drawnSite, headEdit, isInForce } from "./edits.js";
@@ -9,27 +9,32 @@ import { effectOf, effectsOf, summaryOf } from "./effects.js";
 import { ROLE_WORDS, signed } from "./model_map.js";
 import { roleOf } from "./roles.js";
 import { answerPlaces } from "./sentence.js";
-import { headWeights } from "./sites.js";
+import { headWeights, NAMED } from "./sites.js";
 import { WORDS } from "./words.js";
 
 const t = speaking({
-  answers: ["It answers {0} ({1}).", "답은 {0}입니다({1})."],
+  answers: ["It answers {0} ({1}).", "답은 {0}입니다({1})."], answers_next: ["After this text it expects {0} ({1}).", "이 글 다음에 올 토큰으로 고른 것은 {0}입니다({1})."],
+  answers_masked: ["Under the mask it puts {0} ({1}).", "가려진 자리에 넣은 토큰은 {0}입니다({1})."], answers_class: ["Its class is {0} ({1}).", "분류는 {0}입니다({1})."],
   least: ["It answers {0}; its least sure token is {1} ({2}).", "답은 {0}이고, 가장 불확실한 토큰은 {1}입니다({2})."],
-  best: ["{0} matters most: it {1}.", "{0}: 가장 중요한 헤드입니다. {1}."], one: ["{0} {1}.", "{0}: {1}."],
-  share: ["{0} with {1} of its weight (by chance {2})", "{0}(가중치의 {1}, 우연이면 {2})"],
-  nats: ["Without it the answer changes by {0} nats a token", "끄면 답이 토큰마다 {0} nat 바뀝니다"],
-  natsOff: ["It is off now: the answer changes by {0} nats a token", "지금은 꺼져 있습니다. 답이 토큰마다 {0} nat 바뀝니다"],
+  best: ["{0} has the largest effect: it {1}.", "{0}: 효과가 가장 큰 헤드입니다. {1}."], one: ["{0} {1}.", "{0}: {1}."],
+  share: ["{0} with {1} of its weight (spread evenly it would be {2})", "{0}(가중치의 {1}, 고르게 보면 {2})"],
+  nats: ["Without it the answer is {0} ({1} nats)", "끄면 답의 확률이 {0}({1} nat)"], natsOff: ["It is off now: the answer is {0} ({1} nats)", "지금은 꺼져 있습니다. 답의 확률이 {0}({1} nat)"],
+  natsOfMany: ["Without it the tokens of the answer are on average {0} ({1} nats a token)", "끄면 답의 토큰 확률이 평균 {0}(토큰마다 {1} nat)"],
+  natsOfManyOff: ["It is off now: the tokens of the answer are on average {0} ({1} nats a token)", "지금은 꺼져 있습니다. 답의 토큰 확률이 평균 {0}(토큰마다 {1} nat)"],
+  less: ["{0} less likely", "{0} 줄어듭니다"], more: ["{0} more likely", "{0} 늘어납니다"], timesLess: ["{0} times less likely", "{0}분의 1로 줄어듭니다"], timesMore: ["{0} times more likely", "{0}배로 늘어납니다"],
   moved: ["Without it the output vectors move by {0} of their length", "끄면 출력 벡터가 길이의 {0}만큼 움직입니다"],
-  most: [", most at {0} ({1})", "(가장 크게는 {0}에서 {1})"],
+  most: [", most at {0} ({1})", ", 가장 크게는 {0}에서({1})"],
   turns: [", and {0} becomes {1}", ". {0} 대신 다음 토큰이 됩니다: {1}"], stays: [", and stays the same", ". 답은 그대로입니다"],
-  above: ["That is more than each of {0} random changes of the same size; {1} of {2} heads pass, about {3} would by chance.", "같은 크기의 무작위 변경 {0}개 모두보다 큽니다. 헤드 {2}개 중 {1}개가 그렇고, 우연이면 {3}개쯤입니다."],
-  below: ["A random change of the same size does as much: not told apart from chance. {0} of {1} heads pass, about {2} would by chance.", "같은 크기의 무작위 변경도 그만큼 바꾸므로 우연과 구별되지 않습니다. 헤드 {1}개 중 {0}개가 우연보다 크고, 우연이면 {2}개쯤입니다."],
+  above: ["None of {0} random changes of the same size does as much; {1} of {2} heads pass this test, about {3} would by chance.", "같은 크기의 무작위 변경 {0}개 가운데 이만큼 바꾸는 것은 없습니다. 헤드 {2}개 중 {1}개가 그렇고, 우연이면 {3}개쯤입니다."],
+  below: ["Random changes of the same size do as much, so this may be chance; {0} of {1} heads do more than that, about {2} would by chance.", "같은 크기의 무작위 변경도 그만큼 바꾸므로 우연일 수 있습니다. 헤드 {1}개 중 {0}개가 우연보다 크고, 우연이면 {2}개쯤입니다."],
   small: ["That is next to nothing. {0} of {1} heads do more than chance, about {2} would by chance.", "거의 아무 효과도 없습니다. 헤드 {1}개 중 {0}개가 우연보다 크고, 우연이면 {2}개쯤입니다."],
   open: ["More than each of {0} random changes of the same size so far; {1} will be tried.", "지금까지 해 본 무작위 변경 {0}개보다 큽니다. {1}개까지 해 봅니다."],
   beyond: ["Changes of the same size cannot be tried in this model.", "이 모델에서는 같은 크기의 변경을 해 볼 수 없습니다."],
-  steady: ["Without any single head the answer stays the same.", "헤드를 하나만 꺼서는 답이 바뀌지 않습니다."],
-  none: ["No single head decides this answer.", "이 답을 정하는 헤드 하나는 없습니다."],
-  goBest: ["the head that matters most: {0}", "가장 중요한 헤드: {0}"],
+  steady: ["No single head decides this answer: it stays the same without any one of them.", "이 답을 혼자 정하는 헤드는 없습니다. 헤드를 하나만 꺼서는 답이 바뀌지 않습니다."],
+  none: ["No single head decides this answer: where one changes it, random changes do, too.", "이 답을 혼자 정하는 헤드는 없습니다. 헤드 하나로 답이 바뀌는 곳에서는 무작위 변경으로도 바뀝니다."],
+  decides: ["{0} of {1} heads decides this answer: without it, another one wins.", "헤드 {1}개 중 {0}개가 이 답을 정합니다. 그것을 끄면 다른 답이 나옵니다."],
+  decide: ["{0} of {1} heads decide this answer: without any one of them, another one wins.", "헤드 {1}개 중 {0}개가 이 답을 정합니다. 그중 하나만 꺼도 다른 답이 나옵니다."],
+  goBest: ["the head with the largest effect: {0}", "효과가 가장 큰 헤드: {0}"],
   measuring: ["The effects of the heads are being measured …", "헤드의 효과를 재는 중입니다 …"],
   bar_effect: ["this head off", "이 헤드 끔"], bar_largest: ["largest of {0} random", "무작위 {0}번 중 최대"], bar_layer: ["whole layer off", "층 전체 끔"],
   looks_same_place: ["looks at the digits of the same place", "같은 자리의 숫자를 봅니다"], looks_previous: ["looks at the token before", "바로 앞 토큰을 봅니다"],
@@ -39,7 +44,7 @@ const t = speaking({
   looks_neighbour: ["looks at the neighbouring patches", "이웃 패치를 봅니다"], looks_row: ["looks along its row of patches", "같은 행의 패치를 봅니다"],
   looks_column: ["looks along its column of patches", "같은 열의 패치를 봅니다"], looks_ink: ["looks at the patches where something is drawn", "무엇인가 그려진 패치를 봅니다"],
   looks_offset: ["looks a fixed distance away", "일정한 거리만큼 떨어진 곳을 봅니다"], looks_even: ["looks everywhere about evenly", "모든 곳을 거의 고르게 봅니다"],
-  looks_none: ["follows no simple pattern: see its map", "단순한 규칙이 없습니다(맵을 보세요)"],
+  looks_none: ["follows no simple pattern (see its map)", "단순한 규칙이 없습니다(맵을 보세요)"],
 }, ROLE_WORDS, WORDS);
 
 export function drawFinding(root, app) {
@@ -55,7 +60,8 @@ function answering(view) {
   if (!known(view.answer) || !places.length || places.some(({ token, top }) => top[0][0] !== token)) return null;
   const least = places.reduce((one, other) => other.top[0][1] < one.top[0][1] ? other : one);
   const answer = el("b", {}, tokenNode(view.answer, { class: "token big" }));
-  return places.length > 1 ? t.parts("least", answer, tokenNode(least.token), percent(least.top[0][1])) : t.parts("answers", answer, percent(least.top[0][1]));
+  const share = percent(least.top[0][1]);
+  return places.length > 1 ? t.parts("least", answer, tokenNode(least.token), share) : t.parts(NAMED.includes(view.says) ? `answers_${view.says}` : "answers", answer, share);
 }
 
 const isBest = ({ best }, { site, head }) => best.site === site && best.head === head;
@@ -74,12 +80,20 @@ function mattering(app) {
   const { site, head, view } = app.state;
   const [effects, one] = [effectsOf(app.view()), effectOf(app.view(), site, head)];
   if (!one) return app.view().effects && !app.view().effects.why ? t("measuring") : null;
-  const words = effects.unit === "nats" && isInForce(view, headEdit(site, head)) ? "natsOff" : effects.unit;
+  const many = effects.tokens.length > 1;
+  const words = effects.unit === "moved" ? "moved" : `nats${many ? "OfMany" : ""}${isInForce(view, headEdit(site, head)) ? "Off" : ""}`;
+  const size = el("b", {}, signed(one.effect, effects.unit));
   const [place, change, turns] = one.hit;
   const token = (at) => tokenNode(effects.tokens[at] ?? "");
-  const most = effects.tokens.length > 1 ? t.parts("most", token(place), signed(change)) : null;
+  const most = many ? t.parts("most", token(place), signed(change)) : null;
   const answer = effects.unit === "moved" ? null : turns ? t.parts("turns", token(turns[0]), el("b", {}, tokenNode(turns[1]))) : t("stays");
-  return [t.parts(words, el("b", {}, signed(one.effect, effects.unit))), most, answer, "."];
+  return [words === "moved" ? t.parts(words, size) : t.parts(words, likelier(one.effect), size), most, answer, "."];
+}
+/** How much likelier something is whose log-probability changed. */
+function likelier(change) {
+  const factor = Math.exp(Math.abs(change));
+  if (factor < 2) return t(change < 0 ? "less" : "more", percent(change < 0 ? 1 - 1 / factor : factor - 1));
+  return t(change < 0 ? "timesLess" : "timesMore", factor < 9.95 ? factor.toFixed(1) : number(Math.round(factor)));
 }
 
 /** How this compares with chance, and what no head decides. */
@@ -87,12 +101,13 @@ function sure(app, summary) {
   const { site, head } = app.state;
   const one = effectOf(app.view(), site, head);
   if (!one) return [];
-  const { controls, smallest } = effectsOf(app.view());
-  const { passing, all, chance } = summary;
+  const { controls, smallest, done, unit } = effectsOf(app.view());
+  const { passing, all, chance, measured, steady, deciding } = summary;
   const words = one.passes ? t("above", controls, passing, all, chance) : one.open ? t("open", one.draws, controls) : one.beyond ? t("beyond")
     : Math.abs(one.effect) < smallest ? t("small", passing, all, chance) : t("below", passing, all, chance);
-  const none = summary.measured && effectsOf(app.view()).done && (summary.steady && effectsOf(app.view()).unit === "nats" ? t("steady") : passing <= 2 * Math.max(1, chance) && !summary.best.beyond ? t("none") : null);
-  return [el("span", { class: "sure" }, words), none && el("b", {}, none)];
+  const whole = measured && done && unit === "nats" && !summary.best.beyond;
+  const verdict = whole && (deciding ? t(deciding > 1 ? "decide" : "decides", deciding, all) : t(steady ? "steady" : "none"));
+  return [el("span", { class: "sure" }, words), verdict && el("b", {}, verdict)];
 }
 
 function bestButton(app, summary) {

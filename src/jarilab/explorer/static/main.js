@@ -15,7 +15,7 @@ import { drawBars, drawFinding, drawMost } from "./finding.js";
 import { helpButton, keysInWords } from "./help.js";
 import { drawMaps, markCell, refitMaps, repaintMaps } from "./map.js";
 import { drawModelMap, markModelMap, repaintModelMap } from "./model_map.js";
-import { outputTokens, sentenceNode } from "./sentence.js";
+import { hasSentence, spokenNodes } from "./sentence.js";
 import { shareButtons } from "./sharing.js";
 import { answerOf, inputName } from "./sites.js";
 import { app, DRAWN, followAddress, languageChanged, look, SCALES, startEngines } from "./state.js";
@@ -38,13 +38,15 @@ function drawHeader() {
 
 let asked = ""; // what the field showed when it was drawn; another text in it is being typed
 function drawInput(views) {
-  const field = document.activeElement;
-  const typed = field?.id === "input" && app.reading() && field.value !== asked ? field.value : null;
+  const focused = document.activeElement;
+  const typed = focused?.id === "input" && app.reading() && focused.value !== asked ? focused.value : null;
   const box = el("input", { id: "input", name: "input", autocomplete: "off", spellcheck: "false", dir: "auto", readonly: !app.reading(),
     "aria-describedby": "input-note", "data-keep": "input" });
   asked = inputName(views[0]);
   box.value = typed ?? asked;
-  refill(byId("ask"), el("label", { for: "input" }, t("input")), box, app.reading() ? el("button", { type: "submit" }, t("run")) : null, parts.filesNode?.(app, (input) => look({ input })),
+  const mayRead = app.live || firstPayload.views.every(({ engine }) => engine?.text?.read);
+  const field = mayRead || !hasSentence(views[0]) ? [el("label", { for: "input" }, t("input")), box] : null; // the sentence is enough
+  refill(byId("ask"), field, app.reading() ? el("button", { type: "submit" }, t("run")) : null, parts.filesNode?.(app, (input) => look({ input })),
     el("p", { class: "note", id: "input-note" }, inputNote(views)));
 }
 /** What can be computed, and where. */
@@ -70,7 +72,7 @@ function modelCard(view, index) {
   const silent = SILENT.includes(view.says) && el("p", { class: "note" }, t(`says_${view.says}`, view.mask));
   const answer = known(view.answer) ? el("p", { class: "answer" }, `${t(answerOf(view))} `, tokenNode(view.answer, { class: "token big" }), verdict(view)) : silent;
   return toned(view.encoding, el("article", { class: "model" }, el("div", { class: "said" }, title, answer, more), editedNode(app, index),
-    el("div", { class: "spoken" }, sentenceNode(app, view, index), outputTokens(view, index))));
+    el("div", { class: "spoken" }, spokenNodes(app, view, index))));
 }
 const SILENT = ["vectors", "words", "labels"]; // what gives no answer: why, and what edits are told by
 function verdict({ answer, expected }) {

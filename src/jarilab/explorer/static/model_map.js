@@ -46,7 +46,7 @@ export function drawModelMap(root, app) {
 function gridOf(app, view, index) {
   const heads = Math.max(...view.sites.map((site) => site.heads));
   const grid = styled(el("div", { class: "heads", role: "group", "aria-label": `${view.name}: ${t("allHeads")}`, onfocusout: () => app.preview(null) }), { "--heads": heads });
-  grid.append(el("span"), ...Array.from({ length: heads }, (_, head) => el("span", { "aria-hidden": "true" }, head ? String(head) : "H0")), el("span", { class: "whole" }, t("whole")));
+  grid.append(el("span"), ...Array.from({ length: heads }, (_, head) => el("span", { "aria-hidden": "true" }, head ? String(head) : "H0")), el("span", { class: "whole", "data-title": "" }));
   for (const [kind, sites] of kindsOf(view)) {
     grid.append(el("p", { class: "kind" }, el("b", {}, t(`kind_${kind}`)), " ", t(wordsOf(view, `sides_${kind}`))));
     for (const site of sites) {
@@ -118,6 +118,7 @@ export function repaintModelMap(root, app) {
       button.setAttribute("aria-label", words);
       button.title = words;
     }
+    section.querySelector("[data-title]").replaceChildren(summary ? t("whole") : "");
     for (const cell of section.querySelectorAll("[data-layer]")) {
       const layer = effectsOf(view)?.sites[cell.dataset.layer]?.layer;
       cell.replaceChildren(known(layer) ? signed(layer, unit) : "");

@@ -19,11 +19,26 @@ export const answerPlaces = ({ outputs, says, sides }) => says === "next" || (!s
 /** The side whose tokens are the input. */
 const inputSide = (view) => view.sides.source && !view.sides.source.picture ? "source" : !view.sides.source && view.sides.target && !paintedSide(view) ? "target" : null;
 
-/** The input's tokens; those that are keys of the open map have the colours of the row that is looked from. */
-export function sentenceNode(app, view, index) {
+/** Whether the input stands on the page as a sentence. */
+export function hasSentence(view) {
   const side = inputSide(view);
-  const tokens = side && view.sides[side].tokens;
-  if (!tokens?.length || tokens.length > LONGEST) return null;
+  return side !== null && view.sides[side].tokens.length > 0 && view.sides[side].tokens.length <= LONGEST;
+}
+
+/** The input as a sentence and what the model says to it. */
+export function spokenNodes(app, view, index) {
+  const written = outputTokens(view, index);
+  return [sentenceNode(app, view, index, written?.point), written?.node];
+}
+
+/**
+ * The input's tokens; those that are keys of the open map have the colours of the row that is looked from. point: shows what was likely at
+ * a place, if the outputs are places of this text.
+ */
+function sentenceNode(app, view, index, point) {
+  if (!hasSentence(view)) return null;
+  const side = inputSide(view);
+  const { tokens } = view.sides[side];
   const site = app.site(index);
   const { query, head } = app.state;
   const row = site && head < site.heads && site.keys === side && site.pooled <= 1 && query < site.shape[0] ? rowOf(index, site, head, query) : null;
@@ -32,7 +47,8 @@ export function sentenceNode(app, view, index) {
     const weight = row?.weights[at];
     const seen = known(weight) && !row.hidden?.[at];
     const button = pressable(`sentence ${index} ${at}`, cutToken(text, LETTERS), () => app.set({ view: index, query: clamp(at, 0, app.site(index).shape[0] - 1) }),
-      { class: `word ${isSpecial(text) ? "special" : ""}`, title: seen ? percent(weight) : token(text), tabindex: -1, "aria-current": at === framed ? "true" : null, disabled: site?.queries !== side });
+      { class: `word ${isSpecial(text) ? "special" : ""}`, title: seen ? percent(weight) : token(text), tabindex: -1, "aria-current": at === framed ? "true" : null, disabled: site?.queries !== side,
+        ...(point && { onpointerenter: () => point(at), onfocus: () => point(at) }) });
     return seen ? styled(button, { background: valueColour(weight, { scale: app.state.scale === "fit" ? "full" : app.state.scale }, row.keys), color: inkOn(valueColour(weight, { scale: app.state.scale }, row.keys)) }) : button;
   };
   const spaced = tokens.some((text) => [...text].length > 1);
@@ -54,31 +70,37 @@ function inkOn(colour) {
 const WRITTEN = { masked: "written_image", class: "written_image", words: "written_words", labels: "written_labels" };
 const pointedAt = new Map(); // view index -> the place whose candidates are shown
 
-/** The answer token by token with its probabilities, and what else was likely: at the least sure place, or where one points. */
-export function outputTokens(view, index) {
+/**
+ * {node, point}: the answer token by token with its probabilities, and what else was likely: at the least sure place, or where one points.
+ * The words of a text that the model was given stand in the sentence; point(place) shows what was likely there.
+ */
+function outputTokens(view, index) {
   const { outputs } = view;
   if (!outputs.length) return null;
   const words = t(WRITTEN[view.says] ?? (view.sides.source || paintedSide(view) ? wordsOf(view, "written") : "written_text")); // of a text that is given
   const shareOf = ({ token: text, top }) => top.find(([other]) => other === text)?.[1] ?? null;
   const places = answerPlaces(view);
+  const ofText = inputSide(view) !== null && (view.says === "words" || places.length < outputs.length);
+  const listed = !ofText ? outputs : view.says === "words" ? [] : places;
   const first = outputs.indexOf(places.reduce((one, other) => (shareOf(other) ?? 0) < (shareOf(one) ?? 0) ? other : one));
   const candidates = el("div", { class: "likely", "aria-live": "polite" });
   const likely = ([text, share]) => [tokenNode(text), styled(el("i"), { "--share": share }), el("span", {}, percent(share))];
   const show = (place) => {
     pointedAt.set(index, place);
-    for (const [at, button] of [...row.children].entries()) button.tabIndex = at === place ? 0 : -1;
+    for (const [at, button] of [...row.children].entries()) button.tabIndex = outputs[place] === listed[at] || listed.length === 1 ? 0 : -1;
     candidates.replaceChildren(...outputs[place].top.flatMap(likely));
   };
   const move = (event, place) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    row.children[clamp(place + step, 0, outputs.length - 1)].focus();
+    row.children[clamp(listed.indexOf(outputs[place]) + step, 0, listed.length - 1)].focus();
   };
-  const row = el("div", { class: "outputs", role: "toolbar", "aria-label": words, title: words }, outputs.map((output, place) =>
+  const row = el("div", { class: "outputs", role: "toolbar", "aria-label": words, title: words }, listed.map((output) => [output, outputs.indexOf(output)]).map(([output, place]) =>
     pressable(`output ${index} ${place}`, [tokenNode(output.token), el("small", {}, known(shareOf(output)) ? percent(shareOf(output)) : "–")], () => show(place), { tabindex: -1,
       class: places.includes(output) ? "asked" : null, onpointerenter: () => show(place), onfocus: () => show(place), onkeydown: (event) => move(event, place) })));
   show(pointedAt.get(index) < outputs.length ? pointedAt.get(index) : first);
   const written = el("div", { class: "written" }, row, candidates);
-  return paintedSide(view) ? el("details", {}, el("summary", {}, t("codes", outputs.length)), written) : written; // the image says more
+  const node = paintedSide(view) ? el("details", {}, el("summary", {}, t("codes", outputs.length)), written) : written; // the image says more
+  return { node, point: ofText && show };
 }

@@ -31,8 +31,9 @@ export const paintedSide = (view) => view.sides.target?.picture ? "target" : nul
 /** Words for a view: those for images where it is of one, or has painted one. */
 export const wordsOf = (view, key) => view.sides.source?.picture ? `${key}_image` : paintedSide(view) ? `${key}_painted` : key;
 /** The word for its answer, which is not the same of every model. */
-export const answerOf = (view) => paintedSide(view) ? "answer_painted" : view.sides.target?.boxes ? "answer_found" : SAID_SO.includes(view.says) ? `answer_${view.says}` : "answer";
-const SAID_SO = ["next", "masked", "class"];
+export const answerOf = (view) => paintedSide(view) ? "answer_painted" : view.sides.target?.boxes ? "answer_found" : NAMED.includes(view.says) ? `answer_${view.says}` : "answer";
+/** What a model gives that has a word for its answer. */
+export const NAMED = ["next", "masked", "class"];
 /** Sites of a view by kind, in the order of the model. */
 export const kindsOf = (view) => unique(view.sites.map((site) => site.kind)).map((kind) => [kind, view.sites.filter((site) => site.kind === kind)]);
 /** What people call a head, the path of its module, and what is special about its attention. */

@@ -128,6 +128,17 @@ def test_layer_is_counted_in_its_stack() -> None:
     nested = recorded(Stack(), X)
     assert [nested.site(name).layer for name in nested.sites] == [0, 1, 2]
 
+    class Block(nn.Module):  # as in T5
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.ModuleList([Attention(16, 2), nn.LayerNorm(16)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer[1](self.layer[0](x))
+
+    parts = recorded(nn.Sequential(Block(), Block(), Block()), X)
+    assert [parts.site(name).layer for name in parts.sites] == [0, 1, 2]
+
 
 def test_cached_step_is_of_kind_decoder() -> None:
     model = EncoderDecoder(9, 9, d_model=16, n_heads=2).eval()
