@@ -84,10 +84,10 @@ def test_the_first_sentences_say_what_the_model_does_and_which_head_does_it(page
     page = pages.open(render(asked_page(-0.1, -2.5, 0.3, -0.9, -0.8, turns=[0, "7"])))
     finding = page.locator("#finding")
     assert finding.inner_text() == (
-        "Adds numbers. It answers 3 (90 %). encoder.0, head 1 has the largest effect: it looks at the token before with "
-        "100 % of its weight (spread evenly it would be 33.3 %). Without it the answer is 12 times less likely (−2.50 "
-        "nats), and 3 becomes 7. None of 39 random changes of the same size does as much; 4 of 5 heads pass this test, "
-        "about 0.1 would by chance. 1 of 5 heads decides this answer: without it, another one wins."
+        "Adds numbers. It answers 3 (90 %). encoder.0, head 1 has the largest effect: it looks at the token before "
+        "with 100 % of its weight (spread evenly it would be 33.3 %). Without it the answer is 12 times less likely "
+        "(−2.50 nats), and 3 becomes 7. None of 39 random changes of the same size does as much; 4 of 5 heads pass "
+        "this test, about 0.1 would by chance. 1 of 5 heads decides this answer: without it, another one wins."
     )
     bars = page.locator("#bars .bar i").evaluate_all("bars => bars.map((bar) => bar.style.getPropertyValue('--share'))")
     assert [float(share) for share in bars] == pytest.approx([2.5 / 4, 0.2 / 4, 1])

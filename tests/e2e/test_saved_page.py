@@ -329,8 +329,8 @@ def test_a_language_model_reads_another_text_and_answers_to_switches(pages: Page
         page.locator("#input").fill(line)
         page.keyboard.press("Enter")
         view = explorer.look(line, live=False)["views"][0]
-        until(page, lambda view=view: page.locator(".outputs button").count() == len(view["outputs"]))
-        page.locator(".outputs button").last.focus()
+        until(page, lambda view=view: page.locator(".sentence .word").count() == len(view["outputs"]))
+        page.locator(".outputs button").focus()
         token, share = view["outputs"][-1]["top"][0]
         likely = page.locator(".likely span").first.text_content().removesuffix(" %")
         assert float(likely.rpartition(" ")[2]) == pytest.approx(100 * share, abs=0.11), token

@@ -14,7 +14,7 @@ import { WORDS } from "./words.js";
 
 const t = speaking({
   answers: ["It answers {0} ({1}).", "답은 {0}입니다({1})."], answers_next: ["After this text it expects {0} ({1}).", "이 글 다음에 올 토큰으로 고른 것은 {0}입니다({1})."],
-  answers_masked: ["Under the mask it puts {0} ({1}).", "가려진 자리에 넣은 토큰은 {0}입니다({1})."], answers_class: ["Its class is {0} ({1}).", "분류는 {0}입니다({1})."],
+  answers_masked: ["Under the mask it puts {0} ({1}).", "가려진 자리에 넣은 토큰은 {0}입니다({1})."], answers_class: ["The class that it gives is {0} ({1}).", "분류는 {0}입니다({1})."],
   least: ["It answers {0}; its least sure token is {1} ({2}).", "답은 {0}이고, 가장 불확실한 토큰은 {1}입니다({2})."],
   best: ["{0} has the largest effect: it {1}.", "{0}: 효과가 가장 큰 헤드입니다. {1}."], one: ["{0} {1}.", "{0}: {1}."],
   share: ["{0} with {1} of its weight (spread evenly it would be {2})", "{0}(가중치의 {1}, 고르게 보면 {2})"],
