@@ -21,7 +21,6 @@ _TO = {
             "own-attention",
             "watching",
         ),
-        *("speech", "vision-language", "diffusion", "windows"),
     ),
     "reference": ("serving",),
 }
@@ -63,6 +62,11 @@ MOVED: dict[str, tuple[str, ...]] = {
             "reference/studies",
         ),
     ),
+    **{
+        f"guide/{name}": (f"how-to/{name}", "explanation/tested")
+        for name in ("speech", "vision-language", "diffusion", "windows", "watching")
+    },
+    "guide/python": ("how-to/python", "how-to/your-own"),
     "guide/heads": ("how-to/study", "reference/heads"),
     "guide/relevance": ("how-to/relevance", "reference/relevance"),
     "guide/figures": ("how-to/figures", "reference/figures"),
