@@ -20,8 +20,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def findings(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict]:
-    assert main(["data", *words, "--json"]) == 0
-    return {finding["topic"]: finding for finding in json.loads(capsys.readouterr().out)}
+    code = main(["data", *words, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == any(finding["severity"] == "serious" for finding in found)
+    return {finding["topic"]: finding for finding in found}
 
 
 def write(name: str, lines: list[str]) -> str:
@@ -39,7 +41,7 @@ def test_a_corpus_is_checked_and_nothing_is_written(tmp_path: Path, capsys: pyte
     assert "first line is a title" in found["columns"]["text"]
     assert found["blank"]["count"] == 1
     assert {path.name for path in tmp_path.iterdir()} == {"a.tsv", "v.tsv", "cache"}
-    assert main(["data", *words]) == 0
+    assert main(["data", *words]) == 1
     first, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith("serious  overlap")
 
@@ -49,14 +51,34 @@ def test_a_text_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
     text = write("t.txt", [*lines, lines[1].upper()])
     found = findings(capsys, "text", "--check", text)
     assert found["repeats"]["count"] == found["overlap"]["count"] == 1
+    assert found["overlap"]["severity"] == "serious"
     assert "83 lines of 20 letters or more" in found["characters"]["text"]
     assert found["unknown"]["severity"] == "note"
+
+
+@pytest.mark.parametrize(("shared", "code"), [(0, 0), (1, 0), (2, 1)])
+def test_the_exit_code_says_whether_a_measurement_is_spoiled(shared: int, code: int) -> None:
+    """1 % of 200 held-out pairs is serious. Repeats and copies alone are not."""
+    train = [f"eins {n}\tone {n}" for n in range(300)]
+    held_out = [f"zwei {n}\ttwo {n}" for n in range(200 - shared)] + train[:shared]
+    files = write("a.tsv", [*train, *train[:100]]), write("v.tsv", held_out)
+    words = ["translation", "--check", files[0], "--valid", files[1], "--vocab-size", "300"]
+    assert main(["data", *words]) == code
+
+
+def test_labels_that_contradict_and_one_text_are_said_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{'ab'[n % 2]}\ttext {n}" for n in range(60)]
+    assert main(["data", "classify", "--check", write("a.tsv", rows)]) == 0
+    assert main(["data", "classify", "--check", write("b.tsv", [*rows, "a\ttext 7", "\tx"])]) == 1
+    out = capsys.readouterr().out
+    assert "b.tsv: 1 of 60 different texts (1.7 %) has several labels; keep the right one of each" in out
+    assert "b.tsv: 1 row has no label or no text; it is left out" in out
 
 
 def test_what_training_refuses_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
     found = findings(capsys, "translation", "--check", write("a.tsv", ["ja\tyes"] * 40))
     assert found["training"]["severity"] == "serious"
-    assert "40 pairs of 1 different sources" in found["training"]["text"]
+    assert "40 pairs of 1 different source" in found["training"]["text"]
     assert found["repeats"]["count"] == 39
 
 

@@ -41,6 +41,17 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode()
 
 
+def counted(number: int, nouns: str, verb: str = "") -> str:
+    """Return `40 lines`, or `1 line`; with a verb `40 lines have` and `1 line has`. nouns, verb: in the plural."""
+    noun, of, rest = nouns.partition(" of ")
+    if number == 1:
+        noun = noun[: -2 if noun.endswith(("sses", "xes")) else -1]
+        verb = verb and _SINGULAR.get(verb, f"{verb}s")
+    return " ".join([f"{number:,}", f"{noun}{of}{rest}", *verb.split()])
+
+
+_SINGULAR = {"are": "is", "were": "was", "have": "has"}
+
 NAME_SIMILARITY = 0.65
 """Minimal similarity, from 0 to 1, of a name and its correction. `rope` and `none` have 0.5."""
 

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Len, Lt
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, counted
 from jarilab.core.options import check_fields
 from jarilab.core.shapes import Int, Tensor
 from jarilab.core.storage.files import read_json
-from jarilab.data.finding import Finding
+from jarilab.data.finding import Finding, overlap_severity, share
 from jarilab.data.text import END, FIRST, PADDING, store, text_files
-from jarilab.data.text.checks import find_unknown, quantiles
+from jarilab.data.text.checks import find_unknown, lines_of, quantiles
 from jarilab.data.text.labelled_texts import (
     LabelledTexts,
     Texts,
@@ -89,8 +89,8 @@ class Classify(LabelTask):
         self._training: Labelled | None = None
         self._held_out: Labelled | None = None
         self._is_causal = False
-        self._notices: list[str] = []
-        self._held_out_notices: list[str] = []
+        self._findings: list[Finding] = []
+        self._held_out_findings: list[Finding] = []
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
@@ -111,9 +111,9 @@ class Classify(LabelTask):
                 f"{self.train}: expected two classes or more among the training texts, got {self.classes[0]!r} alone; "
                 "add texts of another class, or name the columns of label and text with --columns"
             )
-        self._training, self._notices = self._encoded(training, self.train)
-        self._held_out, self._held_out_notices = self._encoded(held_out, self.valid or self.train)
-        self._held_out_notices += _overlap(held_out, training, self.valid)
+        self._training, self._findings = self._encoded(training, self.train)
+        self._held_out, self._held_out_findings = self._encoded(held_out, self.valid or self.train)
+        self._held_out_findings += _overlap(held_out, training, self.valid)
 
     def check(self) -> list[Finding]:
         """Return the texts of each class, their lengths and unknown tokens, and what training says of them."""
@@ -126,7 +126,7 @@ class Classify(LabelTask):
             largest = sorted(zip(counts, self.classes, strict=True), reverse=True)
             listed = ", ".join(f"{label} {count:,}" for count, label in largest[:SHOWN_CLASSES])
             more = "" if len(largest) <= SHOWN_CLASSES else ", ..."
-            text = f"{name}: {len(texts.texts):,} texts; {listed}{more}"
+            text = f"{name}: {counted(len(texts.texts), 'texts')}; {listed}{more}"
             findings.append(Finding("note", "classes", text))
             lengths = np.array([sum(map(len, each)) for each in texts.texts])
             findings.append(
@@ -134,8 +134,7 @@ class Classify(LabelTask):
             )
             every = ([text] for each in texts.texts for text in each)
             findings.append(find_unknown(UnknownPieces.of(every, self._known), name))
-        notices = dict.fromkeys([*self._notices, *self._held_out_notices])
-        return [*findings, *(Finding("warning", "notice", line) for line in notices)]
+        return list(dict.fromkeys([*findings, *self._findings, *self._held_out_findings]))
 
     def _read(self) -> tuple[LabelledTexts, LabelledTexts]:
         """Return training and held-out texts. Raises UserError."""
@@ -151,14 +150,15 @@ class Classify(LabelTask):
         training, held_out = texts.split(self.share)
         if not training.texts or not held_out.texts:
             raise UserError(
-                f"{self.train}: {len(texts.texts)} texts are too few to hold some out; give held-out ones with --valid"
+                f"{self.train}: {counted(len(texts.texts), 'texts', 'are')} too few to hold some out; give held-out "
+                "ones with --valid"
             )
         return training, held_out
 
     def _read_file(self, path: str) -> LabelledTexts:
         return read_labelled_texts(Path(path), self.columns, pairs=self._facts["pairs"])
 
-    def _encoded(self, texts: LabelledTexts, path: str) -> tuple[Labelled, list[str]]:
+    def _encoded(self, texts: LabelledTexts, path: str) -> tuple[Labelled, list[Finding]]:
         """Return texts as tokens, and what to say about them. Raises UserError for a class without training texts."""
         numbers = {name: number for number, name in enumerate(self.classes)}
         if missing := sorted(set(texts.labels) - set(numbers)):
@@ -169,14 +169,15 @@ class Classify(LabelTask):
         rows, cuts = zip(
             *(self._row(each, self._known.encode) for each in texts.texts), strict=True
         )
-        notices = list(texts.notices)
+        findings = list(texts.findings)
         if cut := sum(cuts):
-            notices.append(
-                f"{path}: {cut:,} texts of more than {self._longest} tokens were cut; --longest keeps more"
-            )
+            cut_texts = share(cut, len(rows), "texts", "are")
+            text = f"{path}: {cut_texts} longer than {self._longest} tokens and cut"
+            findings.append(Finding("warning", "tokens", text, "--longest keeps more"))
         every = ([text] for each in texts.texts for text in each)
-        notices += unknown_notice(path, UnknownPieces.of(every, self._known).share)
-        return Labelled(rows, [numbers[label] for label in texts.labels], texts.texts), notices
+        lines = unknown_notice(path, UnknownPieces.of(every, self._known).share)
+        findings += (Finding("warning", "unknown", line) for line in lines)
+        return Labelled(rows, [numbers[label] for label in texts.labels], texts.texts), findings
 
     def _row(self, texts: Texts, encode: Callable[[str], list[int]]) -> tuple[list[int], bool]:
         """Return the first token and each text with an end, and whether a text was cut."""
@@ -201,14 +202,14 @@ class Classify(LabelTask):
         if len(paths) != 1:
             raise UserError(f"--data expects one TSV, CSV or folder, got {len(paths)}; give one")
         measured = self._read_file(paths[0])
-        self._held_out, self._held_out_notices = self._encoded(measured, paths[0])
+        self._held_out, self._held_out_findings = self._encoded(measured, paths[0])
         if self.train and not Path(self.train).exists():
             notice = (
                 f"whether data are also among the training texts is not known: {self.train} is gone"
             )
-            self._held_out_notices.append(notice)
+            self._held_out_findings.append(Finding("note", "overlap", notice))
         else:
-            self._held_out_notices += _overlap(measured, self._read()[0], paths[0])
+            self._held_out_findings += _overlap(measured, self._read()[0], paths[0])
 
     @property
     def held_out_of(self) -> tuple[str, ...]:
@@ -217,7 +218,7 @@ class Classify(LabelTask):
     @property
     def held_out(self) -> Labelled:
         if self._held_out is None:
-            self._held_out, self._held_out_notices = self._encoded(
+            self._held_out, self._held_out_findings = self._encoded(
                 self._read()[1], self.valid or self.train
             )
         return self._held_out
@@ -315,10 +316,10 @@ class Classify(LabelTask):
         return ["\t".join(each) for each in self.held_out.texts[:SHOWN]]
 
     def notices(self) -> list[str]:
-        return self._notices
+        return lines_of(self._findings)
 
     def held_out_notices(self) -> list[str]:
-        return self._held_out_notices
+        return lines_of(self._held_out_findings)
 
     def describe(self) -> str:
         of = Path(self.train).name or "who did what to whom"
@@ -344,11 +345,12 @@ class Classify(LabelTask):
         return f"sha256 {text_files.content_hash(text_files.document_files(path))}"
 
 
-def _overlap(held_out: LabelledTexts, training: LabelledTexts, path: str) -> list[str]:
-    """Return what to print if held-out texts are training texts, too."""
+def _overlap(held_out: LabelledTexts, training: LabelledTexts, path: str) -> list[Finding]:
+    """Return a finding if held-out texts are training texts, too."""
     known = {tuple(map(normal, each)) for each in training.texts}
     shared = sum(tuple(map(normal, each)) in known for each in held_out.texts)
     total = len(held_out.texts)
-    return [
-        f"{path}: {shared:,} of {total:,} held-out texts are among the training texts, too"
-    ] * bool(shared)
+    text = f"{path}: {share(shared, total, 'held-out texts', 'are')} among the training texts, too"
+    remedy = "they make scores better than they are; hold out others"
+    severity = overlap_severity(shared, total)
+    return [Finding(severity, "overlap", text, remedy, shared, total)] if shared else []

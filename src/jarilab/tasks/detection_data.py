@@ -13,7 +13,7 @@ from typing import final
 import torch
 from jaxtyping import UInt8
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, counted
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.data.captions.scenes import Plan, Scenes
 from jarilab.data.images.alike import MAX_IMAGES, Thumbnails
@@ -206,7 +206,7 @@ class Photographs(BoxedImages):
         held_out = [photograph for photograph in self._images if photograph.held_out]
         if not _any_object(training) or not _any_object(held_out):
             raise UserError(
-                f"{len(self)} images are too few to hold some out; give held-out images with --valid"
+                f"{counted(len(self), 'images', 'are')} too few to hold some out; give held-out images with --valid"
             )
         notices = [*self.notices, *few_held_out(len(held_out), len(self))]
         train = Photographs(training, self.classes, notices)
@@ -248,7 +248,8 @@ class Photographs(BoxedImages):
 
     def describe(self) -> str:
         n_objects = sum(photograph.n_objects for photograph in self._images)
-        return f"{len(self):,} images with {n_objects:,} objects of {len(self.classes)} classes"
+        objects = counted(n_objects, "objects")
+        return f"{counted(len(self), 'images')} with {objects} of {counted(len(self.classes), 'classes')}"
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(repr(self.classes).encode("utf-8", "backslashreplace"))

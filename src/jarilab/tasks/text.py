@@ -16,7 +16,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch.nn import functional
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, counted
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.data.finding import Finding
 from jarilab.data.text import END, FIRST, PADDING, store, text_files
@@ -365,7 +365,7 @@ class Text(TokenTask):
         findings = [*find_equal_documents(scan), *find_repeats(scan, LINES)]
         findings += find_scripts(scan, scan.rows, LINES)
         if len(scan):
-            text = f"{len(scan):,} {LINES}: {quantiles(scan.rows['length'])} characters"
+            text = f"{counted(len(scan), LINES)}: {quantiles(scan.rows['length'])} characters"
             findings.append(Finding("note", "characters", text))
         try:
             self.prepare()
@@ -430,10 +430,10 @@ class Text(TokenTask):
 
     def describe(self) -> str:
         named = _named([Path(name).name for name in self.train])
-        return (
-            f"{named}: {len(self._windows):,} tokens of training text in {self._windows.documents:,} "
-            f"documents; {self._known.kind}, vocabulary of {len(self._known):,}{self._held_out_from}"
-        )
+        trained = counted(len(self._windows), "tokens of training text")
+        documents = counted(self._windows.documents, "documents")
+        vocabulary = f"{self._known.kind}, vocabulary of {len(self._known):,}"
+        return f"{named}: {trained} in {documents}; {vocabulary}{self._held_out_from}"
 
     @property
     def _held_out_from(self) -> str:

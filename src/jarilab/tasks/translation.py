@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 
-from jarilab.core.errors import UserError, import_optional
+from jarilab.core.errors import UserError, counted, import_optional
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.finding import Finding
 from jarilab.data.text import END, store, text_files
@@ -200,9 +200,12 @@ class Translation(PairsTask):
         held_out = chosen < np.uint64(bound)
         if not held_out.any() or held_out.all():
             different = len(np.unique(chosen))
-            of = "" if different == len(chosen) else f" of {different:,} different sources"
+            of = (
+                "" if different == len(chosen) else f" of {counted(different, 'different sources')}"
+            )
             raise UserError(
-                f"{len(chosen)} pairs{of} are too few to hold some out; give held-out files with --valid"
+                f"{counted(len(chosen), f'pairs{of}', 'are')} too few to hold some out; give held-out files with "
+                "--valid"
             )
         return held_out
 
@@ -329,7 +332,9 @@ class Translation(PairsTask):
         if not len(scan):
             raise text_files.no_usable(_files(self.train))
         findings = [
-            Finding("note", "pairs", f"{len(scan):,} pairs in {' and '.join(self.train)}"),
+            Finding(
+                "note", "pairs", f"{counted(len(scan), 'pairs')} in {' and '.join(self.train)}"
+            ),
             *find_repeats(scan, "pairs"),
             *find_in_pairs(scan, names),
         ]
@@ -366,7 +371,7 @@ class Translation(PairsTask):
         files = " and ".join(Path(name).name for name in self.train)
         swapped, joint = " swapped" if self.swap else "", "joint " if self.joint else ""
         kind = f"{self.tokenizers[1].kind}, {joint}vocabulary of {len(self.tokenizers[1]):,}"
-        return f"{files}{swapped}: {self.training_size:,} pairs of lines; {kind}"
+        return f"{files}{swapped}: {counted(self.training_size, 'pairs of lines')}; {kind}"
 
     def purpose(self) -> tuple[str, str]:
         return (
@@ -433,11 +438,10 @@ def _unknown_notices(shares: Mapping[str, float]) -> list[str]:
 def _complaints(counts: PairCounts, longest: int) -> list[str]:
     notices = []
     if counts.blank:
-        notices.append(f"{counts.blank:,} pairs with a blank line on a side were left out")
+        notices.append(f"{counted(counts.blank, 'pairs')} with a blank line on a side left out")
     if counts.too_long:
-        notices.append(
-            f"{counts.too_long:,} pairs of more than {longest} tokens were left out; --longest keeps more"
-        )
+        too_long = counted(counts.too_long, f"pairs of more than {longest} tokens", "were")
+        notices.append(f"{too_long} left out; --longest keeps more")
     return notices
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from jarilab.core.errors import UserError, closest_match, unknown
+from jarilab.core.errors import UserError, closest_match, counted, unknown
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("rotery", "rotary"), ("ROTARY", "rotary"), ("t6", "t5"), ("zzz", None)])
@@ -30,3 +30,17 @@ def test_a_quote_of_any_length_is_shortened():
     assert str(UserError(two)) == two
     exact = "got '" + "x" * 190 + "'; do"
     assert str(UserError(exact)) == exact
+
+
+@pytest.mark.parametrize(
+    ("number", "nouns", "verb", "text"),
+    [
+        (1, "lines of 20 letters", "are", "1 line of 20 letters is"),
+        (1_000, "pairs", "repeat", "1,000 pairs repeat"),
+        (1, "held-out images", "repeat", "1 held-out image repeats"),
+        (1, "classes", "", "1 class"),
+        (0, "boxes", "have", "0 boxes have"),
+    ],
+)
+def test_numbers_and_nouns_agree(number: int, nouns: str, verb: str, text: str) -> None:
+    assert counted(number, nouns, verb) == text

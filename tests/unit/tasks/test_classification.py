@@ -179,7 +179,7 @@ def test_held_out_images_that_are_trained_on_are_counted(folders, tmp_path, caps
     settings = {**SMALL, "task.train": str(folders), "task.valid": str(folders)}
     jarilab.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
     count = sum(1 for path in folders.rglob("*") if path.is_file())
-    expected = f"{count} of {count} held-out images are training images too, which makes the score better"
+    expected = f"{count} of {count} held-out images (100.0 %) equal a training image, which makes the score better"
     assert capsys.readouterr().err.count(expected) == 1
     train = next(folders.rglob("*.png"))
     for name in ("left", "right"):
@@ -187,11 +187,11 @@ def test_held_out_images_that_are_trained_on_are_counted(folders, tmp_path, caps
         Image.effect_noise((8, 8), 99).save(tmp_path / "valid" / name / "new.png")
     settings["task.valid"] = str(tmp_path / "valid")
     jarilab.train("images", tmp_path / "new", encoding="none", settings=settings, precision="float32", threads=1)
-    assert "training images too" not in capsys.readouterr().err
+    assert "a training image" not in capsys.readouterr().err
     with Image.open(train) as image:
         image.save(tmp_path / "valid" / "left" / "known.bmp")  # the same pixels in other bytes
     jarilab.train("images", tmp_path / "one", encoding="none", settings=settings, precision="float32", threads=1)
-    assert "1 of 3 held-out images are training images too" in capsys.readouterr().err
+    assert "1 of 3 held-out images (33.3 %) equals a training image" in capsys.readouterr().err
 
 
 def test_fewer_answers_than_one_are_refused(run):

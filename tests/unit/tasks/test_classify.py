@@ -69,7 +69,7 @@ def test_every_text_is_trained_or_held_out_and_equal_ones_stay_together(tmp_path
     trained_texts, held_out = set(task._trained.texts), set(task.held_out.texts)
     assert not trained_texts & held_out
     assert len(task._trained) + len(task.held_out) == 120
-    assert any("60 texts repeat an earlier one" in notice for notice in task.notices())
+    assert any("60 of 120 texts (50.0 %) repeat an earlier one" in notice for notice in task.notices())
 
 
 def test_columns_by_title_and_a_folder_a_class(tmp_path):
@@ -116,8 +116,10 @@ def test_bad_files_are_refused(tmp_path, rows, options, words):
 
 def test_overlap_and_cut_texts_are_told(tmp_path):
     task = prepared(train=write(tmp_path), valid=write(tmp_path, ROWS[25:35], "valid.tsv"), longest=3)
-    assert any("10 of 10 held-out texts are among the training texts" in each for each in task.held_out_notices())
-    assert any("texts of more than 3 tokens were cut" in each for each in task.notices())
+    assert any(
+        "10 of 10 held-out texts (100.0 %) are among the training texts" in each for each in task.held_out_notices()
+    )
+    assert any("longer than 3 tokens and cut" in each for each in task.notices())
     with pytest.raises(UserError, match="at most 3 tokens"):
         task.read("the cat number 3 sat on a mat")
 
@@ -234,7 +236,7 @@ def test_other_data_are_compared_with_the_training_texts(tmp_path):
     task = prepared(train=write(tmp_path))
     task.hold_out([write(tmp_path, [*ROWS[:2], ("animal", "a new one")], "others.tsv")])
     shared = sum(text in {line for _, line in ROWS[:2]} for (text,) in task._read()[0].texts)
-    assert f"{shared} of 3 held-out texts are among the training texts" in "".join(task.held_out_notices())
+    assert f"{shared} of 3 held-out texts (" in "".join(task.held_out_notices())
     (tmp_path / "texts.tsv").unlink()
     task.hold_out([str(tmp_path / "others.tsv")])
     assert "texts.tsv is gone" in task.held_out_notices()[-1]

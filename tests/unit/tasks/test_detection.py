@@ -456,7 +456,7 @@ def test_nothing_usable_and_too_few_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected objects with boxes; got none that can be used"):
         task(train=tuple(photographs(tmp_path, 1, p0=[5, 5, 0, 0])))
     (tmp_path / "one").mkdir()
-    with pytest.raises(UserError, match="1 images are too few to hold some out"):
+    with pytest.raises(UserError, match="1 image is too few to hold some out"):
         task(train=tuple(photographs(tmp_path / "one", 1)))
     with pytest.raises(UserError, match="measured on images of the same kind"):
         task(valid=("coco.json", "images"))

@@ -180,7 +180,7 @@ def test_every_tokenizer_is_measured_on_the_same_text(tmp_path: Path) -> None:
         bits = tokens * math.log2(task.model_options["vocab_size"])
         assert metrics["bits_per_character"] == pytest.approx(bits / len(read[0]), rel=1e-5)
         starts.add((task.describe().rpartition("; ")[2], task.fingerprint()))
-        assert "1 of 10 (10.0 %) lines" in " ".join(task.held_out_notices())
+        assert "1 of 10 lines of 20 letters or more (10.0 %) is also" in " ".join(task.held_out_notices())
     assert len(set(read)) == 1
     assert read[0] == unicodedata.normalize("NFC", "\n".join([*lines[41:], lines[0]]))
     ((described, fingerprint),) = starts
@@ -232,7 +232,7 @@ def test_a_folder_and_a_packed_file(tmp_path: Path, folder: Path) -> None:
     assert torch.equal(one.labels, other.labels)
     single = tmp_path / "one.txt.gz"
     single.write_bytes(gzip.compress("\n\n".join(DOCUMENTS).encode()))
-    assert " in 1 documents; " in prepared(single).describe()
+    assert " in 1 document; " in prepared(single).describe()
 
 
 def test_lower_case(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_prompt_begins_a_document_where_it_is_empty(folder: Path) -> None:
     ("content", "options", "message"),
     [
         (None, {}, "^--train names no text; write --train FILE, or a folder of "),
-        ("a", {}, "1 characters are too few to hold 10% out; give more, or a text to measure on with --valid"),
+        ("a", {}, "1 character is too few to hold 10% out; give more, or a text to measure on with --valid"),
         (" \n ", {}, "expected text to train a tokenizer on; got only white space"),
         ("text " * 99, {"valid": "{blank}"}, "blank.txt holds no usable lines; expected text"),
         ("text " * 99, {"valid": "{none}"}, "none.txt: expected a file; got a path that"),

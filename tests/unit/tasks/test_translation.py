@@ -73,7 +73,7 @@ def test_two_files_are_pairs_line_by_line(files: tuple[str, str], pairs: list[tu
     assert task.training_size + len(task.held_out) == LINES
     assert task.describe() == f"text.de and text.en: {task.training_size} pairs of lines; bpe, joint vocabulary of 300"
     (notice,) = task.notices()
-    assert notice.startswith("training files: 66 of 300 (22.0 %) pairs repeat an earlier one")
+    assert notice.startswith("training files: 66 of 300 pairs (22.0 %) repeat an earlier one")
 
 
 def test_packed_files_and_columns_are_the_same_data(files: tuple[str, str], pairs, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_lines_longer_than_the_limit_are_left_out_and_counted(tmp_path: Path) ->
     task = prepared(written(tmp_path, [(line, meaning(line) or "x") for line in lines]), tokenizer="words", longest=4)
     assert task.training_size + len(task.held_out) == 140
     assert task.notices()[:2] == [
-        "2 pairs with a blank line on a side were left out",
+        "2 pairs with a blank line on a side left out",
         "3 pairs of more than 4 tokens were left out; --longest keeps more",
     ]
 
@@ -158,7 +158,7 @@ def test_lines_longer_than_the_limit_are_left_out_and_counted(tmp_path: Path) ->
         ({"train": ()}, r"^--train expects two files, .* got 0: write --train text.de text.en$"),
         ({"train": ("a", "b", "c")}, "^--train expects two files, .* got 3"),
         ({"train": ("{nothing}", "{nothing}")}, "expected a file; got .*; check the path"),
-        ({"train": ("{one}",)}, "1 pairs are too few to hold some out; give held-out files with --valid"),
+        ({"train": ("{one}",)}, "1 pair is too few to hold some out; give held-out files with --valid"),
         ({"train": ("{empty}",), "valid": ("{one}",)}, "empty.tsv holds no usable lines"),
         ({"train": ("{one}",), "valid": ("{one}",) * 3}, "^--valid expects two files, .* got 3"),
         ({"train": ("{one}",), "valid": ("{one}",), "longest": 1}, "pairs of at most 1 tokens a side; got 1, all long"),
@@ -374,10 +374,10 @@ def test_a_run_says_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureFixtu
     files = written(tmp_path, [*pairs, ("eins " * 9, "one"), ("", "two")])
     train(tmp_path / "run", files, task__longest=8, training__examples=12)
     *left_out, repeats = capsys.readouterr().err.splitlines()
-    assert repeats.startswith("jarilab: training files: 66 of 301 (21.9 %) pairs repeat")
+    assert repeats.startswith("jarilab: training files: 66 of 301 pairs (21.9 %) repeat")
     assert left_out == [
-        "jarilab: 1 pairs with a blank line on a side were left out",
-        "jarilab: 1 pairs of more than 8 tokens were left out; --longest keeps more",
+        "jarilab: 1 pair with a blank line on a side left out",
+        "jarilab: 1 pair of more than 8 tokens was left out; --longest keeps more",
     ]
 
 
@@ -628,7 +628,7 @@ def test_several_corpora_are_read_by_their_weights(tmp_path: Path) -> None:
 
 def test_equal_pairs_are_counted_once(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("ja\tyes\n" * 40)
-    with pytest.raises(UserError, match="40 pairs of 1 different sources are too few"):
+    with pytest.raises(UserError, match="40 pairs of 1 different source are too few"):
         Translation(train=(f"{tmp_path}/a.tsv",)).prepare()
 
 
@@ -640,11 +640,11 @@ def test_overlap_with_the_training_files_is_said(tmp_path: Path) -> None:
     task.prepare()
     assert task.notices() == []
     (notice,) = task.held_out_notices()
-    assert notice.startswith("held out: 1 of 2 (50.0 %) sources are also in the training files")
+    assert notice.startswith("held out: 1 of 2 sources (50.0 %) is also in the training files")
     assert f"{valid}:1 and {train}:6; " in notice
     task.hold_out([str(train)])
     (notice,) = task.held_out_notices()
-    assert notice.startswith("held out: 60 of 60 (100.0 %) sources")
+    assert notice.startswith("held out: 60 of 60 sources (100.0 %)")
     train.unlink()
     task.hold_out([str(valid)])
     assert task.held_out_notices() == [f"whether data are also in the training files is not known: {train} is gone"]

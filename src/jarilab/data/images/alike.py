@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from jarilab.core.errors import printable
 from jarilab.core.shapes import Bool, Float, Tensor
-from jarilab.data.finding import Finding, percent
+from jarilab.data.finding import Finding, overlap_severity, share
 
 SIDE = 8
 """Cells of a thumbnail on each side."""
@@ -50,11 +50,10 @@ def find_alike(train: Thumbnails, held_out: Thumbnails) -> Iterator[Finding]:
         if matches:
             row, column = matches[0]
             names = printable(f"{images.names[row]} and {train.names[column]}")
-            counted = percent(len(matches), len(images.names))
-            text = f"{counted} {which} equal {other}, or nearly so, such as {names}"
-            yield Finding(
-                "warning", topic, text, f"{remedy}; remove them", len(matches), len(images.names)
-            )
+            count, total = len(matches), len(images.names)
+            text = f"{share(count, total, which, 'equal')} {other}, or nearly so, such as {names}"
+            severity = "warning" if images is train else overlap_severity(count, total)
+            yield Finding(severity, topic, text, f"{remedy}; remove them", count, total)
 
 
 def _matches(images: Thumbnails, known: Thumbnails, *, before: bool) -> Iterator[tuple[int, int]]:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from jaxtyping import UInt8, UInt64
 
-from jarilab.core.errors import UserError, import_optional, printable
+from jarilab.core.errors import UserError, counted, import_optional, printable
 from jarilab.core.shapes import Int, Tensor
+from jarilab.data.finding import share
 from jarilab.data.images import idx
 from jarilab.data.images.alike import Thumbnails
 from jarilab.data.images.image_files import Decoded, check_dataset_size, decode, read_bytes
@@ -95,7 +96,7 @@ class Labelled:
         held_out = self.marks < share * 2**32
         if not held_out.any() or held_out.all():
             raise UserError(
-                f"{len(self)} images are too few to hold some out; give held-out images with --valid"
+                f"{counted(len(self), 'images', 'are')} too few to hold some out; give held-out images with --valid"
             )
         (train_rows,) = (~held_out).nonzero(as_tuple=True)
         (held_out_rows,) = held_out.nonzero(as_tuple=True)
@@ -109,9 +110,9 @@ class Labelled:
         known = np.isin(self._digests(), train._digests())
         if not known.any():
             return []
+        images = share(int(known.sum()), len(self), "held-out images", "equal")
         return [
-            f"{known.sum():,} of {len(self):,} held-out images are training images too, which makes the score "
-            "better than it is; hold out others"
+            f"{images} a training image, which makes the score better than it is; hold out others"
         ]
 
     def thumbnails(self) -> Thumbnails:

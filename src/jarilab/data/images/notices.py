@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 from jaxtyping import UInt8, UInt64
 
-from jarilab.core.errors import UserError, printable
+from jarilab.core.errors import UserError, counted, printable
 from jarilab.core.shapes import Tensor
 
 MAX_UNREADABLE = 10
@@ -93,7 +93,7 @@ class Notices:
         if what in self._totals:
             total = self._totals[what]
             verb = "was" if number == 1 else "were"
-            return f"{number:,} of {total:,} images {verb} {what} ({named})"
+            return f"{number:,} of {counted(total, 'images')} {verb} {what} ({named})"
         line = f"{what}: {number:,} ({named})"
         return f"{line}; {self.first_error}" if what == _UNREADABLE else line
 
@@ -131,6 +131,6 @@ def too_crowded(counts: Mapping[str, int], queries: int) -> list[str]:
     largest = max(counts.values())
     names = ", ".join(list(counts)[:3])
     return [
-        f"{len(counts):,} images have more objects than the {queries} queries, up to {largest} ({names}); objects "
-        f"that cost most to match are not trained but count in AP; set model.queries={largest}"
+        f"{counted(len(counts), 'images', 'have')} more objects than the {queries} queries, up to {largest} ({names}); "
+        f"objects that cost most to match are not trained but count in AP; set model.queries={largest}"
     ]

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from jarilab.data.finding import Finding, Severity, percent
+from jarilab.core.errors import counted
+from jarilab.data.finding import WARNING_SHARE, Finding, Severity, overlap_severity, share
 from jarilab.data.text.alignment import check_alignment
 from jarilab.data.text.scan import SCRIPT, SCRIPTS, Scan, repeated, shared
 from jarilab.data.text.tokenizers import UnknownPieces
 
-SERIOUS_SHARE, WARNING_SHARE = 0.05, 0.01
-"""From these shares of the texts on, a finding is serious, or a warning."""
 MIN_CORRELATION = 0.1
 """Median correlation of sides below which they may not be translations."""
 _RATIO, _MIN_RATIO_CHARACTERS = 3.0, 20
@@ -20,8 +19,7 @@ _QUANTILES = (0.05, 0.5, 0.95, 1.0)
 
 
 def _severity(count: int, total: int) -> Severity:
-    share = count / max(1, total)
-    return "serious" if share >= SERIOUS_SHARE else "warning" if share >= WARNING_SHARE else "note"
+    return "warning" if count >= WARNING_SHARE * total else "note"
 
 
 def find_repeats(scan: Scan, unit: str) -> Iterator[Finding]:
@@ -30,7 +28,7 @@ def find_repeats(scan: Scan, unit: str) -> Iterator[Finding]:
     if equal is None:
         return
     text = (
-        f"training files: {percent(equal.examples, len(scan))} {unit} repeat an earlier one, apart from case, "
+        f"training files: {share(equal.examples, len(scan), unit, 'repeat')} an earlier one, apart from case, "
         f"punctuation and white space, such as {scan.place(equal.row)} and {scan.place(equal.other)}"
     )
     remedy = "they count several times; remove them if that is not meant"
@@ -59,13 +57,12 @@ def find_overlap(
     row = equal.row if held_rows is None else int(held_rows[equal.row])
     other = equal.other if train_rows is None else int(train_rows[equal.other])
     text = (
-        f"held out: {percent(equal.examples, len(keys))} {unit} are also in the training files, apart from case, "
+        f"held out: {share(equal.examples, len(keys), unit, 'are')} also in the training files, apart from case, "
         f"punctuation and white space, such as {held_out.place(row, side)} and {train.place(other, side)}"
     )
     remedy = "they make scores better than they are; hold out others"
-    yield Finding(
-        _severity(equal.examples, len(keys)), "overlap", text, remedy, equal.examples, len(keys)
-    )
+    severity = overlap_severity(equal.examples, len(keys))
+    yield Finding(severity, "overlap", text, remedy, equal.examples, len(keys))
 
 
 def _read_keys(scan: Scan, side: int, rows: np.ndarray | None) -> np.ndarray:
@@ -82,7 +79,7 @@ def find_in_pairs(scan: Scan, names: Sequence[str]) -> Iterator[Finding]:
     for name, (count, line) in zip(names, scan.blank, strict=True):
         if count:
             total = len(scan) + max(number for number, _ in scan.blank)
-            text = f"{name}: {percent(count, total)} lines are blank, the first is line {line}"
+            text = f"{name}: {share(count, total, 'lines', 'are')} blank, the first is line {line}"
             remedy = "they are left out; look whether the files are aligned there"
             yield Finding(_severity(count, total), "blank", text, remedy, count, total)
     for side, name in enumerate(names):
@@ -105,9 +102,7 @@ def _copies(scan: Scan) -> Iterator[Finding]:
     is_copy = scan.rows[:, 0]["key"] == scan.rows[:, 1]["key"]
     if count := int(is_copy.sum()):
         place = scan.place(int(is_copy.argmax()))
-        text = (
-            f"{percent(count, len(scan))} pairs have the same text on both sides, such as {place}"
-        )
+        text = f"{share(count, len(scan), 'pairs', 'have')} the same text on both sides, such as {place}"
         remedy = "they teach to copy; remove what is not translated"
         yield Finding(_severity(count, len(scan)), "copies", text, remedy, count, len(scan))
 
@@ -121,8 +116,8 @@ def _ratios(scan: Scan, names: Sequence[str]) -> Iterator[Finding]:
     is_far = is_long & (np.abs(ratio - median) > np.log(_RATIO))
     if count := int(is_far.sum()):
         text = (
-            f"{percent(count, len(scan))} pairs have a {names[1]} that is more than {_RATIO:g} times as long, or as "
-            f"short, as usual ({np.exp(median):.2f} characters for one of the {names[0]}), such as "
+            f"{share(count, len(scan), 'pairs', 'have')} a {names[1]} that is more than {_RATIO:g} times as long, or "
+            f"as short, as usual ({np.exp(median):.2f} characters for one of the {names[0]}), such as "
             f"{scan.place(int(is_far.argmax()))}"
         )
         remedy = "read some of them; remove those that are no translations"
@@ -139,7 +134,7 @@ def find_scripts(scan: Scan, rows: np.ndarray, unit: str, side: int = 0) -> Iter
     if count := int(is_other.sum()):
         names = ", ".join(SCRIPTS[n] for n in np.argsort(-counts)[1:4] if counts[n])
         text = (
-            f"{percent(count, len(rows))} {unit} are not in the {SCRIPTS[usual]} script of most, but in {names}, such "
+            f"{share(count, len(rows), unit, 'are')} not in the {SCRIPTS[usual]} script of most, but in {names}, such "
             f"as {scan.place(int(is_other.argmax()), side)}"
         )
         remedy = "remove them if they are in another language"
@@ -151,7 +146,7 @@ def _slip(scan: Scan, names: Sequence[str]) -> Iterator[Finding]:
     if alignment is None:
         return
     if (slip := alignment.slip) is not None:
-        lines = f"{abs(slip.shift)} {'line' if abs(slip.shift) == 1 else 'lines'}"
+        lines = counted(abs(slip.shift), "lines")
         where, missing = ("after", names[1]) if slip.shift > 0 else ("before", names[0])
         to = (
             "to the end"
@@ -191,7 +186,9 @@ def find_too_long(lengths: np.ndarray, omitted: int, longest: int, name: str) ->
     text = f"{name}: {quantiles(lengths)} tokens"
     if not omitted:
         return Finding("note", "tokens", text)
-    text += f"; {percent(omitted, total)} pairs have more than --longest {longest} and are left out"
+    text += (
+        f"; {share(omitted, total, 'pairs', 'are')} longer than --longest {longest} and left out"
+    )
     return Finding(_severity(omitted, total), "tokens", text, "raise --longest", omitted, total)
 
 
@@ -201,7 +198,8 @@ def find_equal_documents(scan: Scan) -> Iterator[Finding]:
     if equal is not None:
         total = len(scan.documents)
         files = scan.files[equal.row][0], scan.files[equal.other][0]
-        text = f"{percent(equal.examples, total)} documents repeat an earlier one, such as {files[0]} and {files[1]}"
+        repeats = share(equal.examples, total, "documents", "repeat")
+        text = f"{repeats} an earlier one, such as {files[0]} and {files[1]}"
         remedy = "remove them: a part may be held out"
         yield Finding(
             _severity(equal.examples, total), "documents", text, remedy, equal.examples, total

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, counted
 from jarilab.data.text.text_files import CHUNK_BYTES, documents
 
 _LINE_START, _WHITE_SPACE = re.compile(r"(?<=\n)"), re.compile(r"(?=\s)")
@@ -39,8 +39,8 @@ def find_cut(path: Path, share: float) -> Cut:
     total = sum(sizes)
     if total < 2:
         raise UserError(
-            f"{path}: {total} characters are too few to hold {share:.0%} out; give more, or a text to measure on with "
-            "--valid"
+            f"{path}: {counted(total, 'characters', 'are')} too few to hold {share:.0%} out; give more, or a text to "
+            "measure on with --valid"
         )
     held_out = min(total - 1, max(1, round(share * total)))
     number, before = 0, total - held_out  # the characters of document `number` before the cut

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, counted
+from jarilab.data.finding import Finding, overlap_severity, share
 from jarilab.data.text import text_files
 from jarilab.data.text.columns import LABEL, TEXT, TEXT_A, TEXT_B, open_table
 from jarilab.data.text.scan import normal
@@ -20,15 +21,15 @@ Texts = tuple[str, ...]
 
 @dataclass
 class LabelledTexts:
-    """Texts and their labels, in the order of the file. notices: what was recognised and left out."""
+    """Texts and their labels, in the order of the file. findings: what was recognised and left out."""
 
     texts: list[Texts]
     labels: list[str]
-    notices: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
     def split(self, share: float) -> tuple[LabelledTexts, LabelledTexts]:
         """All but about `share` of the texts, and these; chosen by content, so equal texts stay together."""
-        parts = LabelledTexts([], [], self.notices), LabelledTexts([], [], [])
+        parts = LabelledTexts([], [], self.findings), LabelledTexts([], [], [])
         for texts, label in zip(self.texts, self.labels, strict=True):
             number = zlib.crc32("\t".join(sorted(map(normal, texts))).encode())
             part = parts[number < share * 2**32]
@@ -44,11 +45,12 @@ def read_labelled_texts(path: Path, columns: tuple[str, ...], *, pairs: bool) ->
             raise UserError(
                 f"--pairs expects a TSV or CSV of labels and two texts, got the folder {path}"
             )
-        rows, notices = _of_folders(path), []
+        rows, findings = _of_folders(path), []
     else:
         table = open_table(path, (LABEL, TEXT_A, TEXT_B) if pairs else (LABEL, TEXT), columns)
-        rows, notices = (cells for _, cells in table.rows()), [table.notice] if table.notice else []
-    found, blank = LabelledTexts([], [], notices), 0
+        rows = (cells for _, cells in table.rows())
+        findings = [Finding("note", "columns", table.notice)] if table.notice else []
+    found, blank = LabelledTexts([], [], findings), 0
     for label, *texts in rows:
         stripped = tuple(text.strip() for text in texts)
         if label.strip() and all(stripped):
@@ -57,18 +59,23 @@ def read_labelled_texts(path: Path, columns: tuple[str, ...], *, pairs: bool) ->
         else:
             blank += any([label.strip(), *stripped])
     if blank:
-        notices.append(f"{path}: {blank:,} rows without a label or a text were left out")
+        text = f"{path}: {counted(blank, 'rows', 'have')} no label or no text"
+        findings.append(
+            Finding("warning", "blank", text, f"{'it is' if blank == 1 else 'they are'} left out")
+        )
     if not found.texts:
         raise text_files.no_usable([path])
     meanings: dict[Texts, set[str]] = {}
     for each, label in zip(found.texts, found.labels, strict=True):
         meanings.setdefault(tuple(map(normal, each)), set()).add(label)
+    total = len(found.texts)
     if several := sum(len(labels) > 1 for labels in meanings.values()):
-        notices.append(f"{path}: {several:,} texts have several labels; keep the right one of each")
-    if twice := len(found.texts) - len(meanings):
-        notices.append(
-            f"{path}: {twice:,} texts repeat an earlier one; remove them if that is not meant"
-        )
+        text = f"{path}: {share(several, len(meanings), 'different texts', 'have')} several labels"
+        severity = overlap_severity(several, len(meanings))
+        findings.append(Finding(severity, "labels", text, "keep the right one of each"))
+    if twice := total - len(meanings):
+        text = f"{path}: {share(twice, total, 'texts', 'repeat')} an earlier one"
+        findings.append(Finding("warning", "repeats", text, "remove them if that is not meant"))
     return found
 
 

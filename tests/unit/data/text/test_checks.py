@@ -111,7 +111,7 @@ def test_copies_ratios_scripts_and_blank_sides(tmp_path: Path) -> None:
 def test_forty_equal_lines_are_one(tmp_path: Path) -> None:
     scan = scan_pairs([write(tmp_path, ["Ja.", "ja", "Nein."] + ["JA!"] * 38, ["Yes."] * 41)])
     (finding,) = find_repeats(scan, "pairs")
-    assert (finding.count, finding.total, finding.severity) == (39, 41, "serious")
+    assert (finding.count, finding.total, finding.severity) == (39, 41, "warning")
     assert "a.de:2 and" in finding.text
     assert finding.text.endswith("a.de:1")
     assert not list(find_repeats(scan_pairs([write(tmp_path, ["a", "b"], ["x", "x"])]), "pairs"))
