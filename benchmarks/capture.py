@@ -11,6 +11,7 @@ recording 1.00, recording 1.02, with maps 1.5; at batch 1 1.0, 1.3, 1.6; give or
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import steps
 import timing
@@ -31,8 +32,10 @@ def without_attend(model: nn.Module) -> nn.Module:
     model = copy.deepcopy(model)
     for module in list(model.modules()):
         if isinstance(module, Attention):
+            kernel = module.attend.kernel
             del module.attend
-            module.attend = attend  # type: ignore[assignment]
+            module.attend = partial(attend, kernel=kernel)  # type: ignore[assignment]
+            module.attend.kernel = kernel
     return model
 
 

@@ -14,7 +14,7 @@ import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -128,7 +128,7 @@ def arguments(doc: str | None, rounds: int) -> argparse.ArgumentParser:
 
 
 class Table:
-    """Rows that are shown as they come, or together as JSON at the end."""
+    """Rows in Markdown, shown as they come, or together as JSON at the end."""
 
     def __init__(self, as_json: bool):
         self.rows: list[Row] = []
@@ -137,9 +137,9 @@ class Table:
 
     def add(self, **row: Any) -> None:
         if not self.rows or self.rows[-1].keys() != row.keys():
-            print("\n" + "  ".join(f"{name:>{_wide(name, value)}}" for name, value in row.items()), file=self._out)
-        shown = (f"{value!s:>{_wide(name, value)}}" for name, value in row.items())
-        print("  ".join(shown), file=self._out, flush=True)
+            print("\n" + _line(f"{name:>{_wide(name, value)}}" for name, value in row.items()), file=self._out)
+            print(_line(f"{'-' * (_wide(name, value) - 1)}:" for name, value in row.items()), file=self._out)
+        print(_line(f"{value!s:>{_wide(name, value)}}" for name, value in row.items()), file=self._out, flush=True)
         self.rows.append(row)
 
     def close(self) -> None:
@@ -160,6 +160,10 @@ def compare_encodings(
     for name in contenders:
         cost = {"ms": milliseconds(times, name), f"over_{base}": ratio(times, name, base)}
         table.add(**case, encoding=name, **cost, target=targets.get(name, ""))
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def _wide(name: str, value: Any) -> int:
