@@ -144,16 +144,18 @@ def recorded(sentences: Sentences) -> jarilab.Tape:
     return tape
 
 
-def lines_of(sentences: Sentences) -> list[str]:
-    """What happens without more than one head, and without links."""
+def removals_of(sentences: Sentences) -> str:
+    """Right pronouns without all heads of a site, and without links, in Markdown."""
     tape = recorded(sentences)
-    found = [f"right pronouns of {len(sentences.pairs)} sentences: {sentences.right():.1%}"]
+    edits: dict[str, list[Edit]] = {"nothing": []}
     for site in (*tape.sites_of("encoder"), *tape.sites_of("cross")):
-        heads = tape.weights(site).shape[1]
-        left = sentences.right([HeadOff(site, head) for head in range(heads)])
-        found.append(f"without any head of {site}: {left:.1%}")
-    links = [Link(site, None, IT, noun, "erase") for site in tape.sites_of("encoder") for noun in (ANIMAL, THING)]
-    return [*found, f"without the links from it to both nouns, in all heads: {sentences.right(links):.1%}"]
+        edits[f"all heads of `{site}`"] = [HeadOff(site, head) for head in range(tape.weights(site).shape[1])]
+    edits["the encoder's links from `it` to both nouns"] = [
+        Link(site, None, IT, noun, "erase") for site in tape.sites_of("encoder") for noun in (ANIMAL, THING)
+    ]
+    rows = [[name, f"{sentences.right(removed):.1%}"] for name, removed in edits.items()]
+    head = ["removed", f"right of {len(sentences.pairs)} pronouns"]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [head, [":---", "---:"], *rows])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -164,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     try:
         sentences = Sentences.of(jarilab.load(given.run))
-        print(table_of(sentences), *lines_of(sentences), sep="\n")
+        print(table_of(sentences), removals_of(sentences), sep="\n")
     except jarilab.UserError as error:
         print(error, file=sys.stderr)
         return 2
