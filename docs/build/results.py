@@ -44,9 +44,7 @@ Kept = Mapping[str, Any]
 def kept_tables(folder: Path) -> dict[str, str]:
     """Every kept table in Markdown, by `PAGE/KEY`."""
     files = sorted(
-        path
-        for path in folder.glob("*.json")
-        if path.stem not in {*OTHER_WRITERS, "longer_text", "quoted"}
+        path for path in folder.glob("*.json") if path.stem not in {*OTHER_WRITERS, "longer_text"}
     )
     tables = {
         f"{path.stem}/{key}": table(kept) for path in files for key, kept in _read(path).items()

@@ -42,6 +42,7 @@ RESULTS = [
     "positions",
     "recipes",
     "reliability",
+    "speed",
     "text",
 ]
 OTHERS = [
