@@ -55,6 +55,11 @@ def refused(*words: str) -> str:
     return str(error.value)
 
 
+@pytest.mark.parametrize("verb", verbs())
+def test_every_verb_prints_its_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert helped(capsys, verb).startswith(f"usage: jarilab {verb}")
+
+
 def test_every_setting_has_a_flag():
     assert settings("arithmetic", "--d-model", "64") == {"model.d_model": "64"}
     assert settings("arithmetic", "--d-model=64") == settings("arithmetic", "--set", "model.d_model=64")

@@ -21,7 +21,7 @@ def arguments(parser: Parser, words: Words) -> None:
         nargs="+",
         help="files or folders to check as --train would read them: counts, lengths, repeats, overlap with --valid, "
         "unknown tokens, other scripts, alignment. The exit code is 1 if a finding is serious: training refuses the "
-        "data, the sides slip, or 1 % of the held-out examples or more are also trained on; 2 if a file is unreadable",
+        "data, the sides slip, or 1 %% of the held-out examples or more are also trained on; 2 if a file is unreadable",
     )
     parser.add_argument("--json", help="print the findings of --check as JSON", **SWITCH)
     add_task(parser, words, without=(ENCODING,))
