@@ -6,76 +6,48 @@ import os
 from html import escape
 from pathlib import Path
 
-from places import LANGUAGES
+from places import DOCS, LANGUAGES
 
-_TO = {
-    "tutorials": ("training", "walking"),
-    "how-to": (
-        *(
-            "text",
-            "images",
-            "python",
-            "causes",
-            "relevance",
-            "figures",
-            "own-attention",
-            "watching",
-        ),
-    ),
-    "reference": ("serving",),
-}
-_DECISIONS = Path(__file__).parent.parent / "explanation" / "decisions"
-MOVED: dict[str, tuple[str, ...]] = {
-    **{f"guide/{name}": (f"{kind}/{name}",) for kind, names in _TO.items() for name in names},
-    **{
-        f"decisions/{path.stem}": (f"explanation/decisions/{path.stem}",)
-        for path in _DECISIONS.glob("*.md")
-    },
-    "looking-inside": ("how-to/looking-inside", "how-to/save-page"),
-    "recording": (
-        *(
-            "how-to/recording",
-            "how-to/edit",
-            "how-to/huggingface-folder",
-            "how-to/swap",
-            "how-to/head-importance",
-        ),
-        *("how-to/model-laws", "reference/tape", "explanation/recording"),
-    ),
-    "how-to/index": ("contents",),
-    "how-to/messages": ("reference/messages",),
-    "encodings": (
-        *(
-            "how-to/draw-encodings",
-            "how-to/check-encoding",
-            "reference/encoding-specs",
-            "explanation/left-out",
-        ),
-    ),
-    "runs": ("reference/runs", "how-to/verify"),
+MOVED = {
+    "guide/training": "tutorials/training",
+    "guide/text": "how-to/text",
+    "guide/images": "how-to/images",
     "guide/comparing": (
-        *(
-            "how-to/compare",
-            "how-to/other-lengths",
-            "how-to/cluster",
-            "explanation/comparing",
-            "reference/studies",
-        ),
+        "how-to/compare how-to/other-lengths how-to/cluster explanation/comparing reference/studies"
     ),
-    **{
-        f"guide/{name}": (f"how-to/{name}", "explanation/tested")
-        for name in ("speech", "vision-language", "diffusion", "windows", "watching")
-    },
-    "guide/python": ("how-to/python", "how-to/your-own"),
-    "guide/heads": ("how-to/study", "reference/heads"),
-    "guide/relevance": ("how-to/relevance", "reference/relevance"),
-    "guide/figures": ("how-to/figures", "reference/figures"),
-    "guide/exporting": ("how-to/export", "reference/exporting"),
+    "guide/walking": "tutorials/walking",
+    "guide/python": "how-to/python how-to/your-own",
+    "guide/serving": "how-to/serve reference/serving",
+    "guide/exporting": "how-to/export reference/exporting",
+    "guide/heads": "how-to/study reference/heads",
+    "guide/causes": "how-to/causes how-to/patch how-to/edit how-to/head-importance reference/causes",
+    "guide/relevance": "how-to/relevance reference/relevance",
+    "guide/figures": "how-to/figures reference/figures",
+    "guide/own-attention": "how-to/own-attention",
+    "guide/watching": "how-to/watching explanation/tested",
+    "guide/speech": "how-to/speech explanation/tested",
+    "guide/vision-language": "how-to/vision-language explanation/tested",
+    "guide/diffusion": "how-to/diffusion explanation/tested",
+    "guide/windows": "how-to/windows explanation/tested",
+    "looking-inside": "how-to/looking-inside how-to/save-page",
+    "recording": (
+        "how-to/recording how-to/edit how-to/huggingface-folder how-to/swap how-to/head-importance how-to/model-laws "
+        "reference/tape explanation/recording"
+    ),
     "explorer": (
-        *("reference/explorer", "reference/checks", "reference/measures", "reference/saved-pages"),
-        "explanation/other-tools",
+        "reference/explorer reference/checks reference/measures reference/saved-pages explanation/other-tools"
     ),
-    "design": ("explanation/design",),
+    "encodings": (
+        "how-to/draw-encodings how-to/check-encoding reference/encoding-specs explanation/left-out"
+    ),
+    "runs": "reference/runs how-to/verify",
+    "how-to/index": "contents",
+    "how-to/messages": "reference/messages",
+    "design": "explanation/design",
+    **{
+        f"decisions/{path.stem}": f"explanation/decisions/{path.stem}"
+        for path in (DOCS / "explanation" / "decisions").glob("*.md")
+    },
 }
 """Pages without their ending, in both languages; those of one language alone are left out in the other."""
 WORDS = {"en": "This page is now:", "ko": "이 페이지는 이제 여기에 있습니다:"}
@@ -85,14 +57,15 @@ def write(site: Path) -> None:
     """A page at each address of before, which opens the new one by itself if there is only one."""
     for language in LANGUAGES:
         home = site if language == "en" else site / language
-        for old, targets in MOVED.items():
+        for old, new in MOVED.items():
+            targets = new.split()
             if all((home / f"{target}.html").exists() for target in targets):
                 path = home / f"{old}.html"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(_page(old, targets, language), encoding="utf-8")
 
 
-def _page(old: str, targets: tuple[str, ...], language: str) -> str:
+def _page(old: str, targets: list[str], language: str) -> str:
     addresses = [os.path.relpath(f"{target}.html", Path(old).parent) for target in targets]
     refresh = (
         f'<meta http-equiv="refresh" content="0; url={addresses[0]}">'
