@@ -87,8 +87,8 @@ def test_what_a_script_prints_is_kept(folder: Path) -> None:
         results.main(["measure", "page", "a", "b", "--folder", str(folder), "--", "python", "-c", program])
 
 
-NUMBER = re.compile(r"(?<![\w.,])(?:\d[\d,]*\.\d+|\d[\d,]*(?= ?%))")
-"""A measured number: with a decimal point, or a percentage. Others are mostly settings, counts and dates."""
+NUMBER = re.compile(r"(?<![\w.,])(?:\d[\d,]*\.\d+|\d[\d,]*(?= ?%| (?:ms|s|seconds|CPU-seconds|minutes|hours|MB|GB)\b))")
+"""A measured number: with a decimal point, a percentage, a time or memory. Others are mostly settings and counts."""
 INTENDED = {"95"}
 """Levels of intervals."""
 
@@ -120,5 +120,6 @@ def test_numbers_in_the_prose_are_kept(page: Path) -> None:
 def test_a_typed_number_in_the_prose_is_found() -> None:
     text = (
         "# 1.5\n\nIt ends at 97.5 % and 2.25 in [3.5](x/4.5.md), `5.5`, with PyTorch 2.13 on 2026-11-24.\n\n| 6.5 |\n"
+        "\nIt takes 1,234 CPU-seconds, 17 s and 29 MB for 3 seeds.\n"
     )
-    assert numbers_of_prose(text) == {"97.5", "2.25", "3.5"}
+    assert numbers_of_prose(text) == {"97.5", "2.25", "3.5", "1,234", "17", "29"}
