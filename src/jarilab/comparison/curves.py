@@ -103,7 +103,7 @@ def payload(curves: Sequence[Curve]) -> dict[str, Any]:
     names = ", ".join(curve.run.name for curve in curves)
     return {
         "title": names,
-        "tones": tones_of(curve.experiment.encoding for curve in curves),
+        "tones": tones_of((str(curve.run), curve.experiment.encoding) for curve in curves),
         "explore": explore_command([(curve.experiment, curve.run) for curve in curves]),
         "runs": [_run(curve) for curve in curves],
         "notes": vocabulary_note(curve.vocabulary for curve in curves),

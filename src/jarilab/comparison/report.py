@@ -68,7 +68,7 @@ def payload(table: dict[str, Any], trials: Trials, task: Task) -> dict[str, Any]
         rows.append({**row, "curve": _curve(trial_folder)})
     return {
         "title": f"{experiment.task}: {', '.join(names)}",
-        "tones": tones_of(names),
+        "tones": tones_of((name, name) for name in names),
         "model": experiment.model,
         "task": {
             "name": experiment.task,

@@ -288,6 +288,6 @@ def page_of(
         "measures": [row for row in [*described, *FURTHER] if row["name"] in used],
         "salient_measures": list(SALIENT_MEASURES),
         "trust_limits": LIMITS,
-        "tones": tones_of(view["encoding"] or "" for view in views),
+        "tones": tones_of((view["name"], view["encoding"] or "") for view in views),
         **initial,
     }

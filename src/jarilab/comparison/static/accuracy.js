@@ -10,7 +10,7 @@ import { drawLines } from "./lines.js";
 import { exact, metric } from "./metric.js";
 import { compact, whole } from "./numbers.js";
 import { cell, figure, heading, section, tableOf } from "./parts.js";
-import { ceiling, ceilingSentence, groups, looks, summary, task } from "./study.js";
+import { ceiling, ceilingSentence, groups, summary, task } from "./study.js";
 import { differences, interval, pairs, points, shown, trials, unfinished } from "./study.js";
 import { better, metricTitle, WORDS } from "./words.js";
 
@@ -153,12 +153,12 @@ function drawParts() {
   for (const box of partLines.querySelectorAll(".chart")) {
     const by = box.dataset.part;
     const names = Object.keys(summary[0].parts[by]);
-    const series = summary.filter((row) => row.parts?.[by]).map(({ encoding, parts }) => ({ name: encoding, encoding,
+    const series = summary.filter((row) => row.parts?.[by]).map(({ encoding, parts }) => ({ name: encoding, model: encoding,
       points: names.map((name, at) => [at, parts[by][name]?.value]).filter(([, value]) => known(value)),
       ends: names.map((name, at) => [at, parts[by][name]?.low, parts[by][name]?.high]).filter(([, low, high]) => known(low) && known(high)) }));
     const every = Math.ceil(names.length / 12);
     const ticks = names.map((name, at) => [at, at % every ? "" : name]);
-    drawLines(box, metricTitle(), series, looks, t(by), { written, top: metric.share ? 1 : null, ticks });
+    drawLines(box, metricTitle(), series, t(by), { written, top: metric.share ? 1 : null, ticks });
   }
 }
 

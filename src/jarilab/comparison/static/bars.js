@@ -6,7 +6,7 @@ import { toned, variantOf } from "kit/tones.js";
 import { speaking } from "kit/words.js";
 import { metric } from "./metric.js";
 import { compact, largest, smallest } from "./numbers.js";
-import { interval, looks, shown } from "./study.js";
+import { interval, shown } from "./study.js";
 import { powerTicks, roundTicks } from "./ticks.js";
 
 const t = speaking({ trial: ["seed {0}: {1}", "시드 {0}: {1}"] });
@@ -38,7 +38,7 @@ function axisLines(width, { end, top, bottom, x }) {
 }
 
 /** Whether another encoding of the page has its colour: its bars are hollow. */
-const isSecond = ({ encoding }) => variantOf({ name: encoding, encoding }, looks) > 0;
+const isSecond = ({ encoding }) => variantOf(encoding) > 0;
 
 function bar(row, name, { left, end, x }, y) {
   const beside = x(end) + 12;

@@ -30,7 +30,6 @@ const t = speaking({
 const { runs } = firstPayload;
 // Folders may share their last name; then the whole path tells them apart.
 const nameOf = (run) => runs.filter(({ name }) => name === run.name).length > 1 ? run.run : run.name;
-const looks = runs.map((run) => ({ name: nameOf(run), encoding: run.encoding }));
 
 const AXES = ["examples", "cpu_seconds"].filter((axis) => runs.some(({ curve }) => curve.some((point) => known(point[axis]))));
 let axis = AXES[0];
@@ -45,8 +44,8 @@ function chartOf(field, own, metric) {
   const box = el("div", { class: "chart", id: metric ? `of-${metric.name}` : "of-loss" });
   const written = metric?.share ? (value) => `${compact(100 * value)}\u00a0%` : compact;
   const fit = () => {
-    const series = own.map((run) => ({ name: nameOf(run), encoding: run.encoding, points: pointsOf(run.curve, field, axis, logarithmic) }));
-    drawLines(box, metric ? capital(words(metric)) : t("lossShort"), series, looks, t(axis), { written, top: metric?.share ? 1 : null, logarithmic, smooth });
+    const series = own.map((run) => ({ name: nameOf(run), model: run.run, points: pointsOf(run.curve, field, axis, logarithmic) }));
+    drawLines(box, metric ? capital(words(metric)) : t("lossShort"), series, t(axis), { written, top: metric?.share ? 1 : null, logarithmic, smooth });
   };
   const scale = logarithmic && t("logarithmicLoss");
   return { fit, node: figure(metric ? `curve-${metric.name}` : "curve-loss", title, box, [title, scale]) };
@@ -67,7 +66,7 @@ const isDone = ({ step, steps }) => !known(steps) || step >= steps;
 function tableOfRuns() {
   const heads = [...["run", "encoding", "task", "model"].map((key) => [t(key), "name"]),
     ...["seed", "step", "loss", "value"].map((key) => [t(key)])];
-  const rows = runs.map((run) => el("tr", {}, toned(run.encoding, heading([el("i", { class: "swatch" }), nameNode(nameOf(run)), " ",
+  const rows = runs.map((run) => el("tr", {}, toned(run.run, heading([el("i", { class: "swatch" }), nameNode(nameOf(run)), " ",
     infoNote(`info ${run.run}`, factsOf(run))])),
     [run.encoding, run.task, run.model].map((text) => cell(nameNode(text), "name")),
     cell(String(run.seed)), cell(progress(run)), cell(run.loss.toFixed(4)),

@@ -5,7 +5,7 @@ import { drawLines, isWide, pointsOf } from "./lines.js";
 import { exact, metric } from "./metric.js";
 import { compact } from "./numbers.js";
 import { figure, pills, section, smoothing } from "./parts.js";
-import { ceiling, looks, trials } from "./study.js";
+import { ceiling, trials } from "./study.js";
 import { CURVES, metricTitle, WORDS } from "./words.js";
 
 const t = speaking({
@@ -28,9 +28,9 @@ const logarithmic = { value: !metric.higher && isWide(curves, "value"), loss: is
 function draw() {
   const written = metric.share ? (value) => `${compact(100 * value)}\u00a0%` : compact;
   const top = metric.share ? 1 : null;
-  const of = (field) => trials.map(({ encoding, curve }) => ({ name: encoding, encoding, points: pointsOf(curve, field, axis, logarithmic[field]) }));
-  drawLines(values, metricTitle(), of("value"), looks, t(axis), { written, top, logarithmic: logarithmic.value, smooth, limit: ceiling.all });
-  drawLines(losses, t("lossShort"), of("loss"), looks, t(axis), { written: compact, logarithmic: logarithmic.loss, smooth });
+  const of = (field) => trials.map(({ encoding, curve }) => ({ name: encoding, model: encoding, points: pointsOf(curve, field, axis, logarithmic[field]) }));
+  drawLines(values, metricTitle(), of("value"), t(axis), { written, top, logarithmic: logarithmic.value, smooth, limit: ceiling.all });
+  drawLines(losses, t("lossShort"), of("loss"), t(axis), { written: compact, logarithmic: logarithmic.loss, smooth });
 }
 
 export const learning = {

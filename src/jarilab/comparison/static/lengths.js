@@ -7,7 +7,7 @@ import { drawLines } from "./lines.js";
 import { metric } from "./metric.js";
 import { compact, largest, smallest, whole } from "./numbers.js";
 import { figure, listed } from "./parts.js";
-import { looks, payload } from "./study.js";
+import { payload } from "./study.js";
 import { metricTitle, WORDS } from "./words.js";
 
 const KOREAN = {
@@ -42,7 +42,7 @@ export function drawLengths() {
   const names = unique(at.flatMap(({ encodings }) => encodings.map(({ encoding }) => encoding)));
   const series = names.map((name) => {
     const rows = at.map(({ length, encodings }) => [place(length), encodings.find(({ encoding }) => encoding === name)]);
-    return { name, encoding: name, points: rows.map(([x, { mean }]) => [x, mean]),
+    return { name, model: name, points: rows.map(([x, { mean }]) => [x, mean]),
       ends: rows.filter(([, { low, high }]) => known(low) && known(high)).map(([x, { low, high }]) => [x, low, high]) };
   });
   const values = series.flatMap(({ points }) => points.map(([, value]) => value));
@@ -51,7 +51,7 @@ export function drawLengths() {
   const ticks = at.map(({ length }) => [place(length), whole(length)]);
   const mark = known(trained) ? [place(trained), t("trained", whole(trained))] : null;
   const across = language() === "ko" && Object.hasOwn(KOREAN, unit) ? KOREAN[unit] : unit;
-  drawLines(box, metricTitle(), series, looks, across, { written, ticks, mark, logarithmic, top: metric.share ? 1 : null });
+  drawLines(box, metricTitle(), series, across, { written, ticks, mark, logarithmic, top: metric.share ? 1 : null });
 }
 
 /** The figure and the verdicts, or nothing without other lengths. */

@@ -78,40 +78,40 @@ function endsOf(series, { names, height, y }) {
 }
 
 /** Which of the dashes and marks belongs to a line. */
-const patternOf = (one, all) => (toneOf(one.encoding) + 3 * variantOf(one, all)) % DASHES.length;
+const patternOf = ({ model }) => (toneOf(model) + 3 * variantOf(model)) % DASHES.length;
 
-function endMark(end, { width, right, x, y }, all) {
-  const { name, encoding, last, at } = end;
+function endMark(end, { width, right, x, y }) {
+  const { name, model, last, at } = end;
   const [endX, endY] = [x(last[0]), y(last[1])];
-  return toned(encoding, svg("g", {}, svg("line", { class: "leader", x1: endX, y1: endY, x2: width - right + 18, y2: at }),
-    svg("path", { class: "mark", d: MARKS[patternOf(end, all)], transform: `translate(${endX} ${endY})` }),
+  return toned(model, svg("g", {}, svg("line", { class: "leader", x1: endX, y1: endY, x2: width - right + 18, y2: at }),
+    svg("path", { class: "mark", d: MARKS[patternOf(end)], transform: `translate(${endX} ${endY})` }),
     svg("text", { class: "line-label", x: width - right + 21, y: at + 4 }, cutToken(name, 18), svg("title", {}, name))));
 }
 
 /**
- * Draw lines. series: {name, encoding, points: [[x, y], ...], ends: [[x, low, high], ...] of a band behind it}; lines of one name stand under one label. looks: all {name,
- * encoding} of the page. across: the words of the x axis. options: {written, top, logarithmic, limit, ticks: [[x, text], ...], mark: [x, text]}.
+ * Draw lines. series: {name, model: of its tone, points: [[x, y], ...], ends: [[x, low, high], ...] of a band behind it}; lines of one name stand under one label.
+ * across: the words of the x axis. options: {written, top, logarithmic, limit, ticks: [[x, text], ...], mark: [x, text]}.
  */
-export function drawLines(box, label, series, looks, across, options) {
+export function drawLines(box, label, series, across, options) {
   const measured = series.filter(({ points }) => points.length);
   if (!measured.length) return box.replaceChildren(t("nothing"));
   const laid = layOut(Math.max(260, box.clientWidth), measured, options);
   const { width, height, x, y } = laid;
   const ends = endsOf(measured, laid);
   const point = ([right, up]) => `${x(right).toFixed(1)} ${y(up).toFixed(1)}`;
-  const weak = (one) => options.smooth ? toned(one.encoding, svg("path", { class: "line unsmoothed", d: `M${one.points.map(point).join("L")}` })) : null;
+  const weak = (one) => options.smooth ? toned(one.model, svg("path", { class: "line unsmoothed", d: `M${one.points.map(point).join("L")}` })) : null;
   const dots = ({ points }) => options.ticks ? points.map(([right, up]) => svg("circle", { class: "mark", cx: x(right), cy: y(up), r: 3 })) : [];
-  const drawLine = (one) => toned(one.encoding, svg("g", {}, svg("path", { class: "line",
-    "stroke-dasharray": DASHES[patternOf(one, looks)], d: `M${smoothed(one.points, options.smooth).map(point).join("L")}` }), dots(one)));
+  const drawLine = (one) => toned(one.model, svg("g", {}, svg("path", { class: "line",
+    "stroke-dasharray": DASHES[patternOf(one)], d: `M${smoothed(one.points, options.smooth).map(point).join("L")}` }), dots(one)));
   const edge = (points) => points.map(([right, up]) => point([right, clamp(up, laid.low, laid.high)])).join("L");
-  const band = ({ encoding, ends: limits = [] }) => limits.length > 1 && toned(encoding, svg("path", { class: "band",
+  const band = ({ model, ends: limits = [] }) => limits.length > 1 && toned(model, svg("path", { class: "band",
     d: `M${edge(limits.map(([right, low]) => [right, low]))}L${edge(limits.map(([right, , high]) => [right, high]).reverse())}Z` }));
   const bands = measured.map(band).filter(Boolean);
   const lines = laid.names.flatMap((name) => measured.filter((one) => one.name === name)).map(drawLine);
   const words = ends.map(({ name, last }) => `${name} ${options.written(last[1])}`).join(", ");
   const chart = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("label", label, across, words) },
     axes(laid, options, across), known(options.limit) && limitLine(laid, options.limit), options.mark && markLine(laid, options.mark), bands, measured.map(weak), lines,
-    ends.map((end) => endMark(end, laid, looks)));
+    ends.map((end) => endMark(end, laid)));
   return box.replaceChildren(chart, readOut(chart, measured, laid, across, options));
 }
 

@@ -32,8 +32,6 @@ const unplaced = summary.some((row) => row.encoding === "none") ? "none" : null;
 export const bare = payload.blind ?? unplaced;
 export const ranked = [...summary].sort((first, second) => (second.mean - first.mean) * (metric.higher ? 1 : -1));
 export const encodings = unique([...summary, ...trials, ...allModels].map((item) => item.encoding));
-/** All encodings as what is told apart by tone and variant. */
-export const looks = encodings.map((encoding) => ({ name: encoding, encoding }));
 
 /** The name of a model among others, of which several may have its encoding. */
 export function nameOf(model, models, withSeed) {

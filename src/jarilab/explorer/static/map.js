@@ -75,8 +75,8 @@ function repaint(app, shown, pane) {
 /** Whether it is a run of jari, which has steps; a tape and a model of another library have none. */
 const trained = (view) => known(view.experiment);
 
-/** In the colour of its encoding; a difference has none. */
-const tonedAs = (view, node) => view ? toned(view.encoding, node) : node;
+/** In the colour of its model; a difference has none. */
+const tonedAs = (view, node) => view ? toned(view.name, node) : node;
 
 function paneNode(app, pane, lines) {
   const figure = tonedAs(pane.kind === "difference" ? null : pane.view, el("figure", { class: pane.index === app.state.view ? "pane chosen" : "pane" }, el("h3", {}, nameNode(pane.name),

@@ -38,7 +38,7 @@ export function signed(value, unit = "nats") {
 
 export function drawModelMap(root, app) {
   const { views } = app.payload;
-  refill(root, views.map((view, index) => toned(view.encoding, el("section", { class: "heads-of", "aria-label": view.name },
+  refill(root, views.map((view, index) => toned(view.name, el("section", { class: "heads-of", "aria-label": view.name },
     views.length > 1 && el("h3", {}, nameNode(view.name)), gridOf(app, view, index), el("div", { class: "disc-key" })))));
   repaintModelMap(root, app);
 }

@@ -83,8 +83,8 @@ function chartOf(app, view, steps) {
     [10 ** high, 10 ** low].map((loss) => [svg("line", { class: "axis", x1: 70, x2: width - 76, y1: y(loss), y2: y(loss) }),
       svg("text", { x: 64, y: y(loss) + 4, "text-anchor": "end" }, number(loss))]),
     steps.map((step) => svg("line", { class: "tick", x1: x(step), x2: x(step), y1: floor + 2, y2: floor + 8 })),
-    losses.map((rows, index) => rows.length ? toned(app.payload.views[index].encoding, svg("path", { class: variantOf(app.payload.views[index], app.payload.views) ? "curve other" : "curve", d: `M${rows.map(point).join("L")}` })) : null),
-    ends.map(({ index, at }) => toned(app.payload.views[index].encoding, svg("text", { class: "end", x: width - 70, y: at + 4 }, cutToken(app.payload.views[index].name, 10)))),
+    losses.map((rows, index) => rows.length ? toned(app.payload.views[index].name, svg("path", { class: variantOf(app.payload.views[index].name) ? "curve other" : "curve", d: `M${rows.map(point).join("L")}` })) : null),
+    ends.map(({ index, at }) => toned(app.payload.views[index].name, svg("text", { class: "end", x: width - 70, y: at + 4 }, cutToken(app.payload.views[index].name, 10)))),
     svg("text", { x: 70, y: height - 8 }, "0"), svg("text", { x: x(end), y: height - 8, "text-anchor": "middle" }, `${t("step")} ${end}`), cursor);
   const caption = el("figcaption", {});
   const follow = (step) => {

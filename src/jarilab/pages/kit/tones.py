@@ -1,7 +1,7 @@
-"""The colour of an encoding, equal on all pages.
+"""The colour of a model: that of its encoding on all pages, or another if two models would have one colour.
 
-A page's payload has the tones of its encodings (`tones_of`), which `kit/static/tones.js` reads. It distinguishes two
-encodings of one tone by dashes, marks and hollow bars.
+A page's payload has the tones of its models (`tones_of`), which `kit/static/tones.js` reads. Beyond `TONES` models, it
+distinguishes two of one tone by dashes, marks and hollow bars.
 """
 
 from __future__ import annotations
@@ -23,6 +23,17 @@ def tone_of(encoding: str) -> int:
     return (number ^ number >> 16) % TONES
 
 
-def tones_of(encodings: Iterable[str]) -> dict[str, int]:
-    """The `tones` of a payload."""
-    return {encoding: tone_of(encoding) for encoding in encodings}
+def tones_of(models: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """The `tones` of a payload, by the name of a model. models: pairs of name and encoding."""
+    tones: dict[str, int] = {}
+    later = []
+    for name, encoding in models:
+        if tone_of(encoding) in tones.values():
+            later.append((name, encoding))
+        else:
+            tones[name] = tone_of(encoding)
+    for name, encoding in later:
+        used = [*tones.values()]
+        next_ones = [(tone_of(encoding) + step) % TONES for step in range(TONES)]
+        tones[name] = min(next_ones, key=used.count)
+    return tones

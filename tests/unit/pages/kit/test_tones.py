@@ -61,7 +61,16 @@ def test_encodings_of_the_package_have_different_tones() -> None:
 
 
 def test_tone_depends_on_the_spec_alone() -> None:
-    alone, among = tones_of(["rotary:base=500"]), tones_of([*ENCODINGS, "rotary:base=500"])
-    assert alone["rotary:base=500"] == among["rotary:base=500"]
+    alone, among = tones_of([("rotary", "rotary")]), tones_of((name, name) for name in ENCODINGS)
+    assert alone["rotary"] == among["rotary"]
     assert all(0 <= tone_of(f"mine.py:Mine:k={number}") < TONES for number in range(50))
     assert tone_of("half \ud83d") in range(TONES), "any text has one"
+
+
+def test_models_of_one_encoding_have_different_tones() -> None:
+    models = [("one", "rotary"), ("two", "rotary"), ("bare", "none"), ("three", "rotary")]
+    tones = tones_of(models)
+    assert (tones["one"], tones["bare"]) == (tone_of("rotary"), tone_of("none"))
+    assert len(set(tones.values())) == 4
+    many = tones_of((f"seed {number}", "rotary") for number in range(2 * TONES))
+    assert sorted(many.values()) == sorted([*range(TONES)] * 2), "each tone twice"

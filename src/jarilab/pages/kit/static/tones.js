@@ -1,20 +1,14 @@
-// The colour of an encoding: the same on every page, see kit/tones.py.
+// The colour of a model, see kit/tones.py.
 import { styled } from "./elements.js";
 import { firstPayload } from "./payload.js";
 
 const GREY = 6;
 const tones = new Map(Object.entries(firstPayload.tones ?? {}));
 
-/** The number of an encoding's tone, of 0 to 6. */
-export const toneOf = (encoding) => tones.get(encoding) ?? GREY;
-/** The colour that belongs to an encoding. */
-export const toned = (encoding, node) => styled(node, { "--tone": `var(--tone-${toneOf(encoding)})` });
+/** The number of a model's tone, of 0 to 6. */
+export const toneOf = (name) => tones.get(name) ?? GREY;
+/** The colour that belongs to a model. */
+export const toned = (name, node) => styled(node, { "--tone": `var(--tone-${toneOf(name)})` });
 
-/**
- * Which of those of its tone something is: 0 for most; others are told apart by more than colour. items: {name, encoding},
- * all that stand on the page.
- */
-export function variantOf(item, items) {
-  const alike = items.filter(({ encoding }) => toneOf(encoding) === toneOf(item.encoding));
-  return [...new Set(alike.map(({ name }) => name))].sort().indexOf(item.name);
-}
+/** Which of those of its tone a model is: 0 for most; others are told apart by more than colour. */
+export const variantOf = (name) => [...tones.keys()].filter((other) => toneOf(other) === toneOf(name)).indexOf(name);
