@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,17 @@ def test_what_a_script_prints_is_kept(folder: Path) -> None:
     assert page.read_text() == "<!-- table: page/new -->\n\n| m |\n| ---: |\n| 7 |\n\nText.\n"
     with pytest.raises(SystemExit, match="expected 2 tables"):
         results.main(["measure", "page", "a", "b", "--folder", str(folder), "--", "python", "-c", program])
+
+
+def test_rows_of_a_benchmark_can_be_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    timing = import_module("timing")
+    rows = timing.Table(as_json=False)
+    rows.add(encoding="rotary", ms=1.5, over_none=timing.Spread(1.0, 0.9, 1.1))
+    rows.add(encoding="alibi", ms=1.25, over_none=timing.Spread(1.0, 1.0, 1.0))
+    [(_, lines)] = results.parsed(capsys.readouterr().out)
+    one = results.kept(lines)
+    assert one["heads"] == ["encoding", "ms", "over_none"]
+    assert one["rows"] == [["rotary", "1.5", "1.000 [0.900 1.100]"], ["alibi", "1.25", "1.000 [1.000 1.000]"]]
 
 
 NUMBER = re.compile(r"(?<![\w.,])(?:\d[\d,]*\.\d+|\d[\d,]*(?= ?%| (?:ms|s|seconds|CPU-seconds|minutes|hours|MB|GB)\b))")
