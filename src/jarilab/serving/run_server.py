@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -68,6 +69,8 @@ def run(app: Any, listening: socket.socket, queue: Queue, *, grace: float = 2.0)
 
     A second signal ends the process at once. queue: where requests of the application wait.
     """
+    # A client that sends many requests and leaves would fill the log with a warning for each answer.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     asyncio.run(_serve(app, config_of(listening, grace + 1), queue, grace))
     if queue.computing:  # for a client that is gone; at its end Python would wait for the thread
         sys.stdout.flush()
@@ -104,8 +107,28 @@ def config_of(listening: socket.socket, grace: float) -> Config:
     return config
 
 
+def report_faults_once(loop: asyncio.AbstractEventLoop) -> None:
+    """Print one line for faults of connections. A stranger may cause thousands, such as too many open files."""
+    reported: set[str] = set()
+
+    def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        message, error = context["message"], context.get("exception")
+        if isinstance(
+            error, asyncio.CancelledError
+        ):  # a connection that was cut when the server ended
+            return
+        if not isinstance(error, OSError):
+            loop.default_exception_handler(context)
+        elif message not in reported:
+            reported.add(message)
+            print(f"jarilab: {message}: {error.strerror}", file=sys.stderr, flush=True)
+
+    loop.set_exception_handler(report)
+
+
 async def _serve(app: Any, config: Config, queue: Queue, grace: float) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    report_faults_once(loop)
 
     def on_signal(number: int) -> None:
         if stop.is_set():

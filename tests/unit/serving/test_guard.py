@@ -254,6 +254,19 @@ def test_head_is_answered_without_a_body(address: tuple[str, int]) -> None:
     assert headers == (200, whole.removesuffix('"hello"')), status
 
 
+def test_many_faults_of_connections_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        run_server.report_faults_once(loop)
+        fault = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")}
+        for _ in range(3):
+            loop.call_exception_handler(fault)
+        loop.call_exception_handler({"message": "cut at the end", "exception": asyncio.CancelledError()})
+
+    asyncio.run(main())
+    assert capsys.readouterr().err == "jarilab: socket.accept() out of system resource: Too many open files\n"
+
+
 def test_host_names() -> None:
     with run_server.listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
