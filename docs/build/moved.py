@@ -9,9 +9,12 @@ from pathlib import Path
 from places import DOCS, LANGUAGES
 
 MOVED = {
-    "guide/training": "tutorials/training",
-    "guide/text": "how-to/text",
-    "guide/images": "how-to/images",
+    "guide/training": (
+        "tutorials/training how-to/short-training how-to/layers how-to/reproduce how-to/fine-tune how-to/gpu "
+        "how-to/tensorboard reference/position-policies"
+    ),
+    "guide/text": "how-to/text how-to/translation how-to/classify how-to/generated-tasks reference/text-data",
+    "guide/images": "how-to/images how-to/detection how-to/captions reference/image-data",
     "guide/comparing": (
         "how-to/compare how-to/other-lengths how-to/cluster explanation/comparing reference/studies"
     ),

@@ -17,7 +17,14 @@ ENGLISH, KOREAN = (ROOT / name for name in ("README.md", "README.ko.md"))
 KINDS = ("tutorials", "how-to", "reference", "explanation")
 # In this order, so that a page finds the runs it looks into: what one trained, later ones use.
 FIRST = (
-    *("tutorials/training", "how-to/text", "how-to/images", "how-to/compare", "tutorials/walking"),
+    *(
+        "tutorials/training",
+        "how-to/text",
+        "how-to/translation",
+        "how-to/generated-tasks",
+        "how-to/compare",
+        "tutorials/walking",
+    ),
     *("how-to/python", "reference/serving", "how-to/export", "how-to/study", "how-to/causes"),
     *("how-to/check-encoding", "how-to/verify", "how-to/looking-inside"),
 )

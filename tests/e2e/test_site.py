@@ -147,7 +147,7 @@ def test_links_of_the_repository_lead_to_the_same_on_the_site() -> None:
     guide = ROOT / "docs/ko/tutorials/walking.md"
     told = pages.led(guide.read_text(encoding="utf-8"), guide, "ko")
     assert "[English](../../tutorials/walking.html)" in told
-    assert "(../how-to/text.md#순환-모델)" in told
+    assert "(../how-to/translation.md#순환-모델)" in told
     english = ROOT / "docs/tutorials/walking.md"
     assert "[한국어](../ko/tutorials/walking.html)" in pages.led(english.read_text(encoding="utf-8"), english, "en")
 
