@@ -42,6 +42,7 @@ METRICS = {
         Metric("bleu", "BLEU"),
         Metric("chrf", "chrF"),
         Metric("chrfpp", "chrF++"),
+        Metric("comet", "COMET", digits=4),
         Metric("loss", "loss", higher=False, digits=4),
         Metric("perplexity", "perplexity", higher=False, digits=3),
         Metric("bits_per_character", "bits per character", higher=False, digits=4),
@@ -54,6 +55,8 @@ def score_notes(result: Mapping[str, Any]) -> list[str]:
     notes = []
     if "signature" in result:
         notes.append(f"sacreBLEU {result['signature']}")
+    if "signature_comet" in result:
+        notes.append(f"COMET {result['signature_comet']}")
     if result.get("unknown_tokens"):
         shares = (f"{which} {share:.2%}" for which, share in result["unknown_tokens"].items())
         notes.append(f"unknown tokens: {', '.join(shares)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Literal, Protocol, final, runtime_checkable
 
@@ -24,6 +24,8 @@ from jarilab.tasks.token_task import TokenTask
 
 AT_ONCE = 256  # held-out examples in a batch, sorted by length
 
+Judge = Callable[[Sequence[tuple[str, str]], Sequence[str]], dict[str, Any]]
+"""Returns scores of answers to pairs of source and target."""
 JudgedBy = Literal["bleu", "chrf", "chrfpp", "exact_match", "perplexity"]
 
 
@@ -96,6 +98,8 @@ class PairsTask(TokenTask):
     length_unit = "tokens of the source at most, and more than half as many"
     words: str | None = "none"
     """sacreBLEU's tokenizer, `none` for words between spaces, `auto` by the references, None for no BLEU."""
+    judge: Judge | None = None
+    """Judges answers, too, beside BLEU."""
 
     def __init__(self, longest: int):
         self._longest = longest
@@ -293,7 +297,8 @@ class PairsTask(TokenTask):
             "chrfpp": chrf_of(word_order=2),
         }
         scores = {n: m.corpus_score(list(written), right).score for n, m in metrics.items()}
-        return {**scores, "signature": str(metrics["bleu"].get_signature())}
+        scores["signature"] = str(metrics["bleu"].get_signature())
+        return scores if self.judge is None else scores | self.judge(pairs, written)
 
     def _encode(self, side: int, text: str) -> list[int]:
         """Encode a held-out text, cut to the model's maximal length."""

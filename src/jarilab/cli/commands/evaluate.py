@@ -15,7 +15,7 @@ def arguments(parser: Parser, words: Words) -> None:
     add_run(parser)
     parser.add_options("verb", options_of(api.evaluate))
     parser.add_argument("--json", action="store_true", help="print the metrics as one JSON object")
-    add_answer_options(parser, words, "scoring", "how answers are generated, for")
+    add_answer_options(parser, words, "scoring", "how answers are generated and judged, for")
 
 
 def run(options: argparse.Namespace) -> None:

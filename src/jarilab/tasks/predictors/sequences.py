@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, final
 
@@ -34,6 +35,7 @@ from jarilab.tasks.predictors.base import (
     registry,
     write,
 )
+from jarilab.tasks.predictors.comet import Comet
 from jarilab.tasks.predictors.links import Linking
 
 
@@ -46,6 +48,16 @@ class SequenceOptions(Decoding):
 
     n_best: int = 1
     alignments: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringOptions(Decoding):
+    """comet: judge translations by COMET, too, with the program comet-score on PATH, which downloads its model once.
+    comet_model: its model, by its name on Hugging Face or as a checkpoint file.
+    """
+
+    comet: bool = False
+    comet_model: str = "Unbabel/wmt22-comet-da"
 
 
 @final
@@ -107,7 +119,7 @@ class SequencePredictor(Predictor):
 
     needs = Generates
     options = SequenceOptions
-    scoring = Decoding
+    scoring = ScoringOptions
     served_at_most: ClassVar[Mapping[str, int | float]] = {
         "beam_size": 16,
         "n_best": 16,
@@ -179,6 +191,20 @@ class SequencePredictor(Predictor):
         tokens = tuple(zip(self.names(ids), probabilities, strict=True))
         total, score = hypothesis.total, hypothesis.score
         return Answer(source.number, line, text, rank, total, score, tokens, ranked=ranked)
+
+    def evaluate(
+        self, examples: int | None = None, options: ScoringOptions | None = None
+    ) -> dict[str, Any]:
+        if options is None or not options.comet:
+            return super().evaluate(examples, options)
+        if getattr(self.task, "words", None) is None:
+            raise UserError(
+                "comet: expected a run that BLEU judges, as of translation; omit --comet"
+            )
+        judged = copy(self)
+        judged.task = copy(self.task)
+        judged.task.judge = Comet.find(options.comet_model).judge
+        return Predictor.evaluate(judged, examples, options)
 
     def learner(self, options: Decoding | None = None) -> ModelLearner:
         return ModelLearner(self.model, self.task, options or Decoding())

@@ -170,7 +170,7 @@ OPTIONS = {
     "paintings": "count, out, guidance, temperature, top_k, top_p, rerank, seed",
 }
 SCORING: dict[str, str] = dict.fromkeys(
-    ("sequences", "prompted"), "beam_size, length_penalty, no_repeat, shortest, longest, precision"
+    ("sequences", "prompted"), "beam_size, length_penalty, no_repeat, shortest, longest, precision, comet, comet_model"
 )
 
 
