@@ -27,6 +27,7 @@ import links  # pyright: ignore[reportMissingImports]  # noqa: E402
 import live  # pyright: ignore[reportMissingImports]  # noqa: E402
 import moved  # pyright: ignore[reportMissingImports]  # noqa: E402
 import pages  # pyright: ignore[reportMissingImports]  # noqa: E402
+import prose  # pyright: ignore[reportMissingImports]  # noqa: E402
 import reference  # pyright: ignore[reportMissingImports]  # noqa: E402
 import runs  # pyright: ignore[reportMissingImports]  # noqa: E402
 import stills  # pyright: ignore[reportMissingImports]  # noqa: E402
@@ -326,6 +327,16 @@ def test_a_page_that_leads_nowhere_or_fetches_stops_the_build(tmp_path: Path) ->
         "bad.html: good.html#gone leads nowhere",
         "bad.html: live/gone.html leads nowhere",
     ]
+
+
+@pytest.mark.parametrize("kind", pages.KINDS)
+def test_no_page_has_more_than_1500_words(kind: str) -> None:
+    words = {
+        path.name: sum(map(len, prose.sentences(path.read_text(encoding="utf-8"))))
+        for path in (ROOT / "docs" / kind).rglob("*.md")
+    }
+    assert words
+    assert {name: count for name, count in words.items() if count > 1500} == {}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "reference").glob("*.md")), ids=lambda path: path.stem)
