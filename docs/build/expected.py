@@ -1,7 +1,7 @@
 """The numbers that lessons quote: what each should be, how far a run may be off it, and how it is written.
 
-A lesson says `{{ bag.none }}`, and the build puts in what its run gave; it stops where that is not what stands here,
-since the sentence around it would no longer be true.
+A lesson says `<!--bag.none-->2.74 %<!--/-->`, and the build puts in what its run gave. It stops where that is not what
+stands here, since the sentence around it would no longer be true.
 """
 
 from __future__ import annotations
@@ -131,6 +131,7 @@ QUOTED: dict[str, Quoted] = {
     "break.most": Quoted(23.0, 40.0, "{:.0f} %"),
     "break.most_answer": Quoted(None),
     "break.most_head": Quoted(None),
+    "break.pronoun_head": Quoted(None),
     "causes.heads": Quoted(48),
     "causes.lead": Quoted(15.0, 8.0, "{:.1f}"),
     "causes.watching": Quoted(4, 3),

@@ -1,24 +1,28 @@
 """From what is written to what the builder reads: numbers are put in, live pages framed, links made to hold.
 
 A number of a run stands in a page as `<!--bag.none-->2.88 %<!--/-->`, so that the page reads whole in a checkout.
-Between `<!--live bag-->` and `<!--/-->` stands a still figure, in whose place the site has the live page.
+Between `<!--live bag-->` and `<!--/-->` stands a still figure, in whose place the site has the live page. A state of
+that page may follow its name, as in its address: `<!--live bag only=map&head=3-->`. Words between
+`<!--state bag view=1-->` and `<!--/-->` become a link that changes this of the figure above.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
 
 from catalogue import DRAWN, FOLDER
 from config import LESSONS
 from expected import QUOTED
 from places import DOCS, LANGUAGES, LIVE, ROOT, SOURCE, TEXTS
 
-SLOT = re.compile(r"<!--([a-z0-9_.\- ]*[a-z0-9_])-->(.*?)<!--/-->", re.S)
+SLOT = re.compile(r"<!--([a-z0-9_.\- ]*[a-z0-9_]|(?:live|state) [^>]*)-->(.*?)<!--/-->", re.S)
 WORDS = {
     "en": {"full": "Open the page in full", "other": "이 페이지를 한국어로"},
     "ko": {"full": "페이지 전체 열기", "other": "This page in English"},
@@ -50,25 +54,52 @@ def _title(language: str, name: str) -> str:
     return path.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ").strip()
 
 
-def frame(name: str, language: str, depth: int) -> str:
-    """A live page inside another. depth: of the page's folder below the root of its language."""
+def address(name: str, state: str, language: str, depth: int, numbers: Mapping[str, object]) -> str:
+    """The address of a live page in a state, from a page `depth` folders below the root of its language.
+
+    A value of the state may be the name of a number that lessons quote. `at` and `off` open and switch off the head
+    that such a number names: "encoder.0, head 3".
+    """
+    parts = {"lang": language}
+    for key, value in parse_qsl(state, strict_parsing=bool(state)):
+        value = str(numbers.get(value, value))
+        if key not in ("at", "off"):
+            parts[key] = value
+            continue
+        site, head = value.split(", head ")
+        parts |= {"site": site, "head": head}
+        if key == "off":
+            edit = {"kind": "head", "site": site, "head": int(head)}
+            parts["edited"] = json.dumps([[int(parts.get("view", 0)), [edit]]])
     up = "../" * (depth + (language == "ko"))
-    address = f"{up}live/{name}.html" + ("#lang=ko" if language == "ko" else "#lang=en")
-    full = WORDS[language]["full"]
+    return html.escape(f"{up}live/{name}.html#{urlencode(parts)}")
+
+
+def frame(name: str, state: str, language: str, depth: int, numbers: Mapping[str, object]) -> str:
+    """A live page inside another, or one figure of it; the rest as in `address`."""
+    figure = address(name, state, language, depth, numbers)
+    page = address(name, "", language, depth, numbers)
+    kind = "live one" if "only=" in state else "live"
     return (
-        f'<div class="live"><iframe src="{address}" title="jari: {name}" loading="lazy"></iframe>'
-        f'<p><a href="{address}" target="_blank">{full}</a></p></div>'
+        f'<div class="{kind}"><iframe src="{figure}" name="{name}" title="jari: {name}" loading="lazy"></iframe>'
+        f'<p><a href="{page}" target="_blank">{WORDS[language]["full"]}</a></p></div>'
     )
 
 
 def filled(text: str, language: str, depth: int, numbers: Mapping[str, object]) -> str:
-    """A page with everything put in. Raises KeyError for a number that nothing gives."""
+    """A page with everything put in. Raises KeyError for a number that nothing gives, and a state without a figure."""
+    opened: dict[str, str] = {}
 
     def put(found: re.Match[str]) -> str:
-        words = found[1].split()
-        if words[0] == "live":
-            return frame(words[1], language, depth)
-        return QUOTED[words[0]].shown(numbers[words[0]])
+        kind, name, state = [*found[1].split(" ", 2), "", ""][:3]
+        if kind == "live":
+            opened[name] = state
+            return frame(name, state, language, depth, numbers)
+        if kind == "state":
+            state = "&".join(filter(None, (opened[name], state)))
+            target = address(name, state, language, depth, numbers)
+            return f'<a class="state" href="{target}" target="{name}">{found[2]}</a>'
+        return QUOTED[kind].shown(numbers[kind])
 
     return SLOT.sub(put, text)
 
@@ -78,7 +109,7 @@ def written(text: str, numbers: Mapping[str, object]) -> str:
 
     def put(found: re.Match[str]) -> str:
         name, shown = found.groups()
-        if not name.startswith("live "):
+        if not name.startswith(("live ", "state ")):
             shown = QUOTED[name].shown(numbers[name])
         return f"<!--{name}-->{shown}<!--/-->"
 

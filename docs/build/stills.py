@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,13 @@ LONG = "one, two, three, " * 5
 class Still:
     """One head of a run as it reads a line.
 
-    site, head: or `link`, a query and a key: of the cross-attentions the head with the largest weight between them.
-    Without any of them, all heads of the model.
+    site, head: without them, all heads of the model.
     """
 
     run: str
     line: str
     site: str | None = None
     head: int | None = None
-    link: tuple[int, int] | None = None
 
 
 STILLS: dict[str, Still] = {
@@ -49,8 +46,12 @@ STILLS: dict[str, Still] = {
     "heads": Still("add-rotary", "123+456"),
     "images": Still("digits-rotary2d", "#0", "encoder.0", 0),
     "norms": Still("add-rotary", "999-1", "encoder.1", 0),
-    "pronouns": Still("pronouns", live.PRONOUNS, link=(8, 1)),
 }
+NUMBERED: dict[str, tuple[str, str, str]] = {
+    "break": ("add-rotary", "21+211", "break.most_head"),
+    "pronouns": ("pronouns", live.PRONOUNS, "break.pronoun_head"),
+}
+"""Heads that a number of the lessons names: the run, the line and the number."""
 DRAWN: dict[str, tuple[str, str]] = {
     "sinusoids-matrix": ("sinusoidal", "sinusoidal-embed-matrix"),
     "sinusoids-products": ("sinusoidal", "sinusoidal-embed-products"),
@@ -63,37 +64,29 @@ DRAWN: dict[str, tuple[str, str]] = {
 
 
 def names() -> list[str]:
-    """Of all figures, the head that an answer needs most among them."""
-    return [*STILLS, *DRAWN, "break"]
+    """Of all figures."""
+    return [*STILLS, *NUMBERED, *DRAWN]
 
 
 def keep(numbers: Mapping[str, Any]) -> None:
     """Write all figures from the runs that are there. numbers: those that lessons quote, of the same runs."""
     FIGURES.mkdir(exist_ok=True)
-    most = re.fullmatch(r"(\S+), head (\d+)", numbers["break.most_head"])
-    assert most
-    broken = Still("add-rotary", "21+211", most[1], int(most[2]))
-    for name, still in {**STILLS, "break": broken}.items():
+    stills = dict(STILLS)
+    for name, (run, line, number) in NUMBERED.items():
+        site, head = numbers[number].split(", head ")
+        stills[name] = Still(run, line, site, int(head))
+    for name, still in stills.items():
         trace, tape = trained.taped(trained.opened(still.run), still.line)
         tokens = {frame: list(one.names) for frame, one in trace.sequences.items()}
-        site, head = _linked(tape, still.link) if still.link else (still.site, still.head)
         shown: Any = tokens if len(tokens) > 1 else next(iter(tokens.values()))
-        width = 8.5 if site else 17.5
-        tape.figure(site, head, tokens=shown, width=width).save(FIGURES / f"{name}.svg")
+        width = 8.5 if still.site else 17.5
+        tape.figure(still.site, still.head, tokens=shown, width=width).save(FIGURES / f"{name}.svg")
     for name, (encoding, drawing) in DRAWN.items():
         folder = CACHE / "stills"
         folder.mkdir(exist_ok=True)
         out = "--svg", str(folder), "--save", str(folder / "page.html")
         jarilab("show", encoding, "--d-model", "64", *out)
         shutil.copy(folder / f"{drawing}.svg", FIGURES / f"{name}.svg")
-
-
-def _linked(tape: Any, link: Sequence[int]) -> tuple[str, int]:
-    """The head of the cross-attentions with the largest weight from a query to a key."""
-    query, key = link
-    weights = {site: tape.weights(site)[0, :, query, key] for site in tape.sites_of("cross")}
-    site = max(weights, key=lambda one: float(weights[one].max()))
-    return site, int(weights[site].argmax())
 
 
 def size(folder: Path = FIGURES) -> int:

@@ -241,7 +241,15 @@ def break_a_head() -> Numbers:
             found[f"break.{name}_answer"] = answers(run, ["21+211"])[0]
         found[f"break.{name}_head"] = f"{site}, head {head}"
         found[f"break.{name}_rise"] = rise
-    return found
+    _, tape = taped(opened("pronouns"), PRONOUNS)
+    return found | {"break.pronoun_head": _looking(tape, 8, 1)}
+
+
+def _looking(tape: Tape, query: int, key: int) -> str:
+    """The head of the cross-attentions with the largest weight from a query to a key."""
+    weights = {site: tape.weights(site)[0, :, query, key] for site in tape.sites_of("cross")}
+    site = max(weights, key=lambda one: float(weights[one].max()))
+    return f"{site}, head {int(weights[site].argmax())}"
 
 
 def _weight(causes: Any, row: dict[str, Any], query: int, key: int) -> float:

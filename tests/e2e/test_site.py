@@ -1,12 +1,14 @@
 """What is written for the site is whole: each lesson in both languages, with a page or Python that runs, a question,
 its answer and a check, and numbers and still figures that the build made. The site itself is built by `make docs`."""
 
+import html
 import json
 import random
 import re
 import runpy
 import shlex
 import sys
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -46,7 +48,7 @@ def text(language: str, name: str) -> str:
 
 
 def quoted(page: str) -> set[str]:
-    return {slot for slot in pages.slots(page) if not slot.startswith("live ")}
+    return {slot for slot in pages.slots(page) if not slot.startswith(("live ", "state "))}
 
 
 def code(page: str) -> list[str]:
@@ -110,9 +112,8 @@ def test_every_page_is_there_in_both_languages() -> None:
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(TEXTS)))
 def test_what_a_page_asks_for_can_be_put_in(path: Path) -> None:
     for slot in pages.slots(path.read_text(encoding="utf-8")):
-        words = slot.split()
-        known = live.PAGES if words[0] == "live" else expected.QUOTED
-        assert words[-1] in known
+        kind, *name = slot.split()[:2]
+        assert name[0] in live.PAGES if name else kind in expected.QUOTED
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(TEXTS)))
@@ -365,6 +366,29 @@ def test_numbers_and_frames_are_put_in() -> None:
     filled = pages.filled(given, "ko", 1, {"bag.none": 2.876, "qkv.q": [1, 2]})
     assert filled.startswith("2.88 % 1.0000, 2.0000 ")
     assert 'src="../../live/bag.html#lang=ko"' in filled
+
+
+def test_a_link_in_a_sentence_sets_the_figure_above_it() -> None:
+    figure = "<!--live break only=map&at=break.most_head-->\n<!--/-->"
+    given = f"{figure} Without <!--state break off=break.most_head-->it<!--/-->."
+    filled = pages.filled(given, "en", 1, {"break.most_head": "encoder.0, head 3"})
+    opened = "lang=en&amp;only=map&amp;site=encoder.0&amp;head=3"
+    assert f'<iframe src="../live/break.html#{opened}" name="break"' in filled
+    assert '<a href="../live/break.html#lang=en" target="_blank">' in filled, "the whole page"
+    link = html.unescape(re.search(r'<a class="state" href="(.+?)" target="break">it</a>', filled)[1])
+    state = dict(urllib.parse.parse_qsl(link.partition("#")[2]))
+    assert json.loads(state["edited"]) == [[0, [{"kind": "head", "site": "encoder.0", "head": 3}]]]
+    with pytest.raises(KeyError):
+        pages.filled("<!--state bag view=1-->no figure above<!--/-->", "en", 1, {})
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(TEXTS)))
+def test_each_state_of_a_lesson_can_be_written_as_an_address(path: Path) -> None:
+    numbers = json.loads(pages.KEPT_NUMBERS.read_text(encoding="utf-8"))
+    filled = pages.filled(path.read_text(encoding="utf-8"), "en", 1, numbers)
+    for address in re.findall(r'(?:src|href)="(\.\./live/[^"]+)"', filled):
+        state = dict(urllib.parse.parse_qsl(html.unescape(address).partition("#")[2], strict_parsing=True))
+        assert not set(state.values()) & set(expected.QUOTED), "a number of no kept run"
 
 
 def test_the_text_to_count_by_is_the_same_everywhere() -> None:
