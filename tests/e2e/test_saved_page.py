@@ -521,6 +521,10 @@ def test_a_state_is_passed_on_as_a_link_a_page_and_a_figure(
     assert page.locator("#finding").text_content().strip() in saved, "its description is its sentence"
     again = pages.open(saved, READY)
     until(again, lambda: again.title() == page.title())
+    again.evaluate("() => { location.hash = '#query=1&key=2&input=7%2B8'; }")  # as a link of a lesson does
+    until(again, lambda: again.title().startswith("7+8"))
+    until(again, lambda: again.locator("#input").input_value() == "7+8")
+    assert "query=1&key=2" in again.evaluate("() => location.hash"), "the cell of the link, not the sharpest one"
     figure = pages.open(render(payload), READY, "#only=map", width=320)
     assert figure.locator("#maps .pane:visible").count() == 1
     assert figure.locator("#finding").is_visible()

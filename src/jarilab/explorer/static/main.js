@@ -18,7 +18,7 @@ import { drawModelMap, markModelMap, repaintModelMap } from "./model_map.js";
 import { hasSentence, spokenNodes } from "./sentence.js";
 import { shareButtons } from "./sharing.js";
 import { answerOf, inputName } from "./sites.js";
-import { app, DRAWN, followAddress, languageChanged, look, SCALES, startEngines } from "./state.js";
+import { app, DRAWN, followAddress, languageChanged, look, lookAsAddressed, SCALES, startEngines } from "./state.js";
 import { t } from "./words.js";
 
 // ---------------------------------------------------------------- header
@@ -221,7 +221,7 @@ export async function begin(panels, more = {}) {
   await painted();
   followEffects(app);
   await startEngines(); // they take longer than all that is drawn
-  if (!app.live && app.state.input !== app.view(0).input) await look({ input: app.state.input });
+  if (!app.live && app.state.input !== app.view(0).input) await lookAsAddressed({ input: app.state.input });
   if (!app.live) restoreEdits(app);
   document.documentElement.dataset.engines = "ready";
 }

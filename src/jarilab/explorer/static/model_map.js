@@ -38,14 +38,16 @@ export function signed(value, unit = "nats") {
 
 export function drawModelMap(root, app) {
   const { views } = app.payload;
-  refill(root, views.map((view, index) => toned(view.name, el("section", { class: "heads-of", "aria-label": view.name },
-    views.length > 1 && el("h3", {}, nameNode(view.name)), gridOf(app, view, index), el("div", { class: "disc-key" })))));
+  refill(root, views.map((view, index) => styled(toned(view.name, el("section", { class: "heads-of", "aria-label": view.name },
+    views.length > 1 && el("h3", {}, nameNode(view.name)), gridOf(app, view, index), el("div", { class: "disc-key" }))), { "--heads": mostHeads(view) })));
   repaintModelMap(root, app);
 }
 
+const mostHeads = (view) => Math.max(...view.sites.map((site) => site.heads));
+
 function gridOf(app, view, index) {
-  const heads = Math.max(...view.sites.map((site) => site.heads));
-  const grid = styled(el("div", { class: "heads", role: "group", "aria-label": `${view.name}: ${t("allHeads")}`, onfocusout: () => app.preview(null) }), { "--heads": heads });
+  const heads = mostHeads(view);
+  const grid = el("div", { class: "heads", role: "group", "aria-label": `${view.name}: ${t("allHeads")}`, onfocusout: () => app.preview(null) });
   grid.append(el("span"), ...Array.from({ length: heads }, (_, head) => el("span", { "aria-hidden": "true" }, head ? String(head) : "H0")), el("span", { class: "whole", "data-title": "" }));
   for (const [kind, sites] of kindsOf(view)) {
     grid.append(el("p", { class: "kind" }, el("b", {}, t(`kind_${kind}`)), " ", t(wordsOf(view, `sides_${kind}`))));
@@ -173,7 +175,7 @@ function keyOf(view, shown, summary) {
   const size = (part) => {
     const disc = discOf({ role: null, effect: part * summary.full, mark: "passes" }, summary.full);
     const value = Number((part * summary.full).toPrecision(1));
-    return el("span", {}, disc, effects.unit === "moved" ? `${100 * value} %` : `${value} nat`);
+    return el("span", { class: "size" }, disc, effects.unit === "moved" ? `${100 * value} %` : `${value} nat`);
   };
   return [el("p", {}, t(`size_${effects.unit}`)), size(1), size(0.1), ...marks.map((mark) => el("span", {}, discOf({ role: null, effect: summary.full / 4, mark }, summary.full), t(mark))), ...roleKeys(shown)];
 }

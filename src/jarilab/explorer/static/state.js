@@ -273,16 +273,23 @@ function followBack() {
   const before = app.state;
   app.state = readAddress();
   const { input, steps } = app.state;
-  const elsewhere = input !== app.view(0).input || JSON.stringify(steps) !== JSON.stringify(before.steps);
+  const otherSteps = JSON.stringify(steps) !== JSON.stringify(before.steps);
+  const elsewhere = otherSteps || input !== app.view(0).input;
   fitState();
   app.onchange(new Set(Object.keys(app.state).filter((key) => JSON.stringify(app.state[key]) !== JSON.stringify(before[key]))));
-  if (elsewhere) look({ input, steps }).then(() => restoreEdits(app));
+  if (elsewhere) lookAsAddressed(otherSteps ? { input, steps } : { input }).then(() => restoreEdits(app));
   else restoreEdits(app);
+}
+/** Show what the address names, and open its cell. */
+export async function lookAsAddressed(patch) {
+  const { query, key } = readAddress();
+  await look(patch);
+  app.set({ query, key });
 }
 export function followAddress() {
   const { input, steps } = app.state;
   addEventListener("popstate", followBack);
-  if ((app.reading() && input !== app.view(0).input) || Object.keys(steps).length) look({ input, steps });
+  if ((app.reading() && input !== app.view(0).input) || Object.keys(steps).length) lookAsAddressed({ input, steps });
 }
 export function languageChanged() {
   writeAddress(false);
