@@ -69,8 +69,9 @@ def test_another_input_is_answered_in_the_page(pages: Pages, payload: dict[str, 
         assert page.locator(".queries").first.inner_text().split() == list(line.removesuffix("="))
     page.reload()
     until(page, lambda: page.title().startswith("47-12"))
-    page.go_back()
-    until(page, lambda: page.title().startswith("12+7"))
+    for line in ("3+0", "12+7"):
+        page.go_back()
+        until(page, lambda line=line: page.title().startswith(line))
 
 
 def test_an_input_that_no_page_can_read_is_told(pages: Pages, payload: dict[str, Any]) -> None:
