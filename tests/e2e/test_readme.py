@@ -231,8 +231,8 @@ def test_commands_in_the_pages_run_one_after_another(
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "data").mkdir()
     for language, phrase in PHRASES.items():
-        for part in ("train", "val", "test"):
-            lines = "".join(phrase.format(n) + "\n" for n in range(60))
+        for start, part in ((0, "train"), (60, "val"), (120, "test")):  # no line is trained on and held out
+            lines = "".join(phrase.format(n) + "\n" for n in range(start, start + 60))
             (tmp_path / "data" / f"{part}.{language}").write_text(lines)
     (tmp_path / "input.txt").write_text("ROMEO: What light is this?\nJULIET: None, sir.\n" * 120)
     images(tmp_path)
