@@ -29,7 +29,9 @@ Each is looked at forty times (translation twenty times, JoeyNMT each 100 steps)
 counted. Each in a process of its own, one after the other, in one thread. What was found is kept in --out, a line for
 each look, and not measured again.
 
-Measured: docs/results/recipes.md.
+The others have one learning rate each, which nobody has searched for. Search for it before you compare.
+
+Measured, jari alone: docs/results/recipes.md.
 """
 
 from __future__ import annotations
