@@ -212,6 +212,8 @@ def replacements(case: Case) -> str:
     times, width = case.chance.choice(((30, 2), (12, 10), (3, 10**4), (60, 2)))
     one = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * width}
     part = case.chance.choice(("normalizer", "decoder"))
+    if part == "normalizer" and case.chance.random() < 0.3:
+        one = {"type": "ByteLevel"}  # two letters for each that is not ASCII
     return _pipeline(case, part, {"type": "Sequence", f"{part}s": [one] * times})
 
 

@@ -113,8 +113,12 @@ def _check_steps(path: Path, tokenizer: Any) -> None:
         growth = 1
         for steps, step in enumerate(_steps(tokenizer.get(part)), 1):
             growth *= max(1, len(str(step.get("content", ""))))
+            if (
+                step.get("type") == "ByteLevel"
+            ):  # it writes each byte of a letter as a letter of up to two bytes
+                growth *= 2
             if "precompiled_charsmap" in step:
-                _check_charsmap(path, step["precompiled_charsmap"])
+                growth *= _charsmap_growth(path, step["precompiled_charsmap"])
             if growth > MAX_GROWTH or steps > MAX_STEPS:
                 raise UserError(
                     f"{path}: expected a {part} of at most {MAX_STEPS:,} steps that makes a text at most {MAX_GROWTH} "
@@ -122,8 +126,11 @@ def _check_steps(path: Path, tokenizer: Any) -> None:
                 )
 
 
-def _check_charsmap(path: Path, charsmap: Any) -> None:
-    """Raises UserError for a table of characters that is longer than its data, which ends the process."""
+def _charsmap_growth(path: Path, charsmap: Any) -> int:
+    """The length of the longest text that a table of SentencePiece writes for a character.
+
+    Raises UserError for a table that is longer than its data, which ends the process.
+    """
     try:
         data = base64.b64decode(charsmap or "", validate=True)
     except (TypeError, ValueError):
@@ -134,6 +141,7 @@ def _check_charsmap(path: Path, charsmap: Any) -> None:
             f"{path}: expected a precompiled_charsmap of SentencePiece, got {len(data):,} bytes that are none; put "
             "back the file that was saved with the model"
         )
+    return max(1, *(len(text.decode(errors="replace")) for text in data[4 + size :].split(b"\0")))
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:

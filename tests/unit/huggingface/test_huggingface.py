@@ -1,5 +1,6 @@
 """Hugging Face folders: which are loaded, which are refused, and how lines are read."""
 
+import base64
 import importlib.util
 import json
 import shutil
@@ -22,6 +23,8 @@ pytestmark = [
 ]
 
 
+BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False}
+LONG_CHARSMAP = base64.b64encode(b"\x04\0\0\0" + b"\0" * 4 + b"a" * 65 + b"\0").decode()
 DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 
 
@@ -193,6 +196,9 @@ def test_the_settings_of_every_architecture_are_within_the_limits(tmp_path):
             "a text at most 64 times longer, got more",
         ),
         ({"decoder": {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 65}}, "64 times longer"),
+        # Each writes one letter that is not ASCII as two of them.
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTES] * 7}}, "64 times longer"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": LONG_CHARSMAP}}, "64 times longer"),
         ({"post_processor": {"type": "TemplateProcessing", "single": [{}] * 1001}}, "at most 1,000 steps"),
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAA=="}}, "charsmap of SentencePiece"),
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}}, "charsmap of SentencePiece"),
