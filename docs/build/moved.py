@@ -69,16 +69,23 @@ def write(site: Path) -> None:
 
 
 def _page(old: str, targets: list[str], language: str) -> str:
-    addresses = [os.path.relpath(f"{target}.html", Path(old).parent) for target in targets]
-    refresh = (
-        f'<meta http-equiv="refresh" content="0; url={addresses[0]}">'
-        if len(addresses) == 1
-        else ""
+    links = {
+        os.path.relpath(f"{target}.html", Path(old).parent): _title(target, language)
+        for target in targets
+    }
+    refresh = "".join(
+        f'<meta http-equiv="refresh" content="0; url={address}">' for address in links
     )
-    links = "".join(
-        f'<li><a href="{address}">{escape(Path(address).stem)}</a></li>' for address in addresses
+    listed = "".join(
+        f'<li><a href="{address}">{title}</a></li>' for address, title in links.items()
     )
     return (
-        f'<!doctype html><html lang="{language}"><head><meta charset="utf-8"><title>jari</title>{refresh}</head>'
-        f"<body><p>{WORDS[language]}</p><ul>{links}</ul></body></html>\n"
+        f'<!doctype html><html lang="{language}"><head><meta charset="utf-8"><title>jari</title>'
+        f"{refresh if len(links) == 1 else ''}</head><body><p>{WORDS[language]}</p><ul>{listed}</ul></body></html>\n"
     )
+
+
+def _title(page: str, language: str) -> str:
+    home = DOCS if language == "en" else DOCS / language
+    first = (home / f"{page}.md").read_text(encoding="utf-8").split("\n", 1)[0]
+    return escape(first.removeprefix("# "))
