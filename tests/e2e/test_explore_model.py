@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from urllib.parse import quote
 
 import pytest
 from PIL import Image
@@ -15,7 +16,7 @@ from helpers.browser import Pages, ServedPages, until
 from helpers.command import command
 from helpers.folders import FELT, SENTENCE
 from helpers.runs import tiny, train
-from jarilab.explorer import open_explorer, render
+from jarilab.explorer import explore, open_explorer, render
 
 MASKED = SENTENCE.replace("tired", "[MASK]")
 
@@ -171,6 +172,50 @@ def test_no_token_is_hidden_where_attentions_count_their_keys_differently(browse
     assert [len(of_page) for of_page in offered] == [2, 0]
     for context in pages.contexts:
         context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("kind", ["masked", "words", "labels", "next", "seen", "class", "image"])
+def test_a_saved_page_of_a_model_answers_to_its_switches_as_python_does(pages, here, kind):
+    Image.radial_gradient("L").resize((32, 32)).convert("RGB").save("round.png")
+    folder, line = here / kind, {"masked": MASKED, "image": "round.png"}.get(kind, SENTENCE)
+    MADE[kind](folder)
+    explorer = open_explorer(models=[folder])
+    document = explore(model=folder, input=line).html
+    view = explorer.look(line, live=False)["views"][0]
+    site = view["sites"][0]["site"]
+    hidden = {"kind": "token", "side": view["sites"][0]["keys"], "key": 1}
+    for edits in ([{"kind": "head", "site": site, "head": 1}], [hidden]):
+        address = f"#edited={quote(json.dumps([[0, edits]]))}"
+        page = pages.open(document, "html[data-engines=ready] .edited", address)
+        assert "You can switch heads, links and tokens in this page" in page.locator("#input-note").inner_text()
+        until(page, lambda page=page: "log p" in page.locator(".edited").first.inner_text())
+        effect = explorer.operate(line, 0, edits)["effect"]
+        before, after = re.search(r"log p (\S+) → (\S+?)\. ", page.locator(".edited").first.inner_text()).groups()
+        log = effect["log_probability"]
+        assert float(before.replace("−", "-")) == pytest.approx(log["before"], rel=0.02), "16 bits"
+        assert float(after.replace("−", "-")) == pytest.approx(log["after"], rel=0.02)
+        if effect["answer"] != view["answer"]:
+            assert effect["answer"].strip() in page.locator(".model").inner_text()
+
+
+NAMES = {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}
+MADE = {
+    "masked": lambda folder: folders.bert(folder, seed=1, **FELT),
+    "words": lambda folder: folders.bert(folder, seed=1, **FELT),
+    "labels": lambda folder: folders.saved(folder, "Bert", "ForTokenClassification", **FELT, **NAMES),
+    "class": lambda folder: folders.saved(folder, "Bert", "ForSequenceClassification", **FELT, **NAMES),
+    "next": lambda folder: folders.llama(folder, **FELT),
+    "seen": lambda folder: folders.saved(folder, "Bloom", "ForCausalLM", **FELT, n_layer=2, n_head=4),
+    "image": folders.vit,
+}
+
+
+@pytest.mark.browser
+def test_a_saved_page_says_why_it_does_not_compute(pages, here):
+    page = pages.open(explore(model=folders.t5(here / "t5"), input=SENTENCE).html, "html[data-engines=ready]")
+    said = "This page cannot compute: T5ForConditionalGeneration writes its answer token by token"
+    assert said in page.locator("#input-note").inner_text()
 
 
 @pytest.mark.browser

@@ -190,7 +190,7 @@ def explore(
         raise UserError("step and align are for runs of jari alone; leave them out beside model")
     models = [folder for folder in (model, against) if folder is not None]
     explorer = open_explorer(runs, models, link=link, align=align, trust_code=trust_code)
-    return page(explorer, input, site, head, step, still=still or bool(models))
+    return page(explorer, input, site, head, step, still=still)
 
 
 def page(
@@ -219,7 +219,7 @@ def save_folder(
 ) -> Path:
     """Save the page of one input as a folder, for models that are too large for a file.
 
-    Writes index.html, an ONNX model for each run, and ONNX Runtime Web. Any server of files shows it, such as `python
+    Writes index.html, an ONNX file for each model, and ONNX Runtime Web. Any server of files shows it, such as `python
     -m http.server`. runtime: the folder `dist` of the npm package onnxruntime-web, which is never downloaded.
 
     Raises UserError for an input, site, head or step that does not exist, and if no model can be exported.

@@ -18,7 +18,7 @@ from jarilab.explorer.effects import EffectsInProgress
 from jarilab.explorer.intervention import CONTROLS, InterventionRequest, controls_payload
 from jarilab.explorer.output_comparison import OutputComparison, comparison_of, rows_of
 from jarilab.explorer.payload import MAX_CELLS
-from jarilab.explorer.subject import LRU, Subject, check_file
+from jarilab.explorer.subject import LRU, Subject, Writer, check_file
 from jarilab.explorer.summaries import rollout
 from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.explorer.window_sites import Windows, attentions_in
@@ -30,7 +30,10 @@ from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.measure.link import TokenLinkHead, heads_of_link
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.study.example import Batch
+from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.pages.kit.image_data import picture_of
+from jarilab.pages.program.inputs import FixedInput
+from jarilab.pages.program.program import program_of
 
 SEPARATOR = "/"
 """Separates the name of a layer that runs several times from the number of the call."""
@@ -265,6 +268,48 @@ class HuggingFaceSubject(Subject):
             effects = HeadEffects(self.loaded.model, batch, read)
             self._effects = {line: EffectsInProgress(effects, *comparison.described)}
         return self._effects[line]
+
+    def engine(self, line: str, step: int, program: Writer = program_of) -> dict[str, Any]:
+        recording, loaded = self.record(line), self.loaded
+        tape, reader = recording.tape, recording.reading.output_reader
+        if recording.uneditable:
+            return {"why": recording.uneditable}
+        if reader is None:
+            return {
+                "why": (
+                    f"{loaded.kind} gives vectors, which only Python compares",
+                    f"{loaded.kind} 모델은 벡터를 내는데, 벡터는 파이썬만 비교합니다",
+                )
+            }
+        if reader.generates:
+            return {
+                "why": (
+                    f"{loaded.kind} writes its answer token by token, which only Python does",
+                    f"{loaded.kind} 모델은 답을 토큰마다 이어 쓰는데, 이 일은 파이썬만 합니다",
+                )
+            }
+        paths = {site: tape.site(site).path for site in tape.sites}
+        fixed = FixedInput(recording.reading.inputs, reader.position_scores, paths)
+        try:
+            with _no_warnings():
+                exported = program(loaded.model, fixed)
+        except UserError as error:
+            return {"why": (str(error), str(error))}
+        count = unpacked(exported["sample"]["scores"]).shape[-1]
+        # The given tokens of a text are not the model's answer.
+        fixed_labels = len(reader.labels) if reader.kind == "words" else reader.first
+        return {
+            "program": exported,
+            "text": {
+                "kind": "fixed",
+                "labels": reader.labels,
+                "first": reader.first,
+                "given": fixed_labels,
+                "tokens": {
+                    "target": [name for each in range(count) for name in reader.names([each])]
+                },
+            },
+        }
 
     @torch.no_grad()
     def _answer(

@@ -47,7 +47,7 @@ def arguments(parser: Parser, words: Words) -> None:
         metavar="FILE",
         help="write the page to one file that needs no network, and exit; a name that ends in .svg, .pdf or .png makes "
         "a figure for a paper of the head at which the page opens; one that ends in / makes a folder for a static file "
-        "server, with the models of runs as ONNX files of any size",
+        "server, with the models as ONNX files of any size",
     )
     parser.add_argument(
         "--onnx-runtime",
@@ -143,7 +143,7 @@ def _explore(
         _print_folder(folder)
     elif options.save:
         is_figure = Path(options.save).suffix.lower() not in explorer.PAGES
-        still = still or is_figure or bool(models)
+        still = still or is_figure
         with waiting.working(f"looking at {line}"):
             page = explorer.page(session, line, **initial, still=still)
         _save(options, page)
@@ -198,10 +198,6 @@ def _check_model(options: argparse.Namespace) -> None:
     for name in ("step", "align"):
         if name in options.verb:
             raise UserError(f"--{name} works with runs only, not with --model; omit it")
-    if _is_folder(options.save):
-        raise UserError(
-            f"--model expects a page in one file, got --save {options.save}; write such as --save page.html"
-        )
 
 
 def _is_folder(name: str | None) -> bool:

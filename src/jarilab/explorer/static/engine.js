@@ -51,11 +51,14 @@ export class Engine {
     const run = await this.answered(this.sample, this.view.input);
     const far = this.view.sites.some((site) => !near(run.forward.weights[site.site], block(site.weights), NEAR + rounding));
     if (!holds || far) throw new Error(t("differs"));
-    if (known(run.answer) && this.textOfIds(run.outputIds) !== this.textOfIds(this.tokensInFile())) throw new Error(t("otherAnswer", run.answer, this.view.answer));
+    const names = run.outputIds.map((number, place) => this.nameOf(number, place));
+    if (known(run.answer) && !same(names, this.view.outputs.map(({ token }) => token))) throw new Error(t("otherAnswer", run.answer, this.view.answer));
   }
-  /** The tokens that Python wrote. */
-  tokensInFile() { return this.view.outputs.map((output) => output.token); }
-  textOfIds(ids) { return JSON.stringify(ids.map((number) => typeof number === "number" ? this.text.tokens.target[number] : number)); }
+  /** A token as the page names it; a part of a letter has the name that Python gave it in its text. */
+  nameOf(number, place) {
+    const { labels, tokens } = this.text;
+    return labels?.[place] === number ? this.view.outputs[place].token : tokens.target[number];
+  }
 
   /** The program's inputs for a text. Throws an Error for people to read. */
   read(input) {
@@ -74,17 +77,18 @@ export class Engine {
 
   /** The answer: {inputs, outputIds, answer, forward}. inputs: what the forward read. answer: its text, null where there is none. */
   async answered({ source, ...sample }, input, edits = []) {
-    const { kind, first, end, longest, tokens } = this.text;
-    if (kind !== "sequence") {
-      const forward = await this.program.run({ ...sample, edits });
-      return { inputs: sample, forward, outputIds: this.idsAfter(sample, forward), answer: kind === "classes" ? tokens.target[likeliest(forward.scores, 0)] : null };
-    }
+    const { kind, first, end, longest } = this.text;
+    if (kind !== "sequence") return this.outcome(sample, await this.program.run({ ...sample, edits }));
     const { ids, ...forward } = await write(this.program, source, { first, end, longest: longest.target, edits });
     return { inputs: { source, target: [first, ...ids.slice(0, -1)] }, forward, outputIds: ids, answer: this.textOf(ids, input, forward) };
   }
-  /** The IDs at each place of a model that writes no answer: its class, or the text itself. */
-  idsAfter(inputs, { scores }) {
-    return this.text.kind === "classes" ? [likeliest(scores, 0)] : inputs.target.slice(1);
+  /** The same of a model that writes no text of its own: its class, what stands at the places of a fixed input, or the text itself. */
+  outcome(inputs, forward) {
+    const { kind, labels, given, tokens } = this.text;
+    const best = (place) => likeliest(forward.scores, place);
+    const outputIds = kind === "classes" ? [best(0)] : kind === "fixed" ? labels.map((number, place) => place < given ? number : best(place)) : inputs.target.slice(1);
+    const written = kind === "classes" ? outputIds : kind === "fixed" && known(this.view.answer) ? outputIds.slice(given) : null;
+    return { inputs, forward, outputIds, answer: written && written.map((number) => tokens.target[number]).join(" ") };
   }
 
   /** The answer without edits. The last input is cached. */
@@ -122,13 +126,17 @@ export class Engine {
   viewOf(patch, { inputs, outputIds, forward }) {
     const { tokens } = this.text;
     const names = (numbers, side) => numbers.map((number) => tokens[side][number]);
+    const tokenAt = (number, place) => place < outputIds.length ? this.nameOf(number, place) : tokens.target[number];
     const sides = this.reader ? Object.fromEntries(Object.entries(inputs).map(([side, ids]) => [side, { tokens: names(ids, side) }])) : this.view.sides;
     // After the last token of a text comes what is likeliest there.
     const next = this.text.kind === "continuation" ? [likeliest(forward.scores, outputIds.length)] : [];
-    const outputs = [...outputIds, ...next].map((number, place) => ({ token: tokens.target[number], top: topOf(rowOf(forward.scores, place)).map(([one, share]) => [tokens.target[one], share]) }));
+    const outputs = [...outputIds, ...next].map((number, place) => ({ token: tokenAt(number, place), top: this.topAt(forward, place) }));
     const sites = this.view.sites.map((site) => siteOf(site, forward.weights[site.site]));
     return { ...this.view, ...patch, sides, outputs, sites };
   }
+
+  /** The likeliest at a place, [token, share] each. */
+  topAt({ scores }, place) { return topOf(rowOf(scores, place)).map(([number, share]) => [this.text.tokens.target[number], share]); }
 
   /** A change as the program knows it: a token is hidden at every site whose keys are of its side. */
   editOf(change) {
@@ -142,10 +150,12 @@ export class Engine {
     const edits = changes.map((change) => this.editOf(change));
     const before = await this.before(input);
     const forward = await this.program.run({ ...before.inputs, edits });
-    const after = await this.answered({ ...this.sample, ...before.inputs }, input, edits);
-    const logs = [before.forward, forward].map(({ scores }) => before.outputIds.map((number, place) => logShares(rowOf(scores, place))[number]));
-    const places = this.text.kind === "classes" ? 1 : before.forward.scores.shape[0];
-    const apart = (other) => divergence(before.forward.scores, other.scores, places);
+    const after = this.text.kind === "sequence" ? await this.answered({ ...this.sample, ...before.inputs }, input, edits) : this.outcome(before.inputs, forward);
+    const first = this.text.kind === "fixed" ? this.text.first : 0; // place of the answer
+    const places = before.outputIds.map((_, place) => place).slice(first);
+    const logs = [before.forward, forward].map(({ scores }) => places.map((place) => logShares(rowOf(scores, place))[before.outputIds[place]]));
+    const rows = this.text.kind === "classes" ? 1 : before.forward.scores.shape[0];
+    const apart = (other) => divergence(before.forward.scores, other.scores, first, rows);
     const sites = this.view.sites.map((site) => ({ ...siteOf(site, before.forward.weights[site.site]), weights: forward.weights[site.site] }));
     const others = withControls ? drawControls(edits, sites, CONTROLS) : [];
     const controls = [];
@@ -153,7 +163,8 @@ export class Engine {
     const sum = (numbers) => numbers.reduce((total, value) => total + value, 0);
     return { view: this.viewOf({ input, answer: before.answer }, { ...before, forward }), effect: {
       answer: same(after.outputIds, before.outputIds) ? await this.textBefore(input) : after.answer, log_probability: { before: sum(logs[0]), after: sum(logs[1]) }, divergence: apart(forward), controls,
-      tokens: before.outputIds.map((number, place) => ({ token: this.text.tokens.target[number], before: Math.exp(logs[0][place]), after: Math.exp(logs[1][place]) })) } };
+      ...(places.length === 1 && { likeliest: { before: this.topAt(before.forward, places[0]), after: this.topAt(forward, places[0]) } }),
+      tokens: places.map((place, index) => ({ token: this.nameOf(before.outputIds[place], place), before: Math.exp(logs[0][index]), after: Math.exp(logs[1][index]) })) } };
   }
 }
 
@@ -185,10 +196,10 @@ function topOf(scores) {
   return [...logs.keys()].sort((one, two) => logs[two] - logs[one]).slice(0, LIKELIEST).map((number) => [number, Math.exp(logs[number])]);
 }
 /** Jensen-Shannon, in nats, between the distributions of the next token; the mean over the places. */
-function divergence(first, second, places) {
+function divergence(before, after, first, end) {
   let total = 0;
-  for (let place = 0; place < places; place += 1) {
-    const [one, two] = [logShares(rowOf(first, place)), logShares(rowOf(second, place))];
+  for (let place = first; place < end; place += 1) {
+    const [one, two] = [logShares(rowOf(before, place)), logShares(rowOf(after, place))];
     one.forEach((log, number) => {
       const [p, q] = [Math.exp(log), Math.exp(two[number])];
       const mean = Math.log((p + q) / 2);
@@ -196,7 +207,7 @@ function divergence(first, second, places) {
       if (q > 0) total += q * (two[number] - mean) / 2;
     });
   }
-  return Math.max(0, total / places);
+  return Math.max(0, total / (end - first));
 }
 
 /** A site with other weights: what was measured, and its details, are of the input in the file. */

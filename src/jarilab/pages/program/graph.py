@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -68,20 +68,31 @@ class Graph:
     outputs: `{"value": n}` of each. Raises UserError for an operator or a number type that the page lacks.
     """
 
-    def __init__(self, exported: ExportedProgram, stored: Mapping[str, str]):
-        """stored: the 16-bit type of each parameter of the model, which is `model` in the graph."""
+    def __init__(
+        self, exported: ExportedProgram, stored: Mapping[str, str], *, is_fixed: bool = False
+    ):
+        """stored: the 16-bit type of each parameter of the model, which is `model` in the graph.
+
+        is_fixed: what follows from constants other than parameters is computed here.
+        """
         graph = _lowered(exported)
-        needed = _needed(graph)
+        folded = _folded(graph, exported) if is_fixed else {}
+        needed = _needed(graph, folded)
         placeholders = graph.find_nodes(op="placeholder")
         specs = dict(zip(placeholders, exported.graph_signature.input_specs, strict=True))
         inputs = [node for node in placeholders if specs[node].kind is InputKind.USER_INPUT]
         constants = [node for node in placeholders if node not in inputs and node in needed]
+        constants += [node for node in folded if node in needed]
         calls = [node for node in graph.nodes if node.op == "call_function"]
-        nodes = [node for node in calls if node in needed]
+        nodes = [node for node in calls if node in needed and node not in folded]
         self._number: dict[fx.Node, int] = {}
         for node in (*inputs, *constants, *nodes):
             self._number[node] = len(self._number)
-        self.constants = [_constant(exported, specs[node], stored) for node in constants]
+        self.constants = []
+        for node in constants:
+            value = folded.get(node)
+            each = _constant(exported, specs[node], stored) if value is None else _block(value)
+            self.constants.append(each)
         self.nodes = [self._node(node) for node in nodes]
         (ends,) = graph.find_nodes(op="output")
         self.outputs = [self._argument(output) for output in ends.args[0]]
@@ -145,15 +156,42 @@ def _lowered(exported: ExportedProgram) -> fx.Graph:
         return traced(*values).graph
 
 
-def _needed(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes that the outputs depend on, without shape checks and replaced kernels."""
+def _folded(graph: fx.Graph, exported: ExportedProgram) -> dict[fx.Node, Tensor]:
+    """The values of nodes that depend on neither masks nor parameters alone, such as the embedding of an input."""
+    placeholders = graph.find_nodes(op="placeholder")
+    specs = dict(zip(placeholders, exported.graph_signature.input_specs, strict=True))
+    tensors = {**exported.state_dict, **exported.constants}
+    values: dict[fx.Node, Any] = {}
+    of_parameters = set()
+    for node, spec in specs.items():
+        if spec.kind is InputKind.USER_INPUT:
+            continue
+        values[node] = tensors[str(spec.target)]
+        if spec.kind is InputKind.PARAMETER:
+            of_parameters.add(node)
+    folded: dict[fx.Node, Tensor] = {}
+    for node in graph.nodes:
+        above = node.all_input_nodes
+        if node.op != "call_function" or not all(each in values for each in above):
+            continue
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: values[each])
+        values[node] = node.target(*args, **kwargs)
+        if above and all(each in of_parameters for each in above):
+            of_parameters.add(node)
+        elif isinstance(values[node], torch.Tensor):
+            folded[node] = values[node]
+    return folded
+
+
+def _needed(graph: fx.Graph, folded: Collection[fx.Node] = ()) -> set[fx.Node]:
+    """The nodes that the outputs depend on, without shape checks and replaced kernels. folded: become constants."""
     (ends,) = graph.find_nodes(op="output")
     needed, open_nodes = set(), [ends]
     while open_nodes:
         node = open_nodes.pop()
         if node not in needed:
             needed.add(node)
-            open_nodes += node.all_input_nodes
+            open_nodes += [] if node in folded else node.all_input_nodes
     return needed
 
 
@@ -163,6 +201,10 @@ def _constant(exported: ExportedProgram, spec: Any, stored: Mapping[str, str]) -
     value = {**exported.state_dict, **exported.constants}[name]
     if spec.kind is InputKind.PARAMETER:
         return block(value, stored[name.removeprefix("model.")])
+    return _block(value)
+
+
+def _block(value: Tensor) -> dict[str, Any]:
     return block(value, _checked(value.dtype))
 
 

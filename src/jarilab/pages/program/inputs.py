@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, TypeAlias
 
 import torch
 
@@ -13,7 +14,20 @@ from jarilab.core.shapes import Tensor
 from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.positions.patches import Images
 
-Inputs = Sequence[Tokens | Images]
+
+@dataclass(frozen=True, eq=False)
+class FixedInput:
+    """The only input that the program of another library's model reads. It is a constant of the program.
+
+    arguments: of the model. scores: reads scores `(P, V)` from its outputs. paths: of the module that attends, by site.
+    """
+
+    arguments: Mapping[str, Any]
+    scores: Callable[[Any], Tensor]
+    paths: Mapping[str, str]
+
+
+Inputs: TypeAlias = Sequence[Tokens | Images] | FixedInput
 """The arguments of a model."""
 
 
@@ -74,7 +88,7 @@ class Read:
         return Read(self.name, Tokens(ids_1L, places))
 
 
-def read_of(inputs: Inputs) -> list[Read]:
+def read_of(inputs: Sequence[Tokens | Images]) -> list[Read]:
     """The inputs, named: the last tokens are the target. Raises UserError for several rows and for padding."""
     read = []
     for number, value in enumerate(inputs):

@@ -28,8 +28,8 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.pages.kit.data_blocks import block
 from jarilab.pages.program.graph import Graph, sizes_of, values_of
-from jarilab.pages.program.inputs import Inputs, Read, read_of
-from jarilab.pages.program.tracing import Ran, exported, links_of, ran
+from jarilab.pages.program.inputs import FixedInput, Inputs, Read, read_of
+from jarilab.pages.program.tracing import Ran, exported, exported_fixed, links_of, ran
 from jarilab.positions.coordinates import Tokens
 from jarilab.positions.patches import Images
 
@@ -43,7 +43,8 @@ def program_of(model: nn.Module, inputs: Inputs) -> dict[str, Any]:
     """The program of a model, exported on an example.
 
     inputs: the model's arguments, a batch of one: Tokens (the last is the target) or Images. Tokens at positions 0, 1,
-    2, ... may have any length afterwards. Tokens at other positions keep their positions and length.
+    2, ... may have any length afterwards. Tokens at other positions keep their positions and length. A `FixedInput`
+    is part of the program, which reads masks alone.
 
     Raises UserError for a model that is too large, cannot be exported, or uses an operator that the page lacks.
     """
@@ -52,7 +53,7 @@ def program_of(model: nn.Module, inputs: Inputs) -> dict[str, Any]:
     stored = halved(rounded)
     before = ran(model, inputs)
     followed = Followed(rounded, inputs)
-    graph = Graph(followed.exported, stored)
+    graph = Graph(followed.exported, stored, is_fixed=isinstance(inputs, FixedInput))
     scores, *weights = graph.outputs
     outputs = {"scores": scores, "weights": dict(zip(followed.sites, weights, strict=True))}
     return {
@@ -74,14 +75,20 @@ class Followed:
 
     def __init__(self, model: nn.Module, inputs: Inputs):
         """model: in evaluation mode; it is modified. Raises UserError if it cannot be exported."""
-        read = read_of(inputs)
         self.sample = ran(model, inputs)
-        # By place: two inputs of one length would get one symbol for their sizes.
-        longer = [one.longer(place) for place, one in enumerate(read)]
-        links = links_of(model, [entry.value for entry in longer])
-        self.sites = list(links)
         count, ends = _count(model), getattr(model, "max_positions", dict)()
-        self.exported = exported(model, longer, links)
+        read: list[Read] = []
+        longer: list[Read] = []
+        if isinstance(inputs, FixedInput):
+            links = links_of(model, inputs)
+            self.exported = exported_fixed(model, inputs, links)
+        else:
+            read = read_of(inputs)
+            # By place: two inputs of one length would get one symbol for their sizes.
+            longer = [one.longer(place) for place, one in enumerate(read)]
+            links = links_of(model, [entry.value for entry in longer])
+            self.exported = exported(model, longer, links)
+        self.sites = list(links)
         names = _names(longer) + [("links", site) for site in links]
         values = values_of(self.exported)
         symbols = [sizes_of(value) for value in values]

@@ -22,7 +22,8 @@ from jarilab.inspect.record.calls import allowed_links
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.record.model_io import scores_of
 from jarilab.inspect.record.sites import attentions_of
-from jarilab.pages.program.inputs import Inputs, Read
+from jarilab.pages.program.fixed import FixedForward
+from jarilab.pages.program.inputs import FixedInput, Inputs, Read
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,10 @@ class Ran:
 def ran(model: nn.Module, inputs: Inputs) -> Ran:
     """The outputs of a model for a batch of one. Raises UserError if a site runs several times (recurrent models)."""
     with record(model) as tape:
-        outputs = model(*inputs)
+        if isinstance(inputs, FixedInput):
+            scores_LV = inputs.scores(model(**inputs.arguments))
+        else:
+            scores_LV = scores_of(model(*inputs))[0]
     repeated = [site for site, calls in tape.calls.items() if len(calls) > 1]
     if repeated:
         raise UserError(
@@ -44,7 +48,7 @@ def ran(model: nn.Module, inputs: Inputs) -> Ran:
             "explore"
         )
     weights = {site: tape.weights(site)[0].float() for site in tape.sites}
-    return Ran(scores_of(outputs)[0].float(), weights)
+    return Ran(scores_LV.float(), weights)
 
 
 def links_of(model: nn.Module, inputs: Inputs) -> dict[str, Bool[Tensor, "H Q K"]]:
@@ -103,6 +107,15 @@ class Forward(nn.Module):
             site.links = next(rest)
         scores_BLV = scores_of(self.model(*inputs))
         return [scores_BLV, *(site.weights for site in self.sites)]
+
+
+def exported_fixed(
+    model: nn.Module, inputs: FixedInput, links: Mapping[str, Tensor]
+) -> ExportedProgram:
+    """The exported forward of one input. Raises UserError if it cannot be exported."""
+    forward = FixedForward(model, inputs, links)
+    sizes = {"links": tuple({} for _ in links)}
+    return followed(forward, tuple(links.values()), sizes, type(model).__name__)
 
 
 def exported(
