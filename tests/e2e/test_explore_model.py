@@ -85,10 +85,6 @@ def test_a_run_of_jari_beside_a_model(models, here):
             ("--model", "bert", "--input", "a", "--step", "1"),
             "--step works with runs only, not with --model; omit it",
         ),
-        (
-            ("--model", "bert", "--input", "a", "--save", "new/"),
-            "got --save new/; write such as --save page.html",
-        ),
         (("--model", "bert", "--input", "a", "--save", ""), "write such as --save page.html"),
         (("--model", "bert", "--input", "a", "--site", "encoder.7", "--save", "a.html"), "unknown site 'encoder.7'"),
         (("runs/add", "--link", "it", "animal"), "--link needs --model FOLDER; add it"),

@@ -19,7 +19,7 @@ from jarilab.inspect.measure.words import WordGroups, merge_words, merged_in_chu
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.sites import AttentionSite
 from jarilab.inspect.record.trust import LIMITS
-from jarilab.pages.kit.data_blocks import block
+from jarilab.pages.kit.data_blocks import block, unpacked
 from jarilab.pages.kit.image_data import picture_of
 from jarilab.pages.kit.tones import tones_of
 from jarilab.tasks.predictors.base import TracedSequence
@@ -27,6 +27,8 @@ from jarilab.tasks.predictors.base import TracedSequence
 FORMAT = "jari explorer 1"
 MAX_CELLS = 512
 """Rows or columns of a map; a larger one is pooled."""
+MAX_WEIGHTS = 2_500_000
+"""Weights of one model in a file, 6.8 MB; the maps of more are pooled."""
 MAX_MEASURED = 2**22
 """Weights of a site up to which it is measured, in a second or two. In float64 it takes ten times the memory."""
 CHUNK = MAX_MEASURED
@@ -140,6 +142,29 @@ def _site(
         "measures": measures,
         "details": {},
     }
+
+
+def fitted(view: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A view for a file, with all maps pooled alike if it has more than `MAX_WEIGHTS` weights."""
+    weights = sum(site["heads"] * math.prod(site["shape"]) for site in view["sites"])
+    factor = math.ceil(math.sqrt(weights / MAX_WEIGHTS))
+    # Pooled maps cannot be drawn over the patches of an image.
+    if factor <= 1 or any("picture" in side for side in view["sides"].values()):
+        return view
+    return {
+        **view,
+        "sites": [_pooled_site(site, factor) for site in view["sites"]],
+        "rollout": None,
+    }
+
+
+def _pooled_site(site: Mapping[str, Any], factor: int) -> dict[str, Any]:
+    weights_1HQK = torch.from_numpy(unpacked(site["weights"]))[None]
+    weights_HRC = functional.max_pool2d(weights_1HQK, factor, ceil_mode=True)[0]
+    hidden = site["hidden"]
+    if hidden is not None:
+        hidden = hidden_of(torch.from_numpy(unpacked(hidden) == 0), factor)
+    return {**site, **_drawn(weights_HRC), "hidden": hidden, "pooled": site["pooled"] * factor}
 
 
 def hidden_of(allowed_QK: Bool[Tensor, "Q K"], factor: int) -> dict[str, Any] | None:

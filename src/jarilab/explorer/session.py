@@ -85,11 +85,17 @@ class Explorer:
             views = [subject.view(line, step) for subject, step in chosen]
             for view, (subject, step) in zip(views, chosen, strict=True):
                 view["effects"] = _effects(subject, line, step, 0 if live else SAVING_SECONDS)
+            if not live:
+                views = [dict(payload.fitted(view)) for view in views]
             if link is None:
                 opens = initial_view(views, site, head)
             else:
                 opens = initial_view(views[:1], link.site, link.head)
-                opens |= {"query": link.row, "key": link.column}
+                shown = next(one for one in views[0]["sites"] if one["site"] == link.site)
+                opens |= {
+                    "query": link.row // shown["pooled"],
+                    "key": link.column // shown["pooled"],
+                }
             recipes = [subject.recipe(step) for subject, step in chosen]
             pairs = zip(recipes, tapes, strict=True)
             noise = summaries.noise([(recipe, tape) for recipe, tape in pairs if recipe])

@@ -94,6 +94,23 @@ def test_map_above_the_limit_is_not_measured(tape: Tape, monkeypatch: pytest.Mon
     assert all(site["measures"] for site in others)
 
 
+def test_a_file_pools_the_maps_of_a_long_text(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = view_of_tape(tape, NAMES, "tape")
+    assert payload.fitted(view) is view
+    before = {site["site"]: site for site in view["sites"]}
+    count = sum(unpacked(site["weights"]).size for site in before.values())
+    monkeypatch.setattr(payload, "MAX_WEIGHTS", count // 2)
+    fitted = payload.fitted(view)
+    for site in fitted["sites"]:
+        weights, pooled = unpacked(before[site["site"]]["weights"]), unpacked(site["weights"])
+        assert site["pooled"] == 2
+        assert site["shape"] == [-(-side // 2) for side in weights.shape[1:]] == list(pooled.shape[1:])
+        assert pooled[0, 0, 0] == weights[0, :2, :2].max()
+    assert fitted["rollout"] is None
+    shown = jarilab.show(tape, NAMES).payload["views"][0]["sites"]
+    assert [site["pooled"] for site in shown] == [2] * len(shown), "the same for tapes and models"
+
+
 def test_limit_of_measured_weights() -> None:
     assert payload.MAX_MEASURED == 4 * 1024**2  # of 8 heads, 724 tokens; of 4, 1,024
 
