@@ -117,7 +117,7 @@ def train(
     settings: `{"model.d_model": 128, "training.examples": 400000, ...}`.
     init: start from the weights of this run, or of a folder of transformers: see `jarilab.runs.origins.settings_from`.
     precision: float32 or bfloat16; auto takes the faster one for this processor and model.
-    threads: CPU threads of PyTorch; the last bits of results depend on it (default: all cores).
+    threads: CPU threads of PyTorch; the last bits of results depend on it (default: OMP_NUM_THREADS, or all cores).
     device: cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one.
     accumulate: parts of a batch that are computed one after the other, to save memory.
     recompute: compute each layer again in the backward pass, which saves memory and takes time.
@@ -199,7 +199,7 @@ def evaluate(
     encoding: another encoding of the same parameters, such as yarn:factor=4,trained_length=128 for a model trained with
         rotary at 128 tokens (default: the one that it was trained with).
     checkpoint: the last checkpoint, or the best one by the metric of the task.
-    threads: CPU threads of PyTorch; the last bits of results depend on it (default: all cores).
+    threads: CPU threads of PyTorch; the last bits of results depend on it (default: OMP_NUM_THREADS, or all cores).
     device: cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one.
     trust_code: execute the Python files that the run names.
     options: how answers are generated, such as `beam_size=5`, for runs that generate.
@@ -420,16 +420,22 @@ def open_run(
 
 
 def use_threads(threads: int | None) -> None:
-    """Set the number of threads, and use deterministic algorithms. None: all cores."""
+    """Set the number of threads, see `checked_threads`, and use deterministic algorithms."""
     deterministic(checked_threads(threads))
 
 
 def checked_threads(threads: int | None) -> int:
-    """The number of threads; None becomes all cores. Raises UserError for too many."""
+    """The number of threads. None: OMP_NUM_THREADS, as PyTorch reads it, or all cores.
+
+    Raises UserError for too many.
+    """
     # Some thousands of threads end the process.
     limit = MAX_THREADS_PER_CORE * cores()
     if threads is not None and not 1 <= threads <= limit:
         raise UserError(f"threads: expected 1 to {limit}, for {cores()} cores; got {threads:,}")
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if threads is None and asked.isdecimal() and int(asked):
+        return min(int(asked), limit)
     return threads or cores()
 
 

@@ -30,8 +30,9 @@ SAID = {
         "alibi    the heads of the first layer look ",
         "L0H0: entropy ",
     ],
+    "train_a_translator": ["256 pairs", "heute sieht der Hund den Apfel", "heute looks at  sees"],
 }
-EXTRAS = {"study_your_sentences": "[huggingface,text]"}
+EXTRAS = {"study_your_sentences": "[huggingface,text]", "train_a_translator": "[text]"}
 ADDRESS = "https://example.org/someone/jari"
 
 

@@ -89,3 +89,13 @@ def test_a_number_out_of_range_is_refused_with_the_range(words, told, tmp_path, 
     assert main(words.split()) == 2
     assert told in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("set_to", "threads"), [("1", 1), ("0", None), ("2,1", None), ("", None), ("99999", "limit")])
+def test_threads_are_those_of_the_environment_unless_an_option_says_more(
+    set_to: str, threads: int | str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", set_to)
+    expected = {None: api.cores(), "limit": api.MAX_THREADS_PER_CORE * api.cores()}.get(threads, threads)
+    assert api.checked_threads(None) == expected
+    assert api.checked_threads(2) == 2
