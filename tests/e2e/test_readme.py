@@ -258,6 +258,14 @@ def test_commands_in_the_pages_run_one_after_another(
     assert len(ended) == len(lines), f"{lines[len(ended)]}\n{done.stderr}"
     if pages == PAGES:
         assert {words[0] for words, _ in given} == set(names()) - {"serve", "export"}  # whose tests are their own
+        assert files_of_runs(tmp_path) - spans(ROOT / "docs/reference/runs.md") == set()
+
+
+def files_of_runs(folder: Path) -> set[str]:
+    """What lies in the folders of runs, by name."""
+    runs = [path.parent for path in folder.rglob("run.json")]
+    assert len(runs) > 20
+    return {f"{path.name}/" if path.is_dir() else path.name for run in runs for path in run.iterdir()}
 
 
 def test_every_indented_line_of_the_pages_is_a_command() -> None:
