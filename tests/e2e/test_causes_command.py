@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -29,6 +30,7 @@ FEW = ("--controls", 3)
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
     folders.llama(root / "llama", **folders.FELT)
+    folders.llama(root / "other", seed=1, **folders.FELT)
     folders.bert(root / "bert", **folders.FELT)
     folders.saved(root / "embeds", "Bert", "Model")
     folders.vit(root / "vit")
@@ -132,6 +134,26 @@ def test_heads_are_patched_between_two_inputs(models: Path) -> None:
     assert said.stdout.splitlines()[2].split()[4:6] == ["noised", "restored"]
 
 
+@pytest.mark.long
+def test_heads_are_patched_from_a_second_model_and_screened(models: Path, tmp_path: Path) -> None:
+    words = ("--text", "The animal was too tired", "--answer", "it", "--screen", 2)
+    printed = ask(models / "llama", *words, "--against", models / "other")
+    assert printed["against"] == "other"
+    assert [row["checked"] for row in printed["heads"]].count("random") == 2
+    assert any(abs(row["noised"]) > 1e-3 for row in printed["heads"])
+    assert "of this model and" in printed["sections"]["patching"]["sentence"]
+    np.save(tmp_path / "v.npy", np.ones(32))
+    said = command(
+        "causes", models / "llama", *words, "--against", models / "other", "--steer", tmp_path / "v.npy", *FEW
+    )
+    assert re.search(r"^Patching: The score is .* of this model", said.stdout, re.MULTILINE)
+    assert re.search(r"^Steering: ", said.stdout, re.MULTILINE)
+    assert "only the 2 with the largest estimates and 2 at random were switched off" in said.stdout
+    header, *lines = said.stdout.splitlines()[2:7]
+    assert header.split()[-3:] == ["estimate", "chosen", "verdict"]
+    assert sorted(" ".join(lines).split().count(each) for each in ("top", "random")) >= [2, 2]
+
+
 def test_a_mask_a_class_an_answer_and_a_run(models: Path, tmp_path: Path) -> None:
     masked = ask(models / "bert", "--text", "The animal was too [MASK]", "--answer", "tired")
     assert masked["positions"] == [5]
@@ -140,7 +162,8 @@ def test_a_mask_a_class_an_answer_and_a_run(models: Path, tmp_path: Path) -> Non
     assert (seen["answer"], seen["rival"]) == ("cat", "dog")
     written = ask(models / "bart", "--text", "The animal", "--at", 0)
     assert written["heads"][0]["head"] == "enc.L0H0"
-    run = ask(models / "run", "--text", "12+1", "--answer", "1")
+    run = ask(models / "run", "--text", "12+1", "--answer", "1", "--corrupt", "13+1")
+    assert {name for name, section in run["sections"].items() if not section} == set()
     assert (run["answer"], run["positions"]) == ("1", [0])
     assert {row["head"].partition(".")[0] for row in run["heads"]} == {"enc", "dec", "cross"}
 
@@ -158,6 +181,8 @@ def test_a_mask_a_class_an_answer_and_a_run(models: Path, tmp_path: Path) -> Non
         ("llama", ["--continuation", ""], ["a token or more", "empty", "leave it out"]),
         ("llama", ["--corrupt", "The animal"], ["equal length", "6 and 4 tokens", "replace"]),
         ("llama", ["--controls", "0"], ["--controls", "1"]),
+        ("llama", ["--screen", "0"], ["--screen", "1"]),
+        ("llama", ["--against", "nothing"], ["the second model", "nothing", "check the name"]),
         ("bert", [], ["[MASK]", "in the text"]),
         ("embeds", [], ["scores of tokens or classes", "BertModel", "head"]),
         ("run", ["--text", "12+1", "--answer", "25"], ["one token or class", "'25'"]),
@@ -220,7 +245,7 @@ def test_no_texts_for_means(models: Path, tmp_path: Path) -> None:
 
 # The page -------------------------------------------------------------------------------------------------------------
 
-SECTIONS = ("contributions", "lens", "composition", "relevance")
+SECTIONS = ("contributions", "lens", "composition", "relevance", "patching", "steering", "screening")
 HOSTILE = "</script><script>document.title='owned'</script>"
 
 
@@ -252,7 +277,10 @@ def test_the_page_is_quiet_and_fits(page_html: str, pages: Pages, width: int, sc
         page.locator(f"#{name} > summary").click()
     page.locator("#relevance .method").first.wait_for()
     assert page.locator("#contributions svg a").count() == 8
-    assert page.locator(".lens tbody tr").count() == 3
+    for name in ("patching", "steering"):
+        assert "--corrupt" in page.locator(f"#{name}-body").inner_text()
+    assert page.locator("#screening circle").count() == 8
+    assert page.locator("#lens .lens tbody tr").count() == 3
     assert page.locator(".lens .read").count() == 3
     assert "--means" in page.locator("#relevance").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -281,7 +309,7 @@ def test_the_page_is_used_by_keyboard_and_speaks_two_languages(page_html: str, p
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    page.wait_for_function("document.querySelector('#head-title').textContent === 'L1H2'")
+    page.locator("#head-title", has_text="L1H2").wait_for()
     assert page.evaluate("document.activeElement.dataset.keep") == "L1H2", "the focus stays"
     page.keyboard.press("Enter")
     page.locator(".side button").first.click()
@@ -299,6 +327,29 @@ def test_the_page_is_used_by_keyboard_and_speaks_two_languages(page_html: str, p
 
 
 @pytest.mark.browser
+def test_the_page_of_two_inputs_and_a_screen(models: Path, pages: Pages) -> None:
+    words = {"answer": "it", "corrupt": "The street was too wide", "screen": 2, "controls": 3}
+    causes = jarilab.causes(models / "llama", "The animal was too tired", **words)
+    page = pages.open(causes.html, width=375)
+    assert page.locator(".head").count() == 4
+    assert page.locator("#heads .unmeasured").count() == 4
+    assert page.locator("#patching").get_attribute("open") is not None
+    for name in ("contributions", "composition", "screening"):
+        page.locator(f"#{name} > summary").click()
+    assert page.locator("#contributions svg a").count() == 4, "the others have no numbers to open"
+    assert page.locator("#patching tbody tr").count() == 2 + 8 + 2 + 3, "groups, heads, MLPs, and layers of the stream"
+    assert page.locator("#steering tbody tr").count() == 3
+    assert page.locator("#steering tbody td").count() == 3 * (6 + 1)
+    assert page.locator("#screening circle").count() == 4
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.locator("#language button").click()
+    text = page.locator("body").inner_text()
+    assert "조종" in text
+    assert not re.search(r"\{\d\}|\b[a-z]+_[a-z]+\b", text.partition("관련도")[2]), "every word is translated"
+    assert not pages.troubles
+
+
+@pytest.mark.browser
 def test_only_the_largest_of_many_paths_are_listed(page_html: str, pages: Pages) -> None:
     path = '{"source":"L0H1","target":"L1H2","input":"v","effect":%s}'
     many = ",".join(path.replace("H2", f"H{n % 4}") % (1 + n / 100) for n in range(40))
@@ -308,4 +359,4 @@ def test_only_the_largest_of_many_paths_are_listed(page_html: str, pages: Pages)
     assert page.locator("#paths li").count() == 24
     assert page.locator("#paths .note").inner_text().startswith("24 of 40 paths")
     page.evaluate("location.hash = '#head=L0H1'")
-    page.wait_for_function("document.querySelectorAll('#paths li').length === 40")
+    page.locator("#paths li").nth(39).wait_for()

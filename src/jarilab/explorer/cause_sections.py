@@ -39,15 +39,16 @@ def sections_of(scored: ScoredInput, texts: Sequence[str] = ()) -> dict[str, Sec
     """The sections by name. texts: other inputs, by which methods of relevance are judged."""
     parts = ModelParts(scored.model, scored.batch)
     return {
-        "contributions": _or_refused(lambda: _contributions(scored)),
-        "lens": _or_refused(lambda: _lens(scored, parts)),
-        "composition": _or_refused(lambda: _composition(scored, parts)),
-        "relevance": _or_refused(lambda: _relevance(scored))
-        | {"judged": _or_refused(lambda: _judged(scored, texts))},
+        "contributions": or_refused(lambda: _contributions(scored)),
+        "lens": or_refused(lambda: _lens(scored, parts)),
+        "composition": or_refused(lambda: _composition(scored, parts)),
+        "relevance": or_refused(lambda: _relevance(scored))
+        | {"judged": or_refused(lambda: _judged(scored, texts))},
     }
 
 
-def _or_refused(compute: Callable[[], Section]) -> Section:
+def or_refused(compute: Callable[[], Section]) -> Section:
+    """What it computes, or the reason why it cannot."""
     try:
         return compute()
     except UserError as error:
@@ -132,7 +133,7 @@ def _relevance(scored: ScoredInput) -> Section:
     methods = []
     for method, formula in METHODS.items():
         row: Section = {"method": method, "formula": formula}
-        row |= _or_refused(lambda method=method: {"tokens": relevance.of(method).rows(0)})
+        row |= or_refused(lambda method=method: {"tokens": relevance.of(method).rows(0)})
         methods.append(row)
     return {"methods": methods}
 

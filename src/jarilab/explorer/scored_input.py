@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,18 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from jarilab.core.errors import UserError, closest_match
 from jarilab.core.shapes import Float, Tensor
 from jarilab.data.text import END
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.losses import logits_of
+from jarilab.positions.coordinates import Tokens
 
 if TYPE_CHECKING:
     from jarilab.huggingface import Loaded
     from jarilab.runs.loaded import OpenRun
 
 MAX_TOKENS = 2048
+MAX_NAMES = 12
+"""Tokens that an error quotes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +87,12 @@ class ScoredInput:
         others_B = others_BV.amax(1) if self.rival is None else scores_BV[:, self.rival]
         return scores_BV[:, label] - others_B
 
+    def probability(self, outputs: Any) -> float | None:
+        """That of the answer; None with a rival, and for a continuation."""
+        if self.continuation or self.rival is not None:
+            return None
+        return math.exp(float(self.score(outputs, self.batch)[0]))
+
     @torch.no_grad()
     def with_answer(self, answer: str | None, rival: str | None) -> ScoredInput:
         """The same input with an answer, by default the most likely one. Raises UserError for an unknown one."""
@@ -110,6 +121,27 @@ class ScoredInput:
         kwargs = self.batch.kwargs
         answer = {name: value for name, value in kwargs.items() if name.startswith("decoder_")}
         return replace(self.batch, args=args, kwargs={**other.batch.kwargs, **answer})
+
+    @torch.no_grad()
+    def check_alike(self, other: ScoredInput) -> None:
+        """Raise UserError unless another model reads the same token ids and scores the same vocabulary."""
+        if self.batch.tokens[0] != other.batch.tokens[0] or _ids(self.batch) != _ids(other.batch):
+            ours, theirs = (
+                f"{each.name}, which reads {' '.join(_names(each.batch)[:MAX_NAMES])!r}"
+                for each in (self, other)
+            )
+            raise UserError(
+                f"expected two models that read the same token ids, got {ours}, and {theirs} with other ids; compare "
+                "models of one tokenizer, such as two checkpoints"
+            )
+        sizes = [each.scores(each.batch.forward(each.model)).shape[-1] for each in (self, other)]
+        if sizes[0] != sizes[1] or any(
+            self.show(label) != other.show(label) for label in self.labels
+        ):
+            raise UserError(
+                f"expected two models with one vocabulary, got {sizes[0]} answers of {self.name} and {sizes[1]} of "
+                f"{other.name}; compare two checkpoints of one model"
+            )
 
 
 def read_input(
@@ -232,6 +264,24 @@ def _continued(
             "are read as one; move the border, such as the space before a word, into the continuation"
         )
     return list(range(len(before) - 1, len(ids) - 1)), ids[len(before) :]
+
+
+def _names(batch: Batch) -> list[str]:
+    names = batch.tokens[0]
+    return names["source"] if "source" in names else names["target"]
+
+
+def _ids(batch: Batch) -> list[Any]:
+    """The numbers that a model reads."""
+    inputs = [
+        each.ids if isinstance(each, Tokens) else each
+        for each in tree_leaves((batch.args, batch.kwargs))
+    ]
+    return [
+        each.tolist()
+        for each in inputs
+        if isinstance(each, Tensor) and not each.is_floating_point()
+    ]
 
 
 # Errors and names ----------------------------------------------------------------------------------------------------

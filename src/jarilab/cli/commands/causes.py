@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
     limit_memory(options)
     with working(f"ablating the heads of {options.model}"):
         result = causes(options.model, options.text, **options.verb)
-    if options.json or options.out:
+    if options.json or options.out or options.verb.get("steer"):
         with working("computing the sections of the page"):
             result.sections  # noqa: B018 - computed on first use
     show(options, result.as_dict() if options.json else None, _text(result))
@@ -67,10 +67,17 @@ def _text(causes: Causes) -> str:
 
     order = sorted(causes.rows, key=strength, reverse=True)
     columns = {"zero": "total", "mean": "mean", "direct": "direct"}
-    if causes.about["corrupt"] is not None:
+    if causes.patching is not None:
         columns |= {"noised": "noised", "restored": "restored"}
-    lines = [["head", *columns, "largest of random", "verdict"]]
-    lines += [_line(row, columns.values()) for row in order[:MAX_ROWS]]
+    is_screened = "checked" in order[0]
+    header = [
+        "head",
+        *columns,
+        "largest of random",
+        *(["estimate", "chosen"] if is_screened else []),
+        "verdict",
+    ]
+    lines = [header, *(_line(row, columns.values()) for row in order[:MAX_ROWS])]
     rest = len(order) - MAX_ROWS
     about = causes.about
     tokens = " | ".join(dict.fromkeys(map(" ".join, about["tokens"].values())))
@@ -83,6 +90,7 @@ def _text(causes: Causes) -> str:
             *([f"{rest} more heads have smaller effects; --json prints all"] if rest > 0 else []),
             "",
             *(_edge(edge) for edge in causes.edges if edge["target"] != "answer"),
+            *_changes(causes),
             f"Effects are nats that the score loses without the head. Means are over {causes.means}.",
             f"Most likely answers: {best}",
             *([f"Tokens: {shorten(tokens, 200)}"] if causes.scored.special else []),
@@ -90,10 +98,22 @@ def _text(causes: Causes) -> str:
     )
 
 
+def _changes(causes: Causes) -> list[str]:
+    """The sentences of patching, and of steering where that is computed."""
+    sections: dict[str, Any] = {"patching": causes.patching, **vars(causes).get("sections", {})}
+    named = [(name, sections.get(name)) for name in ("patching", "steering")]
+    return [
+        f"{name.capitalize()}: {section.get('sentence') or section['refused']}"
+        for name, section in named
+        if section
+    ]
+
+
 def _line(row: dict[str, Any], columns: Iterable[str]) -> list[str]:
     numbers = ["-" if row[name] is None else f"{row[name]:+.4f}" for name in columns]
     control = "not tested" if row["control"] is None else f"{row['control']:+.4f}"
-    return [row["head"], *numbers, control, row["words"]]
+    estimate = [f"{-row['estimate']:+.4f}", row["checked"]] if "checked" in row else []
+    return [row["head"], *numbers, control, *estimate, row["words"]]
 
 
 def _edge(edge: dict[str, Any]) -> str:

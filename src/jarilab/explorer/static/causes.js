@@ -147,6 +147,7 @@ function draw() {
   }
 }
 
+for (const name of ["patching", "steering"]) byId(name).open = Boolean(page.sections[name]);
 addEventListener("hashchange", draw);
 for (const name of SECTIONS) byId(name).addEventListener("toggle", draw); // a closed one has no width
 let width = innerWidth;

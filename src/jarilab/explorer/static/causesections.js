@@ -1,12 +1,14 @@
-// The sections of the page of `jarilab causes`: contributions, logit lens, composition, and relevance of inputs.
+// The sections of the page of `jarilab causes` that measure the model as it is: contributions, logit lens, composition, and relevance of inputs.
 import { note, scrolling, tableOf } from "kit/controls.js";
 import { el, refill, styled, svg } from "kit/elements.js";
 import { clamp, known, number, percent } from "kit/numbers.js";
 import { cutToken, token, tokenNode } from "kit/tokens.js";
+import { barsOf, drawPatching, drawScreening, drawSteering, isPart } from "./causeschanges.js";
 import { gridOf } from "./causesheads.js";
 import { nats, saidIn, t } from "./causeswords.js";
 
-export const SECTIONS = ["contributions", "lens", "composition", "relevance"];
+const DRAWN = { contributions: drawContributions, lens: drawLens, composition: drawComposition, relevance: drawRelevance, patching: drawPatching, steering: drawSteering, screening: drawScreening };
+export const SECTIONS = Object.keys(DRAWN);
 const LETTERS = 12; // of a token in the lens
 const INPUTS = ["q", "k", "v"];
 const refusal = (reason, words = t("refused")) => note(words, " ", el("span", { lang: "en" }, reason));
@@ -14,33 +16,20 @@ const refusal = (reason, words = t("refused")) => note(words, " ", el("span", { 
 /** Fill an open section. tools: link(head), linked(text), and the sequence that the answer is read in. */
 export function drawSection(name, root, page, tools) {
   const section = page.sections[name];
+  if (!section) return refill(root, note(t(`ask_${name}`)));
   if (section.refused) return refill(root, refusal(section.refused));
-  return { contributions: drawContributions, lens: drawLens, composition: drawComposition, relevance: drawRelevance }[name](root, section, page, tools);
+  return DRAWN[name](root, section, page, tools);
 }
 
 // ---------------------------------------------------------------- contributions
 
 function drawContributions(root, section, page, { linked }) {
-  const heads = new Map(page.heads.map((row) => [`${row.site} ${row.index}`, row]));
-  const { at, cell, columns, labels, left, line, places, right, bottom } = gridOf(root, page.heads, section.rows.some((row) => row.kind === "mlp") ? ["MLP"] : []);
-  const largestOf = (kind) => Math.max(...section.rows.filter((row) => row.kind === kind).map((row) => Math.abs(row.contribution)), 0);
-  const largest = { head: largestOf("head"), mlp: largestOf("mlp") }; // one MLP would hide all heads
-  const bars = section.rows.filter(isPart).map((row) => {
-    const head = row.kind === "head" && heads.get(`${row.site} ${row.index}`);
-    const [x, y] = head ? places.get(head.head) : at(row.part.replace(/ MLP$/, ""), columns);
-    const height = Math.abs(row.contribution) / (largest[row.kind] || 1) * (line / 2 - 2);
-    const isFor = row.contribution >= 0;
-    const label = t("bar", row.part, nats(row.contribution, true), known(row.recomputed) ? nats(row.recomputed, true) : "–");
-    const bar = [svg("title", {}, label), svg("rect", { class: "cell", x: x - cell / 2, y: y - line / 2, width: cell, height: line }),
-      height < 0.5 ? null : svg("rect", { class: isFor ? "total" : "total against", x: x - cell / 4, width: cell / 2, y: isFor ? y - height : y, height })];
-    return head ? svg("a", { href: `#head=${encodeURIComponent(head.head)}`, "aria-label": label }, bar) : svg("g", { role: "img", "aria-label": label }, bar);
-  });
-  const middles = [...new Set([...places.values()].map(([, y]) => y))].map((y) => svg("path", { class: "middle", d: `M${left} ${y}H${right}` }));
+  const label = (row) => t("bar", row.part, nats(row.contribution, true), known(row.recomputed) ? nats(row.recomputed, true) : "–");
+  const { drawing, largest } = barsOf(root, page, section.rows, (row) => row.contribution, label);
   const others = section.rows.filter((row) => !isPart(row)).map((row) => `${row.part} ${nats(row.contribution, true)}`);
-  refill(root, el("p", {}, linked(saidIn(section))), scrolling(t("contributions"), svg("svg", { width: right + 8, height: bottom, role: "group", "aria-label": t("contributions") }, labels, middles, bars)),
+  refill(root, el("p", {}, linked(saidIn(section))), scrolling(t("contributions"), drawing),
     note(t("others"), " ", others.join(", "), "."), section.unembedding ? note(t("unembedding", section.unembedding)) : null, note(t("contributionsHelp", number(largest.head), number(largest.mlp))));
 }
-const isPart = ({ kind }) => kind === "head" || kind === "mlp";
 
 // ---------------------------------------------------------------- logit lens
 
@@ -67,7 +56,7 @@ function drawLens(root, section, page, { answerSide }) {
 // ---------------------------------------------------------------- composition
 
 function drawComposition(root, section, page, { link, linked }) {
-  const { labels, places, right, bottom } = gridOf(root, page.heads);
+  const { labels, places, right, bottom } = gridOf(root, page);
   const strongest = Math.max(...section.links.map((each) => each.to_chance));
   const curves = section.links.map((each) => {
     const [[x1, y1], [x2, y2]] = [places.get(each.head), places.get(each.to)];

@@ -62,8 +62,8 @@ function edgeNode(edge, [x1, y1], [x2, y2], ceiling, isCurrent, href) {
     svg("path", { class: "tip", d: `M${x2 - 5} ${y2 - 8}L${x2 + 5} ${y2 - 8}L${x2} ${y2}Z` }));
 }
 
-/** Where each head stands in the width of `root`: layers down, heads across. more: columns after the heads. */
-export function gridOf(root, heads, more = []) {
+/** Where each head of the model stands in the width of `root`: layers down, heads across. more: columns after the heads. */
+export function gridOf(root, { layout: heads }, more = []) {
   const layers = unique(heads.map((row) => layerOf(row.head)));
   const columns = Math.max(...heads.map((row) => row.index)) + 1;
   const left = 12 + 7 * Math.max(...layers.map((name) => name.length));
@@ -88,17 +88,19 @@ export function shownEdges(page, chosen) {
 }
 
 export function drawHeads(root, page, state, { choose, addressOf }) {
-  const { columns, left, cell, places, labels, right, bottom: end } = gridOf(root, page.heads);
+  const { columns, left, cell, places, labels, right, bottom: end } = gridOf(root, page);
   const [width, bottom] = [Math.max(right + 8, 200), end + 28];
   const words = known(page.answer) ? token(page.answer) : t("continuationShort");
   const [box, size] = [Math.min(width - 16, 24 + 8 * [...words].length), 24];
   const middle = [clamp(left + columns * cell / 2, box / 2 + 1, width - box / 2 - 1), bottom];
   const ceiling = ceilingOf(page);
   const { edges } = shownEdges(page, state.head);
+  const rows = new Map(page.heads.map((row) => [row.head, row]));
   const drawing = svg("svg", { width, height: bottom + size + 4, role: "group", "aria-label": t("headsLabel") }, labels,
     edges.map((edge) => edgeNode(edge, places.get(edge.source), places.get(edge.target) ? places.get(edge.target).map((value, axis) => axis ? value - cell / 2 + 6 : value) : middle, ceiling,
       edge.source === state.head && edge.target === state.to, addressOf({ head: edge.source, to: edge.target }))),
     page.pairs.map((pair) => pairNode(places.get(pair.head), places.get(pair.other))),
+    page.layout.filter(({ head }) => !rows.has(head)).map(({ head }) => svg("circle", { class: "unmeasured", cx: places.get(head)[0], cy: places.get(head)[1], r: 1.5 }, svg("title", {}, t("unmeasured", head)))),
     page.heads.map((row) => headNode(row, places.get(row.head), cell, ceiling, { isChosen: row.head === state.head, choose: () => choose(row.head) })),
     svg("rect", { class: "answer", x: middle[0] - box / 2, y: bottom, width: box, height: size, rx: 4 }),
     svg("text", { class: "name", x: middle[0], y: bottom + 16, "text-anchor": "middle" }, words));
@@ -112,7 +114,7 @@ export function marksNode(page) {
   const whole = (effect) => [half("total", effect, 11, 11, 9, ceiling), half("direct", effect, 11, 11, 9, ceiling)];
   const entries = [
     [[half("total", ceiling, 13, 11, 9, ceiling)], t("mark_total")], [[half("direct", ceiling, 8, 11, 9, ceiling)], t("mark_direct")],
-    [whole(-ceiling), t("mark_against")], [[nothing(11, 11)], t("mark_none")], [whole(ceiling), `${ceiling} nat`], [whole(ceiling / 10), `${Number((ceiling / 10).toPrecision(1))} nat`],
+    [whole(-ceiling), t("mark_against")], [[nothing(11, 11)], t("mark_none")], page.layout.length > page.heads.length && [[svg("circle", { class: "unmeasured", cx: 11, cy: 11, r: 1.5 })], t("mark_unmeasured")], [whole(ceiling), `${ceiling} nat`], [whole(ceiling / 10), `${Number((ceiling / 10).toPrecision(1))} nat`],
   ];
   return entries.filter(Boolean).map(([drawn, words]) => el("span", {}, mark(...drawn), words));
 }

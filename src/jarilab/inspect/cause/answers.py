@@ -152,6 +152,28 @@ def _column(ids: Ids, logits_BV: Tensor) -> Int[Tensor, "B 1"]:
 # Positions ------------------------------------------------------------------------------------------------------------
 
 
+def check_aligned(clean: Batch, batch: Batch, name: str) -> None:
+    """Raises UserError if two batches differ in rows, in the tokens of a row, or in padding."""
+    if len(batch) != len(clean):
+        raise UserError(
+            f"expected {len(clean)} {name} inputs, one for each clean one, got {len(batch)}; pair them"
+        )
+    for row, (tokens, other_tokens) in enumerate(zip(clean.tokens, batch.tokens, strict=True)):
+        for side in tokens:
+            expected, got = len(tokens[side]), len(other_tokens.get(side, []))
+            if got != expected:
+                raise UserError(
+                    f"row {row + 1}: expected the {expected} tokens ({side}) of the clean input, got {got} in the "
+                    f"{name} one; replace words by words of as many tokens"
+                )
+    for side, valid_BL in clean.valid.items():
+        other_BL = batch.valid.get(side)
+        if other_BL is None or not torch.equal(other_BL, valid_BL):
+            raise UserError(
+                f"expected the padding ({side}) of the clean inputs, got another in the {name} ones; pad both alike"
+            )
+
+
 def valid_of(batch: Batch, side: str, length: int) -> Bool[Tensor, "B L"]:
     """The tokens of a sequence that are no padding; all of them if the batch does not say, or has another length."""
     valid_BL = batch.valid.get(side)

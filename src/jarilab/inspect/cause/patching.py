@@ -1,6 +1,7 @@
 """Activation patching: outputs of parts in one input, put into the forward of another one.
 
     rows = patch(model, clean, corrupt, answers, rivals, kinds=["head", "mlp"])
+    rows = exchange(model, batch, score, donor)                # of one input, beside random directions
 
 Denoising runs the corrupt input with outputs of the clean one, which shows what suffices. Noising runs the clean input
 with outputs of the corrupt one, which shows what is needed. Denoising misses both arms of an AND, noising both arms of
@@ -9,7 +10,7 @@ an OR (Heimersheim and Nanda 2024). A difference of two logits hides this, so ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
@@ -24,16 +25,20 @@ from jarilab.core.shapes import Int, Tensor
 from jarilab.inspect.cause.answers import (
     AnswerMetric,
     Ids,
+    check_aligned,
     checked,
     logit_difference,
     logit_over_mean,
     token_ids,
+    valid_of,
 )
 from jarilab.inspect.cause.copies import CleanRun, Copies, Group, Replacement
 from jarilab.inspect.cause.parts import Kind, ModelParts, Part
+from jarilab.inspect.cause.steering import MIN_EFFECT, compared, random_direction
 from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.importance import other_rows
+from jarilab.inspect.study.losses import Loss
 from jarilab.inspect.study.measure_table import bootstrap, interval_columns, resampled
 from jarilab.inspect.study.tables import plain, rows_of
 
@@ -94,7 +99,8 @@ def patch(
     metrics = _metrics(answers, rivals, read_at, [len(each["clean"]) for each in inputs])
     patching = _Patching(model, other, inputs, metrics, seed, report)
     if groups is None:
-        groups = [part.at(place) for part in patching.select(kinds) for place in positions]
+        parts = shared_parts(patching.copies.values(), kinds)
+        groups = [part.at(place) for part in parts for place in positions]
     listed: list[Group] = [each if isinstance(each, tuple) else (each,) for each in groups]
     if not listed:
         raise UserError(
@@ -137,28 +143,6 @@ def _inputs(clean: Batches, corrupt: Batches, third: Batches | None) -> list[dic
         for name, batch in each.items():
             check_aligned(each["clean"], batch, name)
     return inputs
-
-
-def check_aligned(clean: Batch, batch: Batch, name: str) -> None:
-    """Raises UserError if two batches differ in rows, in the tokens of a row, or in padding."""
-    if len(batch) != len(clean):
-        raise UserError(
-            f"expected {len(clean)} {name} inputs, one for each clean one, got {len(batch)}; pair them"
-        )
-    for row, (tokens, other_tokens) in enumerate(zip(clean.tokens, batch.tokens, strict=True)):
-        for side in tokens:
-            expected, got = len(tokens[side]), len(other_tokens.get(side, []))
-            if got != expected:
-                raise UserError(
-                    f"row {row + 1}: expected the {expected} tokens ({side}) of the clean input, got {got} in the "
-                    f"{name} one; replace words by words of as many tokens"
-                )
-    for side, valid_BL in clean.valid.items():
-        other_BL = batch.valid.get(side)
-        if other_BL is None or not torch.equal(other_BL, valid_BL):
-            raise UserError(
-                f"expected the padding ({side}) of the clean inputs, got another in the {name} ones; pad both alike"
-            )
 
 
 def _metrics(answers: Ids, rivals: Ids | None, read_at: int, sizes: list[int]) -> list[Metrics]:
@@ -242,17 +226,6 @@ class _Patching:
         copies.check(clean, metric, metric.read_at(clean.outputs, batch))
         return copies
 
-    def select(self, kinds: Sequence[Kind]) -> list[Part]:
-        """The parts of these kinds. Raises UserError if the two models have different ones."""
-        parts, others = (copies.parts.select(kinds) for copies in self.copies.values())
-        different = sorted(part.short for part in {*parts} ^ {*others})
-        if different:
-            raise UserError(
-                f"expected two models with the same parts, got {different[0]} in one of them only; compare models of "
-                "one shape, such as two checkpoints"
-            )
-        return parts
-
     def effects(
         self, groups: Mapping[Direction, Sequence[Group]], *, is_control: bool = False
     ) -> dict[Direction, _Effects]:
@@ -304,6 +277,116 @@ def _replacement(copies: Copies, run: CleanRun, rows_B: Int[Tensor, " B"] | None
         return new[rows_B.clamp_min(0)].masked_fill(is_alone, torch.nan)
 
     return replacement
+
+
+def shared_parts(copies: Iterable[Copies], kinds: Sequence[Kind]) -> list[Part]:
+    """The parts of these kinds of one or two models. Raises UserError if the models have different ones."""
+    parts, *rest = (each.parts.select(kinds) for each in copies)
+    different = sorted(
+        f"{part.short} ({part.site})" for others in rest for part in {*parts} ^ {*others}
+    )
+    if different:
+        raise UserError(
+            f"expected two models with the same parts, got {different[0]} in one of them only; compare models of one "
+            "shape, such as two checkpoints"
+        )
+    return parts
+
+
+# One input ------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def exchange(
+    model: nn.Module,
+    batch: Batch,
+    score: Loss,
+    donor: Batch,
+    other: nn.Module | None = None,
+    kinds: Sequence[Kind] = ("head",),
+    *,
+    by_position: bool = False,
+    controls: int = 39,
+    tested: int = 12,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """A row for each part, and for all heads and all MLPs together: one input with outputs of another input or model.
+
+    batch, donor: one row each, of as many tokens. score: of outputs and their batch, a number a row. other: the model
+    that runs `donor`, of the same shape; `donor` may then be `batch`. by_position: patch the residual stream at each
+    position alone.
+
+    noised: how much the score of `batch` falls with the output of the part for `donor`. restored: how much that of
+    `donor` rises with the output of the part for `batch`. share: `noised` by the difference of the two scores; None if
+    that is 0. control: the largest of `controls` random directions of the norm of what was changed, in the direction of
+    the effect, for the `tested` heads and MLPs with the largest effect; passes: whether the effect is larger. base,
+    donor: the two scores.
+    Raises UserError for inputs of different lengths, models of different shapes, and a score that is not finite.
+    """
+    check_aligned(batch, donor, "other")
+    here, there = _scored_run(model, batch, score), _scored_run(other or model, donor, score)
+    parts = shared_parts([here.copies, there.copies], kinds)
+    groups: list[Group] = []
+    for kind in ("head", "mlp"):
+        together = tuple(part for part in parts if part.kind == kind)
+        groups += [together] if together else []
+    for part in parts:
+        length = here.copies.values(here.run, part)[0].shape[-2]
+        count = int(valid_of(batch, part.side, length).sum())
+        is_divided = by_position and part.kind == "stream"
+        groups += [(part.at(place),) for place in range(count)] if is_divided else [(part,)]
+    replacement = _replacement(there.copies, there.run, None)
+    noised = here.changes(groups, replacement, score)
+    restored = there.changes(groups, _replacement(here.copies, here.run, None), score)
+    order = np.argsort(-np.abs(noised), kind="stable")
+    first = [each for each in order.tolist() if groups[each][0].kind != "stream"][:tested]
+    draws = [groups[each] for each in first for _ in range(controls)]
+    random = here.changes(draws, random_direction(replacement, [seed]), score, allow_nan=True)
+    random_of = dict(zip(first, random.reshape(-1, controls), strict=True))
+    difference = here.base - there.base
+    is_zero = abs(difference) < MIN_EFFECT
+    rows = []
+    for number, group in enumerate(groups):
+        fall = -float(noised[number])
+        row = _columns(group) | {"noised": fall, "restored": float(restored[number])}
+        if len(group) > 1:
+            row["part"] = {"head": "all heads", "mlp": "all MLPs"}[group[0].kind]
+        row |= {"share": None if is_zero else fall / difference, "control": None, "passes": None}
+        if number in random_of:
+            row["control"], row["passes"] = compared(fall, -random_of[number])
+        rows.append(row | {"base": here.base, "donor": there.base})
+    return rows
+
+
+@dataclass(frozen=True, eq=False)
+class _ScoredRun:
+    """A clean run of one row and its score."""
+
+    copies: Copies
+    run: CleanRun
+    base: float
+
+    def changes(
+        self,
+        groups: Sequence[Group],
+        replacement: Replacement,
+        score: Loss,
+        *,
+        allow_nan: bool = False,
+    ) -> np.ndarray:
+        """The change of the score with each group replaced."""
+        name = "" if allow_nan else "score"
+        scores_GB = self.copies.scores(self.run, groups, replacement, score, name=name)
+        return scores_GB[:, 0].cpu().numpy() - self.base
+
+
+def _scored_run(model: nn.Module, batch: Batch, score: Loss) -> _ScoredRun:
+    check_evaluating(model)
+    copies = Copies(ModelParts(model, batch))
+    run = copies.run_clean(batch)
+    base = float(checked(score(run.outputs, batch), "score", batch)[0])
+    copies.check(run, score)
+    return _ScoredRun(copies, run, base)
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

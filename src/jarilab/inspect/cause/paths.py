@@ -86,15 +86,15 @@ class PathPatching:
         with torch.no_grad(), self.parts.hooked(keep):
             yield calls
 
-    def rows(self, head: Head) -> list[dict[str, Any]]:
-        """A row for each later head and input that can read a head.
+    def rows(self, head: Head, receivers: Sequence[Head] | None = None) -> list[dict[str, Any]]:
+        """A row for each later head and input that can read a head. receivers: of all heads, by default all.
 
         effect: how much the score falls without this path, with its 95 % interval over the examples.
         """
         sender = self.parts.of_head(head)
         place = self._order(sender)
         edges = []
-        for receiver in map(self.parts.of_head, self.parts.heads):
+        for receiver in map(self.parts.of_head, receivers or self.parts.heads):
             inputs = INPUTS if self._has_queries(receiver.site) else ("v",)
             if self._order(receiver) > place:
                 edges += [Edge(sender, receiver, each) for each in inputs]

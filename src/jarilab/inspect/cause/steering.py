@@ -2,6 +2,7 @@
 
     rows = steer(model, batches, logit_difference(answers, rivals), parts, factors=[0, 2])
     rows = steer(model, batches, metric, parts, vector=direction_D, factors=[-4, 4])
+    rows = steer_streams(model, batch, read, direction_D, position=-1)
 
 Without a vector, parts are multiplied by the factor: 0 is zero ablation, 1 changes nothing. With one, the factor times
 the vector is added. The control adds a random direction with the norm of what is added otherwise.
@@ -9,7 +10,7 @@ the vector is added. The control adds a random direction with the norm of what i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,19 @@ from torch.nn import functional
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.cause.answers import AnswerMetric, checked
-from jarilab.inspect.cause.copies import Copies, Replacement
+from jarilab.inspect.cause.answers import AnswerMetric, check_aligned, checked
+from jarilab.inspect.cause.copies import Copies, Group, Replacement
 from jarilab.inspect.cause.parts import ModelParts, Part
 from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.measure_table import interval_columns
-from jarilab.inspect.study.tables import rows_of
+from jarilab.inspect.study.tables import plain, rows_of
 
 FACTORS = (0.0, 0.5, 2.0)
+SCALES = (-2.0, -1.0, 0.5, 1.0, 2.0, 4.0)
+"""Factors of a vector."""
+MIN_EFFECT = 5e-4
+"""Nats below which an effect counts as nothing."""
 
 
 @torch.no_grad()
@@ -82,12 +87,79 @@ def steer(
     return rows
 
 
-def changed(factor: float, vector: Float[Tensor, " W"] | None = None) -> Replacement:
-    """The output of a part times the factor, or plus the factor times a vector."""
+@torch.no_grad()
+def steer_streams(
+    model: nn.Module,
+    batch: Batch,
+    read: Callable[[Any, Batch], Float[Tensor, "R A"]],
+    direction: Float[Tensor, " D"] | Batch,
+    *,
+    position: int | None = None,
+    scales: Sequence[float] = SCALES,
+    controls: int = 9,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """A row for each layer and scale: what the answer is if a direction is added to the residual stream there.
+
+    batch: one row. read: takes outputs and their batch, returns a score and any other numbers of each row. direction:
+    a vector, or another input with as many tokens, whose stream less that of `batch` is the direction of each layer.
+    position: where it is added, and where the two streams are compared; None for all positions and their mean.
+    Streams of the answer's stack only.
+
+    values: what was read. change: of the score. control: the largest change by one of `controls` random directions of
+    the same norm; passes: whether the direction changes the score more. norm, stream_norm: of the direction and of the
+    stream that it is added to.
+    Raises UserError for a vector of another width, inputs of different lengths, a model whose residual stream is not
+    found, a position that is not there, and a score that is not finite.
+    """
+    check_evaluating(model)
+    copies = Copies(ModelParts(model, batch))
+    clean = copies.run_clean(batch)
+    copies.check(clean, lambda outputs, rows: read(outputs, rows)[:, 0])
+    base = float(checked(read(clean.outputs, batch)[:, 0], "score", batch)[0])
+    streams = copies.parts.select(["stream"])
+    side = "target" if any(part.side == "target" for part in streams) else "source"
+    parts = [part.at(position) for part in streams if part.side == side]
+    donor = None
+    if isinstance(direction, Batch):
+        check_aligned(batch, direction, "other")
+        donor = copies.run_clean(direction)
+    vectors, norms = {}, {}
+    for part in parts:
+        places_L = copies.positions(clean, part)[0]
+        stream_PD = copies.values(clean, part)[0][0, places_L]
+        norms[part.short] = float(stream_PD.norm(dim=-1).mean())
+        vectors[part.short] = direction
+        if donor is not None:
+            vectors[part.short] = (copies.values(donor, part)[0][0, places_L] - stream_PD).mean(0)
+    rows = []
+    for number, scale in enumerate(scales):
+        change = changed(scale, vectors)
+        singles: list[Group] = [(part,) for part in parts]
+        values_GA = copies.scores(clean, singles, change, read)[:, 0]
+        draws = [group for group in singles for _ in range(controls)]
+        random = random_direction(change, [seed, number])
+        random_GC = copies.scores(clean, draws, random, read)[:, 0, 0].reshape(-1, controls) - base
+        for part, values_A, random_C in zip(parts, values_GA, random_GC, strict=True):
+            checked(values_A[:1], f"score with {part.short} steered {scale:g} times", batch)
+            largest = float(random_C.abs().max())
+            effect = float(values_A[0]) - base
+            row = {"scale": scale, "values": values_A.tolist(), "change": effect}
+            row |= {"control": plain(largest), "passes": abs(effect) > max(largest, MIN_EFFECT)}
+            norm = float(vectors[part.short].norm())
+            rows.append(part.columns | row | {"norm": norm, "stream_norm": norms[part.short]})
+    return rows
+
+
+def changed(
+    factor: float, vectors: Float[Tensor, " W"] | Mapping[str, Float[Tensor, " W"]] | None = None
+) -> Replacement:
+    """The output of a part times the factor, or plus the factor times a vector: one for all, or one a part by name."""
 
     def replacement(part: Part, call: int, value: Tensor) -> Tensor:
-        if vector is None:
+        if vectors is None:
             return value * factor
+        vector = vectors[part.short] if isinstance(vectors, Mapping) else vectors
         if value.shape[-1] != len(vector):
             raise UserError(
                 f"{part.short}: expected a vector of {value.shape[-1]} numbers, got {len(vector)}; heads have their "
@@ -108,3 +180,11 @@ def random_direction(change: Replacement, seed: Sequence[int]) -> Replacement:
         return value + functional.normalize(noise, dim=-1) * norm
 
     return replacement
+
+
+def compared(effect: float, controls: np.ndarray) -> tuple[float, bool]:
+    """The control that is largest in the direction of an effect, and whether the effect is larger."""
+    # Random directions nearly always hurt, so that a head that helps is compared with those that help.
+    sign = 1 if effect >= 0 else -1
+    largest = float((sign * controls).max())
+    return sign * largest, bool(sign * effect > max(largest, MIN_EFFECT))

@@ -10,7 +10,7 @@ the answer is better without the head.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -22,8 +22,8 @@ from torch import nn
 from jarilab.core.errors import UserError
 from jarilab.inspect.cause.answers import checked
 from jarilab.inspect.cause.copies import Group
-from jarilab.inspect.cause.patching import check_aligned
 from jarilab.inspect.cause.paths import PathPatching
+from jarilab.inspect.cause.steering import MIN_EFFECT, compared
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.importance import CONTROL, HeadImportance
 from jarilab.inspect.study.losses import Loss
@@ -31,8 +31,6 @@ from jarilab.inspect.study.tables import plain
 
 CONTROLS = 39
 """Random directions that a head is compared with: by chance, 1 head of 40 hurts more, and 1 helps more, than all."""
-MIN_EFFECT = 5e-4
-"""Nats below which an effect counts as nothing."""
 HALVES = math.log(2)
 """Nats that a deciding head takes from a score without a lead: the probability halves."""
 MAX_CONTROL_COPIES = 2**11
@@ -95,19 +93,11 @@ class _Effects:
         row |= dict.fromkeys(("control", "direct_control", "passes", "direct_passes"))
         if head in self.tested:
             place = self.tested.index(head)
-            row["control"], row["passes"] = _compared(row["total"], self.controls[place])
+            row["control"], row["passes"] = compared(row["total"], self.controls[place])
             if row["direct"] is not None:
                 controls = self.direct_controls[place]
-                row["direct_control"], row["direct_passes"] = _compared(row["direct"], controls)
+                row["direct_control"], row["direct_passes"] = compared(row["direct"], controls)
         return row
-
-
-def _compared(effect: float, controls: np.ndarray) -> tuple[float, bool]:
-    """The control that is largest in the direction of an effect, and whether the effect is larger."""
-    # Random directions nearly always hurt, so that a head that helps is compared with those that help.
-    sign = 1 if effect >= 0 else -1
-    largest = float((sign * controls).max())
-    return sign * largest, bool(sign * effect > max(largest, MIN_EFFECT))
 
 
 class HeadCauses:
@@ -116,10 +106,9 @@ class HeadCauses:
     batch: one row. score: takes outputs and their batch, and returns a score a row, in nats, such as a log-probability
     or a difference of logits. lead: likewise, above 0 where the answer wins; a head decides if it no longer does.
     means: batches over which mean ablation takes the mean; by default the positions of `batch`, and without an effect
-    for a single position, whose mean is itself. corrupt: another input of the same length, between which and `batch`
-    each head is patched.
-    Raises UserError as `HeadImportance` does, and for several rows, inputs of different lengths, and a score that is
-    not finite.
+    for a single position, whose mean is itself. only: the short names of the heads that are ablated, and among which
+    backups and paths are searched; by default all.
+    Raises UserError as `HeadImportance` does, and for several rows, and a score that is not finite.
 
     rows: one a head, in the order of the model. pairs: heads that stand in for each other. edges: from the heads that
     matter to the heads that carry their effect, and to the answer. conclusion: for the whole input.
@@ -133,16 +122,17 @@ class HeadCauses:
         lead: Loss | None = None,
         *,
         means: Sequence[Batch] | None = None,
-        corrupt: Batch | None = None,
+        only: Collection[str] | None = None,
         controls: int = CONTROLS,
         seed: int = 0,
     ):
         def loss(outputs: Any, batch: Batch) -> Any:
             return -checked(score(outputs, batch), "score", batch)
 
-        _check(batch, corrupt, controls)
+        _check(batch, controls)
         self._importance = HeadImportance(model, [batch], loss, means=means, seed=seed)
-        self.heads, self._controls = self._importance.heads, controls
+        self._controls, all_heads = controls, self._importance.heads
+        self.heads = [head for head in all_heads if only is None or head.short in only]
         self._parts = [self._importance.parts.of_head(head) for head in self.heads]
         singles: list[Group] = [(part,) for part in self._parts]
         zero, direct = self._falls("zero", singles)
@@ -159,8 +149,6 @@ class HeadCauses:
         self.rows = [
             head.columns | self._effects.columns(number) for number, head in enumerate(self.heads)
         ]
-        if corrupt is not None:
-            self._patch(model, batch, corrupt, loss)
         self.edges = self._edges(lambda: PathPatching(model, batch, score))
         by_name = {row["head"]: row for row in self.rows}
         for row in self.rows:
@@ -174,22 +162,6 @@ class HeadCauses:
         """Total and direct fall of the score for each group of heads."""
         total, frozen = self._importance.changes(kind, groups, direct=direct)
         return total[0], frozen[0]
-
-    def _patch(self, model: nn.Module, batch: Batch, corrupt: Batch, loss: Loss) -> None:
-        """Add what each head changes where it has the output of the other input.
-
-        noised: the fall of the score of `batch`. restored: the rise of that of `corrupt`.
-        """
-        singles: list[Group] = [(part,) for part in self._parts]
-        for name, to, source, sign in (
-            ("noised", batch, corrupt, 1),
-            ("restored", corrupt, batch, -1),
-        ):
-            # The mean by position over one input is its output.
-            importance = HeadImportance(model, [to], loss, means=[source])
-            changes, _ = importance.changes("mean_by_position", singles, direct=False)
-            for row, change in zip(self.rows, changes[0], strict=True):
-                row[name] = sign * float(change)
 
     def _add_decisions(
         self, model: nn.Module, batch: Batch, lead: Loss | None, singles: Sequence[Group]
@@ -228,7 +200,7 @@ class HeadCauses:
             if lost_together[each] < max(MIN_EFFECT, together[each] / 2):
                 continue
             random, _ = self._falls(CONTROL, [groups[each]] * self._controls, direct=False)
-            control, is_larger = _compared(float(together[each]), random)
+            control, is_larger = compared(float(together[each]), random)
             if not is_larger:
                 continue
             names = {"head": groups[each][0].short, "other": groups[each][1].short}
@@ -282,21 +254,19 @@ class HeadCauses:
         patching = make() if indirect else None
         for total, number in sorted(indirect, reverse=True)[:MAX_PATHS]:
             assert patching is not None
-            rows = patching.rows(self.heads[number])
+            rows = patching.rows(self.heads[number], self.heads)
             edges += [
                 row for row in rows if abs(row["effect"]) > max(MIN_EFFECT, total * MIN_SHARE)
             ]
         return edges
 
 
-def _check(batch: Batch, corrupt: Batch | None, controls: int) -> None:
+def _check(batch: Batch, controls: int) -> None:
     if len(batch) != 1 or controls < 1:
         raise UserError(
             f"expected a batch of one row and a random direction or more, got {len(batch)} rows and {controls}; pass "
             "one input, or use HeadImportance for a data set"
         )
-    if corrupt is not None:
-        check_aligned(batch, corrupt, "corrupt")
 
 
 def _edge(source: str, target: str, part: str | None, effect: float) -> Row:

@@ -15,7 +15,7 @@ from jarilab.inspect.cause import copies as copies_module
 from jarilab.inspect.cause.answers import logit_difference, logit_over_mean
 from jarilab.inspect.cause.copies import Copies
 from jarilab.inspect.cause.parts import ModelParts, Part
-from jarilab.inspect.cause.patching import patch
+from jarilab.inspect.cause.patching import exchange, patch
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.losses import logits_of
 from jarilab.inspect.study.model_batches import batch_of
@@ -363,3 +363,78 @@ def test_patches_compute_only_the_positions_that_change(monkeypatch):
     assert last == 12, "the unembedding, once for each copy"
     layers = rows[-(3 + 2 * 7 + 1) :]
     assert sum(layers) < 0.5 * 12 * 9 * len(layers), layers
+
+
+# One input -----------------------------------------------------------------------------------------------------------
+
+
+def score_of(batch: Batch):
+    """The log-probability of the token before the last one of a batch, for any input."""
+    answer = int(batch.args[0][0, -2])
+    return lambda outputs, rows: outputs[:, -1].double().log_softmax(-1)[:, answer]
+
+
+def test_the_head_that_copies_carries_all_of_the_difference_of_two_inputs():
+    model, one, other = Circuit([previous(), silent()]), examples(1), examples(1, 5)
+    score = score_of(one)
+    rows = {(row["part"], row["position"]): row for row in exchange(model, one, score, other, controls=9)}
+    with torch.no_grad():
+        difference = float((score(model(*one.args), one) - score(model(*other.args), other))[0])
+    head, decoy, together = (rows[name, None] for name in ("L0H0", "L0H1", "all heads"))
+    assert difference > 5
+    for row in (head, together):
+        assert (row["noised"], row["restored"]) == pytest.approx((difference, difference), abs=1e-4)
+        assert row["share"] == pytest.approx(1.0, abs=1e-5)
+        assert row["passes"]
+        assert row["control"] < difference / 2
+    assert (decoy["noised"], decoy["restored"], decoy["passes"]) == (0.0, 0.0, False)
+
+
+def test_the_stream_carries_the_difference_from_the_word_to_the_answer():
+    model, clean = any_model("llama", torch.float64)
+    ids = clean.kwargs["input_ids"][:1]
+    changed = ids.clone()
+    changed[0, 6] = (ids[0, 6] + 1) % 40
+    one, other = (batch_of({"input_ids": each}) for each in (ids, changed))
+    metric = logit_difference(3, 5)
+    rows = exchange(model, one, metric, other, kinds=["head", "stream"], by_position=True, controls=1)
+    shares = {(row["part"], row["position"]): row["share"] for row in rows if row["kind"] == "stream"}
+    assert len(shares) == 4 * 9
+    assert shares["L0 stream", 6] == pytest.approx(1.0, abs=1e-9)
+    assert shares["L2 stream out", 8] == pytest.approx(1.0, abs=1e-6)
+    assert {shares["L1 stream", place] for place in range(6)} == {0.0}, "no token before sees the changed one"
+
+
+def test_parts_of_another_model_are_those_of_patch():
+    model, clean = any_model("gpt2", torch.float64)
+    ids = clean.kwargs["input_ids"][:1]
+    one = batch_of({"input_ids": ids})
+    torch.manual_seed(5)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.transformer.h[1].attn.c_attn.weight += 0.2 * torch.randn_like(other.transformer.h[1].attn.c_attn.weight)
+    metric = logit_difference(3, 5)
+    rows = exchange(model, one, metric, one, other, kinds=["head", "mlp"], controls=2)
+    expected = patch(model, one, one, 3, 5, other=other, kinds=["head", "mlp"], controls=0)
+    for name, direction, sign in (("noised", "noising", -1), ("restored", "denoising", 1)):
+        changes = by_part(expected, direction, column="change")
+        own = {(row["part"], row["position"]): sign * row[name] for row in rows if row["kind"] != "group"}
+        assert own == pytest.approx(changes, abs=1e-9)
+    by_name = {row["part"]: row for row in rows}
+    assert [by_name[f"L0H{head}"]["noised"] for head in range(4)] == [0.0] * 4, "the two layers are equal"
+    assert max(abs(by_name[f"L1H{head}"]["noised"]) for head in range(4)) > 1e-3
+    alike = exchange(model, one, metric, one, copy.deepcopy(model), controls=1)
+    assert {(row["noised"], row["restored"], row["share"]) for row in alike} == {(0.0, 0.0, None)}
+
+
+def test_one_input_of_another_length_or_shape_is_refused():
+    model, one = Circuit([previous()]), examples(1)
+    shorter = Batch((one.args[0][:, 1:],), tokens=[{"target": one.tokens[0]["target"][1:]}])
+    with pytest.raises(UserError, match=r"expected the 10 tokens \(target\) of the clean input, got 9"):
+        exchange(model, one, score_of(one), shorter)
+    with pytest.raises(UserError, match=r"same parts, got L0H1 \(decoder.0.cross\) in one of them only"):
+        exchange(model, one, score_of(one), one, Circuit([previous(), silent()]))
+    with pytest.raises(UserError, match="score: expected a finite number for row 1, got nan"):
+        exchange(model, one, lambda outputs, rows: outputs[:, -1, 0] * torch.nan, one)
+    with pytest.raises(UserError, match="evaluation mode"):
+        exchange(model, one, score_of(one), one, Circuit([previous()]).train())

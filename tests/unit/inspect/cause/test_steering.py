@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from helpers.any_models import any_model, output_projection
-from helpers.circuits import Circuit, V, examples, previous, silent, sink
+from helpers.circuits import OUT, TEMPERATURE, Circuit, D, L, V, examples, previous, silent, sink
 from jarilab.core.errors import UserError
 from jarilab.inspect.cause.answers import log_probability, logit_difference, logit_over_mean
+from jarilab.inspect.cause.copies import Copies
 from jarilab.inspect.cause.parts import ModelParts
-from jarilab.inspect.cause.steering import steer
+from jarilab.inspect.cause.steering import steer, steer_streams
+from jarilab.inspect.study.losses import logits_of
+from jarilab.inspect.study.model_batches import batch_of
 
 ANSWERS, RIVALS = (3, 7, 11, 4), (5, 6, 9, 8)
 
@@ -69,6 +72,64 @@ def test_a_head_that_writes_the_answer_is_steered_by_its_sign():
     (row,) = steer(model, [batch], log_probability(3), [first], [0.0])
     assert row["change"] == pytest.approx(-2.484, abs=0.001)
     assert row["metric"] == "log probability"
+
+
+def read_last(outputs, batch):
+    """The score, and the most likely answer."""
+    logits_BV = logits_of(outputs)[:, -1].double()
+    return torch.stack([logits_BV[:, 3] - logits_BV[:, 5], logits_BV.argmax(1).double()], 1)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_the_difference_of_two_inputs_turns_one_answer_into_the_other(name):
+    model, batch = any_model(name, torch.float64)
+    ids = batch.kwargs["input_ids"][:1]
+    one, other = (batch_of({"input_ids": each}) for each in (ids, ids.flip(1)))
+    rows = steer_streams(model, one, read_last, other, position=-1, scales=[1.0, 2.0], controls=3)
+    with torch.no_grad():
+        ends = [read_last(each.forward(model), each)[0].tolist() for each in (one, other)]
+    assert [(row["part"], row["scale"]) for row in rows[:4]] == [
+        *((f"L{layer} stream", 1.0) for layer in range(3)),
+        ("L2 stream out", 1.0),
+    ]
+    assert rows[3]["values"] == pytest.approx(ends[1], abs=1e-6), "after the last layer, nothing else is read"
+    assert rows[3]["change"] == pytest.approx(ends[1][0] - ends[0][0], abs=1e-6)
+    for row in rows:
+        assert row["passes"] == (abs(row["change"]) > row["control"])
+        assert row["norm"] > 0
+        assert row["stream_norm"] > 0
+    first, *_ = rows
+    (added,) = steer(
+        model, [one], logit_difference(3, 5), [ModelParts(model, one).streams()[0].at(-1)], [1.0],
+        vector=difference_of_embeddings(model, one, other),
+    )  # fmt: skip
+    assert first["change"] == pytest.approx(added["change"], abs=1e-9)
+
+
+def difference_of_embeddings(model, one, other):
+    copies = Copies(ModelParts(model, one))
+    part = copies.parts.streams()[0]
+    first, second = (copies.values(copies.run_clean(each), part)[0][0, -1] for each in (one, other))
+    return second - first
+
+
+def test_a_model_without_a_stream_and_inputs_that_do_not_fit_are_refused():
+    model, batch = any_model("llama")
+    one = batch_of({"input_ids": batch.kwargs["input_ids"][:1]})
+    with pytest.raises(UserError, match=r"L0 stream: expected a vector of 16 numbers, got 3"):
+        steer_streams(model, one, read_last, torch.ones(3))
+    with pytest.raises(UserError, match=r"L0 stream, row 1: expected a position from -9 to 8, got 9"):
+        steer_streams(model, one, read_last, torch.ones(16), position=9)
+    shorter = batch_of({"input_ids": batch.kwargs["input_ids"][:1, :5]})
+    with pytest.raises(UserError, match=r"expected the 9 tokens .* got 5 in the other one"):
+        steer_streams(model, one, read_last, shorter)
+    with pytest.raises(UserError, match="score with L0 stream steered 1 times: expected a finite number"):
+        steer_streams(model, one, read_last, torch.full((16,), torch.nan), scales=[1.0])
+    single = Circuit([previous()])
+    single.layers = single.layers[0]
+    single.forward = lambda ids: TEMPERATURE * single.layers(torch.zeros(1, L, D) + ids[..., None])[..., OUT]
+    with pytest.raises(UserError, match=r"expected a model with a list of layers that attend"):
+        steer_streams(single, examples(1), read_last, torch.ones(D))
 
 
 def test_bad_input_is_refused():

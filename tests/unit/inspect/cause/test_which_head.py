@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from benchmarks.circuits.planting import answer_loss, plant
@@ -131,22 +129,19 @@ def test_a_head_off_to_the_mean_of_other_inputs():
     assert own < others - 0.3, "the few tokens of one input are part of their own mean"
 
 
-def test_patching_between_two_inputs():
-    """The head that copies carries all of the difference, in both directions; a decoy none."""
-    answers = examples(1)
-
-    def loss(outputs: Tensor, batch) -> Tensor:  # the answers of the first input, for both
-        return loss_of_previous(outputs, replace(batch, args=(answers.args[0].expand(len(outputs), -1),)))
-
-    model = Circuit([previous(), silent()])
-    found = causes([previous(), silent()], loss=loss, lead=None, corrupt=examples(1, 5))
-    with torch.no_grad():
-        clean, corrupt = (-float(loss(model(batch.args[0]), batch)[0]) for batch in (answers, examples(1, 5)))
-    assert clean - corrupt > 5
-    first, decoy = found.rows
-    assert first["noised"] == pytest.approx(clean - corrupt, abs=1e-4)
-    assert first["restored"] == pytest.approx(clean - corrupt, abs=1e-4)
-    assert (decoy["noised"], decoy["restored"]) == (0.0, 0.0)
+def test_only_some_heads_are_ablated_and_followed():
+    planted = plant("induction, K-composition", 0, "decoder")
+    score, batch = (lambda outputs, batch: -answer_loss(outputs, batch)), planted.examples(1, 2)
+    everything = HeadCauses(planted.model, batch, score, controls=9)
+    first, second = (head for head, design in planted.names.items() if not design.startswith("noise"))
+    some = HeadCauses(planted.model, batch, score, controls=9, only=[first, second])
+    assert [row["head"] for row in some.rows] == [first, second]
+    assert {edge["target"] for edge in some.edges} == {second, "answer"}
+    totals = {row["head"]: row["total"] for row in everything.rows}
+    assert {row["head"]: row["total"] for row in some.rows} == pytest.approx(
+        {each: totals[each] for each in (first, second)}
+    )
+    assert some.conclusion["all"] == 2
 
 
 def test_a_head_against_the_answer_keeps_its_sign():
@@ -171,15 +166,12 @@ def score(outputs: Tensor, batch) -> Tensor:
 
 def test_one_input_of_one_length_with_a_finite_score_is_expected():
     model, one = Circuit([previous()]), examples(1)
-    shorter = batch_of(one.args[0][:, 1:])
     with pytest.raises(UserError, match=r"expected a finite number for row 1, got nan; check"):
         HeadCauses(model, one, lambda outputs, batch: score(outputs, batch) * torch.nan)
     with pytest.raises(UserError, match=r"expected a batch of one row.*got 4 rows.*HeadImportance"):
         HeadCauses(model, examples(4), score)
     with pytest.raises(UserError, match=r"a random direction or more, got 1 rows and 0"):
         HeadCauses(model, one, score, controls=0)
-    with pytest.raises(UserError, match=r"expected the \d+ tokens .* of the clean input, got \d+ in the corrupt one"):
-        HeadCauses(model, batch_of(one.args[0]), score, corrupt=shorter)
     with pytest.raises(UserError, match=r"expected a batch of examples or more, got none"):
         HeadCauses(model, one, score, means=[])
 
