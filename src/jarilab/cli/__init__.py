@@ -17,7 +17,7 @@ from jarilab.cli import commands
 from jarilab.cli.arguments import parse
 from jarilab.cli.static_output import run_static
 from jarilab.cli.terminal import SafeStream, is_distributed, is_local_first, say
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, shortened
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,12 +47,13 @@ def _run_and_report(arguments: Sequence[str] | None) -> int:
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int:
+    words = sys.argv[1:] if arguments is None else arguments
     try:
         # Only a process of its own prints from the cache: a caller in Python may have changed what is listed.
         return run_static(sys.argv[1:], _run) if arguments is None else _run(arguments)
     except UserError as error:
         if is_local_first() or error.print_on_this_rank:
-            say(str(error))
+            say(_with_short_arguments(str(error), words))
         return 2
     except KeyboardInterrupt:
         return 130
@@ -64,7 +65,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     except OSError as error:
         # A full disk, a name that is too long, a folder without permission: a traceback would not help.
         where = "standard output" if error.filename is None else error.filename
-        say(f"{where}: {error.strerror or error}")
+        say(_with_short_arguments(f"{where}: {error.strerror or error}", words))
         return 2
     except BaseException as error:
         number = getattr(error, "number", None)
@@ -73,6 +74,17 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         if is_local_first():
             say("stopped after writing a checkpoint; run the same command again to continue")
         return 128 + number
+
+
+def _with_short_arguments(message: str, arguments: Sequence[str]) -> str:
+    """The message with shortened arguments: one with spaces and without quotes looks like a part of it."""
+    for argument in arguments:
+        for text in (argument, argument.partition("=")[2]):
+            for quoted in (text, repr(text)):
+                # An error has shortened the long words of a text already.
+                for part in (quoted, str(UserError(quoted))):
+                    message = message.replace(part, shortened(part)) if part else message
+    return message
 
 
 def _run(arguments: Sequence[str]) -> int:

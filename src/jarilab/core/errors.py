@@ -22,13 +22,20 @@ class UserError(ValueError):
         super().__init__(_LONG_QUOTE.sub(_shortened, message))
 
 
-# What somebody typed, or what a file holds, is quoted to be recognised, not to be read whole.
-_LONG_QUOTE = re.compile(r"(?<=[\s(\[{:=]')[^'\n]{201,}(?=')|\S{201,}")
+MAX_QUOTED = 200
+"""Characters of a quote in a message, which is there to be recognised, not to be read whole."""
+_LONG_QUOTE = re.compile(
+    r"""(?<=[\s(\[{:=]')(?:[^'\\\n]|\\.){201,}(?=')|(?<=[\s(\[{:=]")(?:[^"\\\n]|\\.){201,}(?=")|(?!['"])\S{201,}"""
+)
 
 
 def _shortened(found: re.Match[str]) -> str:
-    quoted = found[0]
-    return f"{quoted[:120]} ... {quoted[-60:]}"
+    return shortened(found[0])
+
+
+def shortened(text: str) -> str:
+    """The beginning and the end of a text above `MAX_QUOTED` characters; others as they are."""
+    return text if len(text) <= MAX_QUOTED else f"{text[:120]} ... {text[-60:]}"
 
 
 def printable(text: str) -> str:

@@ -51,3 +51,16 @@ def test_an_error_has_its_exit_code_and_message(
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError):
         ended(monkeypatch, ZeroDivisionError())
+
+
+@pytest.mark.parametrize("text", ["ab cd " * 100, "it's " + "ab cd " * 100, "x y\n" * 100, "\x1b" * 300 + " 'é " * 80])
+@pytest.mark.parametrize(
+    "words", [["predict"], ["runs"], ["train", "copy", "--encoding"], ["train", "copy", "--set"], ["encodings"]]
+)
+def test_a_message_quotes_little_of_a_long_argument(words: list[str], text: str) -> None:
+    said = command(*words, text)
+    message = said.stderr.replace("\\n", "\n")
+    assert said.returncode == 2
+    for part in ("ab cd ", "x y\n", "é '", "\\x1b"):
+        assert message.count(part) <= 2 * 200 / len(part.encode().decode("unicode_escape")), message
+    assert " ... " in message
