@@ -22,7 +22,7 @@ from jarilab.runs import checkpoint as checkpoints
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import check_artifacts, read_experiment, read_run
 from jarilab.runs.loaded import Checkpoint, checkpoint_of
-from jarilab.runs.task_settings import complete, list_settings, look_up, trust_specs
+from jarilab.runs.task_settings import complete, encodings_in, list_settings, look_up, trust_specs
 from jarilab.runs.weights import parts_named, read_tensors
 from jarilab.tasks.base import Task
 from jarilab.tasks.predictors.base import predictor_for
@@ -195,6 +195,7 @@ def _of_huggingface(folder: Path) -> Origin:
 
     loaded = load(folder, swapped=False)
     model, options = copied(loaded)
+    options |= {name: compose.canonical(spec) for name, spec in encodings_in(options).items()}
     kind = next(name for name in models.names() if models.spec(name).target is type(model))
     files = sorted(folder.glob("*.safetensors"))
     checksums = "".join(sha256(file) for file in files)

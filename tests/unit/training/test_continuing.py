@@ -237,7 +237,7 @@ def gpt2(tmp_path_factory):
         tokenizer_object=tokenizer, eos_token="<end>", unk_token="<end>"
     ).save_pretrained(folder)
     torch.manual_seed(1)
-    sizes = {"vocab_size": 4, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    sizes = {"vocab_size": 4, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 512}  # as learned has by default
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, eos_token_id=0, bos_token_id=0))
     model.save_pretrained(folder)
     return folder
