@@ -27,7 +27,7 @@ from jarilab.training.state import TrainingState
 
 SYNC_EVERY = 20
 """Steps between two reads of losses from an accelerator or from other processes, which wait for them."""
-NO_MEMORY = "not enough memory"
+CPU_ALLOCATOR = "DefaultCPUAllocator"
 """Words of PyTorch's error for CPU memory; that for accelerators is a class."""
 
 
@@ -109,7 +109,7 @@ class Steps:
         try:
             yield
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            is_known = isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error)
+            is_known = isinstance(error, torch.OutOfMemoryError) or CPU_ALLOCATOR in str(error)
             if not is_known:
                 raise
             passes = 2 * self.execution.accumulate

@@ -94,7 +94,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "tokenizer": ([*TRAIN, "{source}", "{target}", "--tokenizer", "wrods"], "tokenizer: expected bpe"),
     "text missing": ([*TEXT_TRAIN, "{missing}"], "{missing}: expected a file; got a path that"),
-    "text empty": ([*TEXT_TRAIN, "{empty}"], "expected text to train a tokenizer on; got only white space"),
+    "text empty": ([*TEXT_TRAIN, "{empty}"], "holds no usable lines; expected text"),
     "text no utf-8": ([*TEXT_TRAIN, "{latin}"], "{latin}:2: expected UTF-8; got 0xfc at byte offset 1"),
     "beam": (
         ["predict", "{run}", "--beam-size", "0"],

@@ -286,7 +286,7 @@ def test_a_prompt_begins_a_document_where_it_is_empty(folder: Path) -> None:
     [
         (None, {}, "^--train names no text; write --train FILE, or a folder of "),
         ("a", {}, "1 character is too few to hold 10% out; give more, or a text to measure on with --valid"),
-        (" \n ", {}, "expected text to train a tokenizer on; got only white space"),
+        (" \n ", {}, "text.txt holds no usable lines; expected text"),
         ("text " * 99, {"valid": "{blank}"}, "blank.txt holds no usable lines; expected text"),
         ("text " * 99, {"valid": "{none}"}, "none.txt: expected a file; got a path that"),
         ("text " * 99, {"tokenizer": "bpe", "vocab_size": 9}, "bpe needs a size from 259 to 1,000,000; got 9"),

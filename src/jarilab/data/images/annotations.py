@@ -33,7 +33,8 @@ from jarilab.data.images.resize import Size
 from jarilab.data.images.yolo import read_yolo, yolo_folders
 from jarilab.data.text import text_files
 
-BROKEN = "annotations left out, which are not as they should be"
+INCOMPLETE = "entries left out, which lack an id, a name or an image_id"
+NOT_XML = "annotations left out, which are no complete XML"
 
 SETS = ("train", "val")
 """The lists of a VOC folder for training and validation: ImageSets/Main/train.txt and val.txt."""
@@ -169,7 +170,7 @@ def _voc_image(photograph: Path, path: Path, notices: Notices) -> AnnotatedImage
     try:
         root = ElementTree.fromstring(b"" if fault else data)
     except (ElementTree.ParseError, ValueError, LookupError):
-        notices.add(fault or BROKEN, path.name)
+        notices.add(fault or NOT_XML, path.name)
         return None
     objects = []
     items = root.findall("object")
@@ -226,7 +227,7 @@ def read_coco(path: Path, folder: Path, notices: Notices) -> Annotations:
     for annotation in lists["annotations"]:
         number = _id_of(annotation, "image_id")
         if number is None:
-            notices.add(BROKEN, f"annotation {str(annotation)[:40]}")
+            notices.add(INCOMPLETE, f"annotation {str(annotation)[:40]}")
         else:
             annotations.setdefault(number, []).append(annotation)
     files = _files(lists["images"], folder, notices)
@@ -245,11 +246,12 @@ def read_coco(path: Path, folder: Path, notices: Notices) -> Annotations:
 
 def _lists(path: Path) -> dict[str, list[Any]]:
     """Return the lists images, annotations and categories of a COCO file. Raises UserError."""
+    data = read_bytes(path)
     try:
-        lists = json.loads(read_bytes(path))
+        lists = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise UserError(
-            f"{path}: expected COCO's JSON; got what is none ({error}); export it again"
+            f"{path}: expected COCO's JSON; got a file that is no JSON ({error}); export it again"
         ) from None
     parts = ("images", "annotations", "categories")
     if not isinstance(lists, dict) or not all(isinstance(lists.get(part), list) for part in parts):
@@ -266,7 +268,7 @@ def _files(images: Sequence[Any], folder: Path, notices: Notices) -> dict[Any, d
         number = _id_of(image)
         name = None if number is None else image.get("file_name")
         if not isinstance(name, str):
-            notices.add(BROKEN, f"image {str(image)[:40]}")
+            notices.add(INCOMPLETE, f"image {str(image)[:40]}")
         elif number in records:
             notices.add(_TWICE, name)
         elif (fault := _fault_of_name(folder, slashed(folder, name))) is not None:
@@ -282,7 +284,7 @@ def _categories(path: Path, listed: list[Any], notices: Notices) -> dict[Any, st
     for category in listed:
         number = _id_of(category)
         if number is None or not isinstance(category.get("name"), str):
-            notices.add(BROKEN, f"category {str(category)[:40]}")
+            notices.add(INCOMPLETE, f"category {str(category)[:40]}")
             continue
         name = printable(category["name"])
         if not name.strip():

@@ -295,7 +295,7 @@ def _labelled(
             notices.add(_NOTHING, name)
     if len(classes) < 2:
         raise UserError(
-            f"{where}: expected images of two classes or more; got only {classes}; add those of another"
+            f"{where}: expected images of two classes or more; got only {classes}; add those of another{notices.tail()}"
         )
     numbers = {name: number for number, name in enumerate(classes)}
     of_each = torch.tensor([numbers[label] for label in labels])

@@ -6,7 +6,9 @@ What is recognised is said in `Table.notice`. What is ambiguous is refused, with
 from __future__ import annotations
 
 import csv
+import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -126,6 +128,7 @@ def open_table(path: Path, roles: Sequence[Role], columns: Sequence[str] = ()) -
     roles: the columns to find. columns: their numbers from 1, or their titles in the first line; several in one text
     are separated by commas. Raises UserError, with the first lines, if the columns are missing or ambiguous.
     """
+    _refuse_json(path, len(roles))
     delimiter, quoted = _form(path)
     reader = (row for _, row in read_rows(path, delimiter, quoted))
     rows = list(islice((row for row in reader if any(map(str.strip, row))), SAMPLE_ROWS))
@@ -146,6 +149,21 @@ def open_table(path: Path, roles: Sequence[Role], columns: Sequence[str] = ()) -
         form = [f"{_DELIMITERS[delimiter]} separates the cells"]
     notice = _notice(path, column_numbers, width, titles, form)
     return Table(path, delimiter, quoted, has_title, width, column_numbers, notice)
+
+
+def _refuse_json(path: Path, needed: int) -> None:
+    """Raises UserError for a file with an object of JSON in each line."""
+    try:
+        record = json.loads(next(lines(path), ""))
+    except (ValueError, RecursionError):
+        return
+    if isinstance(record, dict):
+        cells = ", ".join(f".{key}" for key in list(record)[:needed])
+        convert = shlex.quote(f"[{cells}] | @tsv")
+        raise UserError(
+            f"{path}: expected a TSV or CSV; got JSON in each line; convert it, such as: jq -r {convert} "
+            f"{shlex.quote(path.name)} > {shlex.quote(path.stem)}.tsv"
+        )
 
 
 def _is_csv(path: Path) -> bool:
@@ -271,6 +289,8 @@ def _named(
             column_numbers.append(titles.index(name.casefold()))
         else:
             raise _ambiguous(path, rows, roles, f"does not have the column {name!r}")
+    if len(set(column_numbers)) < len(column_numbers):
+        raise _ambiguous(path, rows, roles, f"has {' and '.join(chosen)} in one column")
     if len(column_numbers) != len(roles):
         raise _ambiguous(path, rows, roles, f"is not read by {len(column_numbers)} columns")
     return tuple(column_numbers), not all(map(str.isdecimal, chosen))

@@ -270,6 +270,8 @@ def train_tokenizer(paths: Sequence[Path], kind: str, size: int, **form: bool) -
     def make(folder: Path) -> dict[str, int]:
         readers = [chain.from_iterable(documents(path)) for path in paths]
         pieces = readers[0] if len(readers) == 1 else interleave(readers)
+        if next(chain.from_iterable(chain.from_iterable(map(documents, paths))), None) is None:
+            raise no_usable(paths)
         _write_tokenizers(folder, [train(kind, pieces, size=size, **form)])
         return {}
 

@@ -43,7 +43,14 @@ _OPENERS: dict[bytes, Callable[[BufferedReader], Stream]] = {
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\0": lzma.LZMAFile,
 }
-_ARCHIVES = {b"PK\x03\x04": ("zip", "unzip"), b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d")}
+_ARCHIVES = {
+    b"PK\x03\x04": ("a zip archive", "save a spreadsheet as CSV, or unpack the archive: unzip {}"),
+    b"\x28\xb5\x2f\xfd": ("a zstd archive", "unpack it: zstd -d {}"),
+    b"PAR1": (
+        "a Parquet file",
+        "convert it, such as: duckdb -c \"COPY (FROM {}) TO 'out.tsv' (DELIMITER '\\t')\"",
+    ),
+}
 _BEFORE_WHITE = re.compile(f"(?s).*[^{WHITE_SPACE}](?=[{WHITE_SPACE}])")
 
 
@@ -195,11 +202,11 @@ def open_text(path: Path) -> Iterator[Stream]:
     with open_binary(path) as stream:
         start = stream.read(6)
         stream.seek(0)
-        for magic, (kind, command) in _ARCHIVES.items():
+        for magic, (kind, remedy) in _ARCHIVES.items():
             if start.startswith(magic):
                 raise UserError(
-                    f"{path}: expected text, or text in gzip, bzip2 or xz; got a {kind} archive; unpack it: {command} "
-                    f"{shlex.quote(path.name)}"
+                    f"{path}: expected text, or text in gzip, bzip2 or xz; got {kind}; "
+                    f"{remedy.format(shlex.quote(path.name))}"
                 )
         opener = next((_OPENERS[magic] for magic in _OPENERS if start.startswith(magic)), None)
         if opener is None:

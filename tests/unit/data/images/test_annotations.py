@@ -67,7 +67,7 @@ def test_coco_classes_stand_in_the_order_of_their_numbers(tmp_path: Path) -> Non
         ({"bbox": [1, 2, 3]}, "which are not four finite numbers: 1 (annotation 1)"),
         ({"bbox": "1 2 3 4"}, "which are not four finite numbers: 1 (annotation 1)"),
         ({"image_id": 5}, "of images that are not listed: 1 (image_id 5)"),
-        ({"image_id": None}, "annotations left out, which are not as they should be: 1 (annotation {"),
+        ({"image_id": None}, "entries left out, which lack an id, a name or an image_id: 1 (annotation {"),
     ],
 )
 def test_a_bad_coco_annotation_is_counted_and_named(tmp_path: Path, annotation: Any, notice: str) -> None:
@@ -86,9 +86,9 @@ def test_a_bad_coco_annotation_is_counted_and_named(tmp_path: Path, annotation: 
             [{"id": 2, "file_name": "../coco.json"}],
             "images left out, whose file would lie outside the folder: 1 (../coco.json)",
         ),
-        ([{"id": 2}], "annotations left out, which are not as they should be: 1 (image {'id': 2})"),
+        ([{"id": 2}], "entries left out, which lack an id, a name or an image_id: 1 (image {'id': 2})"),
         ([{"id": 1, "file_name": "b.png"}], "images listed again, left out: 1 (b.png)"),
-        (["a.png"], "annotations left out, which are not as they should be: 1 (image a.png)"),
+        (["a.png"], "entries left out, which lack an id, a name or an image_id: 1 (image a.png)"),
     ],
 )
 def test_a_bad_coco_image_is_counted_and_named(tmp_path: Path, images: list[Any], notice: str) -> None:
@@ -101,8 +101,8 @@ def test_a_bad_coco_image_is_counted_and_named(tmp_path: Path, images: list[Any]
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "expected COCO's JSON; got what is none"),
-        ("[" * 100_000, "expected COCO's JSON; got what is none"),
+        ("{", "expected COCO's JSON; got a file that is no JSON"),
+        ("[" * 100_000, "expected COCO's JSON; got a file that is no JSON"),
         ("[]", "expected an object with the lists images, annotations, categories"),
         ('{"images": [], "annotations": {}, "categories": []}', "expected an object with the lists"),
         ('{"images": [], "annotations": [], "categories": []}', "expected images with boxes; got none"),
@@ -112,6 +112,9 @@ def test_what_is_no_coco_file_is_refused(tmp_path: Path, text: str, message: str
     paths = coco(tmp_path)
     Path(paths[0]).write_text(text)
     with pytest.raises(UserError, match=message):
+        read_annotations("train", paths, Notices())
+    Path(paths[0]).unlink()
+    with pytest.raises(UserError, match=r"expected a .*; got a path that does not exist"):
         read_annotations("train", paths, Notices())
 
 
@@ -146,7 +149,7 @@ def test_voc_files_without_partners_are_counted_and_named(tmp_path: Path) -> Non
     assert set(notices.lines()) == {
         "images left out, for which there is no annotation: 1 (alone)",
         "images left out, whose file is missing: 1 (gone)",
-        "annotations left out, which are not as they should be: 1 (b.xml)",
+        "annotations left out, which are no complete XML: 1 (b.xml)",
         "annotations left out, which declare entities; remove those: 1 (c.xml)",
         "boxes left out, without the name of a class: 1 (a.xml)",
         "images without any thing, kept as such: 1 (d.jpg)",
@@ -280,7 +283,7 @@ def test_ids_of_letters_and_of_zeros_are_texts(tmp_path: Path) -> None:
     notices = Notices()
     read = read_annotations("train", coco(tmp_path, images=images, annotations=annotations), notices)
     assert [len(image.objects) for image in read.images] == [1, 1]
-    assert notices.lines()[0].startswith("annotations left out, which are not as they should be: 1 (annotation {")
+    assert notices.lines()[0].startswith("entries left out, which lack an id, a name or an image_id: 1 (annotation {")
 
 
 def test_boxes_are_made_of_polygons_and_masks_where_they_are_missing(tmp_path: Path) -> None:

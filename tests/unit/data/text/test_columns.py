@@ -132,3 +132,15 @@ def test_a_file_of_two_texts_a_label_names_the_option(tmp_path: Path) -> None:
     rows = ["text_a\ttext_b\tlabel", *(f"{a}\t{b}\t{len(b) % 2}" for a, b in PAIRS)]
     with pytest.raises(UserError, match=r"--columns 1,2; of two texts in each row, also pass --pairs"):
         table(tmp_path, "x.tsv", rows, roles=(LABEL, TEXT))
+
+
+def test_json_in_each_line_is_named_with_a_command(tmp_path: Path) -> None:
+    rows = ['{"de": "eins", "en": "one"}'] * 40
+    with pytest.raises(UserError, match=r"got JSON in each line; convert it, such as: jq -r '\[.de, .en\] \| @tsv' x"):
+        table(tmp_path, "x.jsonl", rows)
+    table(tmp_path, "x.tsv", [f'{{"a": {n}}}\tone {n}' for n in range(40)])
+
+
+def test_one_column_is_not_chosen_twice(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="got a file that has 1 and 1 in one column"):
+        table(tmp_path, "x.tsv", [f"{a}\t{b}" for a, b in PAIRS], "1,1")

@@ -136,9 +136,16 @@ def test_compressed_files_are_read(tmp_path: Path, pack: Callable[[bytes], bytes
         list(lines(write(tmp_path, "cut", pack(os.urandom(1000).hex().encode())[:-40])))
 
 
-@pytest.mark.parametrize(("start", "command"), [(b"PK\3\4", "unzip 'a b'"), (b"\x28\xb5\x2f\xfd", "zstd -d 'a b'")])
-def test_an_archive_is_named_with_the_command_that_unpacks_it(tmp_path: Path, start: bytes, command: str) -> None:
-    with pytest.raises(UserError, match=f"got a .* archive; unpack it: {command}"):
+@pytest.mark.parametrize(
+    ("start", "remedy"),
+    [
+        (b"PK\3\4", "a zip archive; save a spreadsheet as CSV, or unpack the archive: unzip 'a b'"),
+        (b"\x28\xb5\x2f\xfd", "a zstd archive; unpack it: zstd -d 'a b'"),
+        (b"PAR1", "a Parquet file; convert it, such as: duckdb"),
+    ],
+)
+def test_other_files_are_named_with_the_command_that_converts_them(tmp_path: Path, start: bytes, remedy: str) -> None:
+    with pytest.raises(UserError, match=f"got {remedy}"):
         list(lines(write(tmp_path, "a b", start + bytes(100))))
 
 
