@@ -35,7 +35,7 @@ MOVED = {
     "looking-inside": "how-to/looking-inside how-to/save-page",
     "recording": (
         "how-to/recording how-to/edit how-to/huggingface-folder how-to/swap how-to/head-importance how-to/model-laws "
-        "reference/tape explanation/recording"
+        "reference/tape reference/huggingface explanation/recording"
     ),
     "explorer": (
         "reference/explorer reference/checks reference/measures reference/saved-pages explanation/other-tools"
