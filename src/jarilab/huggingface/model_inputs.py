@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from jarilab.core.errors import UserError, as_user_error, import_optional
 from jarilab.core.shapes import Float
@@ -37,6 +38,8 @@ MAX_UNPLACED = 16
 MIN_RATE, MAX_RATE = 1_000, 400_000  # Hz of a sound
 MAX_CHANNELS = 64
 MAX_SOUND_SECONDS = 600
+SPECTROGRAM = (96, 320)
+"""Pixels of a spectrogram, rows and columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +61,8 @@ class ModelInput:
         """The same with the tokens before the patches named. lengths: of the sequences that the model attends to."""
         if self.image is None:
             return self
+        if self.image.seconds is not None:
+            return self._with_frames(lengths)
         rows, columns = self.image.rows, self.image.columns
         unplaced = [length - rows * columns for length in lengths]
         first = next((each for each in unplaced if 0 <= each <= MAX_UNPLACED), None)
@@ -66,6 +71,16 @@ class ModelInput:
         pool = self.image.pool or ("class" if first else None)
         image = replace(self.image, first=first, pool=pool)
         return replace(self, names={"source": patch_names((rows, columns), first)}, image=image)
+
+    def _with_frames(self, lengths: Collection[int]) -> ModelInput:
+        """The same with each frame of the encoder named by its time, if its sequence has one length."""
+        assert self.image is not None
+        if len(lengths) != 1:
+            return replace(self, image=None)
+        (frames,) = lengths
+        step = (self.image.seconds or 0.0) / frames
+        names = {**self.names, "source": [f"{step * frame:.2f} s" for frame in range(frames)]}
+        return replace(self, names=names, image=replace(self.image, columns=frames, width=frames))
 
 
 @torch.no_grad()
@@ -272,8 +287,22 @@ def _read_audio(loaded: Loaded, line: str) -> ModelInput:
         encoded = extractor(samples, sampling_rate=asked, return_tensors="pt")
     inputs = {name: value for name, value in encoded.items() if name in parameters_of(loaded)}
     if loaded.config.is_encoder_decoder:
-        return _generate(loaded, inputs, {})
+        reading = _generate(loaded, inputs, {})
+        return replace(reading, image=_spectrogram(extractor, inputs.get("input_features")))
     return ModelInput(inputs, {})
+
+
+def _spectrogram(extractor: Any, features: Tensor | None) -> PatchedImage | None:
+    """The mel spectrogram that a model reads, low tones below; None for other features."""
+    hop, size = (getattr(extractor, name, None) for name in ("hop_length", "feature_size"))
+    if features is None or features.ndim != 3 or features.shape[1] != size or not hop:
+        return None
+    low, high = features.aminmax()
+    grey_1MT = (features - low) / (high - low).clamp_min(1e-9) * 255
+    # Its columns are far more than its rows.
+    shown = functional.interpolate(grey_1MT.flip(1).unsqueeze(0), SPECTROGRAM, mode="bilinear")
+    seconds = features.shape[2] * hop / extractor.sampling_rate
+    return PatchedImage(shown[0].round().byte(), 1, 1, 1, 1, first=0, seconds=seconds)
 
 
 def _read_wave(path: Path) -> tuple[int, Tensor]:

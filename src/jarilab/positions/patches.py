@@ -110,7 +110,7 @@ class PatchedImage:
 
     pixels: `(C, H, W)`. rows, columns: of patches. height, width: of the image in patches; less than rows and columns
     if there is padding. first: the number of tokens before the first patch. pool: what classification reads, `mean` of
-    the patches, `class` token, or None.
+    the patches, `class` token, or None. seconds: of the sound whose spectrogram it is, or None.
     """
 
     pixels: UInt8[Tensor, "C H W"]
@@ -120,3 +120,4 @@ class PatchedImage:
     width: int | float
     first: int
     pool: str | None = None
+    seconds: float | None = None

@@ -5,6 +5,7 @@ import importlib.util
 from contextlib import contextmanager
 
 import httpx
+import numpy
 import pytest
 import torch
 
@@ -386,3 +387,19 @@ def test_the_next_tokens_of_a_korean_text_are_its_text(tmp_path):
     (view,) = opened(tmp_path, folders.gpt2(tmp_path / "gpt2").name).look("한국", live=False)["views"]
     assert view["sides"]["target"]["tokens"] == ["한¹", "한²", "한³", "국¹", "국²", "국³"]
     assert [one["token"] for one in view["outputs"]][:5] == ["한²", "한³", "국¹", "국²", "국³"]
+
+
+def test_a_sound_has_its_spectrogram_and_frames_named_by_time(tmp_path):
+    wavfile = pytest.importorskip("scipy.io.wavfile")
+    tone = numpy.sin(numpy.arange(16_000) / 4) * numpy.linspace(0, 20_000, 16_000)
+    wavfile.write(tmp_path / "tone.wav", 16_000, tone.astype("int16"))
+    subject = HuggingFaceSubject(folders.whisper(tmp_path / "whisper"))
+    source = subject.view(str(tmp_path / "tone.wav"), 0)["sides"]["source"]
+    assert (source["tokens"][0], source["tokens"][1], len(source["tokens"])) == ("0.00 s", "0.02 s", 50)
+    picture = source["picture"]
+    assert (picture["rows"], picture["columns"], picture["seconds"]) == (1, 50, 1.0)
+    pixels = unpacked(picture["pixels"])[..., 0]
+    assert pixels.shape == (96, 320)
+    # The tone is low (640 Hz) and becomes louder.
+    assert 48 < pixels[:, -40].argmax() < 96
+    assert pixels[:, -40].max() > pixels[:, 40].max()

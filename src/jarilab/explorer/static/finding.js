@@ -2,7 +2,7 @@
 import { pressable } from "kit/controls.js";
 import { el, refill, styled } from "kit/elements.js";
 import { known, number, percent } from "kit/numbers.js";
-import { nameNode, tokenNode } from "kit/tokens.js";
+import { cutToken, nameNode, token, tokenNode } from "kit/tokens.js";
 import { language, speaking } from "kit/words.js";
 import { drawnSite, headEdit, isInForce } from "./edits.js";
 import { effectOf, effectsOf, summaryOf } from "./effects.js";
@@ -47,6 +47,8 @@ const t = speaking({
   looks_none: ["follows no simple pattern (see its map)", "단순한 규칙이 없습니다(맵을 보세요)"],
 }, ROLE_WORDS, WORDS);
 
+const LONGEST = 60; // letters of an answer
+
 export function drawFinding(root, app) {
   const view = app.view();
   const summary = summaryOf(view);
@@ -59,7 +61,7 @@ function answering(view) {
   const places = answerPlaces(view).filter(({ top }) => top?.length);
   if (!known(view.answer) || !places.length || places.some(({ token, top }) => top[0][0] !== token)) return null;
   const least = places.reduce((one, other) => other.top[0][1] < one.top[0][1] ? other : one);
-  const answer = el("b", {}, tokenNode(view.answer, { class: "token big" }));
+  const answer = el("b", {}, el("bdi", { class: "token big", title: token(view.answer) }, cutToken(view.answer, LONGEST)));
   const share = percent(least.top[0][1]);
   return places.length > 1 ? t.parts("least", answer, tokenNode(least.token), share) : t.parts(NAMED.includes(view.says) ? `answers_${view.says}` : "answers", answer, share);
 }
@@ -84,9 +86,9 @@ function mattering(app) {
   const words = effects.unit === "moved" ? "moved" : `nats${many ? "OfMany" : ""}${isInForce(view, headEdit(site, head)) ? "Off" : ""}`;
   const size = el("b", {}, signed(one.effect, effects.unit));
   const [place, change, turns] = one.hit;
-  const token = (at) => tokenNode(effects.tokens[at] ?? "");
-  const most = many ? t.parts("most", token(place), signed(change)) : null;
-  const answer = effects.unit === "moved" ? null : turns ? t.parts("turns", token(turns[0]), el("b", {}, tokenNode(turns[1]))) : t("stays");
+  const nodeAt = (at) => tokenNode(effects.tokens[at] ?? "");
+  const most = many ? t.parts("most", nodeAt(place), signed(change)) : null;
+  const answer = effects.unit === "moved" ? null : turns ? t.parts("turns", nodeAt(turns[0]), el("b", {}, tokenNode(turns[1]))) : t("stays");
   return [words === "moved" ? t.parts(words, size) : t.parts(words, likelier(one.effect), size), most, answer, "."];
 }
 /** How much likelier something is whose log-probability changed. */

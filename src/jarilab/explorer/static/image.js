@@ -12,7 +12,7 @@ import { paintedSide, siteHidden } from "./sites.js";
 import { WORDS } from "./words.js";
 
 const t = speaking({
-  image: ["The image", "이미지"],
+  image: ["The image", "이미지"], sound: ["The sound: its mel spectrogram, {0} s", "소리: 멜 스펙트로그램, {0} s"],
   plain: ["without anything over it", "덮지 않은 이미지"],
   label: ["the image, {0} rows of {1} patches", "이미지, 패치 {0}행 {1}열"],
   help: ["Arrows choose a patch; the cell of the maps follows.", "화살표로 패치를 고르면 맵의 칸이 따라옵니다."],
@@ -31,6 +31,7 @@ const t = speaking({
   box: ["object query {0}: {1}, {2}; show what it looks at", "객체 쿼리 {0}: {1}, {2}. 누르면 보는 곳 표시"],
   nothing: ["nothing", "없음"],
   distance: ["This head looks {0} patches far on average (equal weights: {1}).", "이 헤드는 평균 {0} 패치 떨어진 곳을 봅니다(균등할 때 {1})."],
+  otherSound: ["These queries look at each other, not at the sound.", "이 쿼리들은 소리가 아니라 서로를 봅니다."],
   other: ["These queries look at each other, not at the image.", "이 쿼리들은 이미지가 아니라 서로를 봅니다."],
   none: ["There is nothing here to lay over the image.", "여기에는 이미지 위에 덮을 것이 없습니다."],
   column: ["key {0}, over the queries that look at it: the fainter, the less weight", "키 {0}, 이를 보는 쿼리별: 옅을수록 가중치가 작음"],
@@ -68,11 +69,12 @@ export function drawImage(root, app) {
     legend.replaceChildren(...(row ? [legendNode(overImage(row.high), t(row.words, token(view.sides[site[row.side]].tokens[row.place * site.pooled] ?? "")))] : []));
     bestNode.replaceChildren(...(over && !row ? [t("before")] : sayBest(scene, row, spot)));
   };
-  refill(root, el("h3", {}, t("image")), el("div", { class: "image-beside" },
+  const title = image.seconds ? t("sound", Number(image.seconds.toFixed(1))) : t("image");
+  refill(root, el("h3", {}, title), el("div", { class: "image-beside" },
     el("figure", { class: "image-frame" }, field.node),
     over ? el("figure", { class: "image-plain" }, pixelsOf(image, { class: "plain" }), el("figcaption", {}, t("plain"))) : null,
     el("div", { class: "image-words" }, nowhereRow(scene), objectQueries(scene), bestNode, legend, tools(root, scene), distanceNote(scene),
-      over ? null : note(t(pane?.why ? "none" : "other")))));
+      over ? null : note(t(pane?.why ? "none" : image.seconds ? "otherSound" : "other")))));
   followSpot = follow;
   follow(app.state);
 }
@@ -99,7 +101,7 @@ function fieldOf(scene) {
   const boxes = outlines(scene);
   const help = side ? el("span", { class: "unseen", id: "image-help" }, t("help")) : null;
   const field = patchField(image, { role: side ? "application" : boxes.length ? "group" : "img", tabindex: side ? 0 : null, "aria-roledescription": side ? t("image") : null,
-    "data-keep": "image-field", "aria-label": t("label", image.rows, image.columns), "aria-describedby": side ? "image-help" : null, onkeydown: (event) => moveByKey(event, scene),
+    "data-keep": "image-field", "aria-label": image.seconds ? t("sound", image.seconds) : t("label", image.rows, image.columns), "aria-describedby": side ? "image-help" : null, onkeydown: (event) => moveByKey(event, scene),
     onpointermove: (event) => pointAt(event, scene), onpointerleave: () => { choice.spot = null; pointCell(scene.app, null); },
     onclick: (event) => { pointAt(event, scene); pinSpot(scene); } }, [help, boxes.map((box) => box.node)]);
   return Object.assign(field, { boxes });
@@ -257,8 +259,8 @@ function objectQueries({ app, view, site }) {
       { class: real ? "real" : "nothing", "aria-pressed": String(site.queries === "target" && app.state.query === query) })));
 }
 
-function distanceNote({ app, at, site }) {
-  if (at === "target") return null; // words have distances of their own, which are no patches
+function distanceNote({ app, at, image, site }) {
+  if (at === "target" || image.seconds) return null; // words and sounds have distances of their own, which are no patches
   const distance = site.measures?.distance;
   const value = distance?.value[app.state.head];
   if (!known(value)) return null;

@@ -62,7 +62,8 @@ function patternsOf(view, site) {
   const place = (one) => one?.place ?? null;
   const patterns = [];
   if (places[1].length) patterns.push(["same_place", (i, j) => place(places[0][i]) !== null && place(places[0][i]) === place(places[1][j]) && !(same && i === j)]);
-  const image = view.sides[site.keys]?.picture;
+  const { picture } = view.sides[site.keys] ?? {};
+  const image = picture?.seconds ? null : picture; // frames of a sound follow each other as tokens do
   if (same && image) patterns.push(...patchPatterns(image));
   else if (same) patterns.push(["previous", (i, j) => j === i - 1], ["next", (i, j) => j === i + 1]);
   if (same) patterns.push(["self", (i, j) => i === j]);

@@ -27,7 +27,7 @@ export function hasSentence(view) {
 
 /** The input as a sentence and what the model says to it. */
 export function spokenNodes(app, view, index) {
-  const written = outputTokens(view, index);
+  const written = outputTokens(app, view, index);
   return [sentenceNode(app, view, index, written?.point), written?.node];
 }
 
@@ -74,7 +74,7 @@ const pointedAt = new Map(); // view index -> the place whose candidates are sho
  * {node, point}: the answer token by token with its probabilities, and what else was likely: at the least sure place, or where one points.
  * The words of a text that the model was given stand in the sentence; point(place) shows what was likely there.
  */
-function outputTokens(view, index) {
+function outputTokens(app, view, index) {
   const { outputs } = view;
   if (!outputs.length) return null;
   const words = t(WRITTEN[view.says] ?? (view.sides.source || paintedSide(view) ? wordsOf(view, "written") : "written_text")); // of a text that is given
@@ -96,8 +96,12 @@ function outputTokens(view, index) {
     event.preventDefault();
     row.children[clamp(listed.indexOf(outputs[place]) + step, 0, listed.length - 1)].focus();
   };
+  const press = (place) => {
+    show(place);
+    if (!ofText && app.site(index)?.queries === "target") app.set({ view: index, query: clamp(place, 0, app.site(index).shape[0] - 1) });
+  };
   const row = el("div", { class: "outputs", role: "toolbar", "aria-label": words, title: words }, listed.map((output) => [output, outputs.indexOf(output)]).map(([output, place]) =>
-    pressable(`output ${index} ${place}`, [tokenNode(output.token), el("small", {}, known(shareOf(output)) ? percent(shareOf(output)) : "–")], () => show(place), { tabindex: -1,
+    pressable(`output ${index} ${place}`, [tokenNode(output.token), el("small", {}, known(shareOf(output)) ? percent(shareOf(output)) : "–")], () => press(place), { tabindex: -1,
       class: places.includes(output) ? "asked" : null, onpointerenter: () => show(place), onfocus: () => show(place), onkeydown: (event) => move(event, place) })));
   show(pointedAt.get(index) < outputs.length ? pointedAt.get(index) : first);
   const written = el("div", { class: "written" }, row, candidates);

@@ -28,8 +28,12 @@ export function siteTokens(view, site, side) {
 export const isOfTokens = (view, side) => view.sites.every((site) => site.keys !== side || (site.pooled <= 1 && site.shape[1] === view.sides[side].tokens.length));
 /** The side whose tokens have painted a picture, or null. */
 export const paintedSide = (view) => view.sides.target?.picture ? "target" : null;
-/** Words for a view: those for images where it is of one, or has painted one. */
-export const wordsOf = (view, key) => view.sides.source?.picture ? `${key}_image` : paintedSide(view) ? `${key}_painted` : key;
+/** Words for a view: those for images or a sound where it is of one, or has painted one. */
+export function wordsOf(view, key) {
+  const { picture } = view.sides.source ?? {};
+  if (picture?.seconds) return key === "written" ? key : `${key}_sound`;
+  return picture ? `${key}_image` : paintedSide(view) ? `${key}_painted` : key;
+}
 /** The word for its answer, which is not the same of every model. */
 export const answerOf = (view) => paintedSide(view) ? "answer_painted" : view.sides.target?.boxes ? "answer_found" : NAMED.includes(view.says) ? `answer_${view.says}` : "answer";
 /** What a model gives that has a word for its answer. */

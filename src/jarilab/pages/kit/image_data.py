@@ -33,6 +33,7 @@ def picture_of(image: PatchedImage) -> dict[str, Any]:
         "width": image.width,
         "first": image.first,
         "pool": image.pool,
+        **({} if image.seconds is None else {"seconds": image.seconds}),
     }
 
 

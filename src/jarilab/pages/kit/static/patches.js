@@ -1,11 +1,15 @@
 // An image whose patches are looked at: its pixels, weights laid over them, and frames around patches.
-// image: {pixels, rows, columns, height, width, first, pool} as kit/images.py writes it.
+// image: {pixels, rows, columns, height, width, first, pool, seconds} as kit/image_data.py writes it.
 import { block } from "./blocks.js";
 import { drawMap } from "./draw.js";
 import { el, styled } from "./elements.js";
 
 const share = (value, whole) => `${100 * value / whole}%`;
-const sizes = ({ width, height }) => ({ "--ratio": width / height, "--ratio-of": `${width} / ${height}` });
+/** Patches are squares, but those of a sound. */
+function sizes({ width, height, seconds, pixels: { shape } }) {
+  const [down, across] = seconds ? shape : [height, width];
+  return { "--ratio": across / down, "--ratio-of": `${across} / ${down}` };
+}
 
 /** The pixels alone, on a canvas. */
 export function pixelsOf(image, attributes) {
