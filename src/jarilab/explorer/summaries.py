@@ -202,7 +202,8 @@ def rollout(tape: Tape, names: Names) -> dict[str, Any] | None:
 def noise(tapes: Sequence[tuple[str, Tape]]) -> dict[str, Any] | None:
     """The mean divergence, in nats, between best matching heads of runs that differ only in their seed.
 
-    tapes: each with the recipe of its run, which leaves out the seed. Sites too large to be measured are left out.
+    tapes: each with the recipe of its run, which leaves out the seed. Sites too large to be measured are left
+    out, and those of answers of different lengths.
     """
     distances: list[float] = []
     for number, (recipe, tape) in enumerate(tapes):
@@ -222,6 +223,8 @@ def _head_distances(tape: Tape, other: Tape) -> list[float]:
         if payload.measurable(tape, site):
             weights_HQK = tape.weights(site)[0].double()
             others_HQK = other.weights(site)[0].double()
+            if weights_HQK.shape[1:] != others_HQK.shape[1:]:
+                continue  # answers of different lengths
             divergence_HH = divergence(weights_HQK, others_HQK)
             distances.append(match_heads(divergence_HH).distance)
     return distances

@@ -6,16 +6,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import jarilab
 from helpers.runs import TINY_MODEL, tiny, train
 from jarilab.core.errors import UserError
-from jarilab.explorer import open_explorer, page_file
+from jarilab.explorer import open_explorer, page_file, summaries
 from jarilab.explorer.page_file import saved_page
 from jarilab.explorer.run_subject import MAX_TOKENS
 from jarilab.explorer.subject import MAX_CACHED
 from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.runs.experiment import Experiment
+
+
+def test_seeds_whose_answers_have_different_lengths_are_compared_where_they_can_be() -> None:
+    model = jarilab.EncoderDecoder(9, 9, d_model=16, n_heads=2).eval()
+    tapes = []
+    for length in (2, 4):
+        with jarilab.record(model) as tape, torch.no_grad():
+            model(torch.arange(3)[None], torch.arange(length)[None])
+        tapes.append(("one recipe", tape))
+    noise = summaries.noise(tapes)
+    assert noise["value"] == pytest.approx(0, abs=1e-6), "the encoder's maps alone, which are equal"
 
 
 def test_view_equals_predict(runs: Path) -> None:

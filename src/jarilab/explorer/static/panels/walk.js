@@ -93,7 +93,7 @@ function cardOf(app, detail, steps, place) {
     map.mark(rows === 1 && row !== null ? 0 : row, step.columns === "keys" && row !== null ? key : null);
     const { lines, focus, sum, words } = ruleOf(app, detail, steps, place, query, key);
     numbers.replaceChildren(...[row === null ? null : tableNode(app, lines, focus),
-      (sum || words) && el("p", { class: "walk-sum" }, words, sum && math(...sum))].filter(Boolean));
+      (sum || words) && el("p", { class: "walk-sum", tabindex: 0 }, words, sum && math(...sum))].filter(Boolean));
   };
   return { node, follow };
 }
