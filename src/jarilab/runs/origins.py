@@ -27,10 +27,10 @@ from jarilab.runs.weights import parts_named, read_tensors
 from jarilab.tasks.base import Task
 from jarilab.tasks.predictors.base import predictor_for
 
-RATE_SHARE = 0.1
-"""The share of a task's learning rate that training from a transformers model takes by default.
+MEASURED_WIDTH, WIDE_RATE_SHARE = 256, 0.1
+"""From weights, the rate of the task learns most (docs/results/text.md), up to this width of a model.
 
-Runs had the rate of their task already. From these, lower rates learn less: docs/results/text.md.
+A wider transformers model takes this share by default, near the rates of its training. That is not measured here.
 """
 FREE = ("dropout", "drop_path", "kernel", "resolution")
 """Options of a model that weights do not decide."""
@@ -197,6 +197,7 @@ def _of_huggingface(folder: Path) -> Origin:
     model, options = copied(loaded)
     options |= {name: compose.canonical(spec) for name, spec in encodings_in(options).items()}
     kind = next(name for name in models.names() if models.spec(name).target is type(model))
+    options = complete(f"model ({kind})", type(model), options)
     files = sorted(folder.glob("*.safetensors"))
     checksums = "".join(sha256(file) for file in files)
     record = {
@@ -207,11 +208,11 @@ def _of_huggingface(folder: Path) -> Origin:
     return Origin(
         folder,
         kind,
-        complete(f"model ({kind})", type(model), options),
+        options,
         record,
         partial(_with_special_tokens, model.state_dict(), loaded),
         has_tokenizer=(folder / "tokenizer.json").is_file(),
-        rate_share=RATE_SHARE,
+        rate_share=1.0 if options["d_model"] <= MEASURED_WIDTH else WIDE_RATE_SHARE,
     )
 
 

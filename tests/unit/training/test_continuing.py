@@ -1,6 +1,7 @@
 """Training from weights, frozen parts, and a finished run that goes on."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from jarilab.core.storage.files import sha256
 from jarilab.runs.catalog import runs_in
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics, read_run
+from jarilab.runs.origins import read_origin, settings_from
 
 LONGER = 16 * 20
 BUDGET = {name: value for name, value in TINY.items() if name.startswith("training.")}
@@ -241,6 +243,15 @@ def gpt2(tmp_path_factory):
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, eos_token_id=0, bos_token_id=0))
     model.save_pretrained(folder)
     return folder
+
+
+def test_the_learning_rate_is_that_of_the_task_up_to_the_width_that_was_measured(gpt2, tmp_path):
+    assert settings_from(read_origin(str(gpt2)), "text", None, None, {})[1]["training.lr"] == 4e-3
+    transformers = pytest.importorskip("transformers")
+    shutil.copytree(gpt2, tmp_path / "wide")
+    sizes = {"vocab_size": 4, "n_embd": 264, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).save_pretrained(tmp_path / "wide")
+    assert settings_from(read_origin(str(tmp_path / "wide")), "text", None, None, {})[1]["training.lr"] == 4e-4
 
 
 def test_the_first_loss_is_that_of_the_model_in_the_folder(gpt2, tmp_path):
