@@ -41,7 +41,8 @@ MOVED = {
         "reference/explorer reference/checks reference/measures reference/saved-pages explanation/other-tools"
     ),
     "encodings": (
-        "how-to/draw-encodings how-to/check-encoding reference/encoding-specs explanation/left-out"
+        "how-to/draw-encodings how-to/check-encoding reference/encoding-specs reference/laws "
+        "explanation/left-out"
     ),
     "runs": "reference/runs how-to/verify",
     "how-to/index": "contents",

@@ -25,6 +25,8 @@ from jarilab.encodings.base import EXTRA_ARGUMENTS, Encoding
 from jarilab.encodings.base import HOOKS as ACTING
 from jarilab.inspect.measure.measures import MEASURES
 from jarilab.inspect.record.capture import Tape
+from jarilab.laws import LAWS, whole_laws
+from jarilab.laws.cures import CURES
 from jarilab.runs.descriptions import describe_tasks
 from places import DOCS
 from tables import table
@@ -132,6 +134,11 @@ def _wrapped(signature: str) -> str:
     return COMMA.sub(",\n    ", signature)
 
 
+def _first(target: Any) -> str:
+    """The first paragraph of a docstring, in one line."""
+    return " ".join(_told(target).split("\n\n")[0].split())
+
+
 def _told(target: Any) -> str:
     return inspect.getdoc(target) or ""
 
@@ -163,7 +170,13 @@ def _help(*words: str) -> str:
 
 def written(page: str) -> str:
     """A page with the tables that its marks name. Raises KeyError for an unknown mark."""
-    tables = {"measures": measures, "tape_fields": tape_fields, "tape_methods": tape_methods}
+    tables = {
+        "measures": measures,
+        "tape_fields": tape_fields,
+        "tape_methods": tape_methods,
+        "laws_of_encodings": laws_of_encodings,
+        "laws_of_models": laws_of_models,
+    }
     return GENERATED.sub(
         lambda mark: f"<!-- generated: {mark[1]} -->\n\n{tables[mark[1]]()}\n", page
     )
@@ -183,6 +196,19 @@ def measures() -> str:
     return table(["key", "name on pages", "definition", "range"], rows)
 
 
+def laws_of_encodings() -> str:
+    """Every law of `jarilab laws ENCODING`, by the name that it prints."""
+    rows = [[f"`{name}`", _first(law), CURES[name]] for name, law in LAWS.items()]
+    return table(["law", "what holds", "if it is broken"], rows)
+
+
+def laws_of_models() -> str:
+    """Every law of `jarilab laws --model`."""
+    return table(
+        ["law", "what holds"], [[f"`{name}`", _first(law)] for name, law in whole_laws.LAWS.items()]
+    )
+
+
 def tape_fields() -> str:
     """What a tape holds, from the docstring of its class."""
     told = " ".join(_told(Tape).split())
@@ -200,7 +226,7 @@ def tape_methods() -> str:
     rows = [
         [
             f"`{_call(name, function, vars(Tape)[name])}`",
-            " ".join(_told(function).split("\n\n")[0].split()),
+            _first(function),
         ]
         for name, function in methods
         if callable(function)
