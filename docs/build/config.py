@@ -29,18 +29,32 @@ GENERATED: list[Entry] = [
 
 
 def listed(kind: str) -> list[Entry]:
-    """The pages of a folder of docs/, in the order and by the names that contents.md has for them."""
-    english, korean = (_named(home, kind) for home in (DOCS, DOCS / "ko"))
-    return [
-        (name, korean[page], page if (DOCS / "ko" / page).exists() else f"/{page}")
-        for page, name in english.items()
+    """The pages of a folder of docs/, in the order, by the names and below the headings of contents.md."""
+    groups = [
+        (
+            english,
+            korean,
+            [
+                (name, names[page], page if (DOCS / "ko" / page).exists() else f"/{page}")
+                for page, name in pages.items()
+            ],
+        )
+        for (english, pages), (korean, names) in zip(
+            _groups(DOCS, kind), _groups(DOCS / "ko", kind), strict=True
+        )
     ]
+    return list(groups) if len(groups) > 1 else groups[0][2]
 
 
-def _named(home: Path, kind: str) -> dict[str, str]:
-    text = (home / "contents.md").read_text(encoding="utf-8")
-    links = re.findall(rf"\[([^]]+)\]\((?:\.\./)?({kind}/[\w-]+\.md)\)", text)
-    return {page: name for name, page in links}
+def _groups(home: Path, kind: str) -> list[tuple[str, dict[str, str]]]:
+    """The headings of contents.md that have pages of a kind, each with its pages and their names."""
+    parts = re.split(r"^##+ (.*)\n", (home / "contents.md").read_text(encoding="utf-8"), flags=re.M)
+    links = rf"^\| \[([^]]+)\]\((?:\.\./)?({kind}/[\w-]+\.md)\)"
+    found = [
+        (heading, {page: name for name, page in re.findall(links, body, re.M)})
+        for heading, body in zip(parts[1::2], parts[2::2], strict=True)
+    ]
+    return [(heading, pages) for heading, pages in found if pages]
 
 
 def navigation(titles: dict[str, tuple[str, str]]) -> list[Entry]:
