@@ -22,6 +22,7 @@ from jarilab.data.finding import Finding
 from jarilab.data.text import END, FIRST, PADDING, store, text_files
 from jarilab.data.text.checks import (
     find_equal_documents,
+    find_lost,
     find_overlap,
     find_repeats,
     find_scripts,
@@ -152,7 +153,7 @@ class Text(TokenTask):
                 f"--data expects one file or folder of text, got {len(paths)}; give one"
             )
         self._held_out, self._data = self._stream([Path(paths[0])]), tuple(paths)
-        for name in ("_held_out_unknown", "_held_out_characters", "_overlap"):
+        for name in ("_held_out_unknown", "_held_out_characters", "_lost", "_overlap"):
             vars(self).pop(name, None)
 
     @property
@@ -332,7 +333,14 @@ class Text(TokenTask):
 
     def held_out_notices(self) -> list[str]:
         unknown = unknown_notice(_named(self._data or self.train), self._held_out_unknown.share)
-        return [*unknown, *lines_of(self._overlap)]
+        return [*unknown, *lines_of(self._lost), *lines_of(self._overlap)]
+
+    @cached_property
+    def _lost(self) -> list[Finding]:
+        """Whether a tokenizer from a file gives the beginning of the held-out text back."""
+        pieces = chain.from_iterable(self._texts(held_out=True))
+        text = next(pieces, "") if self._known.kind == "file" else ""
+        return find_lost(text, self._known, self.tokenizer)
 
     @cached_property
     def _overlap(self) -> list[Finding]:
@@ -378,6 +386,7 @@ class Text(TokenTask):
             *findings,
             find_unknown(known, "training text"),
             find_unknown(held_out, "held-out text"),
+            *self._lost,
             *self._overlap,
         ]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers as hf
 import torch
 
 import jarilab
@@ -366,6 +367,26 @@ def test_a_prompt_takes_the_form_that_the_vocabulary_knows(tmp_path: Path) -> No
     with pytest.raises(UserError, match="expected characters of the training text, got 'x', 'y'"):
         task.read("x하y")
     assert prepared(path, tokenizer="bpe", vocab_size=300).read(decomposed)
+
+
+def test_a_tokenizer_that_drops_something_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("The cat sat on the mat.\n" * 40)
+    for normalizer, count in ((hf.normalizers.Lowercase(), 1), (None, 0)):
+        tokenizer = hf.Tokenizer(hf.models.BPE())
+        tokenizer.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = hf.decoders.ByteLevel()
+        if normalizer is not None:
+            tokenizer.normalizer = normalizer
+        alphabet = hf.pre_tokenizers.ByteLevel.alphabet()
+        trainer = hf.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+        tokenizer.train_from_iterator([path.read_text()], trainer)
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        task = prepared(path, tokenizer=str(tmp_path / "tokenizer.json"))
+        lost = [notice for notice in task.held_out_notices() if "back for" in notice]
+        assert len(lost) == count
+    task = prepared(path, tokenizer="bpe", vocab_size=300, lowercase=True)
+    assert not any("back for" in notice for notice in task.held_out_notices())
 
 
 def test_several_texts_are_read_by_their_weights(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ from jarilab.core.errors import counted
 from jarilab.data.finding import WARNING_SHARE, Finding, Severity, overlap_severity, share
 from jarilab.data.text.alignment import check_alignment
 from jarilab.data.text.scan import SCRIPT, SCRIPTS, Scan, repeated, shared
-from jarilab.data.text.tokenizers import UnknownPieces
+from jarilab.data.text.tokenizers import Tokenizer, UnknownPieces
 
 MIN_CORRELATION = 0.1
 """Median correlation of sides below which they may not be translations."""
 _RATIO, _MIN_RATIO_CHARACTERS = 3.0, 20
+_SHOWN = 20  # characters before and after a difference
 _QUANTILES = (0.05, 0.5, 0.95, 1.0)
 
 
@@ -178,6 +179,22 @@ def find_unknown(pieces: UnknownPieces, where: str) -> Finding:
     return Finding(
         severity, "unknown", f"{where}: {pieces.share:.2%} of the tokens are unknown", remedy
     )
+
+
+def find_lost(text: str, tokenizer: Tokenizer, name: str) -> list[Finding]:
+    """Return a finding if a tokenizer does not give a text back. name: of the tokenizer."""
+    back = tokenizer.decode(tokenizer.encode(text))
+    if back == text:
+        return []
+    differs = (one != other for one, other in zip(text, back, strict=False))
+    same = next(
+        (place for place, is_other in enumerate(differs) if is_other), min(len(text), len(back))
+    )
+    start = max(0, same - _SHOWN)
+    one, other = (part[start : same + _SHOWN] for part in (text, back))
+    problem = f"held-out text: the tokenizer of {name} gives {other!r} back for {one!r}"
+    remedy = "bits do not count what it drops, so compare them only between runs of this tokenizer"
+    return [Finding("warning", "tokenizer", problem, remedy)]
 
 
 def find_too_long(lengths: np.ndarray, omitted: int, longest: int, name: str) -> Finding:
