@@ -14,6 +14,7 @@ from drills.processes import DONE, KILLED, MISTAKE, TERMINATED
 from drills.promises import BrokenError, check_nothing_left_over, curve_of
 from drills.ranks import Ranks
 from drills.table import FAULTS
+from drills.totals import totals
 
 TESTS = Path(__file__).parents[1]
 MINUTES = "0.3"
@@ -156,3 +157,18 @@ def test_the_watch_can_fail(tmp_path: Path, harm: str) -> None:
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})" + WATCHED.format(root=str(tmp_path), harm=harm)
     done = subprocess.run([sys.executable, "-c", code], cwd=TESTS, capture_output=True, text=True, timeout=60)
     assert done.stdout == "RefusedError\n", done.stderr
+
+
+def test_totals_of_several_runs_are_summed() -> None:
+    log = """FAILED flipped bit | recurrent | make chaos SEED=1 ONLY=7 | /tmp/x | HungError: still there
+3 drills passed, 1 failed, in 4.0 minutes
+20 processes, 6 killed, 7 killed or told to end, 2 refused with a message
+3 runs held against undisturbed ones: 2 equal bit by bit, 1 not
+{"drills": {"flipped bit": 1, "flipped bit of a finished run": 2}, "hurt": {"two ranks, a copy on each": 5}}
+"""
+    rows = dict(totals([log, log]))
+    assert rows["drills that passed; that failed"] == "6; 2"
+    assert rows["kills"] == "12"
+    assert rows["flipped bits"] == "18"
+    assert rows["kills and signals to runs of two ranks"] == "10"
+    assert rows["lost, or silently another result"] == "2"

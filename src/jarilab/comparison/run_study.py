@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 import time
@@ -17,7 +18,8 @@ from jarilab.comparison.table import tabulate
 from jarilab.comparison.table_export import figures_csv, latex, trials_csv
 from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
-from jarilab.core.storage.files import write_json, write_text
+from jarilab.core.private_paths import without_home
+from jarilab.core.storage.files import write_text
 from jarilab.runs import metrics_log
 from jarilab.runs.lock import locked
 from jarilab.runs.signals import StopSignals
@@ -104,7 +106,8 @@ def _write_report(
     if not finished:
         raise UserError(f"no trial of {out} is finished yet; `jarilab compare {out}` trains them")
     table = {**tabulate(finished, task, unfinished), "tuning": list(rate_values)}
-    write_json(out / "table.json", table)
+    in_json = json.dumps(table, indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(out / "table.json", without_home(in_json) + "\n")
     write_text(out / "table.csv", figures_csv(table))
     write_text(out / "trials.csv", trials_csv(table))
     write_text(out / "table.tex", latex(table))

@@ -21,7 +21,7 @@ def relative_to_here(text: str) -> str:
 
 
 def without_home(text: str) -> str:
-    """`text` with paths below the home directory made relative to the current folder.
+    """`text` with paths below the home directory made relative to the current folder, or to `~` from outside of it.
 
     Cards, pages and tables are passed on; the name of their author's account is not theirs to tell.
     """
@@ -29,4 +29,6 @@ def without_home(text: str) -> str:
     if len(home) < 2 or home not in text:
         return text
     path = re.compile(rf"(?<![\w/.-]){re.escape(home)}(?:/[^\s\"',\]]*|(?![\w.-]))")
+    if not Path.cwd().is_relative_to(home):  # a relative path would name the home
+        return path.sub(lambda found: f"~{found[0][len(home) :]}", text)
     return path.sub(lambda found: os.path.relpath(found[0]), text)

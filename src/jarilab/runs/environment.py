@@ -67,6 +67,7 @@ def recorded_command(environment: Mapping[str, Any]) -> str:
 def typed_command() -> str:
     """The command of this process, to be typed again in this folder."""
     program, *words = sys.argv
-    is_jarilab = Path(program).name in ("jarilab", "__main__.py")
+    # A trial of a comparison runs in a child with another program.
+    is_jarilab = Path(program).name in ("jarilab", "__main__.py", "supervised_child.py")
     words = [*(["jarilab"] if is_jarilab else ["python", program]), *words]
     return shlex.join(map(without_home, words))

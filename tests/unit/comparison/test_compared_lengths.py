@@ -41,7 +41,17 @@ def compared(text: Path, out: Path, lengths: list[int], **options: Any) -> dict[
 @pytest.fixture(scope="module")
 def study(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     out = tmp_path_factory.mktemp("study") / "study"
-    return out, compared(text, out, [64, 16, 32])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "home", lambda: out.parent)
+        return out, compared(text, out, [64, 16, 32])
+
+
+def test_no_file_of_results_names_the_home(study: tuple[Path, dict[str, Any]]) -> None:
+    out, _ = study
+    for name in ("table.json", "table.csv", "trials.csv", "table.tex", "report.html"):
+        content = (out / name).read_text()
+        at = content.find(str(out.parent))
+        assert at < 0, f"{name}: {content[max(0, at - 80) : at + 80]}"
 
 
 def test_each_length_is_what_evaluate_measures(study: tuple[Path, dict[str, Any]]) -> None:
