@@ -5,7 +5,7 @@ SEEN = {
     "HalfDistances": ("agrees with its formula", "scores of head 0 over the distances 0 to 4200"),
     "ClipsFarther": ("agrees with its formula", "scores of head 0 over the distances 0 to 4200"),
     "HoleInTheMiddle": ("agrees with its formula", "scores of head 0 over the distances 0 to 4200"),
-    "LooksAhead": ("agrees with its formula", "scores of head 0 over the distances 0 to 4200"),
+    "LooksAhead": ("agrees with its formula", "40 heads of width 4"),
     "AddsInTheInputsPrecision": ("results agree across precisions", "embed in bfloat16, from position 7 on"),
     "Widens": ("results agree across precisions", "embed in float32, from position 7 on: is float64"),
     "SpoiltByAutocast": ("results agree across precisions", "rotate under autocast, from position 7 on"),

@@ -77,6 +77,37 @@ class ManyHeads(Sloped):
         return bias[..., :1, :, :].expand_as(bias) if self.site.n_heads > 16 else bias
 
 
+class FortyHeads(Sloped):
+    """Heads from the 33rd on have the slopes of the first ones."""
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        bias = super().bias(q_pos, k_pos)
+        return torch.cat((bias[..., :32, :, :], bias[..., : max(0, self.site.n_heads - 32), :, :]), -3)
+
+
+class ManyQueries(Sloped):
+    """Queries after the 300th count from the next token."""
+
+    def far(self, ahead: Tensor) -> Tensor:
+        return (ahead + (torch.arange(ahead.shape[-2]) > 300).unsqueeze(-1)).abs()
+
+
+class ManyRows(Sloped):
+    """Rows after the 32nd get the distances of the first."""
+
+    def far(self, ahead: Tensor) -> Tensor:
+        if ahead.ndim == 4 and len(ahead) > 32:
+            return torch.cat((ahead[:32], ahead[:1].expand(len(ahead) - 32, -1, -1, -1))).abs()
+        return ahead.abs()
+
+
+class VeryWideHeads(Sloped):
+    """With heads wider than 128 the distance counts twice."""
+
+    def far(self, ahead: Tensor) -> Tensor:
+        return ahead.abs() * (2 if self.site.d_head > 128 else 1)
+
+
 class WideHeads(Sloped):
     """With heads of 64 and more the distance counts twice."""
 
@@ -175,6 +206,13 @@ class Turned(Encoding):
 
     def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
         return turn(x, rotation)
+
+
+class FewerKeyHeads(Turned):
+    """Keys whose heads are shared turn further."""
+
+    def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
+        return turn(x, rotation if x.shape[1] == self.site.n_heads else 2 * rotation)
 
 
 class SquaresItsBase(Turned):

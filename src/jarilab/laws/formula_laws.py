@@ -108,6 +108,8 @@ def formula(subject: Subject) -> str:
         differences += _trial_apart(subject, subject.oracle, trial)
     for causal in {subject.causal_only, True}:
         differences += _rows_apart(subject, subject.oracle, causal)
+    if not subject.causal_only:
+        differences += _columns_apart(subject, subject.oracle)
     others = [other for other in subject.with_other_options() if other.oracle is not None]
     for other in others:
         assert other.oracle is not None
@@ -247,12 +249,26 @@ def _rows_apart(subject: Subject, oracle: Oracle, causal: bool) -> Iterator[floa
     queries = [last] if causal else [0, last]
     trial = FormulaTrial(encoding, [row[i] for i in queries], row, causal, where, 1)
     if encoding.hooks & {"rotate", "bias", "terms"}:
-        yield _scores_apart(subject, oracle, trial, queries)
+        compared_QK = torch.zeros_like(trial.allowed)
+        for query, number in enumerate(queries):
+            compared_QK[query, _compared(number, len(row))] = True
+        yield _scores_apart(subject, oracle, trial, compared_QK & trial.allowed, queries)
     if "values" in encoding.hooks:
         yield _values_apart(subject, oracle, trial)
     if "embed" in encoding.hooks:
         at = [row[i] for i in _compared(0, len(row))]
         yield _input_apart(subject, oracle, encoding, at, f"what is added to the input {where}")
+
+
+def _columns_apart(subject: Subject, oracle: Oracle) -> Iterator[float]:
+    """The same for many queries over some keys."""
+    encoding = subject.encoding(site=subject.site(n_heads=ROW_HEADS))
+    if oracle.scores is None and encoding.hooks & {"rotate", "bias", "terms"}:
+        row = subject.row(FURTHEST + 1 if subject.axes == 1 else NEAR + 1)
+        trial = FormulaTrial(encoding, row, row[::NEAR], False, f"over {len(row)} queries", 1)
+        compared_QK = torch.zeros_like(trial.allowed)
+        compared_QK[_compared(0, len(row))] = True
+        yield _scores_apart(subject, oracle, trial, compared_QK, [0] * len(row))
 
 
 def _compared(query: int, keys: int) -> list[int]:
@@ -263,30 +279,29 @@ def _compared(query: int, keys: int) -> list[int]:
 
 
 def _scores_apart(
-    subject: Subject, oracle: Oracle, trial: FormulaTrial, queries: list[int]
+    subject: Subject, oracle: Oracle, trial: FormulaTrial, compared_QK: Tensor, base: list[int]
 ) -> float:
-    """The difference of scores, up to a constant a query, which the softmax removes. queries: their numbers."""
-    compared_QK, worst = torch.zeros_like(trial.allowed), 0.0
-    for query, number in enumerate(queries):
-        compared_QK[query, _compared(number, len(trial.k_at))] = True
-    compared_QK &= trial.allowed
+    """The difference of scores, up to a constant a query, which the softmax removes.
+
+    base: the key of each query whose score is subtracted.
+    """
+    worst, base_Q1 = 0.0, torch.tensor(base).unsqueeze(-1)
     scores_BHQK = definition.scores(trial.call(subject)).detach()
     for head in range(ROW_HEADS):
-        looped_QK = _scored(oracle, trial, head, compared_QK)
-        for query, number in enumerate(queries):
-            compared_K = compared_QK[query]
-            scores_K, expected_K = scores_BHQK[0, head, query], looped_QK[query]
-            apart_K = (scores_K - scores_K[number]) - (expected_K - expected_K[number])
-            relative_K = (apart_K.abs() / expected_K.abs().clamp_min(1.0)).nan_to_num(float("inf"))
-            relative_K = relative_K.masked_fill(~compared_K, 0.0)
-            largest = float(relative_K.max())
-            worst = max(worst, largest)
-            if not largest <= POSITIONS:
-                pair = _short([trial.q_at[query], trial.k_at[int(relative_K.argmax())]])
-                raise BrokenError(
-                    f"scores of head {head} {trial.where}: off by {largest:.2g}, most at the query "
-                    f"{pair[0]} and the key {pair[1]}, allowed {POSITIONS:g}"
-                )
+        expected_QK, scores_QK = _scored(oracle, trial, head, compared_QK), scores_BHQK[0, head]
+        apart_QK = scores_QK - scores_QK.gather(1, base_Q1)
+        apart_QK = apart_QK - (expected_QK - expected_QK.gather(1, base_Q1))
+        relative_QK = (apart_QK.abs() / expected_QK.abs().clamp_min(1.0)).nan_to_num(float("inf"))
+        relative_QK = relative_QK.masked_fill(~compared_QK, 0.0)
+        largest = float(relative_QK.max())
+        worst = max(worst, largest)
+        if not largest <= POSITIONS:
+            query, key = divmod(int(relative_QK.argmax()), relative_QK.shape[1])
+            pair = _short([trial.q_at[query], trial.k_at[key]])
+            raise BrokenError(
+                f"scores of head {head} {trial.where}: off by {largest:.2g}, most at the query "
+                f"{pair[0]} and the key {pair[1]}, allowed {POSITIONS:g}"
+            )
     return worst
 
 

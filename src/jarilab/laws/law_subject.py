@@ -40,7 +40,7 @@ CLAIMS = (
     "depends_on_length",
     "uses_order",
 )
-OTHER_SITES = ((1, 20), (8, 8), (12, 20), (20, 8), (2, 64), (1, 128), (16, 8))
+OTHER_SITES = ((1, 20), (8, 8), (12, 20), (20, 8), (2, 64), (1, 256), (16, 8), (40, 4))
 """Heads, and their width."""
 NODES = 300  # of the graph, for encodings that read labels of pairs
 # On two axes tokens are read row by row, WIDE to a row, in a frame that is larger and not square.

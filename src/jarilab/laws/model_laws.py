@@ -22,7 +22,7 @@ from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.positions.coordinates import Positions, Tokens
 
 SMALL = 1e-12
-MANY = 11
+MANY = 37
 """Rows of a batch, more than elsewhere."""
 
 

@@ -14,7 +14,7 @@ from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding
 from jarilab.laws.checks import EXACT, NOTICEABLE, BrokenError, check_close, max_difference
 from jarilab.laws.fixtures import noise
-from jarilab.laws.hooks import HookInputs, call_hooks, hook_outputs
+from jarilab.laws.hooks import HookInputs, call_hooks, hook_outputs, prepare
 from jarilab.laws.independence import check_some
 from jarilab.laws.law_subject import Subject
 from jarilab.positions.coordinates import Positions
@@ -269,6 +269,8 @@ def _seeded() -> Iterator[None]:
 def heads(subject: Subject) -> str:
     """With any number and width of heads, pairs do not depend on others, float32 suffices, and no head repeats another.
 
+    Keys with fewer heads than queries (`n_kv_heads`) are rotated as the first heads are, or refused.
+
     The last holds for fewer heads than 16 if it holds for 16.
     """
     repeated: dict[int, tuple[int, int] | None] = {}
@@ -284,6 +286,8 @@ def heads(subject: Subject) -> str:
             expected = call_hooks(encoding, inputs)
             results = call_hooks(subject.encoding(site=site).float(), inputs.to(torch.float32))
             _check_near(results, expected, ALLOWED[torch.float32], f"in float32, {where}")
+            if "rotate" in expected and site.n_heads > 1:
+                _check_fewer_heads(encoding, inputs, expected["rotate of keys"], where)
         repeated[site.n_heads] = _repeated_heads(encoding, subject.sequence(subject.starts()[0]))
     for n_heads, pair in repeated.items():
         if pair is not None and repeated[POWER_OF_TWO] is None and n_heads < POWER_OF_TWO:
@@ -291,6 +295,18 @@ def heads(subject: Subject) -> str:
                 f"with {n_heads} heads, heads {pair[0]} and {pair[1]} do the same; with {POWER_OF_TWO} all differ"
             )
     return f"{min(repeated)} to {max(repeated)} heads"
+
+
+def _check_fewer_heads(encoding: Encoding, inputs: HookInputs, rotated: Tensor, where: str) -> None:
+    """Half as many heads of keys are rotated as with the others, or refused."""
+    half = rotated.shape[1] // 2
+    rotation = prepare(encoding, inputs.q_pos, inputs.k_pos).k_rotation
+    try:
+        fewer = encoding.rotate(inputs.k[:, :half], rotation)
+    # One that rotates each head by parameters of its own cannot; the tested class may raise anything.
+    except Exception:
+        return
+    check_close(fewer, rotated[:, :half], EXACT, f"rotate with {half} heads of keys, {where}")
 
 
 def _repeated_heads(encoding: Encoding, pos: Positions) -> tuple[int, int] | None:
