@@ -448,7 +448,8 @@ class Text(TokenTask):
     def _held_out_from(self) -> str:
         """Where held-out text begins, as file and line."""
         starts = [
-            f"{text_files.document_files(path)[cut.document].name}:{cut.line}"
+            text_files.document_files(path)[cut.document].name
+            + (f":{cut.line}" if cut.starts_line else f", character {cut.characters + 1:,},")
             for path, cut in zip(_paths(self.train), self._cuts, strict=False)
         ]
         return f"; held out from {_named(starts)} on" if starts else ""

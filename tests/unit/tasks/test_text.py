@@ -394,6 +394,7 @@ def test_several_texts_are_read_by_their_weights(tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").write_text(name * count)
     task = Text(train=(f"{tmp_path}/a.txt:2", f"{tmp_path}/b.txt:0.5"), context_length=4)
     task.prepare()
+    assert task.describe().endswith("held out from a.txt, character 37, and b.txt, character 73, on")
     # 36 letters of a and 72 of b, and an end of each; a tenth of each is held out.
     assert task.training_size == 2 * (37 // 4) + round(0.5 * (73 // 4))
     batch = task.training_batch(torch.arange(task.training_size), torch.Generator().manual_seed(1))

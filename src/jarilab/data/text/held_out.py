@@ -19,11 +19,13 @@ class Cut:
     """The start of the held-out part of a file or folder.
 
     document: its number, from 0. characters: how many of it are before the cut. line: where the cut is in it, from 1.
+    starts_line: whether the line begins there.
     """
 
     document: int
     characters: int
     line: int
+    starts_line: bool = True
 
     def __str__(self) -> str:
         return f"character {self.characters + 1:,} of document {self.document + 1:,}"
@@ -68,10 +70,11 @@ def _at_line(document: Iterator[str], number: int, before: int, longest_move: in
         while len(text) - at < min(longest_move, CHUNK_BYTES) and (more := next(document, "")):
             text += more
         stop = at + longest_move
-        found = _LINE_START.search(text, at, stop) or _WHITE_SPACE.search(text, at, stop)
+        start = _LINE_START.search(text, at, stop)
+        found = start or _WHITE_SPACE.search(text, at, stop)
         cut = found.start() if found else at
-        return Cut(number, place + cut, line + text.count("\n", 0, cut))
-    return Cut(number, before, line)
+        return Cut(number, place + cut, line + text.count("\n", 0, cut), bool(start))
+    return Cut(number, before, line, False)
 
 
 def parts(path: Path, cut: Cut) -> tuple[Iterator[Iterator[str]], Iterator[Iterator[str]]]:
