@@ -1,7 +1,5 @@
-"""The site as it is built, in a browser: with models that learned nothing and numbers that nobody measured, all else as
-`make docs` has it."""
+"""The site as it is built, in a browser: with models that learned nothing, all else as `make docs` has it."""
 
-import json
 import os
 import subprocess
 import sys
@@ -24,8 +22,8 @@ from jarilab.encodings.base import registry
 BUILD = Path(__file__).parent.parent.parent / "docs" / "build"
 sys.path.insert(0, str(BUILD))
 
-import expected  # pyright: ignore[reportMissingImports]  # noqa: E402
 import live  # pyright: ignore[reportMissingImports]  # noqa: E402
+import pages  # pyright: ignore[reportMissingImports]  # noqa: E402
 import runs as trainings  # pyright: ignore[reportMissingImports]  # noqa: E402
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -53,8 +51,7 @@ def built(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     jaxtyping.config.update("jaxtyping_disable", True)  # where `torch.export` follows a model, a length is no `int`
     assert command("explore", *explored).returncode == 0
     jaxtyping.config.update("jaxtyping_disable", False)
-    numbers = {name: 0.5 if one.value is None else one.value for name, one in expected.QUOTED.items()}
-    (cache / "numbers.json").write_text(json.dumps(numbers))
+    (cache / "numbers.json").write_bytes(pages.KEPT_NUMBERS.read_bytes())
     places = {"JARI_DOCS_CACHE": str(cache), "JARI_DOCS_SITE": str(site)}
     environment = {**os.environ, **places, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
