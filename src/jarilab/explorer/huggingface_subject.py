@@ -103,6 +103,7 @@ class HuggingFaceSubject(Subject):
         self.name = self.loaded.name
         self._recordings: LRU[RecordedForward] = LRU()
         self._effects: dict[str, EffectsInProgress] = {}
+        self._before: dict[str, torch.Tensor] = {}
 
     def check_input(self, line: str, first: str) -> None:
         if reads_files(self.loaded) and not line.startswith(INLINE_IMAGE):
@@ -230,12 +231,12 @@ class HuggingFaceSubject(Subject):
         recording, model = self.record(line), self.loaded.model
         self._check(recording, intervention)
         inputs, comparison = recording.reading.inputs, recording.comparison
+        before = self._output_before(line)
 
         def output() -> torch.Tensor:
             return comparison.of(model(**inputs))
 
         with torch.no_grad(), _no_warnings():
-            before = output()
             with operate(model, intervention.edits), record(model) as tape:
                 outputs = model(**inputs)
             effect = comparison.effect(before, comparison.of(outputs))
@@ -249,6 +250,15 @@ class HuggingFaceSubject(Subject):
         answer = self._answer(recording, intervention, outputs)
         return tape, {"answer": answer, **effect, **random_edits}
 
+    def _output_before(self, line: str) -> torch.Tensor:
+        """The output without edits, as it is compared. Only the last is kept."""
+        if line not in self._before:
+            recording = self.record(line)
+            with torch.no_grad(), _no_warnings():
+                outputs = self.loaded.model(**recording.reading.inputs)
+            self._before = {line: recording.comparison.of(outputs)}
+        return self._before[line]
+
     def effects(self, line: str, step: int) -> EffectsInProgress | None:
         """Only the last are kept: they hold the activations of a forward."""
         recording = self.record(line)
@@ -257,8 +267,7 @@ class HuggingFaceSubject(Subject):
         if line not in self._effects:
             reading, comparison = recording.reading, recording.comparison
             batch = Batch(kwargs=reading.inputs, tokens=[reading.names])
-            with torch.no_grad(), _no_warnings():
-                before = comparison.of(self.loaded.model(**reading.inputs))
+            before = self._output_before(line)
 
             def read(outputs: Any, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
                 each = [comparison.measured(before, one) for one in rows_of(outputs, len(rows))]
