@@ -103,7 +103,7 @@ export function undoEdit(app) {
 }
 
 /** Carry out just these edits at a view; what is shown follows. way: "push" or "replace" in the history, or null for neither. */
-export async function setEdits(app, index, edits, way = "push") {
+async function setEdits(app, index, edits, way = "push") {
   const before = written();
   const turn = (inForce.get(index)?.turn ?? 0) + 1;
   const put = (patch, change = "edits") => {

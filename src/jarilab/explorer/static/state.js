@@ -23,7 +23,6 @@ const FLAGS = ["heads", "every", "cutting", "plain"];
 const WAYPOINTS = ["view", "site", "head", "drawn", "display", "panel", "steps", "input", "first", "second", "edited"]; // a way back is kept for these
 
 const { view, site, head, query, key } = firstPayload; // what the page opens at
-const firstView = firstPayload.views[view];
 const defaults = {
   view, site, head, query, key,
   only: "all", scale: "even",
