@@ -32,6 +32,7 @@ const t = speaking({
 /** An effect with its sign, in the unit of its view. */
 export function signed(value, unit = "nats") {
   const size = Math.abs(unit === "moved" ? 100 * value : value);
+  if (size < 5e-5) return unit === "moved" ? "0 %" : "0";
   const text = size >= 0.095 ? size.toFixed(2) : size.toFixed(size >= 0.00095 ? 3 : 4);
   return unit === "moved" ? `${size.toFixed(size < 9.95 ? 1 : 0)} %` : `${value < 0 ? "−" : "+"}${text}`;
 }
