@@ -28,13 +28,12 @@ from jarilab.tasks.predictors.base import (
     predictor_for,
     untrained_positions,
 )
-from jarilab.training import loop
 from jarilab.training.determinism import deterministic
 from jarilab.training.execution import Execution
-from jarilab.training.loop import Report
 
 if TYPE_CHECKING:
     from jarilab.inspect.explain.walk import Walk
+    from jarilab.training.loop import Report
 
 MAX_THREADS_PER_CORE = 8
 MAX_WALK_TOKENS = 2048
@@ -134,6 +133,9 @@ def train(
     Raises UserError, before a step, for unknown names or options, data that cannot be read, and a folder with another
     run. Raises UserError during training if memory runs out or the loss is not finite.
     """
+    # `predict` and others need no training loop.
+    from jarilab.training import loop
+
     execution = Execution(
         device=parse_device(device),
         accumulate=accumulate,
