@@ -193,13 +193,13 @@ def causes(
     """
     _check_choices(continuation, answer or rival, corrupt, against, steer, scale)
     direction = None if steer is None else read_vector(Path(steer))
-    where = (text, continuation or "", at)
-    scored = read_input(model, *where, trust_code=trust_code).with_answer(answer, rival)
+    scored = read_input(model, text, continuation or "", at, trust_code=trust_code)
+    scored = scored.with_answer(answer, rival)
     texts = () if means is None else _lines(Path(means))
     batches = [scored.read(line).batch for line in texts] or None
     other = None
     if against is not None:
-        other = _second_model(scored, against, where, trust_code=trust_code)
+        other = _second_model(scored, against, trust_code=trust_code)
     _check_parameters(scored.model, scored.name)
     options = {"controls": controls, "seed": seed}
     donor = None if corrupt is None else scored.corrupt(corrupt)
@@ -237,12 +237,10 @@ def _check_choices(
         )
 
 
-def _second_model(
-    scored: ScoredInput, folder: str | Path, where: tuple[str, str, int | None], **options: Any
-) -> ScoredInput:
+def _second_model(scored: ScoredInput, folder: str | Path, **options: Any) -> ScoredInput:
     """The same input of another model. Raises UserError if that does not fit."""
     try:
-        other = read_input(folder, *where, **options)
+        other = read_input(folder, scored.text, scored.continuation, **options)
     except UserError as error:
         raise UserError(f"the second model: {error}") from None
     scored.check_alike(other)
@@ -273,7 +271,7 @@ def _changes(
         sections["steering"] = lambda: steered(donor)
     if direction is not None:
         sections["steering"] = steered(direction)
-    source = donor if other is None else other.batch
+    source = donor if other is None else scored.batch
     if source is not None:
         sections["patching"] = patching(scored, source, other, **options)
     return sections

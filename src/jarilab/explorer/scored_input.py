@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MAX_TOKENS = 2048
 MAX_NAMES = 12
 """Tokens that an error quotes."""
+MAX_COMPARED = 512
+"""Answers of two models whose names are compared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,26 +124,30 @@ class ScoredInput:
         answer = {name: value for name, value in kwargs.items() if name.startswith("decoder_")}
         return replace(self.batch, args=args, kwargs={**other.batch.kwargs, **answer})
 
-    @torch.no_grad()
     def check_alike(self, other: ScoredInput) -> None:
-        """Raise UserError unless another model reads the same token ids and scores the same vocabulary."""
-        if self.batch.tokens[0] != other.batch.tokens[0] or _ids(self.batch) != _ids(other.batch):
+        """Raise UserError unless another model reads the input as the same ids, and scores the same answers."""
+        if _inputs(self.batch) != _inputs(other.batch):
             ours, theirs = (
                 f"{each.name}, which reads {' '.join(_names(each.batch)[:MAX_NAMES])!r}"
                 for each in (self, other)
             )
             raise UserError(
-                f"expected two models that read the same token ids, got {ours}, and {theirs} with other ids; compare "
+                f"expected two models that read the same token ids, got {ours}, and {theirs} as other inputs; compare "
                 "models of one tokenizer, such as two checkpoints"
             )
-        sizes = [each.scores(each.batch.forward(each.model)).shape[-1] for each in (self, other)]
-        if sizes[0] != sizes[1] or any(
-            self.show(label) != other.show(label) for label in self.labels
-        ):
+        sizes = [each.answers for each in (self, other)]
+        numbers = [*self.labels, *range(min(*sizes, MAX_COMPARED))]
+        if sizes[0] != sizes[1] or list(map(self.show, numbers)) != list(map(other.show, numbers)):
             raise UserError(
                 f"expected two models with one vocabulary, got {sizes[0]} answers of {self.name} and {sizes[1]} of "
-                f"{other.name}; compare two checkpoints of one model"
+                f"{other.name}, or others; compare two checkpoints of one model"
             )
+
+    @property
+    @torch.no_grad()
+    def answers(self) -> int:
+        """The number of tokens or classes that are scored."""
+        return self.scores(self.batch.forward(self.model)).shape[-1]
 
 
 def read_input(
@@ -271,17 +277,14 @@ def _names(batch: Batch) -> list[str]:
     return names["source"] if "source" in names else names["target"]
 
 
-def _ids(batch: Batch) -> list[Any]:
-    """The numbers that a model reads."""
+def _inputs(batch: Batch) -> list[Any]:
+    """The ids that are read first, and the names of all inputs: an answer that the model wrote itself may differ."""
     inputs = [
         each.ids if isinstance(each, Tokens) else each
         for each in tree_leaves((batch.args, batch.kwargs))
     ]
-    return [
-        each.tolist()
-        for each in inputs
-        if isinstance(each, Tensor) and not each.is_floating_point()
-    ]
+    first = inputs[0].tolist() if isinstance(inputs[0], Tensor) else None
+    return [first, len(inputs), sorted(batch.kwargs)]
 
 
 # Errors and names ----------------------------------------------------------------------------------------------------

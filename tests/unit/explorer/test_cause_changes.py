@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 import jarilab
 from helpers import folders
+from helpers.runs import tiny, train
 from jarilab.core.errors import UserError
 from jarilab.explorer.cause_changes import patching, read_vector, screening, steering
 from jarilab.explorer.scored_input import ScoredInput, read_input
@@ -149,6 +150,20 @@ def test_models_of_masks_classes_and_two_stacks_are_steered_and_patched(name: st
         assert last["change"] == pytest.approx(expected, abs=1e-4)
 
 
+def test_two_runs_that_write_other_answers_are_compared_on_one(tmp_path: Path) -> None:
+    """The decoder of each would read its own answer."""
+    train(tmp_path / "one", tiny("rotary"))
+    train(tmp_path / "other", tiny("rotary", training__lr=0.3))
+    asked, other = (read_input(tmp_path / name, "12+1") for name in ("one", "other"))
+    assert asked.batch.tokens[0]["target"] != other.batch.tokens[0]["target"]
+    place = len(asked.batch.tokens[0]["target"]) - 1
+    causes = jarilab.causes(tmp_path / "one", "12+1", answer="1", at=place, against=tmp_path / "other", controls=2)
+    scored = read_input(tmp_path / "one", "12+1", at=place).with_answer("1", None)
+    with torch.no_grad():
+        expected = [float(scored.score(scored.batch.forward(each.model), scored.batch)[0]) for each in (asked, other)]
+    assert [causes.patching["base"], causes.patching["donor"]] == pytest.approx(expected, abs=1e-5)
+
+
 def test_what_the_python_function_returns(induction: Path, tmp_path: Path, circuit: tuple[str, str]) -> None:
     np.save(tmp_path / "v.npy", np.ones(read_input(induction, TEXT).model.config.n_embd))
     causes = jarilab.causes(induction, TEXT, rival="w5", corrupt=OTHER, steer=tmp_path / "v.npy", screen=2, controls=3)
@@ -199,9 +214,11 @@ def test_files_without_one_vector_are_refused(tmp_path: Path, capsys: pytest.Cap
 def test_two_models_of_other_tokens_or_answers_are_refused(induction: Path, tmp_path: Path) -> None:
     llama = folders.llama(tmp_path / "llama", **folders.FELT)
     wide = folders.llama(tmp_path / "wide", **folders.FELT | {"vocab_size": 24})
-    with pytest.raises(UserError, match=r"same token ids, got llama, which reads '.*', and .* with other ids; compare"):
+    with pytest.raises(
+        UserError, match=r"same token ids, got llama, which reads '.*', and .* as other inputs; compare"
+    ):
         jarilab.causes(llama, TEXT, against=induction)
-    with pytest.raises(UserError, match=r"one vocabulary, got 17 answers of llama and 24 of wide; compare"):
+    with pytest.raises(UserError, match=r"one vocabulary, got 17 answers of llama and 24 of wide, or others; compare"):
         jarilab.causes(llama, "The animal", against=wide)
     with pytest.raises(UserError, match=r"the second model: .*none: expected the folder of a run"):
         jarilab.causes(llama, "The animal", against=tmp_path / "none")
