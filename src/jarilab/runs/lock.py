@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -57,6 +58,10 @@ def locked(folder: Path, activity: str) -> FolderLock:
             f"another process {activity} in {folder}; wait for it, or choose another --out"
         ) from None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserError(
+                f"{folder / '.lock'} is a link, and a run writes only to its own folder; remove the link"
+            ) from None
         raise UserError(f"{folder} cannot be written: {error}") from None
 
 
