@@ -67,6 +67,16 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         where = "standard output" if error.filename is None else error.filename
         say(_with_short_arguments(f"{where}: {error.strerror or error}", words))
         return 2
+    except (MemoryError, RuntimeError) as error:
+        # PyTorch's error for accelerators has a name, that for the CPU is a RuntimeError.
+        known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        if not known and "DefaultCPUAllocator" not in str(error):
+            raise
+        got = " ".join(str(error).split()) or "MemoryError"
+        say(
+            f"expected enough memory; got: {got}; use shorter inputs, a smaller batch or model, or more memory"
+        )
+        return 2
     except BaseException as error:
         number = getattr(error, "number", None)
         if type(error).__name__ != "Interrupted" or number is None:

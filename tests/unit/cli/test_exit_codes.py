@@ -6,6 +6,7 @@ import signal
 from typing import Any
 
 import pytest
+import torch
 
 from helpers.command import command
 from jarilab.cli import commands
@@ -34,6 +35,9 @@ def ended(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> Any:
             2,
             "jarilab: run.json: No space left on device\n",
         ),
+        (MemoryError(), 2, "expected enough memory; got: MemoryError; use shorter inputs"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 2, "got: DefaultCPUAllocator: can't allocate"),
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried"), 2, "got: CUDA out of memory. Tried; use"),
         (KeyboardInterrupt(), 130, ""),
         (Interrupted(signal.SIGINT), 130, "run the same command again to continue"),
         (Interrupted(signal.SIGTERM), 143, "after writing a checkpoint"),
@@ -49,8 +53,9 @@ def test_an_error_has_its_exit_code_and_message(
 
 
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ZeroDivisionError):
-        ended(monkeypatch, ZeroDivisionError())
+    for fault in (ZeroDivisionError(), RuntimeError("shapes differ")):
+        with pytest.raises(type(fault)):
+            ended(monkeypatch, fault)
 
 
 @pytest.mark.parametrize("text", ["ab cd " * 100, "it's " + "ab cd " * 100, "x y\n" * 100, "\x1b" * 300 + " 'é " * 80])
