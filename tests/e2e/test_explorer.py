@@ -112,6 +112,16 @@ def test_whether_a_head_decides_is_said_as_it_follows(pages: Pages, effects: Any
     assert pages.open(render(asked_page(*effects, turns=turns))).locator("#finding b").last.inner_text() == said
 
 
+def test_a_text_without_an_answer_has_tokens_instead(pages: Pages) -> None:
+    page = asked_page(-0.1, -0.5)
+    page["views"][0]["answer"] = None
+    finding = pages.open(render(page)).locator("#finding").inner_text()
+    assert (
+        "Without it the tokens of the text are on average 39.3 % less likely (−0.50 nats a token). None of" in finding
+    )
+    assert "decides" not in finding
+
+
 def test_layers_have_a_column_only_where_effects_are_known(pages: Pages) -> None:
     heads = pages.open(render(small_page())).locator(".heads").first
     assert "layer off" not in heads.inner_text()

@@ -21,10 +21,12 @@ const t = speaking({
   nats: ["Without it the answer is {0} ({1} nats)", "끄면 답의 확률이 {0}({1} nat)"], natsOff: ["It is off now: the answer is {0} ({1} nats)", "지금은 꺼져 있습니다. 답의 확률이 {0}({1} nat)"],
   natsOfMany: ["Without it the tokens of the answer are on average {0} ({1} nats a token)", "끄면 답의 토큰 확률이 평균 {0}(토큰마다 {1} nat)"],
   natsOfManyOff: ["It is off now: the tokens of the answer are on average {0} ({1} nats a token)", "지금은 꺼져 있습니다. 답의 토큰 확률이 평균 {0}(토큰마다 {1} nat)"],
+  natsOfText: ["Without it the tokens of the text are on average {0} ({1} nats a token)", "끄면 글의 토큰 확률이 평균 {0}(토큰마다 {1} nat)"],
+  natsOfTextOff: ["It is off now: the tokens of the text are on average {0} ({1} nats a token)", "지금은 꺼져 있습니다. 글의 토큰 확률이 평균 {0}(토큰마다 {1} nat)"],
   less: ["{0} less likely", "{0} 줄어듭니다"], more: ["{0} more likely", "{0} 늘어납니다"], timesLess: ["{0} times less likely", "{0}분의 1로 줄어듭니다"], timesMore: ["{0} times more likely", "{0}배로 늘어납니다"],
   moved: ["Without it the output vectors move by {0} of their length", "끄면 출력 벡터가 길이의 {0}만큼 움직입니다"],
   most: [", most at {0} ({1})", ", 가장 크게는 {0}에서({1})"],
-  turns: [", and {0} becomes {1}", ". {0} 대신 다음 토큰이 됩니다: {1}"], stays: [", and stays the same", ". 답은 그대로입니다"],
+  turns: [", and {0} becomes {1}", ". {0} 대신 다음 토큰이 됩니다: {1}"], stays: [", and the answer stays the same", ". 답은 그대로입니다"],
   above: ["None of {0} random changes of the same size does as much; {1} of {2} heads pass this test, about {3} would by chance.", "같은 크기의 무작위 변경 {0}개 가운데 이만큼 바꾸는 것은 없습니다. 헤드 {2}개 중 {1}개가 그렇고, 우연이면 {3}개쯤입니다."],
   below: ["Random changes of the same size do as much, so this may be chance; {0} of {1} heads do more than that, about {2} would by chance.", "같은 크기의 무작위 변경도 그만큼 바꾸므로 우연일 수 있습니다. 헤드 {1}개 중 {0}개가 우연보다 크고, 우연이면 {2}개쯤입니다."],
   small: ["That is next to nothing. {0} of {1} heads do more than chance, about {2} would by chance.", "거의 아무 효과도 없습니다. 헤드 {1}개 중 {0}개가 우연보다 크고, 우연이면 {2}개쯤입니다."],
@@ -83,12 +85,13 @@ function mattering(app) {
   const [effects, one] = [effectsOf(app.view()), effectOf(app.view(), site, head)];
   if (!one) return app.view().effects && !app.view().effects.why ? t("measuring") : null;
   const many = effects.tokens.length > 1;
-  const words = effects.unit === "moved" ? "moved" : `nats${many ? "OfMany" : ""}${isInForce(view, headEdit(site, head)) ? "Off" : ""}`;
+  const hasAnswer = known(app.view().answer) || app.view().says === "labels";
+  const words = effects.unit === "moved" ? "moved" : `nats${!hasAnswer ? "OfText" : many ? "OfMany" : ""}${isInForce(view, headEdit(site, head)) ? "Off" : ""}`;
   const size = el("b", {}, signed(one.effect, effects.unit));
   const [place, change, turns] = one.hit;
   const nodeAt = (at) => tokenNode(effects.tokens[at] ?? "");
   const most = many ? t.parts("most", nodeAt(place), signed(change)) : null;
-  const answer = effects.unit === "moved" ? null : turns ? t.parts("turns", nodeAt(turns[0]), el("b", {}, tokenNode(turns[1]))) : t("stays");
+  const answer = effects.unit === "moved" ? null : turns ? t.parts("turns", nodeAt(turns[0]), el("b", {}, tokenNode(turns[1]))) : hasAnswer && t("stays");
   return [words === "moved" ? t.parts(words, size) : t.parts(words, likelier(one.effect), size), most, answer, "."];
 }
 /** How much likelier something is whose log-probability changed. */
@@ -107,7 +110,7 @@ function sure(app, summary) {
   const { passing, all, chance, measured, steady, deciding } = summary;
   const words = one.passes ? t("above", controls, passing, all, chance) : one.open ? t("open", one.draws, controls) : one.beyond ? t("beyond")
     : Math.abs(one.effect) < smallest ? t("small", passing, all, chance) : t("below", passing, all, chance);
-  const whole = measured && done && unit === "nats" && !summary.best.beyond;
+  const whole = measured && done && unit === "nats" && !summary.best.beyond && known(app.view().answer);
   const verdict = whole && (deciding ? t(deciding > 1 ? "decide" : "decides", deciding, all) : t(steady ? "steady" : "none"));
   return [el("span", { class: "sure" }, words), verdict && el("b", {}, verdict)];
 }
