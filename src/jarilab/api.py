@@ -29,11 +29,10 @@ from jarilab.tasks.predictors.base import (
     untrained_positions,
 )
 from jarilab.training.determinism import deterministic
-from jarilab.training.execution import Execution
+from jarilab.training.execution import Execution, Report
 
 if TYPE_CHECKING:
     from jarilab.inspect.explain.walk import Walk
-    from jarilab.training.loop import Report
 
 MAX_THREADS_PER_CORE = 8
 MAX_WALK_TOKENS = 2048

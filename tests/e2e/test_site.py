@@ -15,9 +15,9 @@ import pytest
 
 import jarilab
 from helpers.command import command
-from jarilab import api
 from jarilab.cli.setting_flags import parse_specs
 from jarilab.encodings.base import registry
+from jarilab.training import loop
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "build"))
@@ -216,7 +216,7 @@ def test_a_training_has_values_that_its_options_take(line: str, monkeypatch: pyt
     def ready(*_: object, **__: object) -> None:
         raise jarilab.UserError("ready to train")
 
-    monkeypatch.setattr(api.loop, "train", ready)
+    monkeypatch.setattr(loop, "train", ready)
     assert "ready to train" in command(*shlex.split(line)[1:]).stderr
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from jarilab.core.devices import CPU, device_label
+
+Report = Callable[[dict[str, Any]], None]
+"""Callback after each step, with its step, steps, examples and loss, and `measured` after an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)

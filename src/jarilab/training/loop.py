@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from jarilab.training.checkpointing import Checkpointer
 from jarilab.training.determinism import deterministic, seed_all
 from jarilab.training.distributed.world import World, join_world
 from jarilab.training.evaluation import Evaluator
-from jarilab.training.execution import Execution
+from jarilab.training.execution import Execution, Report
 from jarilab.training.memory import grow_onednn_cache, keep_freed_memory
 from jarilab.training.preflight import (
     check_batch_size,
@@ -36,9 +35,6 @@ from jarilab.training.preflight import (
 from jarilab.training.state import TrainingState
 from jarilab.training.step import Steps
 from jarilab.training.tensorboard import Board
-
-Report = Callable[[dict[str, Any]], None]
-"""Callback after each step, with its step, steps, examples and loss, and `measured` after an evaluation."""
 
 CURVE_POINTS = 200
 """Rows of a curve, besides those of evaluations."""
