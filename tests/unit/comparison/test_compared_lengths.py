@@ -140,7 +140,7 @@ def test_a_finished_run_is_measured_where_it_lacks(text: Path, tmp_path: Path) -
     [
         ([32, 65], ["learned", "0 to 63", "got 64", "without a limit"]),
         ([1], ["2 or more", "got 1", "give"]),
-        ([400], ["400", "got 300", "smaller length"]),
+        ([400], ["400", "got 301", "smaller length"]),
     ],
 )
 def test_lengths_that_cannot_be_measured_are_refused_first(
