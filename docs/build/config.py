@@ -30,20 +30,18 @@ GENERATED: list[Entry] = [
 
 def listed(kind: str) -> list[Entry]:
     """The pages of a folder of docs/, in the order, by the names and below the headings of contents.md."""
-    groups = [
-        (
-            english,
-            korean,
-            [
-                (name, names[page], page if (DOCS / "ko" / page).exists() else f"/{page}")
-                for page, name in pages.items()
-            ],
-        )
-        for (english, pages), (korean, names) in zip(
-            _groups(DOCS, kind), _groups(DOCS / "ko", kind), strict=True
-        )
-    ]
-    return list(groups) if len(groups) > 1 else groups[0][2]
+    groups: list[Entry] = []
+    for (english, pages), (korean, names) in zip(
+        _groups(DOCS, kind), _groups(DOCS / "ko", kind), strict=True
+    ):
+        both = {page for page in pages if (DOCS / "ko" / page).exists()}
+        entries: list[Entry] = [
+            (name, names[page], page if page in both else f"/{page}")
+            for page, name in pages.items()
+        ]
+        groups.append((english, korean, entries))
+    _, _, only = groups[0]
+    return groups if len(groups) > 1 or isinstance(only, str) else only
 
 
 def _groups(home: Path, kind: str) -> list[tuple[str, dict[str, str]]]:
