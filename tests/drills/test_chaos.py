@@ -14,7 +14,7 @@ from drills.processes import DONE, KILLED, MISTAKE, TERMINATED
 from drills.promises import BrokenError, check_nothing_left_over, curve_of
 from drills.ranks import Ranks
 from drills.table import FAULTS
-from drills.totals import totals
+from drills.totals import served, totals
 
 TESTS = Path(__file__).parents[1]
 MINUTES = "0.3"
@@ -172,3 +172,12 @@ def test_totals_of_several_runs_are_summed() -> None:
     assert rows["flipped bits"] == "18"
     assert rows["kills and signals to runs of two ranks"] == "10"
     assert rows["lost, or silently another result"] == "2"
+
+
+def test_the_memory_of_a_server_is_read_from_its_samples() -> None:
+    log = "| minutes | requests | memory, MB |\n| --- | --- | --- |\n"
+    log += "| 0.5 | 10 | 250 | 9 |\n| 1.0 | 1,000 | 286 | 9 |\n| 1.5 | 2,000 | 287 | 9 |\n"
+    rows = dict(served(log))
+    assert rows["requests to one `jarilab serve`"] == "2,000"
+    assert rows["its memory after half of the time, at the end"] == "286 MB after 1,000, 287 MB after 2,000"
+    assert served("3 drills passed") == []

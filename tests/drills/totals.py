@@ -1,4 +1,4 @@
-"""Sum what several runs of `python -m drills` printed, as a table.
+"""Sum what several runs of `python -m drills` and of benchmarks/serve_soak.py printed, as a table.
 
 python -m drills.totals LOG [LOG ...], from tests/
 """
@@ -16,6 +16,23 @@ FLIPS = {"flipped bit": 1, "flipped bit of a finished run": 4}
 PASSED = re.compile(r"^(?P<passed>\d+) drills passed, (?P<failed>\d+) failed, in (?P<minutes>[\d.]+) minutes$")
 ENDED = re.compile(r"^(?P<processes>\d+) processes, (?P<killed>\d+) killed,.* (?P<refused>\d+) refused with a message$")
 EQUAL = re.compile(r"^(?P<held>\d+) runs held .*: (?P<equal>\d+) equal bit by bit, (?P<other>\d+) not$")
+
+
+SERVED = re.compile(r"^\| [\d.]+ \| (?P<requests>[\d,]+) \| (?P<megabytes>\d+) \|", re.MULTILINE)
+"""A sample of a server under load."""
+
+
+def served(log: str) -> list[tuple[str, str]]:
+    """The rows of a server's memory; none if the log is one of drills."""
+    samples = list(SERVED.finditer(log))
+    if not samples:
+        return []
+    middle, last = samples[len(samples) // 2], samples[-1]
+    memory = f"{middle['megabytes']} MB after {middle['requests']}, {last['megabytes']} MB after {last['requests']}"
+    return [
+        ("requests to one `jarilab serve`", last["requests"]),
+        ("its memory after half of the time, at the end", memory),
+    ]
 
 
 def totals(logs: list[str]) -> list[tuple[str, str]]:
@@ -51,7 +68,8 @@ def totals(logs: list[str]) -> list[tuple[str, str]]:
 
 
 def main() -> int:
-    rows = totals([Path(name).read_text() for name in sys.argv[1:]])
+    logs = [Path(name).read_text() for name in sys.argv[1:]]
+    rows = [*totals(logs), *(row for log in logs for row in served(log))]
     print("\n".join(["| what | figure |", "| :--- | ---: |", *(f"| {what} | {figure} |" for what, figure in rows)]))
     return 0
 
