@@ -8,6 +8,7 @@ from typing import Any
 
 from jarilab.core.errors import UserError
 from jarilab.inspect.cause.head_effects import CONTROLS, SMALLEST, HeadEffects
+from jarilab.inspect.intervene.controls import Proceed
 
 SLICE_SECONDS = 1.0
 """How long a request of a live page measures, so that edits are answered in between."""
@@ -31,12 +32,12 @@ class EffectsInProgress:
         self.effects, self._unit, self._tokens, self._names = effects, unit, tokens, names
         self._forwards, self._why = effects.run(), ""
 
-    def advance(self, seconds: float) -> None:
-        """Measures for about this long, one forward at least."""
+    def advance(self, seconds: float, proceed: Proceed = lambda: True) -> None:
+        """Measures for about this long, or until `proceed` says no; one forward at least."""
         until = time.monotonic() + seconds
         try:
             for _ in self._forwards:
-                if time.monotonic() > until:
+                if time.monotonic() > until or not proceed():
                     return
         except UserError as error:
             self._why = str(error)

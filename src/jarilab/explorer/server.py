@@ -138,6 +138,10 @@ def application(
 
     _add_page(app, queue, draw)
 
+    def is_alone() -> bool:
+        """Whether no other request waits: effects and random controls give way to it, such as to an edit."""
+        return queue.length < 2
+
     async def respond(request: _Request, ticket: str, work: Callable[[], Any]) -> Response:
         explorer.check(request.input, line)
         return await _timed_answer(explorer, queue, work, ticket)
@@ -159,14 +163,13 @@ def application(
     @app.post("/api/effects")
     async def effects(request: EffectsRequest, ticket: Ticket = "") -> Response:
         work = partial(explorer.effects, request.input, request.view, request.step)
-        return await respond(request, ticket, work)
+        return await respond(request, ticket, partial(work, proceed=is_alone))
 
     @app.post("/api/surgery")
     async def surgery(request: Surgery, ticket: Ticket = "") -> Response:
         edits = [edit.model_dump(exclude_none=True) for edit in request.edits]
         work = partial(explorer.operate, request.input, request.view, edits, request.step)
-        # Random controls give way to the next request, such as another edit.
-        proceed = (lambda: queue.length < 2) if request.controls else None
+        proceed = is_alone if request.controls else None
         return await respond(request, ticket, partial(work, proceed=proceed))
 
     return Guard(app, hosts)

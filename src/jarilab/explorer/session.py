@@ -162,11 +162,13 @@ class Explorer:
             self._tape(subject, line, step)  # counted apart from the measures
             return subject.detail(line, step, site, head, query)
 
-    def effects(self, line: str, view: int, step: int | None = None) -> dict[str, Any] | None:
-        """The effects of a view's heads, measured for some time more; None for a tape."""
+    def effects(
+        self, line: str, view: int, step: int | None = None, *, proceed: Proceed = lambda: True
+    ) -> dict[str, Any] | None:
+        """The effects of a view's heads, measured for some time more while `proceed` holds; None for a tape."""
         subject = self.subject(view)
         with self._lock:
-            return _effects(subject, line, subject.model_step(step), SLICE_SECONDS)
+            return _effects(subject, line, subject.model_step(step), SLICE_SECONDS, proceed)
 
     def operate(
         self,
@@ -196,11 +198,13 @@ class Explorer:
         return self.subjects[view]
 
 
-def _effects(subject: Subject, line: str, step: int, seconds: float) -> dict[str, Any] | None:
+def _effects(
+    subject: Subject, line: str, step: int, seconds: float, proceed: Proceed = lambda: True
+) -> dict[str, Any] | None:
     """The payload of a subject's effects, measured for these seconds more; None for a tape."""
     effects = subject.effects(line, step)
     if effects is None:
         return None
     if seconds:
-        effects.advance(seconds)
+        effects.advance(seconds, proceed)
     return effects.payload()

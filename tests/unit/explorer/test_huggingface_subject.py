@@ -403,3 +403,10 @@ def test_a_sound_has_its_spectrogram_and_frames_named_by_time(tmp_path):
     # The tone is low (640 Hz) and becomes louder.
     assert 48 < pixels[:, -40].argmax() < 96
     assert pixels[:, -40].max() > pixels[:, 40].max()
+
+
+def test_effects_give_way_to_another_request(models):
+    explorer, waits = opened(models, "masked"), iter([True, False])
+    first = explorer.effects(MASKED, 0, proceed=lambda: next(waits))
+    assert not first["done"], "two forwards, though a second is not over"
+    assert next(waits, None) is None
