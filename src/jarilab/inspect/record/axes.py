@@ -123,7 +123,7 @@ class Product:
     weights: `(*batch, Q, K)`, before dropout. values: `(*batch, K, W)`. operand: the weights as they were multiplied.
     trace: of the weights. grown: whether the values extend those of an earlier forward. axes: of weights and values.
     arrange: brings the output into `(*batch, Q, W)`. of_values: the operand that has the values, and what brings it
-    into `(*batch, K, W)`.
+    into `(*batch, K, W)`. sums_features: whether the axis of values that is summed has features.
     """
 
     weights: Tensor
@@ -135,6 +135,19 @@ class Product:
     is_plain: bool
     arrange: Arrange | None
     of_values: tuple[Tensor, Arrange]
+    sums_features: bool = False
+
+    @property
+    def is_linear_attention(self) -> bool:
+        """Whether a softmax normalized queries or keys alone: it sums over features, or its rows are those of heads."""
+        made, factors = self.trace.weights, self.trace.layout.factors()
+        if made is None or made.columns is not None or made.key_axis < 0 or len(factors) < 2:
+            return False
+        rows = [each for axis, each in enumerate(factors) if axis != made.key_axis]
+        has_heads = any(_labels(each) == {HEADS} for each in rows)
+        if FEATURES in _labels(factors[made.key_axis]):
+            return self.sums_features
+        return has_heads and any(FEATURES in _labels(each) for each in rows)
 
     @property
     def output_axes(self) -> HeadAxes:
@@ -153,9 +166,9 @@ def product_of(func: Callable[..., Any], args: Any, kwargs: Any, tracer: Tracer)
     if func is torch.einsum:
         return _of_einsum(args[0], left, right, tracer)
     for weights, values, is_first in ((left, right, True), (right, left, False)):
-        trace = tracer.of(weights)
-        made = trace.weights
         axis = weights.ndim - (1 if is_first else 2)
+        trace = tracer.of(weights).with_keys_at(axis)
+        made = trace.weights
         if made is None or not made.normalized or made.key_axis not in (axis, UNKNOWN_AXIS):
             continue
         values_made = tracer.of(values).weights
@@ -167,6 +180,7 @@ def product_of(func: Callable[..., Any], args: Any, kwargs: Any, tracer: Tracer)
         grown = tracer.of(values).grown
         before = weights if made.before_dropout is None else made.before_dropout
         factors = trace.layout.factors()[:-2]
+        values_factors = tracer.of(values).layout.factors()
         arrange: Arrange | None = None
         if not is_first:
             before, values, arrange = before.mT, values.mT, _transposed
@@ -177,7 +191,19 @@ def product_of(func: Callable[..., Any], args: Any, kwargs: Any, tracer: Tracer)
         before = before.expand(*batch, *before.shape[-2:])
         values = values.expand(*batch, *values.shape[-2:])
         axes = HeadAxes.of(batch, factors)
-        return Product(before, values, weights, trace, grown, axes, is_first, arrange, of_values)
+        sums_features = FEATURES in _labels(values_factors[-2 if is_first else -1])
+        return Product(
+            before,
+            values,
+            weights,
+            trace,
+            grown,
+            axes,
+            is_first,
+            arrange,
+            of_values,
+            sums_features,
+        )
     return None
 
 
@@ -199,6 +225,9 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
         (right, of_right, left, of_left),
     ):
         trace = tracer.of(weights)
+        for axis, letter in enumerate(letters):
+            if letter in of_values and letter not in out:
+                trace = trace.with_keys_at(axis)
         made = trace.weights
         if made is None or not made.normalized:
             continue
@@ -207,12 +236,14 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
         shared = [each for each in letters if each in of_values and each in out]
         rows = [each for each in letters if each not in of_values and each in out]
         # Heads that share their values are no rows.
-        heads = [each for each in rows if _is_of_heads(all_factors[letters.index(each)])]
+        heads = [each for each in rows if _labels(all_factors[letters.index(each)]) == {HEADS}]
         heads = heads if len(heads) < len(rows) else []
         queries = [each for each in rows if each not in heads]
         batch = [each for each in letters if each in shared or each in heads]
         width = [each for each in of_values if each not in letters and each in out]
-        is_weighted_sum = key in of_values and key not in out and bool(queries)
+        # Without queries it pools tokens, or mixes streams, experts or features.
+        pools = FEATURES not in _labels(all_factors[letters.index(key)])
+        is_weighted_sum = key in of_values and key not in out and (bool(queries) or pools)
         if not is_weighted_sum or len(batch) + len(queries) + 1 != len(letters):
             continue
         if len(shared) + len(width) + 1 != len(of_values):
@@ -233,12 +264,13 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
             is_plain,
             _arranged(out, batch, queries, width),
             (values, arrange_values),
+            FEATURES in _labels(tracer.of(values).layout.factors()[of_values.index(key)]),
         )
     return None
 
 
-def _is_of_heads(parts: Sequence[Factor]) -> bool:
-    return bool(parts) and all(label == HEADS for _, label in parts)
+def _labels(parts: Sequence[Factor]) -> set[str]:
+    return {label for _, label in parts}
 
 
 def _expanded(

@@ -48,6 +48,7 @@ DROPOUT = {functional.dropout, torch.dropout}
 NOT_MULTIPLIED = (
     "its weights are not multiplied with values by a matrix product that can be followed"
 )
+NO_MAP = "it is linear attention, which normalizes queries and keys apart and has no map"
 
 
 def _call_plainly(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -135,6 +136,10 @@ class AttentionMode(TorchFunctionMode):
             self._on_nonlinear(result)
         elif func in DROPOUT:
             self._on_dropout(result, *args, **kwargs)
+        elif name in ("mul", "__mul__", "__rmul__"):
+            self._on_weighted_values(result, *args)
+        elif name == "sum":
+            return self._on_sum(result, *args, **kwargs)
         return result
 
     def _report(
@@ -304,11 +309,13 @@ class AttentionMode(TorchFunctionMode):
         is_last = axis in (-1, scores.ndim - 1)
         earlier = trace.weights
         if earlier is None:
-            if not is_last or not 3 <= scores.ndim <= 6:
+            is_mixture = scores.ndim == 2 and trace.is_learned  # of streams, by parameters alone
+            if not isinstance(axis, int) or not 2 <= scores.ndim <= 6 or is_mixture:
                 return
             # With three axes it may be a router's or a generator's: then it counts once it is multiplied.
-            event = self._new_event(NOT_MULTIPLIED) if scores.ndim > 3 else -1
-            made = Weights(None, scores.ndim - 1, event=event)
+            is_map = is_last and scores.ndim > 3
+            event = self._new_event(NOT_MULTIPLIED) if is_map else -1
+            made = Weights(None, axis % scores.ndim, event=event)
         else:
             event = earlier.event if earlier.event >= 0 else self._new_event(NOT_MULTIPLIED)
             made = replace(earlier, event=event)
@@ -344,6 +351,9 @@ class AttentionMode(TorchFunctionMode):
         self, func: Callable[..., Any], args: Any, kwargs: Any, output: Tensor
     ) -> Tensor:
         product = product_of(func, args, kwargs, self._tracer)
+        if product is not None and product.is_linear_attention:
+            self._new_event(NO_MAP)
+            return output
         if product is None:
             self._on_product_of_weights(args, kwargs)
             return output
@@ -353,6 +363,8 @@ class AttentionMode(TorchFunctionMode):
         path = self._tracer.of(values).path or Path.of_root(values)
         if made.key_axis == UNKNOWN_AXIS and not path.selects:
             return output
+        if made.columns is None and made.event < 0 and path.selects:
+            return output  # a convolution whose kernel is computed from the token
         event = made.event if made.event >= 0 else self._new_event(NOT_MULTIPLIED)
         for each in made.merged:
             self.events.mark_recorded(each)
@@ -367,6 +379,8 @@ class AttentionMode(TorchFunctionMode):
         if is_softmax and made.scores is not None:
             scores = axes.with_heads(made.scores.reshape(product.weights.shape))
         q, k = weights.new_zeros(*weights.shape[:3], 0), v[..., :0]
+        # Of scores that are no product of queries and keys, as additive ones, the values show the sequence of the keys.
+        columns = self._tracer.of(values).sources if made.columns is None else made.columns
         explicit = weights if scores is None else None
         call = ForeignCall(
             q,
@@ -376,7 +390,7 @@ class AttentionMode(TorchFunctionMode):
             is_causal=False,
             scale=1.0,
             dropout=made.dropout,
-            facts=self._facts(product.trace, made.columns, product.grown, weights, v, axes),
+            facts=self._facts(product.trace, columns, product.grown, weights, v, axes),
             verified=False,
             versions=versions_of(q, k, v, scores, explicit),
             explicit_weights=explicit,
@@ -389,6 +403,43 @@ class AttentionMode(TorchFunctionMode):
         if any(chunk.frame is frame for chunk in self._chunks):
             frame = replace(frame, part=1)  # as that of global tokens beside windows
         return self._report(call, output, product.output_axes, event, frame)
+
+    def _on_weighted_values(self, result: Tensor, *operands: Any) -> None:
+        """Remember weights `(..., K, 1)` that were multiplied with values element by element, until their sum."""
+        trace = self._tracer.of(result)
+        made = trace.weights
+        if made is None or not made.normalized or not all(isinstance(x, Tensor) for x in operands):
+            return
+        operands = tuple(sorted(operands, key=lambda each: self._tracer.of(each).weights is None))
+        weights, values = operands
+        is_over_features = weights.ndim == values.ndim and weights.shape[-1] == 1 < values.shape[-1]
+        is_spread = any(k > q for q, k in zip(weights.shape[:-1], values.shape[:-1], strict=False))
+        path = self._tracer.of(values).path
+        if is_over_features and not is_spread and not (path is not None and path.selects):
+            made = replace(made, operands=operands)
+            self._tracer.set(result, replace(trace, weights=made))
+
+    def _on_sum(self, output: Tensor, summed: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Report the sum of weighted values over keys, as the einsum that it is."""
+        made = self._tracer.of(summed).weights
+        axis = kwargs.get("dim", args[0] if args else None)
+        (axis,) = axis if isinstance(axis, tuple | list) and len(axis) == 1 else (axis,)
+        if made is None or made.operands is None or not isinstance(axis, int):
+            return output
+        if output.ndim != summed.ndim - 1 or axis % summed.ndim != made.key_axis:
+            return output
+        weights, values = made.operands
+        letters = "abcdefgh"[: summed.ndim]
+        single = [i for i, size in enumerate(values.shape[:-1]) if size < weights.shape[i]]
+        with torch._C.DisableTorchFunction():
+            operands = weights.squeeze(-1), values.squeeze(single)
+        self._tracer.follow(Tensor.squeeze, (weights, -1), {}, operands[0])
+        self._tracer.follow(Tensor.squeeze, (values, single), {}, operands[1])
+        of_values = "".join(each for i, each in enumerate(letters) if i not in single)
+        out = letters.replace(letters[made.key_axis], "")
+        return self._on_product(
+            torch.einsum, (f"{letters[:-1]},{of_values}->{out}", *operands), {}, output
+        )
 
     def _on_product_of_weights(self, args: Any, kwargs: Any) -> None:
         """A product of the weights of two attentions is reported as one, with the weights that it makes."""

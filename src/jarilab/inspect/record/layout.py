@@ -77,7 +77,7 @@ class Layout:
     ) -> Layout:
         """The layout of a function's result, where `tensor` has this layout."""
         shape = shape_of(output)
-        name = func.__name__
+        name = _name_of(func)
         if kind == "fresh":
             dims = _DIMENSIONS.get(name.replace("_transpose", ""))
             return Layout(shape) if dims is None else Layout(shape, argument=len(shape) - 1 - dims)
@@ -98,7 +98,8 @@ class Layout:
         if name in _INDEXING and len(shape) < len(self.shape):
             removed = _removed_axis(name, args, kwargs, self.shape, shape)
             return Layout(shape) if removed is None else Layout(shape, "remove", removed, self)
-        if name in _RESHAPES and math.prod(shape) == math.prod(self.shape):
+        adds_axes = name in _RESHAPES or (name == "__getitem__" and len(shape) > len(self.shape))
+        if adds_axes and math.prod(shape) == math.prod(self.shape):
             return Layout(shape, "reshape", None, self)
         return self.like(shape)
 
@@ -150,7 +151,7 @@ class Layout:
         after: Sequence[int],
     ) -> int | None:
         """Where a function moves an axis of its argument; None if the result has no such axis."""
-        name = func.__name__
+        name = _name_of(func)
         order = _order_of(name, args, kwargs, len(before))
         if order is not None:
             return order.index(axis)
@@ -170,13 +171,19 @@ _RESHAPES = names(
 _DIMENSIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
 """How many axes follow that of the features."""
 _LETTERS = string.ascii_letters
-_INDEXING = {"__getitem__", "select", "unbind", "squeeze"}
+_INDEXING = {"__getitem__", "select", "unbind", "sum", "mean"}
 _PIECES = {"chunk", "split", "tensor_split", "split_with_sizes"}
 
 
 def _argument(args: Any, kwargs: Any, index: int, name: str, default: int) -> int:
     value = kwargs.get(name, args[index] if len(args) > index else default)
     return value if isinstance(value, int) else default
+
+
+def _name_of(func: Callable[..., Any]) -> str:
+    """The name of a function, or of the attribute that `__get__` reads."""
+    name = func.__name__
+    return getattr(getattr(func, "__self__", None), "__name__", name) if name == "__get__" else name
 
 
 def _order_of(name: str, args: Any, kwargs: Any, ndim: int) -> list[int] | None:
@@ -198,19 +205,19 @@ def _order_of(name: str, args: Any, kwargs: Any, ndim: int) -> list[int] | None:
             moved = order.pop(source % ndim)
             order.insert(target % ndim, moved)
             return order
-    if name == "t" and ndim == 2:
-        return [1, 0]
+    if name in ("mT", "mH", "adjoint") or (name in ("t", "T", "H") and ndim == 2):
+        return [*order[:-2], ndim - 1, ndim - 2]
     return None
 
 
 def _removed_axis(
     name: str, args: Any, kwargs: Any, before: Sequence[int], after: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """The axes that indexing removed."""
-    if name == "squeeze":
-        return None
-    if name in ("select", "unbind"):
-        return (_argument(args, kwargs, 1, "dim", 0) % len(before),)
+    """The axes that indexing or a sum removed."""
+    if name != "__getitem__":
+        dims = kwargs.get("dim", args[1] if len(args) > 1 else 0 if name == "unbind" else None)
+        dims = (dims,) if isinstance(dims, int) else dims
+        return dims and tuple(dim % len(before) for dim in dims)
     index = args[1] if isinstance(args[1], tuple) else (args[1],)
     if any(not isinstance(each, int | slice) and each is not Ellipsis for each in index):
         return None

@@ -34,12 +34,14 @@ class Weights:
     """Attention weights, or scores on their way to become weights.
 
     columns: the sources of the keys; None if they are not known. key_axis: the axis of keys.
+    query_axis: that of the other operand of the scores; it has the keys if values are summed over it. -1 if not known.
     scores: what the softmax read, with the versions of weights and scores at that time; None for other functions.
     normalized: whether a softmax or another non-negative function was applied.
     event: the number of the event of `AttentionMode` that they belong to; -1 before any.
     merged: the events of weights that were added to them.
     before_dropout: the weights before an active dropout, None without one. dropout: its rate.
     cuts: whether the queries were cut from others.
+    operands: weights and values, of a result that multiplied them element by element.
     """
 
     columns: Sources | None
@@ -52,6 +54,8 @@ class Weights:
     before_dropout: Tensor | None = None
     dropout: float = 0.0
     cuts: bool = False
+    query_axis: int = -1
+    operands: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -75,6 +79,14 @@ class Trace:
     base: weakref.ref[Tensor] | None = None
     joint: bool = False
     number: int = 0
+
+    def with_keys_at(self, axis: int) -> Trace:
+        """The trace of weights whose keys are at `axis`: of scores, both operands may have them."""
+        made = self.weights
+        if made is None or made.columns is None or axis == made.key_axis or axis != made.query_axis:
+            return self
+        turned = {"columns": self.sources, "key_axis": axis, "query_axis": made.key_axis}
+        return replace(self, sources=made.columns, weights=replace(made, **turned))
 
     @property
     def is_learned(self) -> bool:
@@ -247,8 +259,13 @@ class Tracer:
             for _, trace in traces
         )
         shape = shape_of(output)
-        same_shape = (each for each in traces if shape_of(each[0]) == shape)
-        first, first_trace = next(same_shape, traces[0])
+        first, first_trace = max(
+            traces,
+            key=lambda each: (
+                each[1].weights is not None and each[0].ndim == output.ndim,
+                shape_of(each[0]) == shape,
+            ),
+        )
         layout = first_trace.layout.after(kind, func, args, kwargs, first, output)
         weights = _followed(kind, func, args, kwargs, traces, output)
         if weights is not None:
@@ -275,34 +292,81 @@ class Tracer:
     ) -> Trace:
         """The trace of a matrix product: a projection, scores, or weights times values."""
         (left, a), (right, b) = traces[-2:] if len(traces) > 1 else (traces[0], traces[0])
-        axis = output.ndim - 1
-        for one, other in ((a, b), (b, a)):
+        axis, row_axis = output.ndim - 1, output.ndim - 2
+        letters = einsum_letters(args[0], left, right) if func is torch.einsum else None
+        summed = _summed_axes(letters, left, right)
+        for one, other, over in ((a, b, summed[0]), (b, a, summed[1])):
             if one.weights is not None and one.weights.normalized:
-                made = None
+                one = one.with_keys_at(over)
+                made, layout = None, _layout(output)
+                if one.weights is not None and one.weights.columns is None:
+                    # That of linear attention has features of keys, which its queries are multiplied with.
+                    layout = a.layout.product(shape_of(output))
+                    if letters is not None:
+                        layout = _einsum_layout(
+                            letters[2], (letters[0], a), (letters[1], b), output
+                        )
                 if other.weights is not None and other.weights.normalized:
                     # Weights over landmarks times the landmarks' weights over keys.
-                    columns, weights = other.weights.columns, a.weights or one.weights
+                    columns, weights = other.weights.columns, a.weights or b.weights
+                    assert weights is not None
                     made = replace(weights, columns=columns, key_axis=axis, scores=None)
-                layout = _layout(output)
+                elif letters is not None and one is a:
+                    made = _mixed(one.weights, *letters)
+                    layout = layout if made is None else a.layout.like(shape_of(output))
                 return Trace(one.sources, layout, self.forward, one.grown, made, joint=one.joint)
-            if one.is_parameter and not other.is_parameter:
+            if (one.is_parameter or not one.sources) and not other.is_parameter and other.sources:
                 layout, joint = other.layout.like(shape_of(output)), other.joint
+                if letters is None and output.ndim == len(other.layout.shape) - 1:
+                    removed = (summed[1] if one is a else summed[0],)
+                    layout = Layout(shape_of(output), "remove", removed, other.layout)
                 return Trace(other.sources, layout, self.forward, other.grown, joint=joint)
         columns, rows = b, a
-        if func is torch.einsum and isinstance(args[0], str):
-            of_left, of_right, out = einsum_letters(args[0], left, right) or ("", "", "")
+        if func is torch.einsum:
+            of_left, of_right, out = letters or ("", "", "")
             # The keys are the last axis of the scores that only one operand has.
             single = [letter for letter in out if (letter in of_left) != (letter in of_right)]
             if not single:
                 return Trace(_union([a.sources, b.sources]), _layout(output), self.forward)
             axis = out.index(single[-1])
+            row = next(
+                (each for each in reversed(single) if (each in of_left) != (single[-1] in of_left)),
+                "",
+            )
+            row_axis = out.index(row) if row else -1
             rows, columns = (b, a) if single[-1] in of_left else (a, b)
             layout = _einsum_layout(out, (of_left, a), (of_right, b), output)
         else:
             layout = a.layout.product(shape_of(output))
         cuts = rows.path is not None and rows.path.cuts
-        weights = Weights(columns.sources, axis, cuts=cuts)
+        weights = Weights(columns.sources, axis, cuts=cuts, query_axis=row_axis)
         return Trace(rows.sources, layout, self.forward, rows.grown, weights, joint=rows.joint)
+
+
+def _summed_axes(
+    letters: tuple[str, str, str] | None, left: Tensor, right: Tensor
+) -> tuple[int, int]:
+    """The axes of both operands of a product over which it sums."""
+    if letters is None:
+        return left.ndim - 1, max(right.ndim - 2, 0)
+    of_left, of_right, out = letters
+    summed = next((each for each in of_left if each in of_right and each not in out), "")
+    return (of_left.index(summed), of_right.index(summed)) if summed else (-1, -1)
+
+
+def _mixed(weights: Weights | None, of_left: str, of_right: str, out: str) -> Weights | None:
+    """Weights whose heads an einsum mixes; None if its result has no axis of keys, or has it elsewhere."""
+    letters = list(of_left)
+    mixed = [letter for letter in of_left if letter not in out]
+    if weights is None or len(mixed) != 1 or weights.key_axis < 0:
+        return None
+    index = of_left.index(mixed[0])
+    new = [letter for letter in out if letter not in of_left]
+    letters[index : index + 1] = new
+    key = of_left[weights.key_axis]
+    if len(new) != 1 or key not in out or key in of_right or letters != list(out):
+        return None
+    return replace(weights, scores=None, before_dropout=None)
 
 
 def _einsum_layout(
@@ -382,14 +446,26 @@ def _followed(
     """The weights that a function passes on: its result is attention weights if an argument was."""
     for tensor, trace in traces:
         weights = trace.weights
-        if weights is None:
+        if weights is None or not output.is_floating_point():
             continue
-        axis = weights.key_axis
-        if axis != UNKNOWN_AXIS:
-            axis = Layout.moved_axis(axis, func, args, kwargs, shape_of(tensor), shape_of(output))
-        if axis is None and weights.normalized and func.__name__ in MOVES:
+        axis, row_axis = (
+            each
+            if each < 0
+            else Layout.moved_axis(each, func, args, kwargs, shape_of(tensor), shape_of(output))
+            for each in (weights.key_axis, weights.query_axis)
+        )
+        # Weights of two axes without queries and keys may be those of a router.
+        is_map = weights.columns is not None or weights.event >= 0
+        is_band = weights.normalized and is_map and func.__name__ in MOVES
+        if axis is None and is_band:
             axis = UNKNOWN_AXIS
-        if axis is None:
+        # A result into which one key was broadcast has no axis of keys.
+        if axis is None or (
+            axis >= 0
+            and shape_of(tensor)[weights.key_axis] == 1 < shape_of(output)[axis]
+            and kind == "other"
+            and func.__name__ != "pad"
+        ):
             continue
         if (
             kind == "fresh"
@@ -407,7 +483,14 @@ def _followed(
         if before is not None:
             before = _replayed(func, args, kwargs, tensor, before, output)
         scores = weights.scores if func.__name__ in KEEPS_WEIGHTS else None
-        new = {"columns": columns, "key_axis": axis, "scores": scores}
+        row_axis = -1 if row_axis is None else row_axis
+        new: dict[str, Any] = {
+            "operands": None,
+            "columns": columns,
+            "key_axis": axis,
+            "query_axis": row_axis,
+            "scores": scores,
+        }
         return replace(weights, **new, merged=merged, before_dropout=before)
     return None
 

@@ -364,7 +364,7 @@ class Mixed(nn.Module):
     def forward(self, x):
         heads = x.unflatten(-1, (2, 4)).transpose(1, 2)
         weights = torch.softmax(heads @ heads.mT, -1)
-        return (weights.unsqueeze(-1) * heads.unsqueeze(2)).sum(-2)
+        return (weights.unsqueeze(-1) * heads.unsqueeze(2)).cumsum(-2)[..., -1, :]
 
 
 def test_missing_attentions_are_named_in_a_warning():
