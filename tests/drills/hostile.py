@@ -56,6 +56,7 @@ def commands_on(run: Path, line: str, root: Path) -> dict[str, list[Any]]:
         "heads --help": ["heads", run, "--help"],
         "heads --against": ["heads", root / "bert", "--against", run, *study],
         "causes": ["causes", run, "--text", line],
+        "causes --against": ["causes", run, "--text", line, "--against", run],
         "causes --help": ["causes", run, "--help"],
         "laws --model": ["laws", "--model", run],
         "walk": ["walk", run, "--input", line],
