@@ -13,8 +13,8 @@ CERTAIN = 0.999
 
 SENTENCES: dict[str, Words] = {
     "head": (
-        "{0} decides this answer: without it {1}. Verdict: {2}.",
-        "{0} 헤드가 이 답을 정합니다. 끄면 {1}. 판정: {2}.",
+        "{0} is needed for this answer: without it {1}. Verdict: {2}.",
+        "이 답에는 {0} 헤드가 필요합니다. 끄면 {1}. 판정: {2}.",
     ),
     "heads": (
         "{0} heads are each needed for this answer, by nats lost without them: {1}.",
@@ -39,6 +39,10 @@ SENTENCES: dict[str, Words] = {
     "passing": (
         "{0} of {1} heads are larger than each of {2} random directions; about {3:.1f} would be by chance.",
         "헤드 {1}개 중 {0}개가 무작위 방향 {2}개 모두보다 큽니다. 우연이라면 약 {3:.1f}개입니다.",
+    ),
+    "perhaps_chance": (
+        "So many may pass by chance: try more --controls.",
+        "이만큼은 우연히도 나옵니다. --controls를 늘려 보세요.",
     ),
     "probability_falls": (
         "the probability of {0!r} goes from {1:.3g} % to {2:.3g} %",

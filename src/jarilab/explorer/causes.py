@@ -89,7 +89,9 @@ class Causes:
         numbers = (conclusion[each] for each in ("passing", "all", "controls", "by_chance"))
         screened = self.screening
         only = [words_of(screened)] if isinstance(screened, dict) else []
-        words = [first, *certain, say("passing", *numbers), *only]
+        is_chance = 0 < conclusion["passing"] <= 2 * conclusion["by_chance"]
+        chance = [say("perhaps_chance")] if is_chance else []
+        words = [first, *certain, say("passing", *numbers), *chance, *only]
         english, korean = map(" ".join, zip(*words, strict=True))
         return english, korean
 
