@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -233,21 +233,12 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
             continue
         key = letters[made.key_axis]
         all_factors = trace.layout.factors()
-        shared = [each for each in letters if each in of_values and each in out]
-        rows = [each for each in letters if each not in of_values and each in out]
-        # Heads that share their values are no rows.
-        heads = [each for each in rows if _labels(all_factors[letters.index(each)]) == {HEADS}]
-        heads = heads if len(heads) < len(rows) else []
-        queries = [each for each in rows if each not in heads]
+        labels = {each: _labels(one) for each, one in zip(letters, all_factors, strict=True)}
+        roles = _roles(letters, of_values, out, key, labels)
+        if roles is None:
+            continue
+        shared, heads, queries, width = roles
         batch = [each for each in letters if each in shared or each in heads]
-        width = [each for each in of_values if each not in letters and each in out]
-        # Without queries it pools tokens, or mixes streams, experts or features.
-        pools = FEATURES not in _labels(all_factors[letters.index(key)])
-        is_weighted_sum = key in of_values and key not in out and (bool(queries) or pools)
-        if not is_weighted_sum or len(batch) + len(queries) + 1 != len(letters):
-            continue
-        if len(shared) + len(width) + 1 != len(of_values):
-            continue
         before = weights if made.before_dropout is None else made.before_dropout
         ordered = _arranged(letters, batch, queries, [key])
         sizes = [weights.shape[letters.index(each)] for each in batch]
@@ -267,6 +258,30 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
             FEATURES in _labels(tracer.of(values).layout.factors()[of_values.index(key)]),
         )
     return None
+
+
+def _roles(
+    letters: str, of_values: str, out: str, key: str, labels: Mapping[str, set[str]]
+) -> tuple[list[str], list[str], list[str], list[str]] | None:
+    """The letters of an einsum that weights and values share, and those of heads, queries and the values' width.
+
+    letters: of the weights. None if it is no sum of values over keys.
+    """
+    shared = [each for each in letters if each in of_values and each in out]
+    rows = [each for each in letters if each not in of_values and each in out]
+    # Heads that share their values are no rows.
+    heads = [each for each in rows if labels[each] == {HEADS}]
+    heads = heads if len(heads) < len(rows) else []
+    queries = [each for each in rows if each not in heads]
+    width = [each for each in of_values if each not in letters and each in out]
+    # Without queries it pools tokens, or mixes streams, experts or features.
+    is_pooling = bool(queries) or FEATURES not in labels[key]
+    is_weighted_sum = key in of_values and key not in out and is_pooling
+    if not is_weighted_sum or len(shared) + len(rows) + 1 != len(letters):
+        return None
+    if len(shared) + len(width) + 1 != len(of_values):
+        return None
+    return shared, heads, queries, width
 
 
 def _labels(parts: Sequence[Factor]) -> set[str]:

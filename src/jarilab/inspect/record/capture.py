@@ -42,7 +42,7 @@ from jarilab.inspect.record.sites import (
     foreign_site,
     site_of,
 )
-from jarilab.inspect.record.tracing import NOTHING, Sources
+from jarilab.inspect.record.sources import NOTHING, Sources
 from jarilab.inspect.record.trust import Trust, trust_of
 from jarilab.inspect.record.unrecordable import (
     check_is_recordable,

@@ -19,7 +19,9 @@ from jarilab.attention.geometry import Geometry
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.base import Encoding, Site
-from jarilab.inspect.record.tracing import NOTHING, PARAMETER, SLICE, UNKNOWN, Sources, Trace
+from jarilab.inspect.record.layout import FEATURES
+from jarilab.inspect.record.sources import NOTHING, PARAMETER, SLICE, UNKNOWN, Sources
+from jarilab.inspect.record.tracing import Trace
 from jarilab.positions.coordinates import Positions
 
 CHANNELS = "attends over channels"
@@ -66,6 +68,25 @@ class CallFacts:
         if relation == "self" and queries < keys and (grown or longer):
             placement = "last"
         return CallFacts(relation, placement, rows, k_sources, _note_of(q, relation, k_sources))
+
+
+def facts_of(
+    q: Trace,
+    k_sources: Sources | None,
+    grown: bool,
+    q_BHQE: Tensor,
+    k_BHKE: Tensor,
+    folded: int,
+) -> CallFacts:
+    """The facts of a call, with what the axes of queries and keys tell."""
+    facts = CallFacts.of(q, k_sources, grown, q_BHQE.shape[2], k_BHKE.shape[2])
+    factors = q.layout.factors()
+    note = facts.note
+    if len(factors) > 1 and any(label == FEATURES for _, label in factors[-2]):
+        note = CHANNELS
+    elif facts.relation == "self" and q_BHQE.shape[2] > k_BHKE.shape[2]:
+        note = "pooled keys"
+    return replace(facts, note=note, folded=folded)
 
 
 def _without_slices(sources: Sources) -> Sources:

@@ -29,14 +29,15 @@ from jarilab.inspect.record.chunks import ChunkProduct, JoinError, join, reads_p
 from jarilab.inspect.record.edited_output import copy_edit, no_edit, refuse_gradient, replace_output
 from jarilab.inspect.record.events import AttentionEvents
 from jarilab.inspect.record.flex_calls import FlexCall, listen, stop_listening
-from jarilab.inspect.record.foreign_call import CHANNELS, CallFacts, ForeignCall, versions_of
+from jarilab.inspect.record.foreign_call import ForeignCall, facts_of, versions_of
 from jarilab.inspect.record.function_kinds import PRODUCTS, is_nonlinear, positional
-from jarilab.inspect.record.layout import FEATURES, shape_of
+from jarilab.inspect.record.layout import shape_of
 from jarilab.inspect.record.modules import ModuleFrame, ModuleStack, complete_output
 from jarilab.inspect.record.multi_head import multi_head_attention_forward
 from jarilab.inspect.record.tracing import UNKNOWN_AXIS, Trace, Tracer, Weights, tensors_of
 from jarilab.inspect.record.transforms import as_computed, is_transforming, padded, plain_call
 from jarilab.inspect.record.value_paths import Path, continues, replace_tensors
+from jarilab.inspect.record.weighted_sums import as_einsum, follow_weighted_values
 
 CallHandler = Callable[[ModuleFrame, ForeignCall, Tensor], Tensor]
 """Takes the running module, a call and its output `(B, H, Q, W)`; returns the output that the model continues with."""
@@ -137,9 +138,10 @@ class AttentionMode(TorchFunctionMode):
         elif func in DROPOUT:
             self._on_dropout(result, *args, **kwargs)
         elif name in ("mul", "__mul__", "__rmul__"):
-            self._on_weighted_values(result, *args)
+            follow_weighted_values(self._tracer, result, *args)
         elif name == "sum":
-            return self._on_sum(result, *args, **kwargs)
+            einsum = as_einsum(self._tracer, result, *args, **kwargs)
+            return result if einsum is None else self._on_product(torch.einsum, einsum, {}, result)
         return result
 
     def _report(
@@ -273,7 +275,7 @@ class AttentionMode(TorchFunctionMode):
         q = axes.with_heads(as_computed(query))
         k, v = (k_axes.with_heads(as_computed(tensor)) for tensor in (key, value))
         mask = None if attn_mask is None else axes.mask_with_heads(attn_mask.detach())
-        facts = self._facts(q_trace, k_trace.sources, k_trace.grown, q, k, axes)
+        facts = facts_of(q_trace, k_trace.sources, k_trace.grown, q, k, axes.folded)
         if self._stack.innermost.has_groups_as_queries(q, k):
             axes = axes.with_groups_as_queries()
             q = q.flatten(1, 2).unsqueeze(2)
@@ -282,24 +284,6 @@ class AttentionMode(TorchFunctionMode):
         versions = versions_of(q, k, v, mask, None)
         call = ForeignCall(q, k, v, mask, facts=facts, verified=True, versions=versions, **options)
         return call, axes
-
-    def _facts(
-        self,
-        q: Trace,
-        k_sources: frozenset[str] | None,
-        grown: bool,
-        q_BHQE: Tensor,
-        k_BHKE: Tensor,
-        axes: HeadAxes,
-    ) -> CallFacts:
-        facts = CallFacts.of(q, k_sources, grown, q_BHQE.shape[2], k_BHKE.shape[2])
-        factors = q.layout.factors()
-        note = facts.note
-        if len(factors) > 1 and any(label == FEATURES for _, label in factors[-2]):
-            note = CHANNELS
-        elif facts.relation == "self" and q_BHQE.shape[2] > k_BHKE.shape[2]:
-            note = "pooled keys"
-        return replace(facts, note=note, folded=axes.folded)
 
     # Weights and their product with values
 
@@ -368,33 +352,7 @@ class AttentionMode(TorchFunctionMode):
         event = made.event if made.event >= 0 else self._new_event(NOT_MULTIPLIED)
         for each in made.merged:
             self.events.mark_recorded(each)
-        axes = product.axes
-        weights, v = (axes.with_heads(each.detach()) for each in (product.weights, product.values))
-        is_softmax = (
-            product.is_plain
-            and made.scores is not None
-            and made.versions == versions_of(product.operand, made.scores)
-        )
-        scores = None
-        if is_softmax and made.scores is not None:
-            scores = axes.with_heads(made.scores.reshape(product.weights.shape))
-        q, k = weights.new_zeros(*weights.shape[:3], 0), v[..., :0]
-        # Of scores that are no product of queries and keys, as additive ones, the values show the sequence of the keys.
-        columns = self._tracer.of(values).sources if made.columns is None else made.columns
-        explicit = weights if scores is None else None
-        call = ForeignCall(
-            q,
-            k,
-            v,
-            scores,
-            is_causal=False,
-            scale=1.0,
-            dropout=made.dropout,
-            facts=self._facts(product.trace, columns, product.grown, weights, v, axes),
-            verified=False,
-            versions=versions_of(q, k, v, scores, explicit),
-            explicit_weights=explicit,
-        )
+        call = self._product_call(product, made)
         is_part = path.selects or path.products or (made.cuts and (path.cuts or reads_part(call)))
         if is_part and not is_transforming():
             self._defer(func, args, kwargs, output, product, path, call, event)
@@ -404,41 +362,33 @@ class AttentionMode(TorchFunctionMode):
             frame = replace(frame, part=1)  # as that of global tokens beside windows
         return self._report(call, output, product.output_axes, event, frame)
 
-    def _on_weighted_values(self, result: Tensor, *operands: Any) -> None:
-        """Remember weights `(..., K, 1)` that were multiplied with values element by element, until their sum."""
-        trace = self._tracer.of(result)
-        made = trace.weights
-        if made is None or not made.normalized or not all(isinstance(x, Tensor) for x in operands):
-            return
-        operands = tuple(sorted(operands, key=lambda each: self._tracer.of(each).weights is None))
-        weights, values = operands
-        is_over_features = weights.ndim == values.ndim and weights.shape[-1] == 1 < values.shape[-1]
-        is_spread = any(k > q for q, k in zip(weights.shape[:-1], values.shape[:-1], strict=False))
-        path = self._tracer.of(values).path
-        if is_over_features and not is_spread and not (path is not None and path.selects):
-            made = replace(made, operands=operands)
-            self._tracer.set(result, replace(trace, weights=made))
-
-    def _on_sum(self, output: Tensor, summed: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Report the sum of weighted values over keys, as the einsum that it is."""
-        made = self._tracer.of(summed).weights
-        axis = kwargs.get("dim", args[0] if args else None)
-        (axis,) = axis if isinstance(axis, tuple | list) and len(axis) == 1 else (axis,)
-        if made is None or made.operands is None or not isinstance(axis, int):
-            return output
-        if output.ndim != summed.ndim - 1 or axis % summed.ndim != made.key_axis:
-            return output
-        weights, values = made.operands
-        letters = "abcdefgh"[: summed.ndim]
-        single = [i for i, size in enumerate(values.shape[:-1]) if size < weights.shape[i]]
-        with torch._C.DisableTorchFunction():
-            operands = weights.squeeze(-1), values.squeeze(single)
-        self._tracer.follow(Tensor.squeeze, (weights, -1), {}, operands[0])
-        self._tracer.follow(Tensor.squeeze, (values, single), {}, operands[1])
-        of_values = "".join(each for i, each in enumerate(letters) if i not in single)
-        out = letters.replace(letters[made.key_axis], "")
-        return self._on_product(
-            torch.einsum, (f"{letters[:-1]},{of_values}->{out}", *operands), {}, output
+    def _product_call(self, product: Product, made: Weights) -> ForeignCall:
+        """The call of weights that are multiplied with values. made: the weights, as they were followed."""
+        axes = product.axes
+        weights, v = (axes.with_heads(each.detach()) for each in (product.weights, product.values))
+        scores = None
+        is_softmax = product.is_plain and made.scores is not None
+        if is_softmax and made.versions == versions_of(product.operand, made.scores):
+            assert made.scores is not None
+            scores = axes.with_heads(made.scores.reshape(product.weights.shape))
+        q, k = weights.new_zeros(*weights.shape[:3], 0), v[..., :0]
+        # Of scores that are no product of queries and keys, as additive ones, the values show the sequence of the keys.
+        columns = made.columns
+        if columns is None:
+            columns = self._tracer.of(product.of_values[0]).sources
+        explicit = weights if scores is None else None
+        return ForeignCall(
+            q,
+            k,
+            v,
+            scores,
+            is_causal=False,
+            scale=1.0,
+            dropout=made.dropout,
+            facts=facts_of(product.trace, columns, product.grown, weights, v, axes.folded),
+            verified=False,
+            versions=versions_of(q, k, v, scores, explicit),
+            explicit_weights=explicit,
         )
 
     def _on_product_of_weights(self, args: Any, kwargs: Any) -> None:

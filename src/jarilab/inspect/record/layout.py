@@ -66,6 +66,18 @@ class Layout:
         """The layout of a result of which each axis is one of another layout."""
         return Layout(shape, "gather", tuple(origins))
 
+    @staticmethod
+    def of_einsum(
+        letters: tuple[str, str, str], left: Layout, right: Layout, shape: tuple[int, ...]
+    ) -> Layout:
+        """The layout of an einsum's output: each axis as in the first operand that has it."""
+        of_left, of_right, out = letters
+        origins = [
+            (left, of_left.index(each)) if each in of_left else (right, of_right.index(each))
+            for each in out
+        ]
+        return Layout.gather(shape, origins)
+
     def after(
         self,
         kind: str,
@@ -282,3 +294,14 @@ def einsum_letters(equation: Any, left: Tensor, right: Tensor) -> tuple[str, str
             size = tensor.ndim - len(letters.replace("...", ""))
         expanded.append(letters.replace("...", "".join(unused[len(unused) - size :])))
     return expanded[0], expanded[1], expanded[2]
+
+
+def summed_axes(
+    letters: tuple[str, str, str] | None, left: Tensor, right: Tensor
+) -> tuple[int, int]:
+    """The axes of both operands of a product over which it sums. letters: of an einsum, None for a matrix product."""
+    if letters is None:
+        return left.ndim - 1, max(right.ndim - 2, 0)
+    of_left, of_right, out = letters
+    summed = next((each for each in of_left if each in of_right and each not in out), "")
+    return (of_left.index(summed), of_right.index(summed)) if summed else (-1, -1)

@@ -14,7 +14,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.calls import allowed_links
 from jarilab.inspect.record.foreign_call import ForeignCall, Relation
-from jarilab.inspect.record.tracing import Sources
+from jarilab.inspect.record.sources import Sources
 
 Inputs = tuple[Tensor, Tensor]
 """What queries and what keys of a multi-head attention are projected from."""

@@ -17,14 +17,20 @@ from torch import nn
 
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.function_kinds import KEEPS_WEIGHTS, SELECTIONS, VIEWS, kind_of
-from jarilab.inspect.record.layout import Layout, einsum_letters, shape_of
+from jarilab.inspect.record.layout import Layout, einsum_letters, shape_of, summed_axes
+from jarilab.inspect.record.sources import (
+    INPUT,
+    NOTHING,
+    PARAMETER,
+    SLICE,
+    UNKNOWN,
+    Sources,
+    are_of_different_inputs,
+    are_parameters,
+    union,
+)
 from jarilab.inspect.record.value_paths import MOVES, Path, path_after
 
-Sources = frozenset[str]
-"""Names of the inputs and parameters that a tensor was computed from. Empty for constants."""
-
-INPUT, PARAMETER, UNKNOWN, SLICE = "input ", "parameter ", "unknown ", "slice "
-NOTHING: Sources = frozenset()
 UNKNOWN_AXIS = -1
 """The axis of keys of weights whose rows are shifted against each other, as on the diagonals of a band."""
 
@@ -91,7 +97,7 @@ class Trace:
     @property
     def is_learned(self) -> bool:
         """Whether it depends on parameters only."""
-        return bool(self.sources) and _are_parameters(self.sources)
+        return bool(self.sources) and are_parameters(self.sources)
 
 
 class Tracer:
@@ -149,7 +155,7 @@ class Tracer:
 
     def set_from(self, tensor: Tensor, inputs: Sequence[Trace]) -> None:
         """Trace a tensor to the inputs that it was computed from by functions that were not followed."""
-        sources = _union([trace.sources for trace in inputs])
+        sources = union([trace.sources for trace in inputs])
         grown = any(trace.grown for trace in inputs)
         self.set(tensor, Trace(sources, _layout(tensor), self.forward, grown))
 
@@ -253,7 +259,7 @@ class Tracer:
         data = traces if joins else self._data_of(traces)
         if func.__name__ in SELECTIONS and data[0][0] is traces[0][0]:
             data = data[:1]  # as of beams: which rows are selected is no source
-        sources = _union([trace.sources for _, trace in data], joins=joins)
+        sources = union([trace.sources for _, trace in data], joins=joins)
         grown = any(
             trace.grown or (joins and trace.forward < self.forward and bool(trace.sources))
             for _, trace in traces
@@ -270,10 +276,10 @@ class Tracer:
         weights = _followed(kind, func, args, kwargs, traces, output)
         if weights is not None:
             # Masks and biases that are added to scores are no queries.
-            sources = _union([trace.sources for _, trace in traces if trace.weights is not None])
+            sources = union([trace.sources for _, trace in traces if trace.weights is not None])
         is_parameter = first_trace.is_parameter and func.__name__ in VIEWS
         joint = any(trace.joint for _, trace in data) or (
-            joins and _are_of_different_inputs([trace.sources for _, trace in data])
+            joins and are_of_different_inputs([trace.sources for _, trace in data])
         )
         return Trace(sources, layout, self.forward, grown, weights, is_parameter, joint=joint)
 
@@ -292,66 +298,70 @@ class Tracer:
     ) -> Trace:
         """The trace of a matrix product: a projection, scores, or weights times values."""
         (left, a), (right, b) = traces[-2:] if len(traces) > 1 else (traces[0], traces[0])
-        axis, row_axis = output.ndim - 1, output.ndim - 2
         letters = einsum_letters(args[0], left, right) if func is torch.einsum else None
-        summed = _summed_axes(letters, left, right)
-        for one, other, over in ((a, b, summed[0]), (b, a, summed[1])):
+        over = summed_axes(letters, left, right)
+        for one, other, axis in ((a, b, over[0]), (b, a, over[1])):
             if one.weights is not None and one.weights.normalized:
-                one = one.with_keys_at(over)
-                made, layout = None, _layout(output)
-                if one.weights is not None and one.weights.columns is None:
-                    # That of linear attention has features of keys, which its queries are multiplied with.
-                    layout = a.layout.product(shape_of(output))
-                    if letters is not None:
-                        layout = _einsum_layout(
-                            letters[2], (letters[0], a), (letters[1], b), output
-                        )
-                if other.weights is not None and other.weights.normalized:
-                    # Weights over landmarks times the landmarks' weights over keys.
-                    columns, weights = other.weights.columns, a.weights or b.weights
-                    assert weights is not None
-                    made = replace(weights, columns=columns, key_axis=axis, scores=None)
-                elif letters is not None and one is a:
-                    made = _mixed(one.weights, *letters)
-                    layout = layout if made is None else a.layout.like(shape_of(output))
-                return Trace(one.sources, layout, self.forward, one.grown, made, joint=one.joint)
+                return self._weighted(one.with_keys_at(axis), other, a, b, letters, output)
             if (one.is_parameter or not one.sources) and not other.is_parameter and other.sources:
                 layout, joint = other.layout.like(shape_of(output)), other.joint
                 if letters is None and output.ndim == len(other.layout.shape) - 1:
-                    removed = (summed[1] if one is a else summed[0],)
+                    removed = (over[1] if one is a else over[0],)
                     layout = Layout(shape_of(output), "remove", removed, other.layout)
                 return Trace(other.sources, layout, self.forward, other.grown, joint=joint)
-        columns, rows = b, a
         if func is torch.einsum:
-            of_left, of_right, out = letters or ("", "", "")
-            # The keys are the last axis of the scores that only one operand has.
-            single = [letter for letter in out if (letter in of_left) != (letter in of_right)]
-            if not single:
-                return Trace(_union([a.sources, b.sources]), _layout(output), self.forward)
-            axis = out.index(single[-1])
-            row = next(
-                (each for each in reversed(single) if (each in of_left) != (single[-1] in of_left)),
-                "",
-            )
-            row_axis = out.index(row) if row else -1
-            rows, columns = (b, a) if single[-1] in of_left else (a, b)
-            layout = _einsum_layout(out, (of_left, a), (of_right, b), output)
-        else:
+            return self._scores_of_einsum(a, b, letters or ("", "", ""), output)
+        layout = a.layout.product(shape_of(output))
+        return self._scores(a, b, layout, output.ndim - 1, output.ndim - 2)
+
+    def _weighted(
+        self,
+        one: Trace,
+        other: Trace,
+        a: Trace,
+        b: Trace,
+        letters: tuple[str, str, str] | None,
+        output: Tensor,
+    ) -> Trace:
+        """The trace of weights, `one`, times values. a, b: of the left and the right operand."""
+        made, layout = None, _layout(output)
+        if one.weights is not None and one.weights.columns is None:
+            # That of linear attention has features of keys, which its queries are multiplied with.
             layout = a.layout.product(shape_of(output))
+            if letters is not None:
+                layout = Layout.of_einsum(letters, a.layout, b.layout, shape_of(output))
+        if other.weights is not None and other.weights.normalized:
+            # Weights over landmarks times the landmarks' weights over keys.
+            columns, weights = other.weights.columns, a.weights or b.weights
+            assert weights is not None
+            made = replace(weights, columns=columns, key_axis=output.ndim - 1, scores=None)
+        elif letters is not None and one is a:
+            made = _mixed(one.weights, *letters)
+            layout = layout if made is None else a.layout.like(shape_of(output))
+        return Trace(one.sources, layout, self.forward, one.grown, made, joint=one.joint)
+
+    def _scores_of_einsum(
+        self, a: Trace, b: Trace, letters: tuple[str, str, str], output: Tensor
+    ) -> Trace:
+        """The trace of scores. The keys are the last axis that only one operand has."""
+        of_left, of_right, out = letters
+        single = [letter for letter in out if (letter in of_left) != (letter in of_right)]
+        if not single:
+            return Trace(union([a.sources, b.sources]), _layout(output), self.forward)
+        key = single[-1]
+        rows = [each for each in single if (each in of_left) != (key in of_left)]
+        layout = Layout.of_einsum(letters, a.layout, b.layout, shape_of(output))
+        query, columns = (b, a) if key in of_left else (a, b)
+        row_axis = out.index(rows[-1]) if rows else -1
+        return self._scores(query, columns, layout, out.index(key), row_axis)
+
+    def _scores(
+        self, rows: Trace, columns: Trace, layout: Layout, key_axis: int, query_axis: int
+    ) -> Trace:
+        """The trace of scores of queries, `rows`, and keys, `columns`."""
         cuts = rows.path is not None and rows.path.cuts
-        weights = Weights(columns.sources, axis, cuts=cuts, query_axis=row_axis)
+        weights = Weights(columns.sources, key_axis, cuts=cuts, query_axis=query_axis)
         return Trace(rows.sources, layout, self.forward, rows.grown, weights, joint=rows.joint)
-
-
-def _summed_axes(
-    letters: tuple[str, str, str] | None, left: Tensor, right: Tensor
-) -> tuple[int, int]:
-    """The axes of both operands of a product over which it sums."""
-    if letters is None:
-        return left.ndim - 1, max(right.ndim - 2, 0)
-    of_left, of_right, out = letters
-    summed = next((each for each in of_left if each in of_right and each not in out), "")
-    return (of_left.index(summed), of_right.index(summed)) if summed else (-1, -1)
 
 
 def _mixed(weights: Weights | None, of_left: str, of_right: str, out: str) -> Weights | None:
@@ -369,46 +379,12 @@ def _mixed(weights: Weights | None, of_left: str, of_right: str, out: str) -> We
     return replace(weights, scores=None, before_dropout=None)
 
 
-def _einsum_layout(
-    out: str, left: tuple[str, Trace], right: tuple[str, Trace], output: Tensor
-) -> Layout:
-    """The layout of an einsum's output: each axis as in the first operand that has it."""
-    origins = []
-    for letter in out:
-        letters, trace = left if letter in left[0] else right
-        origins.append((trace.layout, letters.index(letter)))
-    return Layout.gather(shape_of(output), origins)
-
-
 def _layout(tensor: Tensor) -> Layout:
     return Layout(shape_of(tensor))
 
 
 def _share_storage(one: Tensor, other: Tensor) -> bool:
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-
-
-def _union(all_sources: list[Sources], *, joins: bool = False) -> Sources:
-    """Sources of a result. Parameters that are only added or multiplied to other tensors do not count."""
-    if not joins:
-        from_data = [sources for sources in all_sources if not _are_parameters(sources)]
-        all_sources = from_data or all_sources
-    return frozenset().union(*all_sources)
-
-
-def _are_of_different_inputs(all_sources: list[Sources]) -> bool:
-    """Whether some of these are of inputs that the first does not have."""
-    inputs = [frozenset(filter(_is_input, sources)) for sources in all_sources]
-    inputs = [names for names in inputs if names]
-    return any(not names & inputs[0] for names in inputs[1:])
-
-
-def _is_input(name: str) -> bool:
-    return name.startswith(INPUT)
-
-
-def _are_parameters(sources: Sources) -> bool:
-    return all(name.startswith(PARAMETER) for name in sources)
 
 
 def _tensors_within(value: Any) -> Iterator[tuple[str, Tensor]]:
@@ -448,30 +424,8 @@ def _followed(
         weights = trace.weights
         if weights is None or not output.is_floating_point():
             continue
-        axis, row_axis = (
-            each
-            if each < 0
-            else Layout.moved_axis(each, func, args, kwargs, shape_of(tensor), shape_of(output))
-            for each in (weights.key_axis, weights.query_axis)
-        )
-        # Weights of two axes without queries and keys may be those of a router.
-        is_map = weights.columns is not None or weights.event >= 0
-        is_band = weights.normalized and is_map and func.__name__ in MOVES
-        if axis is None and is_band:
-            axis = UNKNOWN_AXIS
-        # A result into which one key was broadcast has no axis of keys.
-        if axis is None or (
-            axis >= 0
-            and shape_of(tensor)[weights.key_axis] == 1 < shape_of(output)[axis]
-            and kind == "other"
-            and func.__name__ != "pad"
-        ):
-            continue
-        if (
-            kind == "fresh"
-            and weights.key_axis == tensor.ndim - 1
-            and not _is_over_heads(func, output, tensor)
-        ):
+        axes = _followed_axes(kind, func, args, kwargs, tensor, weights, output)
+        if axes is None:
             continue
         others = [each.weights for _, each in traces if each.weights is not None]
         columns, merged, before = weights.columns, weights.merged, weights.before_dropout
@@ -479,20 +433,52 @@ def _followed(
             events = {event for each in others for event in (each.event, *each.merged)}
             merged = tuple(events - {weights.event, -1})
             if columns is not None:
-                columns = _union([each.columns for each in others if each.columns is not None])
+                columns = union([each.columns for each in others if each.columns is not None])
         if before is not None:
             before = _replayed(func, args, kwargs, tensor, before, output)
         scores = weights.scores if func.__name__ in KEEPS_WEIGHTS else None
-        row_axis = -1 if row_axis is None else row_axis
-        new: dict[str, Any] = {
-            "operands": None,
-            "columns": columns,
-            "key_axis": axis,
-            "query_axis": row_axis,
-            "scores": scores,
-        }
-        return replace(weights, **new, merged=merged, before_dropout=before)
+        return replace(
+            weights,
+            operands=None,
+            columns=columns,
+            key_axis=axes[0],
+            query_axis=axes[1],
+            scores=scores,
+            merged=merged,
+            before_dropout=before,
+        )
     return None
+
+
+def _followed_axes(
+    kind: str,
+    func: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    tensor: Tensor,
+    weights: Weights,
+    output: Tensor,
+) -> tuple[int, int] | None:
+    """The axes of keys and of queries in the result; None if it has no axis of keys."""
+    key_axis, query_axis = (
+        axis
+        if axis < 0
+        else Layout.moved_axis(axis, func, args, kwargs, shape_of(tensor), shape_of(output))
+        for axis in (weights.key_axis, weights.query_axis)
+    )
+    if key_axis is None:
+        # Weights of two axes without queries and keys may be those of a router.
+        is_map = weights.columns is not None or weights.event >= 0
+        if not (weights.normalized and is_map and func.__name__ in MOVES):
+            return None
+        key_axis = UNKNOWN_AXIS
+    is_broadcast = key_axis >= 0 and tensor.shape[weights.key_axis] == 1 < output.shape[key_axis]
+    if is_broadcast and kind == "other" and func.__name__ != "pad":
+        return None
+    is_mixed = kind == "fresh" and weights.key_axis == tensor.ndim - 1
+    if is_mixed and not _is_over_heads(func, output, tensor):
+        return None
+    return key_axis, -1 if query_axis is None else query_axis
 
 
 def _is_over_heads(func: Callable[..., Any], output: Tensor, tensor: Tensor) -> bool:
