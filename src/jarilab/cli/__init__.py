@@ -17,7 +17,7 @@ from jarilab.cli import commands
 from jarilab.cli.arguments import parse
 from jarilab.cli.static_output import run_static
 from jarilab.cli.terminal import SafeStream, is_distributed, is_local_first, say
-from jarilab.core.errors import UserError, shortened
+from jarilab.core.errors import MAX_QUOTED, UserError, is_out_of_memory, shortened
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,9 +68,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         say(_with_short_arguments(f"{where}: {error.strerror or error}", words))
         return 2
     except (MemoryError, RuntimeError) as error:
-        # PyTorch's error for accelerators has a name, that for the CPU is a RuntimeError.
-        known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-        if not known and "DefaultCPUAllocator" not in str(error):
+        if not is_out_of_memory(error):
             raise
         got = " ".join(str(error).split()) or "MemoryError"
         say(
@@ -88,12 +86,14 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
 
 def _with_short_arguments(message: str, arguments: Sequence[str]) -> str:
     """The message with shortened arguments: one with spaces and without quotes looks like a part of it."""
-    for argument in arguments:
-        for text in (argument, argument.partition("=")[2]):
-            for quoted in (text, repr(text)):
-                # An error has shortened the long words of a text already.
-                for part in (quoted, str(UserError(quoted))):
-                    message = message.replace(part, shortened(part)) if part else message
+    values = [text for argument in arguments for text in (argument, argument.partition("=")[2])]
+    for value in values:
+        if len(value) <= MAX_QUOTED:
+            continue
+        for quoted in (value, repr(value)):
+            message = message.replace(quoted, shortened(quoted))
+            # An error has shortened the long words of a text already.
+            message = message.replace(str(UserError(quoted)), shortened(quoted))
     return message
 
 

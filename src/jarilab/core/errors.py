@@ -38,6 +38,13 @@ def shortened(text: str) -> str:
     return text if len(text) <= MAX_QUOTED else f"{text[:120]} ... {text[-60:]}"
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python or PyTorch found no memory, on the CPU or an accelerator."""
+    # PyTorch's error for accelerators has a name of its own, that for the CPU is a RuntimeError.
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+
+
 def printable(text: str) -> str:
     """Untrusted text for a terminal, with unprintable characters escaped."""
     letters = [letter if letter.isprintable() else _escaped(letter) for letter in text]

@@ -113,10 +113,8 @@ def _check_steps(path: Path, tokenizer: Any) -> None:
         growth = 1
         for steps, step in enumerate(_steps(tokenizer.get(part)), 1):
             growth *= max(1, len(str(step.get("content", ""))))
-            if (
-                step.get("type") == "ByteLevel"
-            ):  # it writes each byte of a letter as a letter of up to two bytes
-                growth *= 2
+            if step.get("type") == "ByteLevel":
+                growth *= 2  # it writes each byte of a letter as a letter of up to two bytes
             if "precompiled_charsmap" in step:
                 growth *= _charsmap_growth(path, step["precompiled_charsmap"])
             if growth > MAX_GROWTH or steps > MAX_STEPS:

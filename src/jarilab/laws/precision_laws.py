@@ -269,9 +269,8 @@ def _seeded() -> Iterator[None]:
 def heads(subject: Subject) -> str:
     """With any number and width of heads, pairs do not depend on others, float32 suffices, and no head repeats another.
 
-    Keys with fewer heads than queries (`n_kv_heads`) are rotated as the first heads are, or refused.
-
-    The last holds for fewer heads than 16 if it holds for 16.
+    No head repeats another among fewer heads than 16 if none does among 16. Keys with fewer heads than queries
+    (`n_kv_heads`) are rotated as the first heads are, or refused.
     """
     repeated: dict[int, tuple[int, int] | None] = {}
     for site in subject.other_sites():

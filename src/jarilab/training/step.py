@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from jarilab.core.devices import autocast, to_device
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, is_out_of_memory
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.record.sites import attentions_of
 from jarilab.nn.init import generator_for
@@ -27,8 +27,6 @@ from jarilab.training.state import TrainingState
 
 SYNC_EVERY = 20
 """Steps between two reads of losses from an accelerator or from other processes, which wait for them."""
-CPU_ALLOCATOR = "DefaultCPUAllocator"
-"""Words of PyTorch's error for CPU memory; that for accelerators is a class."""
 
 
 class Steps:
@@ -108,9 +106,8 @@ class Steps:
         """Raises UserError if the block runs out of memory."""
         try:
             yield
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            is_known = isinstance(error, torch.OutOfMemoryError) or CPU_ALLOCATOR in str(error)
-            if not is_known:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
                 raise
             passes = 2 * self.execution.accumulate
             raise UserError(

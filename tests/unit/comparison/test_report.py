@@ -1123,8 +1123,10 @@ def test_large_models_stay_usable(open_report: Any) -> None:
 
 def test_print_shows_tables_and_hides_controls(open_report: Any, payload: Payload) -> None:
     page = open_report(payload, scheme="dark")
-    page.emulate_media(media="print", color_scheme="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.evaluate("document.querySelector('main > *').id = 'in-dark-ink'")
+    page.emulate_media(media="print", color_scheme="light")
+    until(page, lambda: page.locator("#in-dark-ink").count() == 0)  # drawn again for white paper
     until(page, lambda: page.locator("#summary-table").is_visible())  # a moment after it is opened
     page.set_viewport_size({"width": 690, "height": 900})
     until(page, lambda: page.evaluate("document.documentElement.scrollWidth") == 690)  # the tables fit on a sheet of A4

@@ -14,10 +14,13 @@ import { why } from "./why.js";
 const SECTIONS = [accuracy, why, digits, learning, run];
 
 function draw() {
+  const open = [...document.querySelectorAll("main details")].map((details) => details.open);
   document.documentElement.lang = language();
   const drawn = SECTIONS.map((section) => [section, section.draw()]).filter(([, node]) => node);
   drawHeader(drawn.map(([{ id, name }]) => [id, name()]), languageChanged);
   refill(byId("main"), drawn.map(([, node]) => node));
+  // What the reader, or a print, has opened stays open in the other language and in the other colours.
+  document.querySelectorAll("main details").forEach((details, place) => { details.open ||= open[place]; });
   fit();
 }
 function fit() {
