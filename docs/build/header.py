@@ -1,5 +1,8 @@
-"""What the builder leaves to be done in the head of each page. Its switch of languages leads to the other home, not to
-the same page; and the two fields in which it keeps light and dark are unseen, yet stops for the tab key."""
+"""What the builder leaves to be done in each page.
+
+Its switch of languages leads to the other home, not to the same page. The two fields in which it keeps light and dark
+are unseen, yet stops for the tab key. Each line of code begins with an empty link, which a screen reader announces.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from places import LANGUAGES
 SWITCH = re.compile(r'(<a href=")[^"]*(" hreflang="(\w+)" class="md-select__link")')
 
 UNSEEN = '<input class="md-option"'
+LINE_LINK = re.compile(r'<a id="__codelineno[^>]*></a>')
 
 
 def finish(site: Path) -> None:
@@ -33,6 +37,7 @@ def _finish(path: Path, site: Path) -> None:
     korean = path.is_relative_to(_home(site, "ko"))
     part = path.relative_to(_home(site, "ko" if korean else "en"))
     text = SWITCH.sub(lead, path.read_text(encoding="utf-8"))
+    text = LINE_LINK.sub("", text)
     path.write_text(text.replace(UNSEEN, f'{UNSEEN} tabindex="-1"'), encoding="utf-8")
 
 

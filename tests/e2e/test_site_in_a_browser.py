@@ -173,6 +173,7 @@ def test_the_glossary_is_reached_by_keyboard(site: ServedPages) -> None:
         ("ko/index.html", "dark"),
         pytest.param("lessons/sqrt.html", "dark", marks=pytest.mark.long),
         ("figures.html", "light"),
+        ("tutorials/training.html", "light"),
     ],
 )
 def test_the_rules_of_accessibility_hold(site: ServedPages, page: str, scheme: str) -> None:
