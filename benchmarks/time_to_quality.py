@@ -30,8 +30,6 @@ counted. Each in a process of its own, one after the other, in one thread. What 
 each look, and not measured again.
 
 The others have one learning rate each, which nobody has searched for. Search for it before you compare.
-
-Measured, jari alone: docs/results/recipes.md.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -157,7 +158,7 @@ def measure(page: str, keys: Sequence[str], command: Sequence[str], folder: Path
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     facts = {
         "kept_from": "script",
-        "command": " ".join(command),
+        "command": shlex.join(command),
         "processor": _processor(),
         "torch": torch.__version__,
         "date": datetime.date.today().isoformat(),

@@ -709,3 +709,29 @@ def test_a_recipe_is_told_with_its_gain_over_the_same_seeds(load: Load) -> None:
     other[0]["loss"] = 1.25
     assert "| +0.6250 (-0.9633 to +2.2133) |" in module.told(row, "cosine", other, base)
     assert "| +0.6250 (-2.5565 to +3.8065) |" in module.told(row, "cosine", other, base, rows=2), "corrected"
+
+
+def test_a_table_of_runs_has_a_row_for_each_kind_and_the_upper_bound(
+    load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table_of_runs = load("table_of_runs")
+    for name, share in (("none-1", 0.04), ("rotary-1", 0.9), ("rotary-2", 0.95)):
+        (tmp_path / name).mkdir()
+        result = {
+            "exact_match": share,
+            "exact_match_+": share / 2,
+            "cpu_seconds": 1234.5,
+            "ceiling": {"all": 0.043, "+": 0.07},
+        }
+        (tmp_path / name / "result.json").write_text(json.dumps(result))
+        (tmp_path / name / "test.json").write_text(json.dumps({"bleu": 100 * share}))
+    assert table_of_runs.main([str(tmp_path), "--figures", "exact_match,exact_match_+,test.bleu,cpu_seconds"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "| run | exact match | exact match + | BLEU, test | CPU-seconds |",
+        "| :--- | ---: | ---: | ---: | ---: |",
+        "| none | 4.00% | 2.00% | 4.00 | 1,234 |",
+        "| rotary | 90.00%, 95.00% | 45.00%, 47.50% | 90.00, 95.00 | 1,234, 1,234 |",
+        "| upper bound without positions, on average | 4.30% | 7.00% |  |  |",
+    ]
+    assert table_of_runs.main([str(tmp_path / "none-1"), "--figures", "exact_match"]) == 2
+    assert "expected runs called NAME-SEED" in capsys.readouterr().err

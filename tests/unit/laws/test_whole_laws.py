@@ -14,6 +14,7 @@ import jarilab
 from helpers import folders
 from helpers.architectures import MODELS
 from helpers.command import command
+from helpers.law_counts import small_model, table_of
 from helpers.runs import tiny, train
 from jarilab import Mask, Tokens
 from jarilab.core.errors import UserError
@@ -46,16 +47,6 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
-def made(name):
-    """A small model whose attention matters: random weights of transformers are so small that it hardly does."""
-    torch.manual_seed(0)
-    model, _ = MODELS[name]()
-    for parameter in model.parameters():
-        if parameter.ndim == 2:
-            parameter.data.normal_(0, parameter.shape[-1] ** -0.5)
-    return model
-
-
 @TRANSFORMERS
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
@@ -67,7 +58,7 @@ def made(name):
     ],
 )
 def test_no_wrong_alarm_over_the_architectures(name):
-    model = made(name)
+    model = small_model(name)
     if model.main_input_name.startswith("input_") and model.main_input_name != "input_ids":
         with pytest.raises(UserError, match=f"reads {model.main_input_name}"):
             check_model(model)
@@ -78,6 +69,17 @@ def test_no_wrong_alarm_over_the_architectures(name):
         assert "buffers lost digits" in outcomes[ROUNDS].detail
     assert broken - {ROUNDS} == KNOWN.get(name, set())
     assert sum(one.verdict == "holds" for one in outcomes.values()) >= (2 if broken else 4)
+
+
+def test_verdicts_are_counted_by_law():
+    verdicts = {
+        "A": dict.fromkeys(LAWS, "holds"),
+        "B": dict.fromkeys(LAWS, "skipped") | {"rows do not mix": "broken"},
+    }
+    lines = table_of(verdicts).splitlines()
+    assert len(lines) == 2 + len(LAWS)
+    assert "| rows do not mix | 1 | 1 | B | 0 |" in lines
+    assert f"| {ROUNDS} | 1 | 0 |  | 1 |" in lines
 
 
 # Models with a fault -------------------------------------------------------------------------------------------------
