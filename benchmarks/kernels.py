@@ -1,7 +1,8 @@
-"""Which attention kernel is faster at which shape: explicit products or PyTorch's fused one?
+"""Which attention kernel is faster at which shape: explicit products, PyTorch's fused one, or blocks of queries?
 
-Forward and backward with a padding mask, in one thread; `MIN_FUSED_KEYS` in `jarilab/attention/kernels.py`
-should lie where the winner changes.
+Forward and backward with a padding mask, in one thread; `MIN_FUSED_KEYS` and
+`MIN_BLOCKS_KEYS` in `jarilab/attention/kernels.py` should lie where the winner changes. With --encoding, only blocks
+compute the bias in each call: `long.py --before` measures all of it.
 
 Measured 2026-11-20, PyTorch 2.13, one core of an AMD EPYC with AVX-512 BF16 that others used too: in
 bfloat16 explicit wins up to 512 keys, in float32 up to 33 (by 1.1) but for the 8 wide heads of 7 keys (0.74). With
@@ -18,13 +19,14 @@ import torch
 
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
-from jarilab.attention.kernels import Kernel, attend, choose
+from jarilab.attention.kernels import Kernel, attend
 from jarilab.encodings import compose
 from jarilab.encodings.base import Site
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 from jarilab.training.determinism import deterministic
 
+KERNELS: tuple[Kernel, ...] = ("explicit", "fused", "blocks")
 SHAPES = (
     (512, 8, 7, 8),
     (512, 8, 7, 16),
@@ -38,15 +40,18 @@ SHAPES = (
 )
 
 
-def call_of(shape: tuple[int, int, int, int], dtype: torch.dtype, encoding: str, dropout: float) -> AttentionCall:
-    """Self-attention over rows that end in up to a quarter of padding."""
+def call_of(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, encoding: str, dropout: float, kernel: Kernel
+) -> AttentionCall:
+    """Self-attention over rows that end in up to a quarter of padding, in the form that a kernel reads."""
     batch, heads, length, width = shape
     q, k, v = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))
     lengths_B = length - torch.arange(batch) * (length // 4) // batch
     positions = Positions.sequence(length)
     built = compose.build(encoding, Site(heads * width, heads, width, width))
     with torch.no_grad():
-        geometry = geometry_of(built, positions, positions, Mask(keys=torch.arange(length) < lengths_B.unsqueeze(-1)))
+        mask = Mask(keys=torch.arange(length) < lengths_B.unsqueeze(-1))
+        geometry = geometry_of(built, positions, positions, mask, blockwise=kernel == "blocks")
     return AttentionCall(q, k, v, geometry, width**-0.5, dropout)
 
 
@@ -66,18 +71,17 @@ def main() -> None:
     table = timing.Table(given.json)
     for dtype in (torch.float32, torch.bfloat16):
         for shape in SHAPES:
-            call = call_of(shape, dtype, given.encoding, given.dropout)
-            kernels: tuple[Kernel, ...] = ("explicit", "fused")
-            times = timing.measure({k: forward_backward(call, k) for k in kernels}, given.rounds)
-            speed = timing.ratio(times, "fused", "explicit")
+            calls: dict[Kernel, AttentionCall] = {
+                kernel: call_of(shape, dtype, given.encoding, given.dropout, kernel) for kernel in KERNELS
+            }
+            times = timing.measure({name: forward_backward(call, name) for name, call in calls.items()}, given.rounds)
             table.add(
                 dtype=str(dtype).removeprefix("torch."),
                 B_H_L_E=str(shape),
-                explicit_ms=timing.milliseconds(times, "explicit"),
-                fused_ms=timing.milliseconds(times, "fused"),
-                fused_over_explicit=speed,
-                wins="explicit" if speed.median > 1 else "fused",
-                chosen=choose(call),
+                **{f"{name}_ms": timing.milliseconds(times, name) for name in KERNELS},
+                fused_over_explicit=timing.ratio(times, "fused", "explicit"),
+                blocks_over_fused=timing.ratio(times, "blocks", "fused"),
+                wins=min(KERNELS, key=lambda name: timing.milliseconds(times, name)),
             )
     table.close()
 

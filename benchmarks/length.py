@@ -139,9 +139,9 @@ def measure(mode: str, given: Any, table: timing.Table) -> None:
                 scores_MB=round(4 * HEADS * length**2 / 2**20, 1),
             )
             # Nothing here grows faster than n x n.
-            if 4 * memory > given.memory or 4 * seconds > given.seconds:
+            if given.factor**2 * max(memory / given.memory, seconds / given.seconds) > 1:
                 running.remove(contender)
-        length *= 2
+        length *= given.factor
 
 
 def draw(rows: list[timing.Row], out: Path) -> None:
@@ -178,6 +178,7 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=4096, help="MB that no process may pass (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=60, help="CPU-seconds of one call (default: %(default)s)")
     parser.add_argument("--longest", type=int, default=2**17, help="tokens (default: %(default)s)")
+    parser.add_argument("--factor", type=int, default=2, help="each length over the one before (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="a folder for length.json and length.svg")
     given = parser.parse_args()
     # Before the processes part, so that each need not import what this does.

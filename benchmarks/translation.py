@@ -131,7 +131,7 @@ class TorchTransformer(nn.Module):
         self.transformer = nn.Transformer(
             WIDTH, HEADS, LAYERS, LAYERS, HIDDEN, dropout=DROPOUT, batch_first=True, norm_first=True
         )
-        layout = SimpleNamespace(site=SimpleNamespace(width=WIDTH), base=10000.0, layout="interleaved")
+        layout = SimpleNamespace(site=SimpleNamespace(d_model=WIDTH), base=10000.0, layout="interleaved")
         table = [torch.from_numpy(sinusoidal_embed(layout, place)).float() for place in range(LONGEST)]
         self.register_buffer("places_LD", torch.stack(table))
 
