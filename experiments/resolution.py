@@ -11,8 +11,8 @@ below the table. An image of 8 x 8 pixels that is enlarged and brought back is b
 costs. Writes resolution.md and resolution.svg, and the trials into a folder beside them.
 
 Minutes: 12 of one core for 3 seeds of the digits (26 CPU-seconds a training); measuring takes seconds.
-Expected: on the digits, three seeds: learned2d from 99 % to 84 % (resize) and 88 % (rescale), sinusoidal2d from 98 % to 66
-and 73 %, rotary2d from 97 % to 75 and 67 %, none from 73 % to 27 and 18 %; extrapolated, these have at most 18 %.
+Expected: on the digits, three seeds: learned2d from 99 % to 84 % (resize) and 88 % (rescale), sinusoidal2d from 98 % to
+66 and 73 %, rotary2d from 97 % to 75 and 67 %, none from 73 % to 27 and 18 %; extrapolated, these have at most 18 %.
 """
 
 from __future__ import annotations
