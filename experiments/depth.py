@@ -7,8 +7,8 @@ sinusoids and without any positions, at several depths, over paired seeds: does 
 the paper found for words? Writes depth.md and depth.svg, and the report of each depth into a folder of its own.
 
 Minutes: 57 of one core for all 18 trainings, half of that on two.
-Expected: on tinyshakespeare, without positions the loss is higher by 0.380, 0.073 and 0.041 nats per character at 2, 6
-and 12 layers: the gap shrinks with depth and does not vanish. The paper, with words, found none slightly better.
+Expected: on tinyshakespeare, with 500 steps, without positions the loss is higher by 0.315 nats per character at 2
+layers and 0.206 at 6. The paper, with words and deeper models, found none slightly better.
 """
 
 from __future__ import annotations

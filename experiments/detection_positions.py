@@ -10,8 +10,8 @@ Three strided convolutions make the tokens, and see their rim: the model without
 Writes detection_positions.md and .svg, and the trials into folders beside them.
 
 Minutes: 11 of one core for each seed (150 CPU-seconds a training of 48,000 scenes).
-Expected: AP without spatial encoding is lower by 0.4 or more. On MNIST's digits, three seeds: 0.076 nowhere, 0.554 once
-at the input, 0.522 at every attention, 0.685 by rotations.
+Expected: on MNIST's digits, 32,000 scenes, one seed: AP 0.050 nowhere, 0.409 once at the input, 0.384 at every
+attention, 0.591 by rotations.
 """
 
 from __future__ import annotations
