@@ -346,7 +346,8 @@ def ctranslate2_beam(
     library: Any = importlib.import_module("ctranslate2")
     names = [f"t{number}" for number in range(VOCABULARY)]
     with tempfile.TemporaryDirectory() as folder:
-        out = write(model, Path(folder) / "model", source=names, target=names)
+        out = Path(folder) / "model"
+        write(model, out, source=names, target=names)
         translator = library.Translator(str(out), compute_type=precision, intra_threads=threads, inter_threads=1)
     lines = [[names[number] for number in row] for row in rows]
 
