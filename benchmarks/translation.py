@@ -58,6 +58,7 @@ from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.runs.training_options import Training
 from jarilab.tasks.base import Batch, right_padded
 from jarilab.training.determinism import deterministic
+from jarilab.training.memory import keep_freed_memory
 from jarilab.training.optimization import BETAS, EPSILON, build_optimizers
 
 
@@ -397,8 +398,11 @@ def main() -> None:
     parser.add_argument("--encodings", nargs="+", default=list(TARGETS), help="specs (default: rotary t5 alibi)")
     parser.add_argument("--length", type=int, default=60, help="tokens written (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="(default: %(default)s)")
+    parser.add_argument("--keep-memory", action="store_true", help="that a step frees, as `jarilab train` does")
     given = parser.parse_args()
     deterministic(given.threads)
+    if given.keep_memory:
+        keep_freed_memory()
     table = timing.Table(given.json)
     for part in given.parts:
         {"train": train, "encodings": encodings, "decode": decode}[part](given, table)
