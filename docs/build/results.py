@@ -5,8 +5,7 @@
 
 `docs/results/PAGE.json` holds the tables of a page by key: heads, rows, and the command, processor and date of the
 measurement. `measure` runs a command in FOLDER, where its files are, and keeps the Markdown tables that it prints.
-`kept_from` is "script" for these. It is "page" if the values were copied once from a page that was written before
-such files were kept. On a page, a table follows its mark, `<!-- table: PAGE/KEY -->`.
+On a page, a table follows its mark, `<!-- table: PAGE/KEY -->`.
 """
 
 from __future__ import annotations
