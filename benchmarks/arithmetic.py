@@ -37,7 +37,6 @@ from jarilab.runs.experiment import Experiment
 from jarilab.runs.training_options import Precision
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
-from jarilab.tasks.predictors.base import predictor_for
 from jarilab.training.batching import FixedSizeBatches
 from jarilab.training.determinism import deterministic
 
@@ -91,10 +90,8 @@ class Peer(nn.Module):
         raise NotImplementedError("torch.nn.Transformer has none; write with cached=False")
 
 
-def peer_step(
-    task: Arithmetic, width: int, batches: Iterator[Batch], rates: Iterator[float] | None = None, seed: int = 1
-) -> tuple[Peer, steps.Step]:
-    torch.manual_seed(seed)
+def peer_step(task: Arithmetic, width: int, batches: Iterator[Batch]) -> steps.Step:
+    torch.manual_seed(1)
     warnings.filterwarnings("ignore", "enable_nested_tensor is True")
     model = Peer(len(task.vocabulary), width, max(task.longest.values()))
 
@@ -106,7 +103,7 @@ def peer_step(
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-3, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True
     )
-    return model, steps.not_deterministic(steps.training_step(model, loss, [optimizer], 1.0, rates))
+    return steps.not_deterministic(steps.training_step(model, loss, [optimizer], 1.0))
 
 
 def rates(task: Arithmetic, widths: list[int], rounds: int, table: timing.Table) -> None:
@@ -117,7 +114,7 @@ def rates(task: Arithmetic, widths: list[int], rounds: int, table: timing.Table)
             settings = {"model.d_model": width, "training.optimizer": optimizer, "training.lr": 1e-3}
             experiment = Experiment.of("arithmetic", settings=settings, precision=precision)
             contenders[name] = steps.arithmetic_step(task, itertools.cycle(batches), experiment)[1]
-        contenders["nn.Transformer"] = peer_step(task, width, itertools.cycle(batches))[1]
+        contenders["nn.Transformer"] = peer_step(task, width, itertools.cycle(batches))
         times = timing.measure(contenders, rounds)
         for name in contenders:
             table.add(
@@ -151,13 +148,8 @@ class PeerAnswers:
         raise NotImplementedError  # nothing is copied in arithmetic
 
 
-def exact_match(task: Arithmetic, model: nn.Module) -> float:
-    if not isinstance(model, Peer):
-        return predictor_for(model, task).evaluate(2000)["exact_match"]
-    model.eval()
-    found = task.evaluate(PeerAnswers(model, task.longest["target"]), 2000)["exact_match"]
-    model.train()
-    return found
+def exact_match(task: Arithmetic, model: Peer, count: int) -> float:
+    return task.evaluate(PeerAnswers(model, task.longest["target"]), count)["exact_match"]
 
 
 def main() -> None:

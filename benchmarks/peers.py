@@ -1,16 +1,23 @@
-"""The recipes of others, for `time_to_quality.py`: each trains its model as its authors do and tells how good it is.
+"""The contenders of `time_to_quality.py` that are not jari: each makes its model, its training step and its evaluation.
 
-Each takes the folder of data, a folder of its own, a seed, a budget and `tell`, which it calls with the CPU-seconds of
-training so far, looks not counted, and what was measured on the held-out data.
+Each takes the folder of data, a seed and a recipe. Two kinds of recipe, told apart by `today`:
+
+usual: the optimizer, precision and positions of its authors; the rate and the number of steps are searched.
+today: what one writes now: Muon (jari's, which stacks matrices) for matrices between the first and the last, bfloat16,
+rotary where the model can have it and sinusoids where it cannot, and memory that is kept. As of November 2026.
+
+All have a warm-up of 5 %, a line to 0 and clipping at 1, as jari has.
 """
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import arithmetic
 import steps
@@ -19,162 +26,236 @@ import vision
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jarilab.data.images import idx
+from jarilab.core.devices import autocast
+from jarilab.data.images import augment, idx
+from jarilab.data.text import PADDING
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.training.batching import FixedSizeBatches
+from jarilab.training.memory import keep_freed_memory
+from jarilab.training.optimization import AdamW, StackedMuon
 
-LOOKS = 40
-Tell = Callable[[float, float], None]
+LAST_MAPS = ("generator", "to_logits", "mlp_head")
+"""Names of the maps to the classes, which Muon leaves to AdamW, as it does embeddings."""
 
 
 @dataclass(frozen=True)
-class Budget:
-    """share: of the steps of the recipe, to try the script with. seconds: a recipe that owns its loop ends after so
-    many CPU-seconds, or as soon as a look is as good as `mark`."""
+class Recipe:
+    """rate: the highest learning rate. steps: of the whole schedule."""
 
-    share: float
-    seconds: float
-    mark: float
-
-
-class EnoughError(Exception):
-    """Ends a training loop that is not ours."""
+    rate: float
+    steps: int
+    today: bool = False
 
 
-class Watch:
-    """CPU-seconds of training: while one looks, it stands still."""
+@dataclass(frozen=True)
+class Trainee:
+    """step: takes one step. measure: the quality on so many held-out examples."""
 
-    def __init__(self, budget: Budget, tell: Tell):
-        self._budget, self._tell = budget, tell
-        self._begin, self._looking = time.process_time(), 0.0
-
-    def look(self, measure: Callable[[], float]) -> None:
-        begin = time.process_time()
-        seconds, value = begin - self._begin - self._looking, measure()
-        self._tell(seconds, value)
-        self._looking += time.process_time() - begin
-        if value >= self._budget.mark or seconds >= self._budget.seconds:
-            raise EnoughError
+    step: steps.Step
+    measure: Callable[[int], float]
 
 
-def take(step: steps.Step, measure: Callable[[], float], count: int, tell: Tell) -> None:
-    """Takes so many steps and looks LOOKS times; only steps are counted."""
-    every, seconds = max(1, count // LOOKS), 0.0
-    for taken in range(1, count + 1):
-        begin = time.process_time()
-        step()
-        seconds += time.process_time() - begin
-        if taken % every == 0 or taken == count:
-            tell(seconds, measure())
+Peer = Callable[[Path, int, Recipe], Trainee]
 
 
-def warmed(count: int, rate: float, warmup: int, least: float, linear: bool = False) -> Iterator[float]:
-    """A learning rate for each step: up to `rate`, then down to `least` by a cosine or a line."""
-    for step in range(count):
-        left = 1 - max(0, step - warmup) / max(1, count - warmup)
-        part = left if linear else 0.5 * (1 - math.cos(math.pi * left))
-        yield rate * (step + 1) / warmup if step < warmup else least + (rate - least) * part
+def rates(recipe: Recipe) -> Iterator[float]:
+    """A learning rate for each step: up to the highest in 5 % of the steps, then in a line to 0."""
+    warmup = max(1, recipe.steps // 20)
+    for step in range(recipe.steps):
+        left = (recipe.steps - step) / max(1, recipe.steps - warmup)
+        yield recipe.rate * min((step + 1) / warmup, left)
 
 
-def nn_transformer(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None:
-    count = max(2, int(4000 * budget.share))
+def trainee(
+    model: nn.Module, loss: Callable[[], Tensor], measure: Callable[[int], float], recipe: Recipe, usual: Any
+) -> Trainee:
+    """usual: makes the optimizer of the authors from the model."""
+    if not recipe.today:
+        step = steps.training_step(model, loss, [usual(model)], 1.0, rates(recipe))
+        return Trainee(steps.not_deterministic(step), measure)
+    keep_freed_memory()
+    matrices, others = [], []
+    for owner_name, owner in model.named_modules():
+        last = any(name in owner_name for name in LAST_MAPS)
+        for name, parameter in owner.named_parameters(recurse=False):
+            inner = parameter.ndim == 2 and not isinstance(owner, nn.Embedding) and not last
+            (matrices if inner else others).append((f"{owner_name}.{name}", parameter))
+    optimizers = [
+        StackedMuon(matrices, lr=recipe.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+        AdamW(others, lr=recipe.rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True),
+    ]
+
+    def in_bfloat16() -> Tensor:
+        with autocast("bfloat16"):
+            return loss()
+
+    step = steps.training_step(model, in_bfloat16, optimizers, 1.0, rates(recipe))
+    return Trainee(steps.not_deterministic(step), measure)
+
+
+# Arithmetic -----------------------------------------------------------------------------------------------------------
+
+
+def nn_transformer(data: Path, seed: int, recipe: Recipe) -> Trainee:
+    """torch.nn.Transformer of the same size; learned positions and AdamW, or sinusoids and today's recipe."""
     task = Arithmetic()
-    order = FixedSizeBatches(task.training_size, 512, count * 512, seed)
-    rates = warmed(count, 1e-3, max(1, count // 50), 0.0, linear=True)
-    model, step = arithmetic.peer_step(task, 64, arithmetic.batches_in_order(task, order), rates, seed)
-    take(step, lambda: arithmetic.exact_match(task, model), count, tell)
+    order = FixedSizeBatches(task.training_size, 512, recipe.steps * 512, seed)
+    batches = arithmetic.batches_in_order(task, order)
+    torch.manual_seed(seed)
+    model = arithmetic.Peer(len(task.vocabulary), 64, max(task.longest.values()))
+    if recipe.today:
+        for table in (model.source_places, model.target_places):
+            table.weight.data = 0.1 * sinusoids(*table.weight.shape)
+            table.weight.requires_grad = False
+
+    def usual(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True)
+
+    def loss() -> Tensor:
+        batch = next(batches)
+        scores = model(*batch.inputs).float()
+        return functional.cross_entropy(scores.flatten(0, 1), batch.labels.flatten(), ignore_index=PADDING)
+
+    return trainee(model, loss, lambda count: arithmetic.exact_match(task, model, count), recipe, usual)
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """Vaswani et al. 2017."""
+    angles = torch.arange(length)[:, None] * 10_000 ** (-torch.arange(0, width, 2) / width)
+    return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)
+
+
+# Language -------------------------------------------------------------------------------------------------------------
+
+WIDTH, LAYERS, HEADS, CONTEXT, BATCH = 128, 4, 4, 64, 12
 
 
 class Block(nn.Module):
-    """nanoGPT's: norms before, no bias."""
+    """nanoGPT's: norms before, no bias; with rotations if it is given some."""
 
-    def __init__(self, width: int, heads: int):
+    def __init__(self, turns: Tensor | None):
         super().__init__()
-        self.heads = heads
-        self.norms = nn.ModuleList(nn.LayerNorm(width, bias=False) for _ in range(2))
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+        self.turns = turns
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH, bias=False) for _ in range(2))
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         qkv_BLD = self.qkv(self.norms[0](x_BLD)).chunk(3, -1)
-        q, k, v = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in qkv_BLD)
+        q, k, v = (each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in qkv_BLD)
+        if self.turns is not None:
+            q, k = rotated(q, self.turns), rotated(k, self.turns)
         y_BHLE = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x_BLD = x_BLD + self.out(y_BHLE.transpose(1, 2).flatten(-2))
         return x_BLD + self.down(functional.gelu(self.up(self.norms[1](x_BLD))))
 
 
+def rotated(x_BHLE: Tensor, turns_2LF: Tensor) -> Tensor:
+    """Su et al. 2021, in halves. turns: cosines and sines."""
+    one, other = x_BHLE.chunk(2, -1)
+    cos_LF, sin_LF = turns_2LF[:, : x_BHLE.shape[-2]].to(x_BHLE.dtype)
+    return torch.cat((one * cos_LF - other * sin_LF, one * sin_LF + other * cos_LF), -1)
+
+
 class NanoGPT(nn.Module):
-    def __init__(self, vocabulary: int, width: int = 128, layers: int = 4, heads: int = 4, context: int = 64):
+    def __init__(self, vocabulary: int, rotary: bool):
         super().__init__()
-        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
-        self.norm = nn.LayerNorm(width, bias=False)
+        turns = None
+        if rotary:
+            size = WIDTH // HEADS
+            angles = torch.arange(CONTEXT)[:, None] * 10_000 ** (-torch.arange(0, size, 2) / size)
+            turns = torch.stack((angles.cos(), angles.sin()))
+        self.tokens, self.places = nn.Embedding(vocabulary, WIDTH), None if rotary else nn.Embedding(CONTEXT, WIDTH)
+        self.blocks = nn.Sequential(*(Block(turns) for _ in range(LAYERS)))
+        self.norm = nn.LayerNorm(WIDTH, bias=False)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 residual = name.endswith(("out.weight", "down.weight"))
-                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers) if residual else 0.02)
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * LAYERS) if residual else 0.02)
 
     def forward(self, ids_BL: Tensor) -> Tensor:
-        x_BLD = self.tokens(ids_BL) + self.places.weight[: ids_BL.shape[1]]
+        x_BLD = self.tokens(ids_BL)
+        if self.places is not None:
+            x_BLD = x_BLD + self.places.weight[: ids_BL.shape[1]]
         return functional.linear(self.norm(self.blocks(x_BLD)), self.tokens.weight)
 
 
-def nanogpt(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None:
-    count, context, batch = max(2, int(2000 * budget.share)), 64, 12
+def nanogpt(data: Path, seed: int, recipe: Recipe) -> Trainee:
+    """GPT-2 as nanoGPT has it: learned positions, AdamW with weight decay; or today's recipe with rotary."""
+    return _language(data, seed, recipe, lambda letters: NanoGPT(letters, recipe.today))
+
+
+def x_transformers(data: Path, seed: int, recipe: Recipe) -> Trainee:
+    """lucidrains' decoder with rotary."""
+    library: Any = importlib.import_module("x_transformers")
+
+    def build(letters: int) -> nn.Module:
+        layers = library.Decoder(dim=WIDTH, depth=LAYERS, heads=HEADS, attn_dim_head=WIDTH // HEADS,
+                                 rotary_pos_emb=True, attn_flash=True)  # fmt: skip
+        return library.TransformerWrapper(
+            num_tokens=letters, max_seq_len=CONTEXT, use_abs_pos_emb=False, attn_layers=layers
+        )
+
+    return _language(data, seed, recipe, build)
+
+
+def _language(data: Path, seed: int, recipe: Recipe, build: Callable[[int], nn.Module]) -> Trainee:
     text = (data / "tinyshakespeare" / "input.txt").read_text()
-    letters = sorted(set(text))
-    number = {letter: place for place, letter in enumerate(letters)}
+    number = {letter: place for place, letter in enumerate(sorted(set(text)))}
     ids = torch.tensor([number[letter] for letter in text])
     learned, held_out = ids[: int(0.9 * len(ids))], ids[int(0.9 * len(ids)) :]
     torch.manual_seed(seed)
-    model = NanoGPT(len(letters))
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
-    others = [parameter for parameter in model.parameters() if parameter.ndim != 2]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    adamw = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=True)
+    model = build(len(number))
+
+    def usual(model: nn.Module) -> torch.optim.Optimizer:
+        matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
+        others = [parameter for parameter in model.parameters() if parameter.ndim != 2]
+        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, betas=(0.9, 0.99), fused=True)
 
     def loss_of(windows_BL: Tensor) -> Tensor:
-        scores = model(windows_BL[:, :-1])
+        scores = model(windows_BL[:, :-1]).float()
         return functional.cross_entropy(scores.flatten(0, 1), windows_BL[:, 1:].flatten())
 
     def loss() -> Tensor:
-        starts = torch.randint(len(learned) - context, (batch,))
-        return loss_of(learned[starts.unsqueeze(1) + torch.arange(context + 1)])
+        starts = torch.randint(len(learned) - CONTEXT, (BATCH,))
+        return loss_of(learned[starts.unsqueeze(1) + torch.arange(CONTEXT + 1)])
 
     @torch.no_grad()
-    def measure() -> float:
-        return float(loss_of(held_out.unfold(0, context + 1, context)))
+    def measure(count: int) -> float:
+        return float(loss_of(held_out.unfold(0, CONTEXT + 1, CONTEXT)[:count]))
 
-    rates = warmed(count, 1e-3, min(100, max(1, count // 20)), 1e-4)
-    take(steps.training_step(model, loss, [adamw], 1.0, rates), measure, count, tell)
+    return trainee(model, loss, measure, recipe, usual)
 
 
-def vit_pytorch(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None:
+# Images ---------------------------------------------------------------------------------------------------------------
+
+
+def vit_pytorch(data: Path, seed: int, recipe: Recipe) -> Trainee:
+    """lucidrains' ViT of the same size, with the same shifts as jari; AdamW, or today's recipe."""
     module = vision.peer()
     if module is None:
-        return
+        raise ImportError("vit_pytorch")
     learned, held_out = mnist(data, held_out=False), mnist(data, held_out=True)
     torch.manual_seed(seed)
     model = vision.theirs(module, vision.SHAPES["28"], vision.SETTINGS["class"])
-    count = max(2, int(budget.share * 4 * len(learned[0]) // vision.BATCH))
-    adamw = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05, fused=True)
-    order = FixedSizeBatches(len(learned[0]), vision.BATCH, count * vision.BATCH, seed)
-    numbers = iter(range(count))
+    order = FixedSizeBatches(len(learned[0]), vision.BATCH, recipe.steps * vision.BATCH, seed)
+    numbers, generator = itertools.count(), torch.Generator().manual_seed(seed)
+
+    def usual(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), weight_decay=0.05, fused=True)
 
     def loss() -> Tensor:
         rows = torch.as_tensor(order.at(next(numbers)))
-        return functional.cross_entropy(model(learned[0][rows]), learned[1][rows], label_smoothing=vision.SMOOTHING)
+        scores = model(augment.shift(learned[0][rows], 2, generator)).float()
+        return functional.cross_entropy(scores, learned[1][rows], label_smoothing=vision.SMOOTHING)
 
     @torch.no_grad()
-    def measure() -> float:
-        model.eval()
-        parts = zip(held_out[0].split(500), held_out[1].split(500), strict=True)
-        right = sum(int((model(pixels).argmax(-1) == labels).sum()) for pixels, labels in parts)
-        model.train()
-        return right / len(held_out[1])
+    def measure(count: int) -> float:
+        parts = zip(held_out[0][:count].split(500), held_out[1][:count].split(500), strict=True)
+        return sum(int((model(pixels).argmax(-1) == labels).sum()) for pixels, labels in parts) / count
 
-    rates = warmed(count, 1e-3, max(1, count // 50), 0.0)
-    take(steps.training_step(model, loss, [adamw], 1.0, rates), measure, count, tell)
+    return trainee(model, loss, measure, recipe, usual)
 
 
 def mnist(data: Path, held_out: bool) -> tuple[Tensor, Tensor]:

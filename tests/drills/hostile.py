@@ -21,15 +21,17 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from drills.families import FAMILIES, make_materials
 from drills.payloads import MARKER, STRINGS, hostile_strings, make_places, payloads
 from drills.promises import SEALED
-from drills.watch import RefusedError, Watch
+from drills.watch import RefusedError, Watch, WatchedServer
 from helpers.folders import bert
 from jarilab.cli import main as command
+from jarilab.comparison.launchers import processes
 from jarilab.comparison.study import FORMAT
 from jarilab.core.storage.files import seal_record, sha256, write_json
 from jarilab.runs.experiment import Experiment
@@ -121,7 +123,11 @@ class Attack:
         said = io.StringIO()
         self.watch.on = True
         try:
-            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            with (
+                mock.patch.object(processes, "trial_server", return_value=WatchedServer(self.watch)),
+                contextlib.redirect_stdout(said),
+                contextlib.redirect_stderr(said),
+            ):
                 code = command([str(word) for word in words])
         except SystemExit as ended:
             code = ended.code

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drills.hostile import CODE_FIELDS, VERBS, commands_on, seal, with_code
+from drills.hostile import CODE_FIELDS, VERBS, Attack, commands_on, seal, with_code
 from helpers.command import command
 from helpers.folders import bert
 from helpers.runs import tiny, train
@@ -61,3 +61,12 @@ def test_a_trusted_file_is_executed(root: Path) -> None:
     command("train", "--from", run, "--trust-code", "--help")
     assert canary.exists()
     seal(run, harmless)
+
+
+def test_the_watch_hears_the_trials_of_a_comparison(root: Path, tmp_path: Path) -> None:
+    run, attack = root / "strings" / "run", Attack(tmp_path)
+    seal(run, json.loads((run / "run.json").read_text()))  # and so a study, whose trial is not trained yet
+    assert attack.open_with(["compare", run.parent, "--seeds", "1"]) == "a trial"
+    attack.watch.text = "train"  # a word of every trial
+    assert attack.open_with(["compare", run.parent, "--seeds", "1"]) == "executed"
+    assert len(attack.watch.seen) == 1

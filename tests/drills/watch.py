@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 NEVER = (
     "pickle.find_class",
@@ -38,8 +39,8 @@ class Watch:
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.on:
             return
-        if event == "subprocess.Popen" and self._is_a_trial(arguments[1]):
-            raise RefusedError("a trial")
+        if event == "subprocess.Popen" and "train" in arguments[1]:
+            self.start_trial(arguments[1])
         if event in NEVER:
             self._refuse(f"{event} {arguments[:2]}")
         elif event == "exec":
@@ -51,11 +52,13 @@ class Watch:
         elif event == "ctypes.dlopen" and self.root in str(arguments[0]):
             self._refuse(f"loaded {arguments[0]}")
 
-    def _is_a_trial(self, words: Any) -> bool:
-        """Whether a comparison starts a trial of its own, without the text that would be trusted in it."""
-        return "train" in words and not (self.text and any(self.text in word for word in words))
+    def start_trial(self, words: Sequence[str]) -> NoReturn:
+        """Stop before a comparison starts a trial, whose words may not hold the text that would be trusted in them."""
+        if self.text and any(self.text in word for word in words):
+            self._refuse(f"trial {words}")
+        raise RefusedError("a trial")
 
-    def _refuse(self, what: str) -> None:
+    def _refuse(self, what: str) -> NoReturn:
         self.seen.append(what)
         raise RefusedError(what)
 
@@ -64,3 +67,13 @@ def _text(source: Any) -> str:
     if isinstance(source, bytes):
         return source.decode(errors="replace")
     return source if isinstance(source, str) else ""
+
+
+class WatchedServer:
+    """In place of the process that forks trials, which the audit hook does not see."""
+
+    def __init__(self, watch: Watch):
+        self._watch = watch
+
+    def fork(self, words: Sequence[str], log: int) -> NoReturn:
+        self._watch.start_trial(words)
