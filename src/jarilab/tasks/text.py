@@ -118,7 +118,7 @@ class Text(TokenTask):
         weighted = _corpora(self.train)
         paths = _paths(self.train)
         self._tokenizer = store.train_tokenizer(
-            paths, self.tokenizer, self.vocab_size, **asdict(self.form)
+            paths, self.tokenizer, self.vocab_size, self._cuts, **asdict(self.form)
         )
         if self.valid:
             self._training, self._held_out = self._stream(paths), self._stream([Path(self.valid)])

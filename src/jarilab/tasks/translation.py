@@ -146,12 +146,16 @@ class Translation(PairsTask):
                 "out"
             )
         tables = [pair_table(paths, self.columns) for paths in files]
+        is_trained = []
+        if not self.valid:
+            is_trained = np.split(~self._is_held_out(), self._scan(self.train).ends[:-1])
         first, second = store.train_tokenizers(
             files,
             self.tokenizer,
             size=self.vocab_size,
             joint=self.joint,
             columns=self.columns,
+            is_read=is_trained,
             **asdict(self.form),
         )
         # Tokenizers of a file have the sides of the task, trained ones the order of the files.
@@ -166,7 +170,7 @@ class Translation(PairsTask):
         unknown = _unknown_notices(self._unknown)
         left_out = _complaints(encoded.counts, self._longest)
         self._notices = [*read_as, *left_out, *repeats, *unknown]
-        training = None if self.valid else np.flatnonzero(~self._is_held_out(encoded))
+        training = None if self.valid else np.flatnonzero(~self._is_held_out(encoded.numbers))
         if self.valid:
             _ = self.held_out  # read now, so that errors come before the training
         rows = _Chosen(source, training), _Chosen(target, training)
@@ -189,23 +193,20 @@ class Translation(PairsTask):
             columns=self.columns,
         )
 
-    def _is_held_out(self, encoded: store.EncodedPairs) -> np.ndarray:
-        """Return which rows `(N,)` are held out: about HELD_OUT, at most a tenth, by a hash of the normalised source.
+    def _is_held_out(self, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Return which of the chosen pairs are held out: about HELD_OUT, at most a tenth, by a hash of the source.
 
-        Equal sources are held out together, and those of any tokenizer are the same.
+        Sources that are equal when normalised are held out together, and those of any tokenizer are the same.
         """
-        keys = self._scan(self.train).rows["key"][:, int(self.swap)]
-        bound = int(min(0.1, HELD_OUT / len(keys)) * 2**64)
-        chosen = keys[encoded.numbers]
-        held_out = chosen < np.uint64(bound)
+        every = self._scan(self.train).rows["key"][:, int(self.swap)]
+        bound = int(min(0.1, HELD_OUT / len(every)) * 2**64)
+        keys = every[chosen]
+        held_out = keys < np.uint64(bound)
         if not held_out.any() or held_out.all():
-            different = len(np.unique(chosen))
-            of = (
-                "" if different == len(chosen) else f" of {counted(different, 'different sources')}"
-            )
+            different = len(np.unique(keys))
+            of = "" if different == len(keys) else f" of {counted(different, 'different sources')}"
             raise UserError(
-                f"{counted(len(chosen), f'pairs{of}', 'are')} too few to hold some out; give held-out files with "
-                "--valid"
+                f"{counted(len(keys), f'pairs{of}', 'are')} too few to hold some out; give held-out files with --valid"
             )
         return held_out
 
@@ -213,7 +214,7 @@ class Translation(PairsTask):
         if self.valid:
             return self._texts(_corpora("valid", self.valid))
         encoded = self._encoded()
-        chosen = encoded.numbers[self._is_held_out(encoded)]
+        chosen = encoded.numbers[self._is_held_out(encoded.numbers)]
         return self._texts(_corpora("train", self.train), set(chosen.tolist()))
 
     @property

@@ -48,6 +48,12 @@ def written(folder: Path, pairs: list[tuple[str, str]], stem: str = "text") -> t
     return str(paths[0]), str(paths[1])
 
 
+def weighted(folder: Path, corpora: Sequence[list[tuple[str, str]]], stem: str) -> tuple[str, ...]:
+    """The files of each corpus, with a weight of 1."""
+    files = [written(folder, pairs, f"{stem}{number}") for number, pairs in enumerate(corpora)]
+    return tuple(name for one, other in files for name in (one, f"{other}:1"))
+
+
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[str, str]]:
     return [(sentence, meaning(sentence)) for sentence in sentences()]
@@ -92,9 +98,11 @@ def test_packed_files_and_columns_are_the_same_data(files: tuple[str, str], pair
 
 
 def test_swapped_the_second_file_is_the_source(files: tuple[str, str], pairs: list[tuple[str, str]]) -> None:
-    there, back = prepared(files, joint=False, vocab_size=280), prepared(files, joint=False, vocab_size=280, swap=True)
-    assert sorted(training_pairs(back) + back.held_out) == sorted((other, one) for one, other in pairs)
+    options = {"joint": False, "vocab_size": 280, "valid": files}  # what is held out goes by the source
+    there, back = prepared(files, **options), prepared(files, **options, swap=True)
     assert back.tokenizers == there.tokenizers[::-1]
+    there, back = prepared(files), prepared(files, swap=True)
+    assert sorted(training_pairs(back) + back.held_out) == sorted((other, one) for one, other in pairs)
     assert back.describe().startswith("text.de and text.en swapped: ")
     valid = prepared(files, valid=files, swap=True)
     assert valid.held_out == [(other, one) for one, other in pairs]
@@ -120,6 +128,20 @@ def test_nothing_is_both_trained_on_and_held_out(tmp_path: Path) -> None:
     assert 0.02 < len(held_out) / len(set(lines)) < 0.2
     again = prepared(task.train)
     assert again.held_out == task.held_out
+
+
+@pytest.mark.parametrize("kind", ["characters", "words", "bpe", "unigram"])
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_tokenizer_is_trained_without_what_is_held_out(tmp_path: Path, kind: str, swap: bool) -> None:
+    lines = sentences(300, longest=3)
+    both = [(f"{line} x{n}", f"{meaning(line)} y{n}") for n, line in enumerate(lines)]
+    options = {"tokenizer": kind, "swap": swap, "joint": False}
+    for corpora in (both[:200],), (both[:200], both[200:]):
+        task = prepared(weighted(tmp_path, corpora, "whole"), **options)
+        held_out = {pair[::-1] if swap else pair for pair in task.held_out}
+        rest = [[pair for pair in pairs if pair not in held_out] for pairs in corpora]
+        apart = prepared(weighted(tmp_path, rest, "rest"), valid=written(tmp_path, both[:9], "valid"), **options)
+        assert task.artifacts() == apart.artifacts()
 
 
 def test_held_out_files_leave_all_pairs_to_train_on(files: tuple[str, str], tmp_path: Path, pairs) -> None:
@@ -163,7 +185,10 @@ def test_lines_longer_than_the_limit_are_left_out_and_counted(tmp_path: Path) ->
         ({"train": ("{one}",), "valid": ("{one}",) * 3}, "^--valid expects two files, .* got 3"),
         ({"train": ("{one}",), "valid": ("{one}",), "longest": 1}, "pairs of at most 1 tokens a side; got 1, all long"),
         ({"train": ("{one}",), "valid": ("{empty}",)}, "empty.tsv holds no usable lines"),
-        ({"train": ("{one}",), "vocab_size": 20}, "bpe needs a size from 259 to 1,000,000; got 20"),
+        (
+            {"train": ("{one}",), "valid": ("{one}",), "vocab_size": 20},
+            "bpe needs a size from 259 to 1,000,000; got 20",
+        ),
     ],
 )
 def test_files_that_cannot_be(tmp_path: Path, options: dict[str, Any], message: str) -> None:

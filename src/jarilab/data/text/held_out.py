@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from jarilab.core.errors import UserError, counted
-from jarilab.data.text.text_files import CHUNK_BYTES, documents
+from jarilab.data.text.text_files import CHUNK_BYTES, documents, no_usable
 
 _LINE_START, _WHITE_SPACE = re.compile(r"(?<=\n)"), re.compile(r"(?=\s)")
 
@@ -39,6 +39,8 @@ def find_cut(path: Path, share: float) -> Cut:
     """
     sizes = [sum(map(len, document)) for document in documents(path)]
     total = sum(sizes)
+    if not total:
+        raise no_usable([path])
     if total < 2:
         raise UserError(
             f"{path}: {counted(total, 'characters', 'are')} too few to hold {share:.0%} out; give more, or a text to "

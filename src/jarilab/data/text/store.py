@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, zip_longest
+from itertools import chain, compress, zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.core.storage.content_cache import cached
+from jarilab.core.storage.files import sha256
 from jarilab.data.text.held_out import Cut, parts
 from jarilab.data.text.pairs import PairCounts, pairs, table_facts
 from jarilab.data.text.pieces import FORMAT, KINDS, Form
@@ -223,12 +224,13 @@ def train_tokenizers(
     size: int,
     joint: bool,
     columns: Sequence[str] = (),
+    is_read: Sequence[np.ndarray] = (),
     **form: bool,
 ) -> tuple[Tokenizer, Tokenizer]:
     """Train a tokenizer for each side of these pairs, or one for both, returned twice (see `tokenizers.train`).
 
     kind: or a file, which is read instead (see `tokenizers.from_file`); then the sides are source and target. Several
-    corpora are read in turn, a pair of each.
+    corpora are read in turn, a pair of each. is_read: which pairs of each corpus are read, `(N,)` each; all by default.
     """
     if kind not in KINDS:
         one, other = (_from_file(kind, Form(**form), side) for side in ("source", "target"))
@@ -236,6 +238,8 @@ def train_tokenizers(
 
     def both() -> Iterator[tuple[str, str]]:
         readers = [pairs([paths], PairCounts(), columns) for paths in corpora]
+        if is_read:
+            readers = list(map(compress, readers, is_read))
         return readers[0] if len(readers) == 1 else interleave(readers)
 
     def texts(side: int) -> Iterator[str]:
@@ -252,30 +256,39 @@ def train_tokenizers(
     facts = _training_facts("pair tokenizers", paths, kind, size, form) | {
         "joint": joint,
         "table": table_facts(corpora, columns),
+        "is_read": [sha256(np.packbits(rows).tobytes()) for rows in is_read],
     }
     tokenizers = cached(facts, make, lambda folder, _: _read_tokenizers(folder))
     return tokenizers[0], tokenizers[-1]
 
 
-def train_tokenizer(paths: Sequence[Path], kind: str, size: int, **form: bool) -> Tokenizer:
+def train_tokenizer(
+    paths: Sequence[Path], kind: str, size: int, cuts: Sequence[Cut] = (), **form: bool
+) -> Tokenizer:
     """Train a tokenizer on the documents of files and folders, or take it from the cache (see `tokenizers.train`).
 
     kind: or a file, which is read instead (see `tokenizers.from_file`). Several paths are read in turn, a piece of
-    each.
+    each. cuts: where the held-out part of each path begins, which is not read.
     """
     if kind not in KINDS:
         return _from_file(kind, Form(**form))
     files = list(chain.from_iterable(map(document_files, paths)))
 
     def make(folder: Path) -> dict[str, int]:
-        readers = [chain.from_iterable(documents(path)) for path in paths]
+        readers = [
+            chain.from_iterable(documents(path) if cut is None else parts(path, cut)[0])
+            for path, cut in zip_longest(paths, cuts)
+        ]
         pieces = readers[0] if len(readers) == 1 else interleave(readers)
         if next(chain.from_iterable(chain.from_iterable(map(documents, paths))), None) is None:
             raise no_usable(paths)
         _write_tokenizers(folder, [train(kind, pieces, size=size, **form)])
         return {}
 
-    facts = _training_facts("document tokenizer", files, kind, size, form)
+    facts = _training_facts("document tokenizer", files, kind, size, form) | {
+        "files": [len(document_files(path)) for path in paths],
+        "cuts": [asdict(cut) for cut in cuts],
+    }
     (tokenizer,) = cached(facts, make, lambda folder, _: _read_tokenizers(folder))
     return tokenizer
 
