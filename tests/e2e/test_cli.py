@@ -379,7 +379,7 @@ def test_laws_of_an_encoding():
 TRAIN = ["train", TASK, "--out", "{new}"]
 MISTAKES = {
     "command": (["trian", "arithmetic"], "unknown command 'trian'; did you mean 'train'? Known: card, causes,"),
-    "no command": ([], "the following arguments are required: COMMAND; `jarilab --help` shows what there is"),
+    "no command": ([], "the following arguments are required: COMMAND; `jarilab --help` lists the options"),
     "task": (["train", "arithmetik", "--out", "{new}"], "unknown task 'arithmetik'; did you mean 'arithmetic'? Known:"),
     "encoding": ([*TRAIN, "--encoding", "rotery"], "unknown encoding 'rotery'; did you mean 'rotary'? Known: alibi,"),
     "part of a sum": ([*TRAIN, "--encoding", "none+lerned"], "unknown encoding 'lerned'; did you mean 'learned'?"),
@@ -417,7 +417,7 @@ MISTAKES = {
     "long seed": ([*TRAIN, "--seed", "9" * 30], "--seed: expected an integer of 9,223,372,036,854,775,807 at most"),
     "threads": ([*TRAIN, "--threads", "0"], "--threads: input should be greater than or equal to 1; got '0'"),
     "no task": (["train"], "train expects a task, such as jarilab train arithmetic; or a run"),
-    "no encodings": (["compare", TASK], f"required: --encodings, --out; `jarilab compare {TASK} --help` shows what"),
+    "no encodings": (["compare", TASK], f"required: --encodings, --out; `jarilab compare {TASK} --help` lists the"),
     "alias far from all": ([*TRAIN, "--encoding", "roep"], "unknown encoding 'roep'; did you mean 'rope'? Kno"),
     "nothing near": ([*TRAIN, "--encoding", "xyzzy"], "unknown encoding 'xyzzy'; Known: alibi,"),
     "family": ([*TRAIN, "--encoding", "relative"], "'relative' is more than one encoding ("),
@@ -456,6 +456,7 @@ MISTAKES = {
     ),
     "jobs": (["compare", TASK, "--out", "{new}", "--encodings", "none", "--jobs", "0"], "--jobs: input should be gr"),
     "no run": (["evaluate", "{folder}"], "{folder} is not a run: it has no run.json"),
+    "model as run": (["predict", "{model}", "1+1"], "{model} is not a run but a model of transformers"),
     "no folder": (["predict", "{new}"], "{new} does not exist; name the folder of a run, as `jarilab runs`"),
     "file as run": (["walk", "{file}", "--input", "1+1"], "{file} is not a run: it has no run.json"),
     "foreign folder": (["train", TASK, "--out", "{folder}"], "{folder} exists and is not a run; choose another"),
@@ -488,7 +489,9 @@ def mistakes(run, tmp_path_factory):
     places["folder"].mkdir()
     (places["folder"] / "thesis.tex").write_text("mine")
     (base / "runs" / "one").mkdir(parents=True)
-    places["runs"] = base / "runs"
+    (base / "model").mkdir()
+    (base / "model" / "config.json").write_text("{}")
+    places |= {"runs": base / "runs", "model": base / "model"}
     shutil.copy(run / "run.json", base / "runs" / "one")
 
     def filled(text):
@@ -516,7 +519,16 @@ def test_a_mistake_is_told_in_a_line_and_exits_2(mistakes, name):
 def test_mistakes_leave_nothing_behind(mistakes):
     _, _, base = mistakes
     there = sorted(str(path.relative_to(base)) for path in base.rglob("*"))
-    assert there == ["file", "folder", "folder/thesis.tex", "runs", "runs/one", "runs/one/run.json"]
+    assert there == [
+        "file",
+        "folder",
+        "folder/thesis.tex",
+        "model",
+        "model/config.json",
+        "runs",
+        "runs/one",
+        "runs/one/run.json",
+    ]
     assert (base / "file").read_text() == "mine"
 
 

@@ -48,7 +48,7 @@ def test_a_page_of_a_folder_and_the_heads_of_a_link(models, here):
     lines = said.stdout.splitlines()
     assert lines[1].split() == ["weight", "usual", "head"]
     assert len(lines) == 2 + 8 + 2
-    assert "bert: BertForMaskedLM, 2 attentions; weights times values give their outputs back within" in said.stdout
+    assert "bert: BertForMaskedLM, 2 attentions; weights times values equal their outputs within" in said.stdout
     page = (here / "bert.html").read_text()
     assert '"query":8,"key":2' in page.replace(" ", "")
     assert SENTENCE.replace("'", "\\u0027") in page or SENTENCE in page
@@ -80,7 +80,7 @@ def test_a_run_of_jari_beside_a_model(models, here):
     [
         ((), "jarilab explore --model FOLDER --input TEXT"),
         (("--model", "bert"), "--input; add it"),
-        (("--model", "nowhere", "--input", "a"), "nowhere is no folder"),
+        (("--model", "nowhere", "--input", "a"), "nowhere is not a folder"),
         (
             ("--model", "bert", "--input", "a", "--step", "1"),
             "--step works with runs only, not with --model; omit it",

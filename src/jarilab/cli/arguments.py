@@ -149,7 +149,7 @@ class Parser(argparse.ArgumentParser):
         return [flag_by_name[match]] if match else []
 
     def error(self, message: str) -> Any:
-        raise UserError(f"{message}; `{self.help_command}` shows what there is")
+        raise UserError(f"{message}; `{self.help_command}` lists the options")
 
 
 def _converted(flag: Flag, value: Any) -> Any:

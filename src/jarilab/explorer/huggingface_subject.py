@@ -172,7 +172,7 @@ class HuggingFaceSubject(Subject):
         answer = recording.reading.answer
         return (
             f"{loaded.name}: {loaded.kind}, {len(attentions_in(tape.sites))} attentions{note}; weights times values "
-            f"give their outputs back within {error:.0e}"
+            f"equal their outputs within {error:.0e}"
             + (f"; not verified: {', '.join(failed)}" if failed else "")
             + ("" if answer is None else f"; it answers {answer!r}")
         )

@@ -163,8 +163,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     """The configuration. Raises UserError if the folder cannot be loaded safely."""
     if not folder.is_dir():
         raise UserError(
-            f"{folder} is no folder: expected a folder on disk, as `model.save_pretrained(FOLDER)` writes it; nothing "
-            "is downloaded"
+            f"{folder} is not a folder: expected a folder on disk, as `model.save_pretrained(FOLDER)` writes it; "
+            "nothing is downloaded"
         )
     if not (folder / "config.json").is_file():
         raise UserError(

@@ -280,6 +280,11 @@ def _not_a_run(folder: Path) -> UserError:
             f"{folder} does not exist; name the folder of a run, as `jarilab runs` lists them"
         )
     inside = sorted(path.parent for path in folder.glob("*/run.json")) if folder.is_dir() else []
+    if (folder / "config.json").is_file():
+        return UserError(
+            f"{folder} is not a run but a model of transformers: it has a config.json and no run.json; look into it "
+            f"with `jarilab explore --model {folder}`"
+        )
     if not inside:
         return UserError(
             f"{folder} is not a run: it has no run.json; name a folder that `jarilab runs` lists"

@@ -102,7 +102,7 @@ def test_a_decoder_predicts_the_next_token_and_an_encoder_decoder_generates(tmp_
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda folder: shutil.rmtree(folder), "is no folder: expected a folder on disk"),
+        (lambda folder: shutil.rmtree(folder), "is not a folder: expected a folder on disk"),
         (lambda folder: (folder / "config.json").unlink(), r"has no config\.json"),
         (lambda folder: (folder / "config.json").write_text("[1]"), "holds no settings"),
         (lambda folder: edit_config(folder, model_type=1e-30), "a model_type that is no text"),

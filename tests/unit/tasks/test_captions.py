@@ -283,7 +283,7 @@ def test_what_has_no_partner_is_counted_and_named(tmp_path: Path) -> None:
 
 
 def test_folders_without_anything_to_learn_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         read_captioned(tmp_path / "nowhere", 16)
     (tmp_path / "only.txt").write_text("no image")
     with pytest.raises(UserError, match=r"got none: captions without an image, left out: 1 \(only.txt\)"):

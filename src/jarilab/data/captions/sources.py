@@ -59,7 +59,7 @@ def read_captioned(folder: Path, size: int) -> Captioned:
     """
     if not folder.is_dir():
         raise UserError(
-            f"{folder} is no folder: expected one of images with a *.txt of the same name beside each"
+            f"{folder} is not a folder: expected one of images with a *.txt of the same name beside each"
         )
     names = natural(path.name for path in folder.iterdir() if not path.name.startswith("."))
     texts = {Path(name).stem: name for name in names if name.lower().endswith(".txt")}

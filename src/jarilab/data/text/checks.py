@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 import numpy as np
 
@@ -186,12 +187,10 @@ def find_lost(text: str, tokenizer: Tokenizer, name: str) -> list[Finding]:
     back = tokenizer.decode(tokenizer.encode(text))
     if back == text:
         return []
-    differs = (one != other for one, other in zip(text, back, strict=False))
-    same = next(
-        (place for place, is_other in enumerate(differs) if is_other), min(len(text), len(back))
-    )
-    start = max(0, same - _SHOWN)
-    one, other = (part[start : same + _SHOWN] for part in (text, back))
+    pairs = zip(text, back, strict=False)
+    same = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    start, end = max(0, same - _SHOWN), same + _SHOWN
+    one, other = text[start:end], back[start:end]
     problem = f"held-out text: the tokenizer of {name} gives {other!r} back for {one!r}"
     remedy = "bits do not count what it drops, so compare them only between runs of this tokenizer"
     return [Finding("warning", "tokenizer", problem, remedy)]
