@@ -329,7 +329,17 @@ class Text(TokenTask):
 
     def notices(self) -> list[str]:
         unknown = unknown_notice(_named(self.train), self._training_unknown.share)
-        return [*unknown, *self._equal]
+        return [*unknown, *self._equal, *self._too_short]
+
+    @property
+    def _too_short(self) -> list[str]:
+        """What to know of a training text that does not fill a window."""
+        count = len(self._windows)
+        notice = (
+            f"the training text has {counted(count, 'tokens')}, fewer than a window of {self.context_length:,}; later "
+            "positions are not trained: give more text, or a smaller --context-length"
+        )
+        return [] if count >= self.context_length else [notice]
 
     def held_out_notices(self) -> list[str]:
         unknown = unknown_notice(_named(self._data or self.train), self._held_out_unknown.share)

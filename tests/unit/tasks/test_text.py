@@ -377,6 +377,8 @@ def test_unknown_tokens_cost_their_letters(tmp_path: Path) -> None:
         assert str(path) in notice
         assert "50.62%" in notice
     assert prepared(path).notices() == []
+    (notice,) = prepared(path, context_length=1000, valid=str(path)).notices()
+    assert notice.startswith("the training text has 301 tokens, fewer than a window of 1,000; later positions are not")
 
 
 def test_a_prompt_takes_the_form_that_the_vocabulary_knows(tmp_path: Path) -> None:
