@@ -332,7 +332,7 @@ def _token_id(tokenizer: Any, answer: str, model: str, size: int) -> int:
         pieces = ", ".join(repr(tokenizer.decode([each])) for each in ids)
         raise UserError(
             f"expected an answer of one token, got {answer!r}, which is {len(ids)} tokens of {model}: {pieces}; give "
-            "the first of them, or score all of them as a continuation"
+            "the first of them, or score all of them with --continuation"
         )
     if ids[0] >= size or ids[0] == tokenizer.unk_token_id:
         raise UserError(

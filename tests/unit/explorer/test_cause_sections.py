@@ -125,3 +125,12 @@ def test_sections_are_computed_when_they_are_read(llama: Path) -> None:
     asked = {"contributions", "lens", "composition", "relevance", "screening"}
     assert {name for name, section in causes.sections.items() if section is not None} == asked
     assert causes.as_dict()["sections"] is causes.sections
+
+
+@pytest.mark.parametrize(("passing", "is_said"), [(0, False), (1, True), (2, True), (3, False)])
+def test_the_sentence_says_when_as_many_heads_may_pass_by_chance(
+    scored: ScoredInput, passing: int, is_said: bool
+) -> None:
+    conclusion = {"verdict": "no_head", "passing": passing, "all": 40, "controls": 39, "by_chance": 1.0}
+    causes = Causes({"probability": 0.5}, [], [], [], conclusion, {}, scored)
+    assert ("So many may pass by chance: try more --controls." in causes.sentence) == is_said
