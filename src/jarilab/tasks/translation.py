@@ -199,6 +199,8 @@ class Translation(PairsTask):
         Sources that are equal when normalised are held out together, and those of any tokenizer are the same.
         """
         every = self._scan(self.train).rows["key"][:, int(self.swap)]
+        if not len(every):
+            raise text_files.no_usable(_files(self.train))
         bound = int(min(0.1, HELD_OUT / len(every)) * 2**64)
         keys = every[chosen]
         held_out = keys < np.uint64(bound)
