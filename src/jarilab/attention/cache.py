@@ -87,13 +87,15 @@ class OfOneSource:
 class KVCache(OfOneSource):
     """The caches of a stack: `target[i]` for self-attention of layer i, `source[i]` for its cross-attention.
 
-    positions: of the keys in `target`; None if there are none. writes: the stack that used the cache, and its fast path
+    positions: of the keys in `target`; None if there are none. last_ids: the last two tokens `(R, 2)`, of a model that
+    reads them. writes: the stack that used the cache, and its fast path
     for one more token (`models/one_token.py`).
     """
 
     def __init__(self, n_layers: int):
         self.writes: tuple[object, object] | None = None
         self.positions: Positions | None = None
+        self.last_ids: Int[Tensor, "R 2"] | None = None
         self.target = [LayerCache() for _ in range(n_layers)]
         self.source = [LayerCache() for _ in range(n_layers)]
 
@@ -123,6 +125,8 @@ class KVCache(OfOneSource):
                 cache.select(sources)
         if self.positions is not None:
             self.positions = select_positions(self.positions, rows)
+        if self.last_ids is not None:
+            self.last_ids = self.last_ids.index_select(0, rows)
 
 
 def select_positions(positions: Positions, rows: Int[Tensor, " R"]) -> Positions:

@@ -197,7 +197,12 @@ def _check_seeds(seeds: int) -> None:
 
 
 def _check_compared(experiment: Experiment) -> None:
-    """Raises UserError if other options override the encoding in every attention."""
+    """Raises UserError if other options override the encoding in every attention, or tell the order without it."""
+    if experiment.model_options.get("token_before"):
+        raise UserError(
+            "model.token_before=true tells the order of tokens by itself, so no encoding could show what it is worth; "
+            "omit model.token_before"
+        )
     overrides = overriding(experiment.model, experiment.model_options)
     if not overrides:
         return

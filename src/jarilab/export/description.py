@@ -15,6 +15,7 @@ from jarilab.models.base import Generates
 from jarilab.models.layers import EncoderLayer
 from jarilab.nn.norms import BatchNorm
 from jarilab.nn.sublayers import FeedForward
+from jarilab.nn.token_before import TokenBefore
 from jarilab.runs.loaded import OpenRun
 
 
@@ -78,6 +79,8 @@ def unsupported_options(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _of(module: nn.Module) -> Iterator[tuple[str, str]]:
+    if isinstance(module, TokenBefore):
+        yield "token_before=true", "--set model.token_before=false"
     if isinstance(module, BatchNorm):
         yield "norm_kind=batch", "--norm-kind layer"
     if isinstance(module, nn.RMSNorm):

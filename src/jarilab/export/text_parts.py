@@ -9,6 +9,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Int, Tensor
 from jarilab.data.text import FIRST
 from jarilab.export.parts import LONG, Exportable, Input, Part, Run, by_definition
@@ -216,9 +217,14 @@ class EncoderDecoderParts(Exportable):
 
 @final
 class LanguageModelParts(Exportable):
-    """The part `decoder`."""
+    """The part `decoder`. Raises UserError for a model that reads tokens before those it is given."""
 
     def __init__(self, model: LanguageModel):
+        if model.token_before is not None:
+            raise UserError(
+                "a graph has keys and values of earlier tokens, and a model with model.token_before=true needs the "
+                "tokens too; train one without it, or answer with `jarilab predict` or `jarilab serve`"
+            )
         self.model, self.plain = model, by_definition(model)
 
     def parts(self) -> list[Part]:

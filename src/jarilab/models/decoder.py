@@ -21,6 +21,7 @@ from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import EncoderLayer, LayerKeywords, LayerOptions, Layers
 from jarilab.models.one_token import one_token
 from jarilab.nn.sublayers import Scale, TokenEmbedding
+from jarilab.nn.token_before import NOTHING, REACH, TokenBefore
 from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.positions.masks import Mask
 
@@ -236,6 +237,8 @@ class LanguageModel(nn.Module):
     embedding_norm: add a norm before the first layer, after the positions (BLOOM).
     embedding_scale: multiply embeddings by the square root of d_model (sqrt), or not (none, GPT-2).
     generator_bias: add a bias to the score of each token.
+    token_before: add to each token's vector what the two tokens before it are, which shortens training. It tells the
+        order of tokens, so encodings cannot be compared with it.
     n_layers: layers of the stack.
 
     `__init__` has the options of layers, from `d_model` to `kernel`.
@@ -255,11 +258,13 @@ class LanguageModel(nn.Module):
         embedding_norm: bool = False,
         embedding_scale: Scale = "sqrt",
         generator_bias: bool = False,
+        token_before: bool = False,
         **layer: Unpack[LayerKeywords],
     ):
         super().__init__()
         options = LayerOptions(**layer, parallel=parallel)
         self.embedding = TokenEmbedding(vocab_size, options.d_model, embedding_scale)
+        self.token_before = TokenBefore(vocab_size, options.d_model) if token_before else None
         self.decoder = CausalStack(
             options, n_layers, encoding=encoding, window=window, embedding_norm=embedding_norm
         )
@@ -276,7 +281,7 @@ class LanguageModel(nn.Module):
         """
         tokens = Tokens.of(tokens, "target")
         x_BLD = self.decoder(
-            self.embedding(tokens.ids),
+            self._embedded(tokens.ids, tokens.keep, tokens.documents),
             positions=tokens.positions,
             keep=tokens.keep,
             documents=tokens.documents,
@@ -312,7 +317,10 @@ class LanguageModel(nn.Module):
         """Return the scores after each of `ids`. With a cache, `ids` are only the tokens that it lacks."""
         read = state.reading(ids, positions, cache)
         x_RLD = self.decoder(
-            self.embedding(read.ids), positions=read.positions, keep=read.keep, cache=cache
+            self._embedded(read.ids, read.keep, cache=cache),
+            positions=read.positions,
+            keep=read.keep,
+            cache=cache,
         )
         return self._scores(x_RLD[:, -ids.shape[1] :])
 
@@ -322,6 +330,24 @@ class LanguageModel(nn.Module):
     def max_positions(self) -> dict[str, int | None]:
         """Return the number of supported positions, None for no limit."""
         return {"target": self.decoder.encoding.max_positions}
+
+    def _embedded(
+        self,
+        ids: Int[Tensor, "B L"],
+        keep: Bool[Tensor, "B K"] | None,
+        documents: Int[Tensor, "B L"] | None = None,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "B L D"]:
+        x_BLD = self.embedding(ids)
+        if self.token_before is None:
+            return x_BLD
+        real_BL = ids if keep is None else ids.masked_fill(~keep[:, -ids.shape[1] :], NOTHING)
+        held = None if cache is None else cache.last_ids
+        earlier = real_BL.new_full((len(ids), REACH), NOTHING) if held is None else held
+        row_BK = torch.cat((earlier, real_BL), 1)
+        if cache is not None:
+            cache.last_ids = row_BK[:, -REACH:]
+        return x_BLD + self.token_before(self.embedding, row_BK, documents)
 
     def _scores(self, x_BLD: Float[Tensor, "B *L D"]) -> Float[Tensor, "B *L V"]:
         weight = self.embedding.weight if self.generator is None else self.generator.weight

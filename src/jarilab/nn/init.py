@@ -18,6 +18,7 @@ from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding
 from jarilab.nn.norms import BatchNorm
 from jarilab.nn.sublayers import Table, TokenEmbedding
+from jarilab.nn.token_before import TokenBefore
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase, BatchNorm)
 
@@ -78,6 +79,11 @@ def _fill(owner: nn.Module, name: str, value: Tensor, generator: torch.Generator
         nn.init.normal_(value, std=value.shape[-1] ** -0.5, generator=generator)
     elif isinstance(owner, Table):
         nn.init.normal_(value, generator=generator)
+    elif isinstance(owner, TokenBefore):
+        if name == "this":
+            nn.init.normal_(value, 1.0, 0.5, generator=generator)
+        else:
+            value.zero_()
     elif value.ndim >= 2:
         nn.init.normal_(value, std=value[0].numel() ** -0.5, generator=generator)
     elif "bias" in name:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from jarilab.core.errors import UserError
 from jarilab.encodings.base import Encoding
 from jarilab.nn.sublayers import Table, TokenEmbedding
+from jarilab.nn.token_before import TokenBefore
 from jarilab.runs.training_options import Training
 from jarilab.runs.weights import parts_named
 from jarilab.training.distributed.parallel import is_sharded
@@ -54,7 +55,7 @@ def build_optimizers(model: nn.Module, options: Training) -> dict[str, Optimizer
                 continue
             full_name = f"{owner_name}.{name}" if owner_name else name
             is_table = (
-                isinstance(owner, Table | TokenEmbedding | Encoding | nn.RNNBase)
+                isinstance(owner, Table | TokenEmbedding | TokenBefore | Encoding | nn.RNNBase)
                 or owner_name == "generator"
             )
             is_matrix = parameter.ndim == 2 and not is_table
@@ -70,7 +71,11 @@ def build_optimizers(model: nn.Module, options: Training) -> dict[str, Optimizer
     if matrices:
         # match_rms_adamw scales updates like AdamW's, so that one learning rate serves both.
         optimizers["muon"] = StackedMuon(
-            matrices, lr=lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw"
+            matrices,
+            lr=lr,
+            weight_decay=decay,
+            ns_steps=options.muon_steps,
+            adjust_lr_fn="match_rms_adamw",
         )
     if rest:
         optimizers["adamw"] = AdamW(

@@ -76,6 +76,7 @@ def test_folder_equals_the_model(kind: str, make: Any, tmp_path: Path) -> None:
         (lambda: language_model(gated=True), "gated=true", "model.gated=false"),
         (lambda: language_model(bias=False), "bias=false", "model.bias=true"),
         (lambda: language_model(parallel=True), "parallel=true", "model.parallel=false"),
+        (lambda: language_model(token_before=True), "token_before=true", "token_before=false"),
         (lambda: language_model(n_kv_heads=1), "n_kv_heads", "n_kv_heads=null"),
         (lambda: language_model(d_head=6), "d_head=6", "d_head=null"),
         (lambda: translator(embedding_norm=True), "embedding_norm=true", "embedding_norm=false"),

@@ -173,6 +173,13 @@ def test_models_without_parts_are_refused() -> None:
         exportable(Recurrent(5, 5))
 
 
+def test_models_that_read_the_token_before_are_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"token_before=true needs the tokens too; train one without it, or answer with"
+    ):
+        exportable(jarilab.LanguageModel(12, d_model=8, n_heads=2, token_before=True))
+
+
 def test_position_policies_are_refused(tmp_path: Path) -> None:
     train(tmp_path / "run", tiny("rotary", training__positions="offset"))
     with pytest.raises(UserError, match=r"trained with --positions offset; answer with `jarilab predict`"):

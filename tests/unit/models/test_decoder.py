@@ -21,6 +21,7 @@ from jarilab.positions.masks import Mask
 KINDS = ["learned", "rotary_dynamic", "path_attention", "rotary+shaw", "t5"]
 """One of each kind of hook, of a rotation by the length and of a state in the cache: all others are asked the laws."""
 VOCABULARY, BATCH, LENGTH = 11, 2, 9
+OPTIONS = [{}, {"window": 3}, {"token_before": True}]
 NEAR = {"rtol": 0.0, "atol": 1e-10}
 
 
@@ -59,13 +60,54 @@ def restarting(documents):
 
 
 @pytest.mark.parametrize("encoding", KINDS)
-@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("options", OPTIONS)
 @torch.no_grad()
-def test_step_by_step_with_a_cache_is_the_same_as_all_at_once(encoding, window):
-    model, ids = model_of(encoding, window=window), ids_of()
+def test_step_by_step_with_a_cache_is_the_same_as_all_at_once(encoding, options):
+    model, ids = model_of(encoding, **options), ids_of()
     for sizes in ([1] * LENGTH, [4, 1, 3, 1]):
         scores, _ = stepwise(model, ids, sizes)
         torch.testing.assert_close(scores, model(ids), **NEAR)
+
+
+@torch.no_grad()
+def test_the_token_before_is_the_product_and_the_sum_of_its_formula():
+    model, ids = model_of(token_before=True), ids_of()
+    part, embedded = model.token_before, model.embedding(ids)
+    wanted = embedded.clone()
+    for row, tokens in enumerate(ids.tolist()):
+        for t, token in enumerate(tokens):
+            if t >= 1:
+                wanted[row, t] += 24**0.5 * part.before[tokens[t - 1]] * part.this[token]
+                wanted[row, t] += 24**0.5 * part.first * embedded[row, t - 1]
+            if t >= 2:
+                wanted[row, t] += 24**0.5 * part.second * embedded[row, t - 2]
+    positions = Positions.sequence(LENGTH, frame="target")
+    scores = model.decoder(wanted, positions=positions) @ model.embedding.weight.t()
+    torch.testing.assert_close(model(ids), scores, **NEAR)
+
+
+@torch.no_grad()
+def test_an_untrained_token_before_changes_nothing():
+    with_it = LanguageModel(VOCABULARY, d_model=24, n_heads=3, token_before=True)
+    without = LanguageModel(VOCABULARY, d_model=24, n_heads=3)
+    initialise(with_it, 3)
+    initialise(without, 3)
+    ids = ids_of()
+    assert torch.equal(with_it(ids), without(ids))
+    assert 0.4 < with_it.token_before.this.std() < 0.6
+
+
+@torch.no_grad()
+def test_beams_with_the_token_before_are_scored_as_all_at_once():
+    model, prompts = model_of("rotary", token_before=True), prompts_of((2, 5, 4))
+    options = {"beam_size": 3, "best": 3, "first": 1, "end": 2, "longest": 5}
+    for row, answers in enumerate(beam(model, prompts, **options, places=positions_after(prompts))):
+        prompt = prompts.ids[row][prompts.keep[row]]
+        for answer in answers:
+            written = answer.ids.tolist()
+            read = torch.tensor([[*prompt.tolist(), 1, *written[:-1]]])
+            log_p = model(read)[0, len(prompt) :].log_softmax(-1)
+            assert answer.total == pytest.approx(float(log_p[range(len(written)), written].sum()), abs=1e-4)
 
 
 @pytest.mark.parametrize("encoding", KINDS)
@@ -92,10 +134,10 @@ def test_no_gradient_flows_from_a_score_to_a_later_token(kernel, norm):
 
 
 @pytest.mark.parametrize("encoding", KINDS)
-@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("options", OPTIONS)
 @torch.no_grad()
-def test_packed_documents_are_the_same_as_separate_ones(encoding, window):
-    model, ids = model_of(encoding, window=window), ids_of()
+def test_packed_documents_are_the_same_as_separate_ones(encoding, options):
+    model, ids = model_of(encoding, **options), ids_of()
     documents = torch.tensor([[7, 7, 7, 7, 2, 2, 5, 5, 5]]).expand(BATCH, -1)
     packed = model(Tokens(ids, restarting(documents), documents=documents))
     separate = torch.cat([model(ids[:, part]) for part in (slice(0, 4), slice(4, 6), slice(6, 9))], 1)
@@ -113,11 +155,11 @@ def test_rows_may_be_packed_differently():
 
 
 @pytest.mark.parametrize("encoding", KINDS)
-@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("side", ["left", "right"])
 @torch.no_grad()
-def test_padding_changes_no_real_token(encoding, window, side):
-    model, ids = model_of(encoding, window=window), ids_of()
+def test_padding_changes_no_real_token(encoding, options, side):
+    model, ids = model_of(encoding, **options), ids_of()
     keep = torch.ones(BATCH, LENGTH, dtype=torch.bool)
     real = slice(3, LENGTH) if side == "left" else slice(0, LENGTH - 3)
     keep[1] = False
@@ -165,10 +207,10 @@ def test_a_cache_far_beyond_the_window_stays_small_and_right(window, encoding):
         assert max(n_bytes) <= 2 * (window - 1 + size) * BATCH * 24 * 8, "room may be doubled, no more"
 
 
-@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("options", OPTIONS)
 @torch.no_grad()
-def test_rows_of_a_cache_may_be_selected_on_the_way(window):
-    model, ids, rows = model_of("rotary", window=window), ids_of(), torch.tensor([1, 1, 0])
+def test_rows_of_a_cache_may_be_selected_on_the_way(options):
+    model, ids, rows = model_of("rotary", **options), ids_of(), torch.tensor([1, 1, 0])
     state, cache = model.start(None), model.new_cache()
     model.step(state, ids[:, :6], Positions.sequence(6, frame="target"), cache)
     state, ids = state.select(rows), ids[rows]
@@ -300,10 +342,10 @@ def prompts_of(lengths):
 
 
 @pytest.mark.parametrize("encoding", KINDS)
-@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("options", OPTIONS)
 @torch.no_grad()
-def test_prompts_of_several_lengths_are_gone_on_with_as_each_by_itself(encoding, window):
-    model, prompts = model_of(encoding, window=window), prompts_of((2, 5, 4))
+def test_prompts_of_several_lengths_are_gone_on_with_as_each_by_itself(encoding, options):
+    model, prompts = model_of(encoding, **options), prompts_of((2, 5, 4))
     written = torch.randint(VOCABULARY, (3, 4))
     places, rows = positions_after(prompts), torch.arange(3)
     state, cache = model.start(prompts), model.new_cache()

@@ -59,6 +59,14 @@ def test_a_study_whose_encodings_are_overridden_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_study_of_models_that_read_the_token_before_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("some text " * 90)
+    settings = {"task.train": [str(tmp_path / "a.txt")], "model.token_before": True}
+    with pytest.raises(UserError, match="tells the order of tokens by itself"):
+        jarilab.compare("text", tmp_path / "out", encodings=["none", "rotary"], settings=settings)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_default_folder_tells_such_runs_apart():
     both = {"model.encoder_encoding": "rotary", "model.decoder_encoding": "alibi"}
     assert Experiment.of("arithmetic", "none", both).folder == "runs/arithmetic-encoderrotary_decoderalibi-1"
