@@ -157,8 +157,26 @@ def rotated(x_BHLE: Tensor, turns_2LF: Tensor) -> Tensor:
     return torch.cat((one * cos_LF - other * sin_LF, one * sin_LF + other * cos_LF), -1)
 
 
+class Before(nn.Module):
+    """A product with the token before and a sum over the two before, as `model.token_before` of jari has them."""
+
+    def __init__(self, vocabulary: int):
+        super().__init__()
+        self.before, self.this = nn.Embedding(vocabulary, WIDTH), nn.Embedding(vocabulary, WIDTH)
+        self.factors = nn.ParameterList(torch.zeros(WIDTH) for _ in range(2))
+        nn.init.zeros_(self.before.weight)
+        nn.init.normal_(self.this.weight, 1.0, 0.5)
+
+    def forward(self, x_BLD: Tensor, ids_BL: Tensor) -> Tensor:
+        product_BLD = self.before(ids_BL[:, :-1]) * self.this(ids_BL[:, 1:])
+        y_BLD = functional.pad(product_BLD, (0, 0, 1, 0))
+        for distance, factor_D in enumerate(self.factors, 1):
+            y_BLD = y_BLD + functional.pad(factor_D * x_BLD[:, :-distance], (0, 0, distance, 0))
+        return x_BLD + math.sqrt(WIDTH) * y_BLD
+
+
 class NanoGPT(nn.Module):
-    def __init__(self, vocabulary: int, rotary: bool):
+    def __init__(self, vocabulary: int, rotary: bool, before: bool = False):
         super().__init__()
         turns = None
         if rotary:
@@ -172,9 +190,12 @@ class NanoGPT(nn.Module):
             if parameter.ndim == 2:
                 residual = name.endswith(("out.weight", "down.weight"))
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * LAYERS) if residual else 0.02)
+        self.before = Before(vocabulary) if before else None
 
     def forward(self, ids_BL: Tensor) -> Tensor:
         x_BLD = self.tokens(ids_BL)
+        if self.before is not None:
+            x_BLD = self.before(x_BLD, ids_BL)
         if self.places is not None:
             x_BLD = x_BLD + self.places.weight[: ids_BL.shape[1]]
         return functional.linear(self.norm(self.blocks(x_BLD)), self.tokens.weight)
@@ -183,6 +204,11 @@ class NanoGPT(nn.Module):
 def nanogpt(data: Path, seed: int, recipe: Recipe) -> Trainee:
     """GPT-2 as nanoGPT has it: learned positions, AdamW with weight decay; or today's recipe with rotary."""
     return _language(data, seed, recipe, lambda letters: NanoGPT(letters, recipe.today))
+
+
+def nanogpt_before(data: Path, seed: int, recipe: Recipe) -> Trainee:
+    """The same with what stands before each token."""
+    return _language(data, seed, recipe, lambda letters: NanoGPT(letters, recipe.today, before=True))
 
 
 def x_transformers(data: Path, seed: int, recipe: Recipe) -> Trainee:

@@ -54,13 +54,14 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Contender:
-    """peer: None for jari. needs: a package."""
+    """peer: None for jari. needs: a package. settings: of jari, beside those of the row."""
 
     peer: Peer | None
     rates: Sequence[float]
     lengths: Sequence[int]
     today: bool = True
     needs: str = "torch"
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,11 @@ ROWS = {
         "text", "rotary", peers.BATCH, 1.7, "1.70 nats a character", False, 900, 300,
         {
             JARI: Contender(None, MUON, (700, 1000, 1400)),
+            "jari, token before, 3 steps of Muon": Contender(
+                None, MUON, (500, 700, 1000), settings={"model.token_before": True, "training.muon_steps": 3}
+            ),
             "nanoGPT, rotary, Muon, bfloat16": Contender(peers.nanogpt, MUON, (700, 1000, 1400)),
+            "nanoGPT, the same and token before": Contender(peers.nanogpt_before, MUON, (500, 700, 1000)),
             "x-transformers, Muon, bfloat16": Contender(
                 peers.x_transformers, MUON, (700, 1000, 1400), needs="x_transformers"
             ),
@@ -146,12 +151,13 @@ def train(name: str, contender: str, recipe: Recipe, seed: int, data: Path, kept
     torch.set_num_threads(1)
     row, looks = ROWS[name], SEARCH_LOOKS if seed == 0 else LOOKS
     examples = row.search_examples if seed == 0 else row.examples
-    peer = row.contenders[contender].peer
+    entry = row.contenders[contender]
     every = max(1, recipe.steps // looks)
-    if peer is None:
-        found = _train_jari(row, recipe, seed, data, kept.with_suffix(""), looks, examples)
+    if entry.peer is None:
+        settings = {**row.settings, **entry.settings}
+        found = _train_jari(row, settings, recipe, seed, data, kept.with_suffix(""), looks, examples)
     else:
-        found, seconds, learner = [], 0.0, peer(data, seed, recipe)
+        found, seconds, learner = [], 0.0, entry.peer(data, seed, recipe)
         for step in range(1, recipe.steps + 1):
             begin = time.process_time()
             learner.step()
@@ -164,9 +170,11 @@ def train(name: str, contender: str, recipe: Recipe, seed: int, data: Path, kept
     begun.rename(kept)
 
 
-def _train_jari(row: Row, recipe: Recipe, seed: int, data: Path, out: Path, looks: int, examples: int) -> list[Look]:
+def _train_jari(
+    row: Row, settings: Mapping[str, Any], recipe: Recipe, seed: int, data: Path, out: Path, looks: int, examples: int
+) -> list[Look]:
     settings = {
-        **row.settings,
+        **settings,
         **row.files(data),
         "training.batch_size": row.batch,
         "training.examples": recipe.steps * row.batch,

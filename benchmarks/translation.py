@@ -369,6 +369,7 @@ def decode(given: Any, table: timing.Table) -> None:
         "jari, bfloat16": lambda: our_beam(rows, given.length, model, "bfloat16"),
         "CTranslate2, jari's weights": lambda: ctranslate2_beam(rows, given.length, model, given.threads),
         "CTranslate2, bfloat16": lambda: ctranslate2_beam(rows, given.length, model, given.threads, "bfloat16"),
+        "CTranslate2, int8": lambda: ctranslate2_beam(rows, given.length, model, given.threads, "int8"),
         "Marian (transformers)": lambda: marian_beam(rows, given.length, Marian().eval()),
         "Marian (transformers), bfloat16": lambda: marian_beam(rows, given.length, Marian().eval(), "bfloat16"),
     }
