@@ -17,6 +17,7 @@ from helpers.command import command
 from helpers.folders import FELT, SENTENCE
 from helpers.runs import tiny, train
 from jarilab.explorer import explore, open_explorer, render
+from jarilab.pages.kit.data_blocks import unpacked
 
 MASKED = SENTENCE.replace("tired", "[MASK]")
 
@@ -88,6 +89,8 @@ def test_a_run_of_jari_beside_a_model(models, here):
         (("--model", "bert", "--input", "a", "--save", ""), "write such as --save page.html"),
         (("--model", "bert", "--input", "a", "--site", "encoder.7", "--save", "a.html"), "unknown site 'encoder.7'"),
         (("runs/add", "--link", "it", "animal"), "--link needs --model FOLDER; add it"),
+        (("runs/add", "--image", "cat.png"), "--image needs --model FOLDER; add it"),
+        (("--model", "bert", "--input", SENTENCE, "--image", "cat.png"), "such as LLaVA, got bert; leave out --image"),
         (("--model", "bert", "--input", SENTENCE, "--link", "it", "cat"), "unknown token 'cat'"),
     ],
 )
@@ -171,10 +174,13 @@ def test_no_token_is_hidden_where_attentions_count_their_keys_differently(browse
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("kind", ["masked", "words", "labels", "next", "seen", "class", "image"])
+@pytest.mark.parametrize("kind", ["masked", "words", "labels", "next", "seen", "class", "image", "both"])
 def test_a_saved_page_of_a_model_answers_to_its_switches_as_python_does(pages, here, kind):
     Image.radial_gradient("L").resize((32, 32)).convert("RGB").save("round.png")
-    folder, line = here / kind, {"masked": MASKED, "image": "round.png"}.get(kind, SENTENCE)
+    folder, line = (
+        here / kind,
+        {"masked": MASKED, "image": "round.png", "both": "round.png\twhat is it"}.get(kind, SENTENCE),
+    )
     MADE[kind](folder)
     explorer = open_explorer(models=[folder])
     document = explore(model=folder, input=line).html
@@ -204,7 +210,36 @@ MADE = {
     "next": lambda folder: folders.llama(folder, **FELT),
     "seen": lambda folder: folders.saved(folder, "Bloom", "ForCausalLM", **FELT, n_layer=2, n_head=4),
     "image": folders.vit,
+    "both": folders.llava,
 }
+
+
+@pytest.mark.browser
+def test_a_word_of_a_text_shows_where_it_looks_in_the_image(pages, here):
+    Image.radial_gradient("L").resize((32, 32)).convert("RGB").save("round.png")
+    folders.llava(here / "llava")
+    words = ("--model", "llava", "--image", "round.png", "--text", "what is it", "--site", "decoder.1.self")
+    said = command("explore", *words, "--head", "2", "--save", "page.html")
+    assert (said.returncode, said.stderr) == (0, "")
+    page = pages.open((here / "page.html").read_text(), "html[data-ready]")
+    (view,) = open_explorer(models=[here / "llava"]).look("round.png\twhat is it", live=False)["views"]
+    weights = unpacked(view["sites"][3]["weights"])[2]
+    for query, word in ((17, "what"), (19, "it")):
+        page.locator(".sentence").get_by_role("button", name=word, exact=True).click()
+        share = re.search(r"▦ image, 16 patches: (?:> )?([\d.]+) %", page.locator(".sentence").inner_text())[1]
+        assert float(share) == pytest.approx(100 * weights[query, 1:17].sum(), abs=0.6)
+        best = weights[query, 1:17].argmax()
+        said = page.locator(".image-said").inner_text()
+        assert said.startswith(f"largest at {best // 4},{best % 4}: {weights[query, 1:17].max():.3f}"), said
+        shown = page.locator("#image .word")
+        assert [each[:-5] for each in shown.all_inner_texts()] == ["[CLS]", "what", "is", "it", "[SEP]"]
+        assert float(shown.nth(3).locator("small").inner_text()) == pytest.approx(weights[query, 19], abs=6e-4)
+    assert "Rows and columns: the text, with the patches" in page.locator("#head-about").inner_text()
+    assert "--image round.png --input 'what is it'" in page.locator("body").inner_text()
+    page.goto(page.url.split("#")[0] + "#site=encoder.0&head=0&query=1&key=3")
+    page.wait_for_function("document.querySelector('#head-about').textContent.includes('patches')")
+    assert page.locator("#image .word").count() == 0
+    assert "Without a place" in page.locator("#image").inner_text()
 
 
 @pytest.mark.browser

@@ -174,3 +174,36 @@ def gpt2(folder: Path, **settings) -> Path:
     GPT2LMHeadModel(GPT2Config(**{**sizes, **settings})).save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     return folder
+
+
+def llava(folder: Path, image_size: int = 32, **settings) -> Path:
+    """CLIP's vision model under LLaMA, with a processor that puts a token for each patch of 8 x 8 pixels."""
+    from transformers import (
+        CLIPImageProcessorPil,
+        CLIPVisionConfig,
+        LlamaConfig,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        LlavaProcessor,
+    )
+
+    torch.manual_seed(0)
+    tokenizer = tokenizer_of(["what", "is", "it", "cat", "dog"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    sizes = {
+        name: SMALL[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    }
+    config = LlavaConfig(
+        vision_config=CLIPVisionConfig(**sizes, image_size=image_size, patch_size=8, initializer_range=0.4),
+        text_config=LlamaConfig(
+            **{**SMALL, "vocab_size": 11, "pad_token_id": 0, "initializer_range": 0.4, **settings},
+            num_key_value_heads=2,
+        ),
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+    )
+    LlavaForConditionalGeneration(config).save_pretrained(folder)
+    sides = {"height": image_size, "width": image_size}
+    images = CLIPImageProcessorPil(size={"shortest_edge": image_size}, crop_size=sides)
+    own = {"patch_size": 8, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    LlavaProcessor(image_processor=images, tokenizer=tokenizer, **own).save_pretrained(folder)
+    return folder

@@ -158,6 +158,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 def explore(
     *runs: str | Path,
     input: str,
+    image: str | Path | None = None,
     model: str | Path | None = None,
     against: str | Path | None = None,
     link: tuple[str, str] | None = None,
@@ -171,6 +172,7 @@ def explore(
     """The attention of these models on one input, side by side on a page.
 
     runs: folders of runs.
+    image: file that a model such as LLaVA reads beside the input, a text.
     model: folder of a Hugging Face model, shown before the runs.
     against: folder of a second Hugging Face model.
     link: two tokens of such a model; the page opens at the head that connects them most.
@@ -190,7 +192,7 @@ def explore(
         raise UserError("step and align are for runs of jari alone; leave them out beside model")
     models = [folder for folder in (model, against) if folder is not None]
     explorer = open_explorer(runs, models, link=link, align=align, trust_code=trust_code)
-    return page(explorer, input, site, head, step, still=still)
+    return page(explorer, explorer.input_of(input, image), site, head, step, still=still)
 
 
 def page(

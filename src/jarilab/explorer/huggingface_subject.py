@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from jarilab.core.errors import UserError, as_user_error
-from jarilab.data.images.image_files import INLINE_IMAGE
+from jarilab.data.images.image_files import IMAGE_END, INLINE_IMAGE
 from jarilab.explorer.detail import lens_of, scores_of
 from jarilab.explorer.effects import EffectsInProgress
 from jarilab.explorer.intervention import CONTROLS, InterventionRequest, controls_payload
@@ -22,7 +22,7 @@ from jarilab.explorer.subject import LRU, Subject, Writer, check_file
 from jarilab.explorer.summaries import rollout
 from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.explorer.window_sites import Windows, attentions_in
-from jarilab.huggingface import ModelInput, load, read, reads_files
+from jarilab.huggingface import ModelInput, load, read, reads_files, reads_image_and_text
 from jarilab.inspect.cause.head_effects import HeadEffects
 from jarilab.inspect.intervene.controls import Proceed, compare_with_controls
 from jarilab.inspect.intervene.edits import TokenOff
@@ -40,6 +40,10 @@ SEPARATOR = "/"
 
 PURPOSES = {
     "next": ("predicts the token that follows a text", "글 다음에 올 토큰을 예측합니다"),
+    "image": (
+        "predicts the token that follows an image and a text",
+        "이미지와 글 다음에 올 토큰을 예측합니다",
+    ),
     "masked": ("fills in masked tokens of a text", "글에서 가려진 토큰을 채웁니다"),
     "words": ("fills in masked tokens of a text", "글에서 가려진 토큰을 채웁니다"),
     "written": ("writes a text for its input", "입력에 맞는 글을 씁니다"),
@@ -47,7 +51,7 @@ PURPOSES = {
     "labels": ("assigns a class to each token", "토큰마다 분류를 하나씩 매깁니다"),
     "vectors": ("turns its input into vectors", "입력을 벡터로 바꿉니다"),
 }
-"""What models do, by the kind of their outputs, in English and Korean."""
+"""What models do, by the kind of their outputs or by what they read, in English and Korean."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +105,17 @@ class HuggingFaceSubject(Subject):
     def __init__(self, folder: str | Path, flag: str = "--model"):
         self.loaded, self._flag = load(folder), flag
         self.name = self.loaded.name
+        self.reads_image_and_text = reads_image_and_text(self.loaded)
         self._recordings: LRU[RecordedForward] = LRU()
         self._effects: dict[str, EffectsInProgress] = {}
         self._before: dict[str, torch.Tensor] = {}
 
     def check_input(self, line: str, first: str) -> None:
-        if reads_files(self.loaded) and not line.startswith(INLINE_IMAGE):
+        if self.reads_image_and_text:
+            line, first = line.partition(IMAGE_END)[0], first.partition(IMAGE_END)[0]
+        elif not reads_files(self.loaded):
+            return
+        if not line.startswith(INLINE_IMAGE):
             check_file(line, first, numbered=False)
 
     def tokens(self, line: str) -> Sequence[str] | None:
@@ -188,9 +197,10 @@ class HuggingFaceSubject(Subject):
             if len(tokens) in lengths.get(side, ())
         }
         view = view_of_tape(tape, names | recording.windows.names, loaded.name)
-        if reading.image is not None and "source" in names:
-            view["sides"]["source"]["picture"] = picture_of(reading.image)
-        purpose = PURPOSES[recording.comparison.kind]
+        for side, image in (("source", reading.image), ("target", reading.target_image)):
+            if image is not None and side in names:
+                view["sides"][side]["picture"] = picture_of(image)
+        purpose = PURPOSES["image" if self.reads_image_and_text else recording.comparison.kind]
         note = recording.windows.note or view["purpose"] or ("", "")
         sides = {side: shown["tokens"] for side, shown in view["sides"].items()}
         # Rollout multiplies maps of equal size; pooling and windows change the size.
@@ -205,6 +215,7 @@ class HuggingFaceSubject(Subject):
             "run": str(loaded.folder),
             "encoding": loaded.config.model_type,
             "input": line,
+            "with_image": self.reads_image_and_text,
             "answer": reading.answer,
             "outputs": recording.outputs,
             "words": [self._flag, str(loaded.folder)],

@@ -71,12 +71,20 @@ def _above_chance(view: View, shown: Mapping[str, Any], head: int) -> Iterator[f
 
 
 def _queries_before_image(view: View, shown: Mapping[str, Any]) -> int:
-    """How many queries, such as a caption or registers, come before the patches of an image."""
-    image = view["sides"][shown["queries"]].get("picture")
+    """How many queries come before those that matter.
+
+    These are the patches of an image, after a caption or registers; or the text after the image of a language model.
+    """
+    side = view["sides"][shown["queries"]]
+    image = side.get("picture")
     # The answer is read from a class token, so it counts as the image's.
     if image is None or image["pool"] == "class":
         return 0
-    return image["first"] // shown["pooled"]
+    first: int = image["first"]
+    if view.get("with_image"):
+        end = first + image["rows"] * image["columns"]
+        first = end if end < len(side["tokens"]) else first
+    return first // shown["pooled"]
 
 
 def _cell(shown: Mapping[str, Any], head: int, before: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from jarilab.core.private_paths import relative_to_here
-from jarilab.data.images.image_files import INLINE_IMAGE
+from jarilab.data.images.image_files import IMAGE_END, INLINE_IMAGE
 from jarilab.explorer.session import Explorer
 from jarilab.explorer.subject import Writer
 from jarilab.pages.program.program import program_of
@@ -52,9 +52,9 @@ def saved_page(
 
 def _without_paths(view: dict[str, Any]) -> dict[str, Any]:
     """A view without paths of this machine, which are nobody else's."""
-    files = {name: relative_to_here(view[name]) for name in ("run", "input")}
-    if files["input"].startswith(INLINE_IMAGE):
-        files["input"] = "image"
+    image, *text = view["input"].split(IMAGE_END, 1) if view.get("with_image") else [view["input"]]
+    image = "image" if image.startswith(INLINE_IMAGE) else relative_to_here(image)
+    files = {"run": relative_to_here(view["run"]), "input": IMAGE_END.join([image, *text])}
     return {**view, **files, "words": [relative_to_here(word) for word in view["words"]]}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.core.errors import UserError
+from jarilab.data.images.image_files import IMAGE_END
 from jarilab.explorer import payload, summaries
 from jarilab.explorer.effects import SAVING_SECONDS, SLICE_SECONDS
 from jarilab.explorer.initial_view import check_head, initial_view
@@ -52,9 +53,21 @@ class Explorer:
         for subject in self.subjects:
             subject.check_input(line.strip(), first.strip())
 
+    def input_of(self, text: str, image: str | Path | None) -> str:
+        """The input of a text and an image, if there is one. Raises UserError for models that do not read both."""
+        if image is None:
+            return text
+        for subject in self.subjects:
+            if not subject.reads_image_and_text:
+                raise UserError(
+                    f"expected a model that reads an image and a text, such as LLaVA, got {subject.name}; leave out "
+                    "--image, and name an image that a model reads alone by --input"
+                )
+        return f"{image}{IMAGE_END}{text}"
+
     def files(self, line: str) -> list[str]:
         """The images beside the one that an input names."""
-        path = Path(line)
+        path = Path(line.partition(IMAGE_END)[0])
         if path.suffix.lower() not in IMAGES:
             return []
         return sorted(str(each) for each in path.parent.iterdir() if each.suffix.lower() in IMAGES)

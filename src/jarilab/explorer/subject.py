@@ -40,6 +40,8 @@ class Subject(ABC):
     """Training steps whose weights exist."""
     saves_details: ClassVar[bool] = False
     """Whether saved pages hold the details of its heads."""
+    reads_image_and_text: bool = False
+    """Whether an input is the name of an image, `IMAGE_END` and a text."""
 
     def example(self) -> str:
         """An input to begin with. Raises UserError if its task has none."""

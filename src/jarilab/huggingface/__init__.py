@@ -9,5 +9,6 @@ from jarilab.huggingface.loading import load as load
 from jarilab.huggingface.model_inputs import ModelInput as ModelInput
 from jarilab.huggingface.model_inputs import read as read
 from jarilab.huggingface.model_inputs import reads_files as reads_files
+from jarilab.huggingface.model_inputs import reads_image_and_text as reads_image_and_text
 from jarilab.huggingface.outputs import OutputReader as OutputReader
 from jarilab.huggingface.swapping import swap as swap

@@ -28,6 +28,7 @@ MAX_COUNTS = {
     r"(num_)?labels": 1 << 16,
     r"image_size|(crop_|pad_)?size|height|width": 1 << 13,
     r"feature_size|num_mel_\w*|n_mels|num_channels": 1 << 10,
+    r"num_additional_image_tokens": 16,
     r"sampling_rate": 400_000,
     r"n_fft|fft_\w+|hop_length|frame_size|(num_)?patch\w*": 1 << 14,
     r"chunk_length|max_length_s": 600,

@@ -79,6 +79,19 @@ class Loaded:
             "AutoFeatureExtractor", "feature extractor", "preprocessor_config.json"
         )
 
+    @cached_property
+    def processor(self) -> Any:
+        """The processor of images and text. Raises UserError if the folder has none, or one of something else."""
+        processor = self._load_processor("AutoProcessor", "processor", "processor_config.json")
+        needed = ("image_processor", "tokenizer", "image_token")
+        missing = [name for name in needed if getattr(processor, name, None) is None]
+        if missing:
+            raise UserError(
+                f"{self.folder}: expected a processor of images and text, got {type(processor).__name__} without "
+                f"{' and '.join(missing)}; save it there, too: processor.save_pretrained(FOLDER)"
+            )
+        return processor
+
     def _load_processor(self, auto: str, what: str, file: str) -> Any:
         transformers = library()
         with (

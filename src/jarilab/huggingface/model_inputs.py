@@ -1,4 +1,4 @@
-"""Reads a line as the input of a transformers model: a text, or the name of an image or audio file."""
+"""Reads a line as the input of a transformers model: a text, the name of an image or audio file, or both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from jarilab.core.errors import UserError, as_user_error, import_optional
 from jarilab.core.shapes import Float
-from jarilab.data.images.image_files import INLINE_IMAGE, decode, read_bytes
+from jarilab.data.images.image_files import IMAGE_END, INLINE_IMAGE, decode, read_bytes
 from jarilab.huggingface.limits import bounded_memory
 from jarilab.huggingface.loading import Loaded
 from jarilab.huggingface.outputs import (
@@ -35,11 +35,15 @@ MAX_NEW_TOKENS = 48
 CLASS_TOKEN = "class"
 MAX_UNPLACED = 16
 """Tokens before the patches of an image, such as a class token and registers."""
+MAX_MARK = 64
+"""Letters of the token that stands for an image."""
 MIN_RATE, MAX_RATE = 1_000, 400_000  # Hz of a sound
 MAX_CHANNELS = 64
 MAX_SOUND_SECONDS = 600
 SPECTROGRAM = (96, 320)
 """Pixels of a spectrogram, rows and columns."""
+IMAGE_AND_TEXT = ("LlavaForConditionalGeneration", "VipLlavaForConditionalGeneration")
+"""Models whose text has a token for each patch of an image, row by row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +52,8 @@ class ModelInput:
 
     inputs: keyword arguments of the model, for a batch of one. names: text of the tokens of each side, `source` and
     `target`, if known. answer: the answer as text, or None. output_reader: reads the answer from other outputs, if it
-    consists of scores. image: of the source, if its patches are known.
+    consists of scores. image: of the source, if its patches are known. target_image: whose patches are tokens of the
+    target.
     """
 
     inputs: dict[str, Any]
@@ -56,6 +61,7 @@ class ModelInput:
     answer: str | None = None
     output_reader: OutputReader | None = None
     image: PatchedImage | None = None
+    target_image: PatchedImage | None = None
 
     def with_unplaced(self, lengths: Collection[int]) -> ModelInput:
         """The same with the tokens before the patches named. lengths: of the sequences that the model attends to."""
@@ -68,9 +74,13 @@ class ModelInput:
         first = next((each for each in unplaced if 0 <= each <= MAX_UNPLACED), None)
         if first is None:
             return self
-        pool = self.image.pool or ("class" if first else None)
-        image = replace(self.image, first=first, pool=pool)
-        return replace(self, names={"source": patch_names((rows, columns), first)}, image=image)
+        # A language model reads the patches, and no class token.
+        reads_class = first and self.target_image is None
+        image = replace(
+            self.image, first=first, pool=self.image.pool or ("class" if reads_class else None)
+        )
+        names = {**self.names, "source": patch_names((rows, columns), first)}
+        return replace(self, names=names, image=image)
 
     def _with_frames(self, lengths: Collection[int]) -> ModelInput:
         """The same with each frame of the encoder named by its time, if its sequence has one length."""
@@ -87,8 +97,24 @@ class ModelInput:
 def read(loaded: Loaded, line: str) -> ModelInput:
     """The input and answer of the model for a line. Raises UserError if the model cannot read it."""
     read_file = FILE_READERS.get(main_input(loaded))
-    with as_user_error(f"{loaded.folder} cannot read {line[:80]!r}"):
+    message = f"{loaded.folder} cannot read {line[:80]!r}"
+    if read_file is None and "pixel_values" in parameters_of(loaded):
+        if reads_image_and_text(loaded):
+            read_file = _read_image_and_text
+        else:
+            message = (
+                f"{loaded.name}: of models that read an image and a text, expected {' or '.join(IMAGE_AND_TEXT)}, got "
+                f"{loaded.kind}; record it in Python with jarilab.record(model)"
+            )
+            if IMAGE_END in line:
+                raise UserError(message)
+    with as_user_error(message):
         return _read_text(loaded, line) if read_file is None else read_file(loaded, line.strip())
+
+
+def reads_image_and_text(loaded: Loaded) -> bool:
+    """Whether a line for the model is the name of an image, `IMAGE_END` and a text."""
+    return loaded.kind in IMAGE_AND_TEXT
 
 
 def reads_files(loaded: Loaded) -> bool:
@@ -141,7 +167,8 @@ def check_ids(loaded: Loaded, ids_BL: Tensor) -> None:
 
 def max_length(loaded: Loaded) -> int:
     """The largest number of tokens of an input."""
-    positions = getattr(loaded.config, "max_position_embeddings", None)
+    config = getattr(loaded.config, "text_config", loaded.config)
+    positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions < 1:
         return MAX_INPUT_TOKENS
     # Tables like RoBERTa's start after the row of padding.
@@ -216,13 +243,17 @@ def read_pixels(loaded: Loaded, line: str, **options: Any) -> Float[Tensor, "1 C
 
     line: the name of a file, or a data URL. options: of the image processor.
     """
-    library: Any = import_optional("PIL.Image", "vision")
-    channels = 1 if getattr(loaded.config, "num_channels", None) == 1 else 3
-    pixels = decode(_image_source(line), channels).pixels
-    image = library.fromarray(pixels[0] if channels == 1 else pixels.permute(1, 2, 0).numpy())
+    image = _open_image(loaded, line)
     with bounded_memory(loaded.folder):
         encoded = loaded.image_processor(images=image, return_tensors="pt", **options)
     return encoded["pixel_values"].float()
+
+
+def _open_image(loaded: Loaded, line: str) -> Any:
+    library: Any = import_optional("PIL.Image", "vision")
+    channels = 1 if getattr(loaded.config, "num_channels", None) == 1 else 3
+    pixels = decode(_image_source(line), channels).pixels
+    return library.fromarray(pixels[0] if channels == 1 else pixels.permute(1, 2, 0).numpy())
 
 
 def _image_source(line: str) -> Path | bytes:
@@ -248,7 +279,7 @@ def _read_image(loaded: Loaded, line: str) -> ModelInput:
 def _shown_image(loaded: Loaded, line: str, grid: tuple[int, int]) -> PatchedImage:
     """The pixels that the model reads, in the colours of the image."""
     pixels = read_pixels(loaded, line, do_normalize=False, do_rescale=False)[0]
-    size: int = loaded.config.patch_size
+    size: int = _vision_config(loaded).patch_size
     height, width = (side / size for side in pixels.shape[1:])
     pool = "mean" if getattr(loaded.config, "use_mean_pooling", False) else None
     shown = pixels.round().clamp(0, 255).byte()
@@ -264,10 +295,65 @@ def patch_names(grid: tuple[int, int], unplaced: int = 1) -> list[str]:
 
 def patch_grid(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:
     """Rows and columns of patches; None for a model without patches."""
-    size = getattr(loaded.config, "patch_size", None)
+    size = getattr(_vision_config(loaded), "patch_size", None)
     if not isinstance(size, int):
         return None
     return pixels.shape[-2] // size, pixels.shape[-1] // size
+
+
+def _vision_config(loaded: Loaded) -> Any:
+    return getattr(loaded.config, "vision_config", loaded.config)
+
+
+def _read_image_and_text(loaded: Loaded, line: str) -> ModelInput:
+    """The text with a token for each patch in place of its image token, or before it if it has none."""
+    name, _, text = (part.strip() for part in line.partition(IMAGE_END))
+    if not (name and text):
+        raise UserError(
+            f"{loaded.name} reads an image and a text, got one of them only, {line.strip()[:80]!r}; "
+            'give both, such as --image cat.png --text "what is it?"'
+        )
+    processor, number = loaded.processor, loaded.config.image_token_id
+    mark, patch = processor.image_token, getattr(processor, "patch_size", None)
+    is_known = len(mark) <= MAX_MARK and processor.tokenizer.convert_tokens_to_ids(mark) == number
+    if not is_known or patch != _vision_config(loaded).patch_size:
+        raise UserError(
+            f"{loaded.folder}: expected a processor for this model, with its image token, number {number}, and its "
+            f"patches, got {mark!r:.40} and patches of {patch!r:.40} pixels; put back the processor_config.json that "
+            "was saved with the model"
+        )
+    if text.count(mark) > 1:
+        raise UserError(
+            f"expected one {mark} in the text, for one image, got {text.count(mark)}; remove the others"
+        )
+    grid = patch_grid(loaded, read_pixels(loaded, name))
+    count = 0 if grid is None else grid[0] * grid[1]
+    if grid is None or not 0 < count <= MAX_INPUT_TOKENS:
+        raise UserError(
+            f"{loaded.name}: expected an image of 1 to {MAX_INPUT_TOKENS:,} patches, got {count:,}; put back the "
+            "processor_config.json that was saved with the model"
+        )
+    marked, image = text if mark in text else f"{mark}\n{text}", _open_image(loaded, name)
+    with bounded_memory(loaded.folder):
+        encoded = processor(images=image, text=marked, return_tensors="pt")
+    check_ids(loaded, encoded["input_ids"])
+    ids = encoded["input_ids"][0].tolist()
+    places = [place for place, each in enumerate(ids) if each == number]
+    if len(places) != count or places[-1] - places[0] != count - 1:
+        raise UserError(
+            f"{loaded.folder}: expected {count:,} tokens of the image in a row, one for each patch, got "
+            f"{len(places):,}; put back the processor_config.json that was saved with the model"
+        )
+    names = token_names(processor.tokenizer)(ids)
+    names[places[0] : places[-1] + 1] = patch_names(grid, 0)
+    inputs = {key: value for key, value in encoded.items() if key in parameters_of(loaded)}
+    output = loaded.model(**inputs)
+    output_reader = text_output_reader(loaded, ids, output)
+    answer = None if output_reader is None else output_reader.answer(output)
+    shown = _shown_image(loaded, name, grid)
+    sides = {"source": patch_names(grid, 0), "target": names}
+    at_text = replace(shown, first=places[0])
+    return ModelInput(inputs, sides, answer, output_reader, shown, at_text)
 
 
 def _read_audio(loaded: Loaded, line: str) -> ModelInput:

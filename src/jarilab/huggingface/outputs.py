@@ -91,7 +91,8 @@ def text_output_reader(loaded: Loaded, ids: Sequence[int], outputs: Any) -> Outp
             mask = tokenizer.mask_token
             return OutputReader("words", positions, list(ids), names, _no_answer, mask=mask)
         return OutputReader("masked", masks, best_L[masks].tolist(), names, decode)
-    if "CausalLM" in loaded.kind or "LMHead" in loaded.kind:
+    # Encoder-decoders for conditional generation have readers of their own.
+    if any(head in loaded.kind for head in ("CausalLM", "LMHead", "ConditionalGeneration")):
         labels = [*ids[1:], int(best_L[-1])]
         return OutputReader("next", positions, labels, names, decode, len(ids) - 1, before=ids[:1])
     if "TokenClassification" in loaded.kind:

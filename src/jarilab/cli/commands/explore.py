@@ -40,6 +40,7 @@ def arguments(parser: Parser, words: Words) -> None:
     _add_models(parser)
     parser.add_argument(
         "--input",
+        "--text",
         help="input of the models, such as 21+211 (default: an example of the first run's task)",
     )
     parser.add_argument(
@@ -63,7 +64,7 @@ def arguments(parser: Parser, words: Words) -> None:
     )
     add_open(parser, "the page")
     add_listening(parser)
-    without = ("input", "trust_code", "model", "against", "link")
+    without = ("input", "image", "trust_code", "model", "against", "link")
     parser.add_options("verb", options_of(explorer.explore), without=without)
     add_shared(parser, "threads", "trust_code")
 
@@ -76,6 +77,11 @@ def _add_models(parser: Parser) -> None:
         metavar="FOLDER",
         help="folder that save_pretrained wrote, read offline from safetensors without running its code; --input is a "
         "text, an image file or a .wav file",
+    )
+    group.add_argument(
+        "--image",
+        metavar="FILE",
+        help="image that a model such as LLaVA reads beside the text of --input",
     )
     group.add_argument(
         "--against",
@@ -131,6 +137,7 @@ def _explore(
     with waiting.working(f"opening {' and '.join([*models, *options.runs])}"):
         session = explorer.open_explorer(options.runs, models, link=options.link, **settings)
     line = session.subjects[0].example() if options.input is None else options.input
+    line = session.input_of(line, options.image)
     if models:
         with waiting.working(f"reading {line}"):
             session.record(line)
@@ -170,7 +177,7 @@ def _check(options: argparse.Namespace) -> None:
             "--save expects a file or a folder, got nothing; write such as --save page.html or --save page/"
         )
     if options.model is None:
-        for name in ("against", "link"):
+        for name in ("against", "image", "link"):
             if getattr(options, name) is not None:
                 raise UserError(f"--{name} needs --model FOLDER; add it")
     else:

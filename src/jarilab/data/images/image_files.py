@@ -24,6 +24,8 @@ MAX_PIXELS = 1 << 26
 
 INLINE_IMAGE = "data:image/"
 """How a text begins that is an image itself."""
+IMAGE_END = "\t"
+"""Ends the name of the image in the input of a model that reads an image and a text."""
 MAX_FILE_BYTES = 1 << 29
 """Larger files are not read."""
 

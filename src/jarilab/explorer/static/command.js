@@ -2,7 +2,7 @@
 import { refill } from "kit/elements.js";
 import { known } from "kit/numbers.js";
 import { commandNode } from "kit/proof.js";
-import { inputName } from "./sites.js";
+import { imageName, imageOf, inputName } from "./sites.js";
 import { t } from "./words.js";
 
 /** A word of a POSIX shell. One that begins with a dash would be an option. */
@@ -21,9 +21,10 @@ function stepOf({ payload: { views } }) {
 
 /** The command that opens live what is shown here. */
 export function commandOf(app) {
-  const input = inputName(app.view(0));
+  const view = app.view(0);
+  const image = view.with_image ? [valued("--image", imageName(imageOf(view)))] : [];
   const { site, head } = app.state;
-  return ["jarilab explore", runsOf(app), valued("--input", input), ...stepOf(app), `--site ${quoted(site)} --head ${head}`].join(" ");
+  return ["jarilab explore", runsOf(app), ...image, valued("--input", inputName(view)), ...stepOf(app), `--site ${quoted(site)} --head ${head}`].join(" ");
 }
 
 /** Below a saved page: the command that makes it again. */

@@ -2,7 +2,7 @@
 import { chooser, labelled } from "kit/controls.js";
 import { el } from "kit/elements.js";
 import { speaking } from "kit/words.js";
-import { inputName } from "./sites.js";
+import { imageName, imageOf, inputWith } from "./sites.js";
 
 const t = speaking({
   ofFolder: ["Image of the folder", "폴더의 이미지"], own: ["or drop one here, or choose one", "여기에 놓거나 고르기"],
@@ -10,13 +10,15 @@ const t = speaking({
 const LONGEST = 320; // pixels along a side, more than a page shows
 
 /** What chooses another image; null where none is read. look(input) */
-export function filesNode({ live, payload: { files = [] }, state }, look) {
+export function filesNode({ live, payload: { files = [], views: [view] } }, lookAt) {
   if (!live || !files.length) return null;
+  const image = imageOf(view);
+  const look = (other) => lookAt(view.with_image ? inputWith(view, { image: other }) : other);
   const read = async (file) => { if (file?.type.startsWith("image/")) look(await inlined(file)); };
   document.ondragover = (event) => event.preventDefault();
   document.ondrop = (event) => { event.preventDefault(); read(event.dataTransfer.files[0]); };
-  const options = [...new Set([...files, state.input])].map((input) => [input, inputName({ input }).split("/").at(-1)]);
-  return el("div", { class: "row" }, labelled(t("ofFolder"), chooser("file", state.input, options, look)),
+  const options = [...new Set([...files, image])].map((file) => [file, imageName(file).split("/").at(-1)]);
+  return el("div", { class: "row" }, labelled(t("ofFolder"), chooser("file", image, options, look)),
     labelled(t("own"), el("input", { type: "file", accept: "image/*", "data-keep": "own file", onchange: ({ target }) => read(target.files[0]) })));
 }
 

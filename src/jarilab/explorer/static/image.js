@@ -8,7 +8,7 @@ import { framePatch, layOver, overImage, patchField, pixelsOf } from "kit/patche
 import { token, tokenNode } from "kit/tokens.js";
 import { speaking } from "kit/words.js";
 import { pointCell, shownPane } from "./map.js";
-import { paintedSide, siteHidden } from "./sites.js";
+import { picturedSide, siteHidden } from "./sites.js";
 import { WORDS } from "./words.js";
 
 const t = speaking({
@@ -36,6 +36,7 @@ const t = speaking({
   none: ["There is nothing here to lay over the image.", "여기에는 이미지 위에 덮을 것이 없습니다."],
   column: ["key {0}, over the queries that look at it: the fainter, the less weight", "키 {0}, 이를 보는 쿼리별: 옅을수록 가중치가 작음"],
   before: ["This query comes before the image and cannot look at it.", "이 쿼리는 이미지보다 앞에 있어 이미지를 볼 수 없습니다."],
+  textWords: ["The text; press a word to see where it looks in the image, as {0}:", "글. 낱말을 누르면 이미지에서 보는 곳이 나옵니다({0}):"],
   captionWords: ["The caption, with the query's weight on each word; point at one for the places that look at it:", "설명의 낱말과 쿼리가 주는 가중치. 낱말을 가리키면 그 낱말을 보는 자리가 나옵니다:"],
 }, WORDS);
 
@@ -46,9 +47,9 @@ let followSpot = () => {};
 export function drawImage(root, app) {
   const view = app.view();
   choice.word = false;
-  const at = paintedSide(view) ?? "source"; // whose tokens lie over the image
-  const { picture: image } = view.sides[at] ?? {}; // as the payload calls it
   const site = app.site();
+  const at = picturedSide(view, site) ?? "source"; // whose tokens lie over the image
+  const { picture: image } = view.sides[at] ?? {}; // as the payload calls it
   const pane = shownPane(app.state.view);
   root.hidden = !image;
   followSpot = () => {};
@@ -220,11 +221,15 @@ function sayBest({ view, image, at, site }, row, spot) {
 /** Tokens without a place in the image stand beside it, to be chosen there. */
 function nowhereRow(scene) {
   const { app, view, image, at, side, site } = scene;
-  if (!image.first || !side || site.pooled > 1) return null;
-  const name = (place) => tokenNode(view.sides[at].tokens[place]);
-  const choose = (place) => pressable(`nowhere ${place}`, name(place), () => app.set({ [side]: place }), { "aria-pressed": String(app.state[side] === place) });
-  const each = Array.from({ length: image.first }, (_, place) => at === "target" ? wordButton(scene, place, name(place)) : choose(place));
-  return el("p", { class: "image-row" }, `${t(at === "target" ? "captionWords" : "nowhere", t(side))} `, each);
+  const { tokens } = view.sides[at];
+  const places = [...tokens.keys()].filter((place) => place < image.first || place >= image.first + image.rows * image.columns);
+  if (!places.length || !side || site.pooled > 1) return null;
+  const words = at !== "target" ? "nowhere" : view.with_image ? "textWords" : "captionWords";
+  const isText = words === "textWords";
+  const choose = (place) => pressable(`nowhere ${place}`, [tokenNode(tokens[place]), isText && el("small")], () => app.set({ [side]: place }),
+    { class: isText ? "word" : null, "data-place": place, "aria-pressed": String(app.state[side] === place) });
+  const each = places.map((place) => words === "captionWords" ? wordButton(scene, place, tokenNode(tokens[place])) : choose(place));
+  return el("p", { class: "image-row" }, `${t(words, t(side))} `, each);
 }
 /** The weight of the query on each word before the image; none where what looks at a key is shown. */
 function weighWords(root, { site, pane }, row, { query }) {

@@ -17,7 +17,7 @@ import { drawMaps, markCell, refitMaps, repaintMaps } from "./map.js";
 import { drawModelMap, markModelMap, repaintModelMap } from "./model_map.js";
 import { hasSentence, spokenNodes } from "./sentence.js";
 import { shareButtons } from "./sharing.js";
-import { answerOf, inputName } from "./sites.js";
+import { answerOf, inputName, inputWith } from "./sites.js";
 import { app, DRAWN, followAddress, languageChanged, look, lookAsAddressed, SCALES, startEngines } from "./state.js";
 import { t } from "./words.js";
 
@@ -200,7 +200,7 @@ addEventListener("keydown", (event) => {
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   const { value } = byId("input");
-  if (app.reading()) look({ input: value === inputName(app.view(0)) ? app.view(0).input : value });
+  if (app.reading()) look({ input: value === inputName(app.view(0)) ? app.view(0).input : inputWith(app.view(0), { text: value }) });
 });
 onNightfall(() => app.onchange(new Set(ALL)));
 new ResizeObserver(() => refitMaps(app)).observe(byId("maps"));

@@ -63,9 +63,9 @@ function patternsOf(view, site) {
   const patterns = [];
   if (places[1].length) patterns.push(["same_place", (i, j) => place(places[0][i]) !== null && place(places[0][i]) === place(places[1][j]) && !(same && i === j)]);
   const { picture } = view.sides[site.keys] ?? {};
-  const image = picture?.seconds ? null : picture; // frames of a sound follow each other as tokens do
-  if (same && image) patterns.push(...patchPatterns(image));
-  else if (same) patterns.push(["previous", (i, j) => j === i - 1], ["next", (i, j) => j === i + 1]);
+  const image = picture?.seconds || view.with_image && site.keys === "target" ? null : picture; // frames of a sound, and the tokens of a text, follow each other
+  if (same && picture && !picture.seconds) patterns.push(...patchPatterns(picture));
+  if (same && !image) patterns.push(["previous", (i, j) => j === i - 1], ["next", (i, j) => j === i + 1]);
   if (same) patterns.push(["self", (i, j) => i === j]);
   if (same && !image) {
     patterns.push(["duplicate", (i, j) => i !== j && at(i, j)], ["induction", (i, j) => j > 0 && j - 1 < i && at(i, j - 1)]);

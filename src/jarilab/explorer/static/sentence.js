@@ -11,18 +11,25 @@ import { WORDS } from "./words.js";
 
 const LONGEST = 160; // tokens of a sentence
 const LETTERS = 32; // of a token
-const t = speaking({ sentence: ["{0}: press a token to see where it looks from there", "{0}: 토큰을 누르면 거기서 보는 곳이 나옵니다"] }, WORDS);
+const t = speaking({ patches: ["image, {0} patches", "이미지, 패치 {0}개"], sentence: ["{0}: press a token to see where it looks from there", "{0}: 토큰을 누르면 거기서 보는 곳이 나옵니다"] }, WORDS);
 
 /** What the model was asked for: all that it wrote, or what follows its text. */
 export const answerPlaces = ({ outputs, says, sides }) => says === "next" || (!says && !sides.source && outputs.length > 1 && sides.target) ? outputs.slice(-1) : outputs;
 
 /** The side whose tokens are the input. */
-const inputSide = (view) => view.sides.source && !view.sides.source.picture ? "source" : !view.sides.source && view.sides.target && !paintedSide(view) ? "target" : null;
+const inputSide = (view) => view.with_image ? "target" : view.sides.source && !view.sides.source.picture ? "source" : !view.sides.source && view.sides.target && !paintedSide(view) ? "target" : null;
 
 /** Whether the input stands on the page as a sentence. */
 export function hasSentence(view) {
   const side = inputSide(view);
-  return side !== null && view.sides[side].tokens.length > 0 && view.sides[side].tokens.length <= LONGEST;
+  const count = side === null ? 0 : view.sides[side].tokens.length - patchesOf(view, side).length;
+  return count > 0 && count <= LONGEST;
+}
+
+/** The places of the patches that a text has among its tokens. */
+function patchesOf(view, side) {
+  const { first, rows, columns } = view.sides[side].picture ?? { first: 0, rows: 0, columns: 0 };
+  return Array.from({ length: rows * columns }, (_, patch) => first + patch);
 }
 
 /** The input as a sentence and what the model says to it. */
@@ -52,7 +59,15 @@ function sentenceNode(app, view, index, point) {
     return seen ? styled(button, { background: valueColour(weight, { scale: app.state.scale === "fit" ? "full" : app.state.scale }, row.keys), color: inkOn(valueColour(weight, { scale: app.state.scale }, row.keys)) }) : button;
   };
   const spaced = tokens.some((text) => [...text].length > 1);
-  return el("p", { class: spaced ? "sentence spaced" : "sentence", role: "group", "aria-label": t("sentence", t("input")) }, tokens.map(node));
+  const patches = patchesOf(view, side);
+  const words = tokens.map((text, at) => patches.includes(at) ? null : node(text, at));
+  if (patches.length) words[patches[0]] = imageNode(row, patches);
+  return el("p", { class: spaced ? "sentence spaced" : "sentence", role: "group", "aria-label": t("sentence", t("input")) }, words);
+}
+/** The image in its place among the tokens, with its share of the row. */
+function imageNode(row, patches) {
+  const share = row && patches.reduce((sum, at) => sum + row.weights[at], 0);
+  return el("span", { class: "word special" }, `▦ ${t("patches", patches.length)}${row ? `: ${percent(share)}` : ""}`);
 }
 function rowOf(index, site, head, query) {
   const columns = site.shape[1];

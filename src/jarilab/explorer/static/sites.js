@@ -3,8 +3,15 @@ import { block } from "kit/blocks.js";
 import { unique } from "kit/numbers.js";
 import { t } from "./words.js";
 
-/** The input of a view in words: an image that was dropped has no name. */
-export const inputName = ({ input }) => input.startsWith("data:image/") ? t("dropped") : input;
+const isDropped = (input) => input.startsWith("data:image/");
+/** The input of a view in words: an image that was dropped has no name; beside an image, the text. */
+export const inputName = ({ input, with_image: withImage }) => withImage ? input.slice(input.indexOf("\t") + 1) : isDropped(input) ? t("dropped") : input;
+/** The image of an input, which stands before the text of a model that reads both. */
+export const imageOf = ({ input, with_image: withImage }) => withImage ? input.split("\t", 1)[0] : input;
+/** The input with another image or text. */
+export const inputWith = (view, { image = imageOf(view), text = inputName(view) }) => view.with_image ? `${image}\t${text}` : text;
+/** The name of an image as people know it. */
+export const imageName = (image) => isDropped(image) ? t("dropped") : image;
 /** The weights of one head, query after query. */
 export function headWeights(site, head) {
   const size = site.shape[0] * site.shape[1];
@@ -27,9 +34,12 @@ export function siteTokens(view, site, side) {
 /** Whether each attention over a side has all of its tokens as keys: where some are pooled, a token has no number. */
 export const isOfTokens = (view, side) => view.sites.every((site) => site.keys !== side || (site.pooled <= 1 && site.shape[1] === view.sides[side].tokens.length));
 /** The side whose tokens have painted a picture, or null. */
-export const paintedSide = (view) => view.sides.target?.picture ? "target" : null;
+export const paintedSide = (view) => view.sides.target?.picture && !view.with_image ? "target" : null;
+/** The side whose tokens lie over an image: that of the open site's keys, if it has one. */
+export const picturedSide = (view, site) => [site?.keys, "target", "source"].find((side) => view.sides[side]?.picture);
 /** Words for a view: those for images or a sound where it is of one, or has painted one. */
 export function wordsOf(view, key) {
+  if (view.with_image) return { written: "written_text", sides_decoder: "sides_decoder_read", about_decoder: "about_decoder_read" }[key] ?? `${key}_image`;
   const { picture } = view.sides.source ?? {};
   if (picture?.seconds) return key === "written" ? key : `${key}_sound`;
   return picture ? `${key}_image` : paintedSide(view) ? `${key}_painted` : key;

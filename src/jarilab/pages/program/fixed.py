@@ -74,6 +74,8 @@ class _LinkedAttention(TorchFunctionMode):
                 return self._fused(*args, **(kwargs or {}))
             if func in SOFTMAX:
                 return self._attend(args[0])
+        if func is Tensor.masked_scatter:  # the tokens of an image among those of a text
+            return _scattered(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def _fused(
@@ -109,3 +111,11 @@ class _LinkedAttention(TorchFunctionMode):
         weights = shown.softmax(-1).masked_fill(empty_BHQ1, 0.0)
         self.weights[self._running] = weights
         return weights
+
+
+def _scattered(values: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """`masked_scatter` by operations that a page has."""
+    chosen = mask.expand_as(values).flatten()
+    number = (chosen.long().cumsum(0) - 1).clamp_min(0)
+    spread = source.flatten().to(values).index_select(0, number)
+    return torch.where(chosen, spread, values.flatten()).view(values.shape)
