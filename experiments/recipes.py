@@ -14,7 +14,6 @@ Hours: one or two of one core for a task. Measured: docs/results/recipes.md.
 from __future__ import annotations
 
 import argparse
-import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +30,7 @@ import jarilab
 from jarilab.comparison.statistics import student_quantile
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.training_options import Training
-from jarilab.training import loop, optimization
+from jarilab.training import loop
 from jarilab.training.batching import Batches, batches_of
 
 Change = Callable[[], AbstractContextManager[Any]]
@@ -69,7 +68,10 @@ ROWS = {
          "training.examples": 12_000,
          "training.batch_size": 12, "training.evaluations": 1},
         "loss", False,
-        {"2 layers of width 184": {"model.n_layers": 2, "model.d_model": 184},
+        {"token before": {"model.token_before": True},
+         "short recipe": {"model.token_before": True, "model.dropout": 0.0, "training.lr": 8e-3,
+                          "training.muon_steps": 3},
+         "2 layers of width 184": {"model.n_layers": 2, "model.d_model": 184},
          "8 layers of width 88": {"model.n_layers": 8, "model.d_model": 88}},
         lambda data: {"task.train": str(data / "tinyshakespeare" / "input.txt")},
     ),
@@ -118,12 +120,6 @@ def trapezoid() -> AbstractContextManager[Any]:
     return scheduled(lambda passed: min(1.0, 3 * (1 - passed)))
 
 
-def orthogonalised(steps: int) -> Change:
-    """Muon with fewer steps of Newton and Schulz than PyTorch's five."""
-    muon = functools.partial(optimization.StackedMuon, ns_steps=steps)
-    return lambda: patch.object(optimization, "StackedMuon", muon)
-
-
 class Growing(Batches):
     """Half the budget in batches of half the size, then the other half in whole ones."""
 
@@ -164,8 +160,8 @@ VARIANTS = {
     "warm-up of 15 %": Variant(settings={"training.warmup": 0.15}),
     "cosine": Variant(change=cosine),
     "trapezoid": Variant(change=trapezoid),
-    "4 steps of Newton and Schulz": Variant(change=orthogonalised(4)),
-    "3 steps of Newton and Schulz": Variant(change=orthogonalised(3)),
+    "4 steps of Newton and Schulz": Variant(settings={"training.muon_steps": 4}),
+    "3 steps of Newton and Schulz": Variant(settings={"training.muon_steps": 3}),
     "batches that grow": Variant(change=growing),
     "average of 0.99": Variant(settings={"training.average": 0.99}),
     "no dropout": Variant(settings={"model.dropout": 0.0}),
