@@ -128,8 +128,9 @@ def test_heads_are_patched_between_two_inputs(models: Path) -> None:
     printed = ask(models / "llama", *words, "--corrupt", "The street was too wide")
     assert printed["corrupt"] == "The street was too wide"
     assert any(abs(row["noised"]) > 1e-3 for row in printed["heads"])
-    same = ask(models / "llama", *words, "--corrupt", "The animal was too tired")
-    assert all(abs(row[name]) < 1e-5 for row in same["heads"] for name in ("noised", "restored"))
+    same = command("causes", models / "llama", *words, "--corrupt", "The animal was too tired")
+    assert same.returncode == 2
+    assert "expected a second input that the model reads differently, got the same tokens" in same.stderr
     said = command("causes", models / "llama", *words, "--corrupt", "The street was too wide", *FEW)
     assert said.stdout.splitlines()[2].split()[4:6] == ["noised", "restored"]
 
@@ -279,6 +280,7 @@ def test_the_page_is_quiet_and_fits(page_html: str, pages: Pages, width: int, sc
     assert page.locator("#contributions svg a").count() == 8
     for name in ("patching", "steering"):
         assert "--corrupt" in page.locator(f"#{name}-body").inner_text()
+    page.locator("#screening circle").first.wait_for()
     assert page.locator("#screening circle").count() == 8
     assert page.locator("#lens .lens tbody tr").count() == 3
     assert page.locator(".lens .read").count() == 3

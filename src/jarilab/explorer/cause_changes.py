@@ -146,7 +146,8 @@ def patching(
 
 def _patching_words(rows: Sequence[Section], controls: int) -> list[Words]:
     if rows[0]["share"] is None:
-        return [say("patched_alike")]
+        is_alike = abs(rows[0]["base"] - rows[0]["donor"]) < MIN_EFFECT
+        return [say("patched_alike" if is_alike else "patched_close")]
     single = [row for row in rows if row["kind"] in ("head", "mlp")]
     largest = max(single, key=lambda row: abs(row["noised"]))
     words = [
@@ -156,7 +157,14 @@ def _patching_words(rows: Sequence[Section], controls: int) -> list[Words]:
     ]
     numbers = (largest["part"], -largest["noised"], 100 * largest["share"])
     key = "patched_largest" if largest["passes"] else "patched_chance"
-    return [*words, say(key, *numbers, controls)]
+    passes = [row["passes"] for row in rows if row["passes"] is not None]
+    # The largest and the smallest of all are each as likely to be the part.
+    by_chance = 2 * len(passes) / (controls + 1)
+    return [
+        *words,
+        say(key, *numbers, controls),
+        say("passing_parts", sum(passes), len(passes), controls, by_chance),
+    ]
 
 
 # Steering -------------------------------------------------------------------------------------------------------------
@@ -223,7 +231,9 @@ def _steering_words(cells: Sequence[Section], clean: str, draws: int) -> Words:
         return say("steered_chance", draws)
     name = cell["after"]
     place = say("lens_before") if name is None else say("lens_after", name)
-    return say(key, place, cell["scale"], *numbers, draws)
+    by_chance = len(cells) / (draws + 1)
+    counted = say("passing_parts", len(passing), len(cells), draws, by_chance)
+    return _joined([say(key, place, cell["scale"], *numbers, draws), counted])
 
 
 def read_vector(path: Path) -> Float[Tensor, " D"]:

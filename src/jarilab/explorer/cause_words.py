@@ -13,12 +13,19 @@ CERTAIN = 0.999
 
 SENTENCES: dict[str, Words] = {
     "head": (
-        "{0} is needed for this answer: without it {1}. Verdict: {2}.",
-        "이 답에는 {0} 헤드가 필요합니다. 끄면 {1}. 판정: {2}.",
+        "{0} decides this answer: without it {1}. Verdict: {2}.",
+        "이 답은 {0} 헤드가 정합니다. 끄면 {1}. 판정: {2}.",
     ),
     "heads": (
-        "{0} heads are each needed for this answer, by nats lost without them: {1}.",
-        "이 답에는 헤드 {0}개가 각각 필요합니다. 끄면 잃는 nat: {1}.",
+        "{0} heads decide this answer: without any one of them, {2}. Nats lost without each: {1}.",
+        "이 답은 헤드 {0}개가 정합니다. 그중 하나만 꺼도 {2}. 끄면 잃는 nat: {1}.",
+    ),
+    "turns": ("another answer is the most likely", "다른 답이 가장 그럴듯해집니다"),
+    "halves": ("its probability falls to half or less", "확률이 절반 이하로 떨어집니다"),
+    "lead_is_lost": ("its lead is gone", "앞서던 점수가 사라집니다"),
+    "and_turns": (
+        "{0}, and another answer is the most likely",
+        "{0}. 다른 답이 가장 그럴듯해집니다",
     ),
     "pair": (
         "No single head decides this answer: {0} and {1} stand in for each other, and without both {2}.",
@@ -39,6 +46,10 @@ SENTENCES: dict[str, Words] = {
     "passing": (
         "{0} of {1} heads are larger than each of {2} random directions; about {3:.1f} would be by chance.",
         "헤드 {1}개 중 {0}개가 무작위 방향 {2}개 모두보다 큽니다. 우연이라면 약 {3:.1f}개입니다.",
+    ),
+    "passing_parts": (
+        "{0} of {1} tested are larger than each of {2} random directions; about {3:.1f} would be by chance.",
+        "시험한 {1}개 중 {0}개가 무작위 방향 {2}개 모두보다 큽니다. 우연이라면 약 {3:.1f}개입니다.",
     ),
     "perhaps_chance": (
         "So many may pass by chance: try more --controls.",
@@ -130,6 +141,10 @@ SENTENCES: dict[str, Words] = {
     "patched_model": (
         "The score is {0:.2f} of this model and {1:.2f} of the other one.",
         "점수는 이 모델에서 {0:.2f}, 다른 모델에서 {1:.2f}입니다.",
+    ),
+    "patched_close": (
+        "They are too close to divide by their difference, so effects are given in nats alone.",
+        "두 점수의 차이가 너무 작아 몫을 내지 않습니다. 효과는 nat로만 적습니다.",
     ),
     "patched_alike": (
         "The two do not differ, so there is no share to give.",

@@ -96,13 +96,17 @@ class Causes:
         return english, korean
 
     def _heads(self) -> Words:
-        names = self.conclusion["heads"]
+        names, by = self.conclusion["heads"], self.conclusion["by"]
         rows = {row["head"]: row for row in self.rows}
         if len(names) > 1:
             listed = ", ".join(f"{each} ({rows[each]['total']:.2f})" for each in names)
-            return say("heads", len(names), listed)
+            is_lead = by == "turns" and self.about["rival"] is not None
+            return say("heads", len(names), listed, say("lead_is_lost" if is_lead else by))
         row = rows[names[0]]
-        return say("head", names[0], self._fall(row["total"]), (row["words"], row["korean"]))
+        fall = self._fall(row["total"])
+        if by == "turns" and self.about["rival"] is None:
+            fall = say("and_turns", fall)
+        return say("head", names[0], fall, (row["words"], row["korean"]))
 
     def _pair(self) -> Words:
         one, other = self.conclusion["together"][0]

@@ -110,7 +110,10 @@ class ScoredInput:
         return replace(self, labels=labels, rival=other)
 
     def corrupt(self, text: str) -> Batch:
-        """Another input for the same model and answer. Raises UserError if it has another number of tokens."""
+        """Another input for the same model and answer.
+
+        Raises UserError if it has another number of tokens, or the same ones.
+        """
         other = self.read(text)
         side = "source" if "source" in self.batch.tokens[0] else "target"
         names, other_names = self.batch.tokens[0][side], other.batch.tokens[0][side]
@@ -118,6 +121,11 @@ class ScoredInput:
             raise UserError(
                 f"expected two inputs of equal length, got {len(names)} and {len(other_names)} tokens: "
                 f"{' '.join(names)!r} and {' '.join(other_names)!r}; replace tokens by as many others"
+            )
+        if _inputs(other.batch)[0] == _inputs(self.batch)[0] and names:
+            raise UserError(
+                f"expected a second input that the model reads differently, got the same tokens: {' '.join(names)!r}; "
+                "replace a token by another one that the model knows"
             )
         args = (*other.batch.args[:1], *self.batch.args[1:])
         kwargs = self.batch.kwargs

@@ -92,7 +92,21 @@ def test_the_induction_head_carries_the_difference_of_two_inputs(scored: ScoredI
     assert rows["all heads", None]["share"] == pytest.approx(1.0, abs=0.02)
     assert rows["L0 stream", 5]["share"] == pytest.approx(1.0, abs=1e-3), "the word that differs"
     assert f"{circuit[1]}, -" in section["sentence"]
+    passing = [row["passes"] for row in section["rows"] if row["passes"] is not None]
+    chance = 2 * len(passing) / 10
+    told = f"{sum(passing)} of {len(passing)} tested are larger than each of 9 random directions; about {chance:.1f} "
+    assert told in section["sentence"]
     assert circuit[1] in section["korean"]
+
+
+def test_two_scores_that_are_too_close_have_no_shares(induction: Path) -> None:
+    other = read_input(induction, TEXT).with_answer("w3", "w9")
+    section = patching(other, other.corrupt("<s> w3 w7 w9 w1 w4 w3 w7 w1 w9"), controls=9)
+    difference = abs(section["base"] - section["donor"])
+    assert max(abs(row["noised"]) for row in section["rows"]) > 10 * difference
+    assert {row["share"] for row in section["rows"]} == {None}
+    assert "%" not in section["sentence"]
+    assert "effects are given in nats alone" in section["sentence"]
 
 
 def test_a_model_with_another_head_differs_by_that_head(
@@ -176,6 +190,22 @@ def test_what_the_python_function_returns(induction: Path, tmp_path: Path, circu
     assert len(causes.maps["layout"]) == 10
     plain = jarilab.causes(induction, TEXT, controls=3)
     assert (plain.patching, plain.steering) == (None, None)
+
+
+def test_a_head_that_decides_by_little_is_said_to_turn_the_answer(induction: Path) -> None:
+    causes = jarilab.causes(induction, TEXT, controls=9)
+    assert causes.conclusion["by"] == "turns"
+    assert "decide" in causes.sentence
+    assert "another answer is the most likely" in causes.sentence
+    with_rival = jarilab.causes(induction, TEXT, rival="w5", controls=9)
+    assert "another answer is the most likely" not in with_rival.sentence
+
+
+def test_a_direction_of_0_is_refused(scored: ScoredInput) -> None:
+    with pytest.raises(UserError, match="expected a second input that the model reads differently, got the same"):
+        scored.corrupt(TEXT)
+    with pytest.raises(UserError, match="expected a direction to steer by, got 0 in every layer"):
+        steering(scored, scored.batch, SCALES, controls=2)
 
 
 # Bad input ------------------------------------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ DIRECTIONS: dict[Direction, tuple[str, str]] = {
     "noising": ("clean", "corrupt"),
 }
 """The input that runs, and the one whose outputs are put in."""
+MAX_SHARE = 10
+"""Of the difference of two scores; if an effect is a larger share, the difference is too small to divide by."""
 ENDS = (0.025, 0.975)
 """Quantiles of a 95 % interval."""
 
@@ -318,9 +320,9 @@ def exchange(
 
     noised: how much the score of `batch` falls with the output of the part for `donor`. restored: how much that of
     `donor` rises with the output of the part for `batch`. share: `noised` by the difference of the two scores; None if
-    that is 0. control: the largest of `controls` random directions of the norm of what was changed, in the direction of
-    the effect, for the `tested` heads and MLPs with the largest effect; passes: whether the effect is larger. base,
-    donor: the two scores.
+    that is 0, or so small that a share would be above MAX_SHARE. control: the largest of `controls` random directions
+    of the norm of what was changed, in the direction of the effect, for the `tested` heads and MLPs with the largest
+    effect; passes: whether the effect is larger. base, donor: the two scores.
     Raises UserError for inputs of different lengths, models of different shapes, and a score that is not finite.
     """
     check_aligned(batch, donor, "other")
@@ -344,14 +346,14 @@ def exchange(
     random = here.changes(draws, random_direction(replacement, [seed]), score, allow_nan=True)
     random_of = dict(zip(first, random.reshape(-1, controls), strict=True))
     difference = here.base - there.base
-    is_zero = abs(difference) < MIN_EFFECT
+    is_small = abs(difference) < max(MIN_EFFECT, float(np.abs(noised).max()) / MAX_SHARE)
     rows = []
     for number, group in enumerate(groups):
         fall = -float(noised[number])
         row = _columns(group) | {"noised": fall, "restored": float(restored[number])}
         if len(group) > 1:
             row["part"] = {"head": "all heads", "mlp": "all MLPs"}[group[0].kind]
-        row |= {"share": None if is_zero else fall / difference, "control": None, "passes": None}
+        row |= {"share": None if is_small else fall / difference, "control": None, "passes": None}
         if number in random_of:
             row["control"], row["passes"] = compared(fall, -random_of[number])
         rows.append(row | {"base": here.base, "donor": there.base})

@@ -110,7 +110,7 @@ def steer_streams(
     the same norm; passes: whether the direction changes the score more. norm, stream_norm: of the direction and of the
     stream that it is added to.
     Raises UserError for a vector of another width, inputs of different lengths, a model whose residual stream is not
-    found, a position that is not there, and a score that is not finite.
+    found, a position that is not there, a direction of 0, and a score that is not finite.
     """
     check_evaluating(model)
     copies = Copies(ModelParts(model, batch))
@@ -132,6 +132,11 @@ def steer_streams(
         vectors[part.short] = direction
         if donor is not None:
             vectors[part.short] = (copies.values(donor, part)[0][0, places_L] - stream_PD).mean(0)
+    if not any(bool(vector.any()) for vector in vectors.values()):
+        raise UserError(
+            "expected a direction to steer by, got 0 in every layer; give a vector that is not 0, or a second input "
+            "that differs before the position"
+        )
     rows = []
     for number, scale in enumerate(scales):
         change = changed(scale, vectors)

@@ -153,8 +153,8 @@ class HeadCauses:
         by_name = {row["head"]: row for row in self.rows}
         for row in self.rows:
             _judge(row, by_name, self.pairs, self.edges)
-        self._add_decisions(model, batch, lead, singles)
-        self.conclusion = _conclusion(self.rows, self.pairs, controls)
+        by = self._add_decisions(model, batch, lead, singles)
+        self.conclusion = {"by": by, **_conclusion(self.rows, self.pairs, controls)}
 
     def _falls(
         self, kind: str, groups: Sequence[Group], *, direct: bool = True
@@ -165,21 +165,25 @@ class HeadCauses:
 
     def _add_decisions(
         self, model: nn.Module, batch: Batch, lead: Loss | None, singles: Sequence[Group]
-    ) -> None:
-        """Add to heads and pairs whether the answer is another without them."""
+    ) -> str:
+        """Add to heads and pairs whether they decide the answer.
+
+        Returns the test: `turns` if the answer wins, and another one must win without them; else `halves`.
+        """
         by_name = {part.short: part for part in self._parts}
         pairs = [(by_name[row["head"]], by_name[row["other"]]) for row in self.pairs]
         rows = [*self.rows, *self.pairs]
-        decides = np.array([row["total"] >= HALVES for row in rows])
+        decides, by = np.array([row["total"] >= HALVES for row in rows]), "halves"
         if lead is not None:
             with torch.no_grad():
                 clean = float(lead(batch.forward(model), batch)[0])
             if clean > 0:
                 importance = HeadImportance(model, [batch], lead)
                 changes, _ = importance.changes("zero", [*singles, *pairs], direct=False)
-                decides = clean + changes[0] <= 0
+                decides, by = clean + changes[0] <= 0, "turns"
         for row, is_decisive in zip(rows, decides, strict=True):
             row["decides"] = bool(is_decisive) and row.get("passes", True) is True
+        return by
 
     # Backups --------------------------------------------------------------------------------------------------------
 
