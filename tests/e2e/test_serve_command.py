@@ -61,7 +61,7 @@ def test_a_port_in_use_is_a_sentence(run: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--queue", 0), "--queue: input should be greater than or equal to 1"),
+        (("--queue", 0), "--queue: expected 1 or more"),
         (("--deadline", "soon"), "--deadline: "),
         (("--batch-sizes", 3), "did you mean --batch-size?"),
     ],

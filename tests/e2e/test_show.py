@@ -74,7 +74,7 @@ MISTAKES = {
     "nothing": ([], "expected encodings or numbers, got neither; write such as rotary, or --softmax"),
     "name": (["rotery"], "unknown encoding 'rotery'; did you mean 'rotary'?"),
     "empty": ([","], "SPEC: expected encodings, got ','; write such as none,sinusoidal,rotary"),
-    "length": (["t5", "--length", "0"], "--length: input should be greater than or equal to 2; got '0'"),
+    "length": (["t5", "--length", "0"], "--length: expected 2 or more, got '0'"),
     "heads": (["t5", "--d-model", "100"], "got d_model=100 and n_heads=8; use d_model=96"),
     "option": (["t5:bucket=4"], "t5 has no option 'bucket'; did you mean 'buckets'?"),
     "file": (["mine.py:Mine"], "file with the encoding, got no file mine.py; write"),

@@ -24,6 +24,21 @@ LIST_TYPES = (tuple, list, Sequence)
 """Types of options with several values."""
 TYPE_NAMES: dict[Any, str] = {int: "integer", float: "number"}
 """Types as help and errors name them."""
+EXPECTED = {
+    "greater_than_equal": "{ge} or more",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "{le} or less",
+    "less_than": "less than {lt}",
+    "finite_number": "a finite number",
+    "literal_error": "{expected}",
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "an integer"),
+    **dict.fromkeys(("float_parsing", "float_type"), "a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
+    "string_type": "a text",
+    "dict_type": "named values",
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+}
+"""What was expected, by pydantic's type of an error."""
 MAX_INTEGER = 2**63 - 1
 MAX_FLOAT, MIN_FLOAT = 1e36, 1e-36
 """Range of float32, with a margin."""
@@ -104,8 +119,21 @@ def validated(annotation: Any, value: Any, *, strict: bool = False) -> Any:
     except ValidationError as error:
         problem = error.errors()[0]
         where = "".join(f"{part}: " for part in problem["loc"] if isinstance(value, dict))
-        text = problem["msg"].removeprefix("Value error, ")
-        raise UserError(f"{where}{text[0].lower()}{text[1:]}; got {problem['input']!r}") from None
+        told = problem_of(problem)
+        link = "," if problem["type"] in EXPECTED else ";"
+        raise UserError(f"{where}{told}{link} got {problem['input']!r}") from None
+
+
+def problem_of(problem: Any) -> str:
+    """The sentence of an error of pydantic, without what it got."""
+    if problem["type"] in EXPECTED:
+        limits = {
+            name: f"{limit:g}" if isinstance(limit, float) else limit
+            for name, limit in problem.get("ctx", {}).items()
+        }
+        return f"expected {EXPECTED[problem['type']].format(**limits)}"
+    text = problem["msg"].removeprefix("Value error, ")
+    return f"{text[0].lower()}{text[1:]}"
 
 
 def _expand_exponent(annotation: Any, value: Any) -> Any:

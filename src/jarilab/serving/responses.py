@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from jarilab.core.errors import UserError
+from jarilab.core.options import problem_of
 from jarilab.pages.kit.page import to_json
 from jarilab.serving.queue import Refusal
 
@@ -108,7 +109,7 @@ class _ValidationReader:
         return set(_words(self._app.openapi().get("components", {})))
 
     def sentence(self, problem: Any) -> str:
-        kind, text = problem["type"], problem["msg"].removeprefix("Value error, ")
+        kind, text = problem["type"], problem_of(problem)
         if kind == "json_invalid":
             return "the body is no JSON"
         if kind == "union_tag_invalid":  # whose message quotes the tag

@@ -110,9 +110,9 @@ def test_options_of_a_verb_have_the_types_of_its_function():
     options = parsed("train", "arithmetic", "--seed", "3", "--threads", "2", "--precision", "float32")
     assert options.verb == {"seed": 3, "threads": 2, "precision": "float32"}
     told = refused("compare", "arithmetic", "--encodings", "none", "--out", "x", "--jobs", "0")
-    assert told == "--jobs: input should be greater than or equal to 1; got '0' (default None)"
+    assert told == "--jobs: expected 1 or more, got '0' (default None)"
     told = refused("train", "arithmetic", "--precision", "half")
-    assert told.startswith("--precision: input should be 'auto', 'float32' or 'bfloat16'; got 'half'")
+    assert told.startswith("--precision: expected 'auto', 'float32' or 'bfloat16', got 'half'")
 
 
 def test_a_power_of_ten_is_an_integer():
@@ -121,7 +121,7 @@ def test_a_power_of_ten_is_an_integer():
     training = Experiment.of("arithmetic", None, settings_from(options)).training
     assert (training["examples"], training["batch_size"]) == (1_000_000, 250)
     for text in ("1.5", "1e-3", "1.23e1", "1e400"):
-        assert "valid integer" in refused("train", "arithmetic", "--seed", text)
+        assert "expected an integer" in refused("train", "arithmetic", "--seed", text)
 
 
 def test_two_values_of_a_setting_are_refused():
@@ -256,7 +256,7 @@ def test_the_run_may_follow_its_options(run_of):
 def test_a_seed_out_of_range_is_refused(seed, run_of):
     run = run_of("text")
     assert parsed("predict", run, "--seed", str(2**63 - 1)).answer == {"seed": 2**63 - 1}
-    assert refused("predict", run, f"--seed={seed}").startswith("--seed: input should be")
+    assert refused("predict", run, f"--seed={seed}").startswith("--seed: expected")
 
 
 def test_the_file_of_a_run_is_executed_only_with_trust_code(run_of, tmp_path):

@@ -111,7 +111,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no best": (["predict", "{run}", "--n-best", "0"], "expected 1 to 1, got best 0"),
     "penalty": (
         ["predict", "{run}", "--length-penalty", "nan"],
-        "--length-penalty: input should be a finite number; got 'nan'",
+        "--length-penalty: expected a finite number, got 'nan'",
     ),
     "top p": (["predict", "{language}", "--prompt", "one", "--top-p", "2"], "top_p: expected a probability above 0"),
     "stop": (["predict", "{language}", "--prompt", "one", "--stop", ""], "a text to stop at has one character or more"),

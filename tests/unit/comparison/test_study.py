@@ -135,7 +135,7 @@ def test_a_task_needs_encodings_and_a_folder(tmp_path):
     ("change", "message"),
     [
         (lambda record: record.update(format=1), "expected format 'jari study 1'.* got 1"),
-        (lambda record: record.update(seeds="two"), "seeds: input should be"),
+        (lambda record: record.update(seeds="two"), "seeds: expected"),
         (lambda record: record.update(seeds=0), "a comparison needs at least one seed"),
         (lambda record: record.update(encodings=[]), "names no encodings"),
         (lambda record: record["experiment"].pop("seed"), "seed"),

@@ -71,7 +71,7 @@ def test_shared_options_are_options_like_any_other() -> None:
         ("doors", 2, "how many"),
     ]
     assert read_options("a house", options, {"coats": "3"}) == {"coats": 3}
-    with pytest.raises(UserError, match="a house: coats: input should be greater than or equal to 1; got '0'"):
+    with pytest.raises(UserError, match="a house: coats: expected 1 or more, got '0'"):
         read_options("a house", options, {"coats": "0"})
 
 

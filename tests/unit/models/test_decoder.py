@@ -295,7 +295,7 @@ def test_it_is_registered_and_built_from_options():
     model = models.spec("decoder:n_layers=1,window=5,tied=false").build(vocab_size=VOCABULARY)
     assert isinstance(model, Generates)
     assert (len(model.decoder.layers), model.decoder.mask.window) == (1, 5)
-    with pytest.raises(UserError, match=r"decoder: window: .*greater than or equal to 1; got '0'"):
+    with pytest.raises(UserError, match=r"decoder: window: .*1 or more, got '0'"):
         models.spec("decoder:window=0")
 
 

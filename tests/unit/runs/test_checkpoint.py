@@ -740,12 +740,12 @@ def test_a_spoilt_run_json_is_refused(unfinished, text):
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("hash", 3, "a valid string"),
-        ("experiment", [], "a valid dictionary"),
-        ("data", None, "a valid string"),
-        ("kept", [], "a valid dictionary"),
-        ("kept", {"vocabulary.json": 3}, "a valid string"),
-        ("environment", "x", "a valid dictionary"),
+        ("hash", 3, "a text"),
+        ("experiment", [], "named values"),
+        ("data", None, "a text"),
+        ("kept", [], "named values"),
+        ("kept", {"vocabulary.json": 3}, "a text"),
+        ("environment", "x", "named values"),
     ],
 )
 def test_a_field_of_run_json_that_was_edited_is_named(unfinished, name, value, expected):
@@ -753,7 +753,7 @@ def test_a_field_of_run_json_that_was_edited_is_named(unfinished, name, value, e
     record = held(path)
     for edited in (record | {name: value}, {key: own for key, own in record.items() if key != name}):
         seal(path, edited)
-        problem = f"(vocabulary.json: )?input should be {expected}; got" if name in edited else "is missing;"
+        problem = f"(vocabulary.json: )?expected {expected}, got" if name in edited else "is missing;"
         for use in (train, api.load):
             with pytest.raises(
                 UserError, match=rf"run\.json: {name}:? {problem}.* put the file back as it was written"

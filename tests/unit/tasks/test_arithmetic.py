@@ -539,12 +539,12 @@ def test_an_empty_span_is_refused():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("arithmetic:minimum=-1", "arithmetic: minimum: input should be greater than or equal to 0; got '-1'"),
+        ("arithmetic:minimum=-1", "arithmetic: minimum: expected 0 or more, got '-1'"),
         (
             "arithmetic:maximum=1000000000000000",
-            "arithmetic: maximum: input should be less than or equal to 999999999999999",
+            "arithmetic: maximum: expected 999999999999999 or less",
         ),
-        ("arithmetic:operators=*", "arithmetic: operators: input should be '+-', '+' or '-'; got '*' (default '+-')"),
+        ("arithmetic:operators=*", "arithmetic: operators: expected '+-', '+' or '-', got '*' (default '+-')"),
         ("arithmetic:answer=padded", "arithmetic has no option 'answer'; did you mean 'answers'?"),
         ("arithmetik", "unknown task 'arithmetik'; did you mean 'arithmetic'?"),
     ],

@@ -195,7 +195,7 @@ def test_held_out_images_that_are_trained_on_are_counted(folders, tmp_path, caps
 
 
 def test_fewer_answers_than_one_are_refused(run):
-    with pytest.raises(UserError, match="n_best: input should be greater than or equal to 1; got 0"):
+    with pytest.raises(UserError, match="n_best: expected 1 or more, got 0"):
         jarilab.predict(run, ["#3"], n_best=0)
 
 

@@ -266,7 +266,7 @@ def test_held_out_images_are_measured_whole() -> None:
 def test_what_it_may_be_is_said() -> None:
     with pytest.raises(UserError) as error:
         Experiment.of("detection", settings={"task.crop": 1.0})
-    assert str(error.value) == "detection: crop: input should be less than or equal to 0.9; got 1.0 (default 0.0)"
+    assert str(error.value) == "detection: crop: expected 0.9 or less, got 1.0 (default 0.0)"
 
 
 def test_a_run_that_crops_and_is_cut_off_goes_on_to_the_same_bits(tmp_path: Path) -> None:

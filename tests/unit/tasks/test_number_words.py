@@ -160,5 +160,5 @@ def test_the_ceiling_of_the_whole_task() -> None:
 
 def test_numbers_that_cannot_be() -> None:
     for maximum in ("98", "1000000"):
-        with pytest.raises(UserError, match="number-words: maximum: input should be"):
+        with pytest.raises(UserError, match="number-words: maximum: expected"):
             registry.spec(f"number-words:maximum={maximum}")

@@ -502,7 +502,7 @@ def test_answers_do_not_depend_on_how_many_are_asked_for_together(loaded: OpenRu
         ({"shortest": 500}, "expected 0 <= shortest <= longest .* got shortest 500 and longest 13"),
         ({"no_repeat": -1}, "no_repeat is the length of an n-gram, or 0 for no rule; got -1"),
         ({"length_penalty": -1.0}, "the length penalty is 0 or more, got -1.0"),
-        ({"length_penalty": float("nan")}, "length_penalty: input should be a finite number; got nan"),
+        ({"length_penalty": float("nan")}, "length_penalty: expected a finite number, got nan"),
     ],
 )
 def test_decoding_that_cannot_be(loaded: OpenRun, options: dict[str, Any], message: str) -> None:

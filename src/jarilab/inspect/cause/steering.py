@@ -21,7 +21,7 @@ from torch.nn import functional
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.cause.answers import AnswerMetric, check_aligned, checked
-from jarilab.inspect.cause.copies import Copies, Group, Replacement
+from jarilab.inspect.cause.copies import CleanRun, Copies, Group, Replacement
 from jarilab.inspect.cause.parts import ModelParts, Part
 from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
@@ -120,23 +120,7 @@ def steer_streams(
     streams = copies.parts.select(["stream"])
     side = "target" if any(part.side == "target" for part in streams) else "source"
     parts = [part.at(position) for part in streams if part.side == side]
-    donor = None
-    if isinstance(direction, Batch):
-        check_aligned(batch, direction, "other")
-        donor = copies.run_clean(direction)
-    vectors, norms = {}, {}
-    for part in parts:
-        places_L = copies.positions(clean, part)[0]
-        stream_PD = copies.values(clean, part)[0][0, places_L]
-        norms[part.short] = float(stream_PD.norm(dim=-1).mean())
-        vectors[part.short] = direction
-        if donor is not None:
-            vectors[part.short] = (copies.values(donor, part)[0][0, places_L] - stream_PD).mean(0)
-    if not any(bool(vector.any()) for vector in vectors.values()):
-        raise UserError(
-            "expected a direction to steer by, got 0 in every layer; give a vector that is not 0, or a second input "
-            "that differs before the position"
-        )
+    vectors, norms = _directions(copies, clean, parts, direction)
     rows = []
     for number, scale in enumerate(scales):
         change = changed(scale, vectors)
@@ -154,6 +138,30 @@ def steer_streams(
             norm = float(vectors[part.short].norm())
             rows.append(part.columns | row | {"norm": norm, "stream_norm": norms[part.short]})
     return rows
+
+
+def _directions(
+    copies: Copies, clean: CleanRun, parts: Sequence[Part], direction: Float[Tensor, " D"] | Batch
+) -> tuple[dict[str, Float[Tensor, " D"]], dict[str, float]]:
+    """The direction of each part by name, and the norm of the stream. Raises UserError if all directions are 0."""
+    donor = None
+    if isinstance(direction, Batch):
+        check_aligned(clean.batch, direction, "other")
+        donor = copies.run_clean(direction)
+    vectors, norms = {}, {}
+    for part in parts:
+        places_L = copies.positions(clean, part)[0]
+        stream_PD = copies.values(clean, part)[0][0, places_L]
+        norms[part.short] = float(stream_PD.norm(dim=-1).mean())
+        vectors[part.short] = direction
+        if donor is not None:
+            vectors[part.short] = (copies.values(donor, part)[0][0, places_L] - stream_PD).mean(0)
+    if not any(bool(vector.any()) for vector in vectors.values()):
+        raise UserError(
+            "expected a direction to steer by, got 0 in every layer; give a vector that is not 0, or a second input "
+            "that differs before the position"
+        )
+    return vectors, norms
 
 
 def changed(
