@@ -70,3 +70,12 @@ def test_query_is_a_patch_or_the_class_token(pool: str | None, cell: tuple[int, 
     view["sides"]["source"]["picture"] = {"first": 1, "pool": pool}
     found = initial_view([view])
     assert (found["query"], found["key"]) == cell
+
+
+def test_query_of_a_text_with_an_image_comes_after_the_image() -> None:
+    weights = np.array([[[1.0, 0, 0], [0.1, 0.9, 0], [0.5, 0.2, 0.3]]])
+    view = made_view([made_site("encoder.0", weights)], source=["red", "0,0", "what"]) | {"with_image": True}
+    picture = view["sides"]["source"]["picture"] = {"first": 1, "rows": 1, "columns": 1, "pool": None}
+    assert initial_view([view])["query"] == 2
+    picture["columns"] = 2  # the image ends the text
+    assert initial_view([view])["query"] == 1
