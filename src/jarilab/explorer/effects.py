@@ -33,8 +33,9 @@ class EffectsInProgress:
         self._forwards, self._why = effects.run(), ""
 
     def advance(self, seconds: float, proceed: Proceed = lambda: True) -> None:
-        """Measures for about this long, or until `proceed` says no; one forward at least."""
+        """Measures for about this long, or until `proceed` says no. A forward that stops in the middle is repeated."""
         until = time.monotonic() + seconds
+        self.effects.proceed = proceed
         try:
             for _ in self._forwards:
                 if time.monotonic() > until or not proceed():

@@ -406,7 +406,12 @@ def test_a_sound_has_its_spectrogram_and_frames_named_by_time(tmp_path):
 
 
 def test_effects_give_way_to_another_request(models):
-    explorer, waits = opened(models, "masked"), iter([True, False])
-    first = explorer.effects(MASKED, 0, proceed=lambda: next(waits))
-    assert not first["done"], "two forwards, though a second is not over"
-    assert next(waits, None) is None
+    explorer, asked = opened(models, "masked"), []
+
+    def proceed():
+        asked.append(len(asked))
+        return len(asked) < 5
+
+    first = explorer.effects(MASKED, 0, proceed=proceed)
+    assert (first["sites"], len(asked)) == ({}, 6), "it stopped in the middle of the first forward"
+    assert explorer.effects(MASKED, 0)["sites"]

@@ -12,9 +12,9 @@ of these. By chance, one of `CONTROLS + 1` heads does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.inspect.cause.copies import CleanRun, Copies, Group, Replacement
 from jarilab.inspect.cause.parts import ModelParts, Part
 from jarilab.inspect.cause.replays import repeat_rows
+from jarilab.inspect.intervene.controls import Proceed
 from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
 
@@ -37,6 +38,14 @@ SMALLEST = 0.0005
 
 Reader = Callable[[Any, Batch], tuple[Float[Tensor, "R A"], Int[Tensor, "R A"]]]
 """Reads outputs: of each row, the log-probability of each token of the answer, and the likeliest token instead."""
+
+
+Draw = tuple[Part, int]
+"""A head, and the number of a random direction."""
+
+
+class _GaveWay(Exception):  # noqa: N818 - no error
+    """A forward stopped, since `proceed` said no."""
 
 
 @dataclass(eq=False)
@@ -71,6 +80,7 @@ class HeadEffects:
     """The effects of all heads of a model on one answer.
 
     batch: of one row. heads: by site and head, as far as they are measured. layers: the effects of whole sites.
+    proceed: whether to go on, asked before each part of the model; a forward that stops is repeated later.
     """
 
     model: nn.Module
@@ -79,25 +89,25 @@ class HeadEffects:
     heads: dict[tuple[str, int], HeadEffect] = field(default_factory=dict)
     layers: dict[str, float] = field(default_factory=dict)
     is_done: bool = False
+    proceed: Proceed = lambda: True
 
     @torch.no_grad()
     def run(self) -> Iterator[None]:
-        """Measures everything, and yields after each forward.
+        """Measures everything, and yields after each forward, and where one gives way.
 
         Raises UserError if parts of the model cannot be replaced.
         """
         check_evaluating(self.model)
-        if not len(self.likeliest):
-            raise UserError("expected an answer of at least one token, got none to measure")
-        self._copies.check(self._clean, lambda outputs, rows: self.read(outputs, rows)[0])
-        yield
+        yield from self._whole(self._check)
         parts = self._copies.parts
         singles = [parts.of_head(head) for head in parts.heads]
-        yield from self._switch_off([*parts.select(["attention"]), *singles])
+        offs = [(part, 0) for part in [*parts.select(["attention"]), *singles]]
+        yield from self._forwards(offs, self._switch_off)
         for stage in STAGES:
             open_heads = [part for part in singles if self.heads[part.site, part.index].is_open]
             draws = range(([0, *STAGES])[STAGES.index(stage)], stage)
-            yield from self._turn([(part, draw) for draw in draws for part in open_heads])
+            turns = [(part, draw) for draw in draws for part in open_heads]
+            yield from self._forwards(turns, self._turn)
         self.is_done = True
         # The rest is what the next forward would need.
         del self._clean, self._copies
@@ -133,64 +143,87 @@ class HeadEffects:
                 projections[site] = next(iter(paths))
         return projections
 
-    def _switch_off(self, parts: Sequence[Part]) -> Iterator[None]:
+    def _check(self) -> None:
+        if not len(self.likeliest):
+            raise UserError("expected an answer of at least one token, got none to measure")
+        self._copies.check(self._clean, lambda outputs, rows: self.read(outputs, rows)[0])
+
+    def _switch_off(self, chosen: Sequence[Draw]) -> None:
         """Measure heads and whole sites that are off, and what the heads add to the residual stream."""
-        for chosen in self._forwards([(part, 0) for part in parts]):
-            written: dict[str, list[Tensor]] = {}
+        written: dict[str, list[Tensor]] = {}
 
-            def keep(path: str, output: Tensor, written: dict[str, list[Tensor]] = written) -> None:
-                written.setdefault(path, []).append(output.unflatten(0, (-1, 1)).clone())
+        def keep(path: str, output: Tensor) -> None:
+            written.setdefault(path, []).append(output.unflatten(0, (-1, 1)).clone())
 
-            logs, likeliest = self._read(chosen, self._copies.replacement(None), keep)
-            for copy, (part, _) in enumerate(chosen):
-                changes = logs[copy] - self._before[0]
-                if part.kind == "attention":
-                    self.layers[part.site] = float(changes.mean())
-                    continue
-                effect = HeadEffect(changes, likeliest[copy])
-                path = self._projections.get(part.site)
-                if path is not None:
-                    pairs = zip(self._clean.linear[path], written[path], strict=True)
-                    effect.added = [call.output - output[copy] for call, output in pairs]
-                self.heads[part.site, part.index] = effect
-            yield
+        logs, likeliest = self._read(chosen, self._copies.replacement(None), keep)
+        for copy, (part, _) in enumerate(chosen):
+            changes = logs[copy] - self._before[0]
+            if part.kind == "attention":
+                self.layers[part.site] = float(changes.mean())
+                continue
+            effect = HeadEffect(changes, likeliest[copy])
+            path = self._projections.get(part.site)
+            if path is not None:
+                pairs = zip(self._clean.linear[path], written[path], strict=True)
+                effect.added = [call.output - output[copy] for call, output in pairs]
+            self.heads[part.site, part.index] = effect
 
-    def _turn(self, draws: Sequence[tuple[Part, int]]) -> Iterator[None]:
-        """Measure random changes. draws: heads, and the numbers of their random directions."""
-        for chosen in self._forwards(draws):
-            calls: dict[str, int] = {}
+    def _turn(self, chosen: Sequence[Draw]) -> None:
+        """Measure random changes."""
+        calls: dict[str, int] = {}
 
-            def turn(
-                path: str,
-                output: Tensor,
-                chosen: Sequence[tuple[Part, int]] = chosen,
-                calls: dict[str, int] = calls,
-            ) -> Tensor:
-                call = calls[path] = calls.get(path, -1) + 1
-                copies = list(output.unflatten(0, (len(chosen), -1)))
-                for copy, (part, draw) in enumerate(chosen):
-                    added = self.heads[part.site, part.index].added
-                    if added is not None and self._projections[part.site] == path:
-                        clean = self._clean.linear[path][call].output
-                        copies[copy] = clean - turned(added[call], draw)
-                return torch.cat(copies)
-
-            logs, _ = self._read(chosen, lambda part, call, z: z, turn)
+        def turn(path: str, output: Tensor) -> Tensor:
+            call = calls[path] = calls.get(path, -1) + 1
+            copies = list(output.unflatten(0, (len(chosen), -1)))
             for copy, (part, draw) in enumerate(chosen):
-                effect = self.heads[part.site, part.index]
-                change = abs(float((logs[copy] - self._before[0]).mean()))
-                effect.largest = max(effect.largest, change)
-                effect.draws = max(effect.draws, draw + 1)
-            yield
+                added = self.heads[part.site, part.index].added
+                if added is not None and self._projections[part.site] == path:
+                    clean = self._clean.linear[path][call].output
+                    copies[copy] = clean - turned(added[call], draw)
+            return torch.cat(copies)
 
-    def _forwards(self, draws: Sequence[tuple[Part, int]]) -> Iterator[list[tuple[Part, int]]]:
-        """The draws of each forward, as many as fit."""
+        logs, _ = self._read(chosen, lambda part, call, z: z, turn)
+        for copy, (part, draw) in enumerate(chosen):
+            effect = self.heads[part.site, part.index]
+            change = abs(float((logs[copy] - self._before[0]).mean()))
+            effect.largest = max(effect.largest, change)
+            effect.draws = max(effect.draws, draw + 1)
+
+    def _forwards(
+        self, draws: Sequence[Draw], measure: Callable[[Sequence[Draw]], None]
+    ) -> Iterator[None]:
+        """Measure the draws, as many in each forward as fit."""
         groups: list[Group] = [(part,) for part, _ in draws]
         for numbers in self._copies.forwards(self._clean, groups):
-            yield [draws[number] for number in numbers]
+            yield from self._whole(partial(measure, [draws[number] for number in numbers]))
+
+    def _whole(self, work: Callable[[], None]) -> Iterator[None]:
+        """Do work with forwards, from its beginning each time that it gives way."""
+        is_done = False
+        while not is_done:
+            try:
+                with self._giving_way():
+                    work()
+                is_done = True
+            except _GaveWay:
+                pass
+            yield
+
+    @contextmanager
+    def _giving_way(self) -> Iterator[None]:
+        """Inside the block, the model stops before its next part once `proceed` says no."""
+
+        def check(*_: Any) -> None:
+            if not self.proceed():
+                raise _GaveWay
+
+        with ExitStack() as hooks:
+            for module in self.model.modules():
+                hooks.callback(module.register_forward_pre_hook(check).remove)
+            yield
 
     def _read(
-        self, chosen: Sequence[tuple[Part, int]], replacement: Replacement, change: Any
+        self, chosen: Sequence[Draw], replacement: Replacement, change: Any
     ) -> tuple[Tensor, Tensor]:
         """What is read of a forward with a copy for each draw. change: of what their sites write."""
         groups: list[Group] = [(part,) for part, _ in chosen]

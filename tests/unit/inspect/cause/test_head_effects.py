@@ -96,3 +96,25 @@ def test_an_answer_without_tokens_is_refused() -> None:
     empty = HeadEffects(model, first_row(batch), lambda out, rows: tuple(part[:, :0] for part in read(out, rows)))
     with pytest.raises(UserError, match="at least one token"):
         next(empty.run())
+
+
+def test_a_forward_that_gives_way_is_repeated(measured: tuple[Any, Batch, HeadEffects]) -> None:
+    model, batch, expected = measured
+    draws, stopped = np.random.default_rng(0), 0
+
+    def proceed() -> bool:
+        nonlocal stopped
+        stops = draws.random() < 0.02
+        stopped += stops
+        return not stops
+
+    effects = HeadEffects(model, batch, read, proceed=proceed)
+    forwards = sum(1 for _ in effects.run())
+    assert stopped > 5
+    assert forwards == stopped + sum(1 for _ in HeadEffects(model, batch, read).run())
+    assert effects.layers == pytest.approx(expected.layers, abs=1e-6)
+    for head, one in expected.heads.items():
+        found = effects.heads[head]
+        assert found.changes.numpy() == pytest.approx(one.changes.numpy(), abs=1e-6)
+        assert (found.draws, found.largest) == (one.draws, pytest.approx(one.largest, abs=1e-6))
+    assert not any(module._forward_pre_hooks for module in model.modules())
