@@ -176,16 +176,10 @@ def gpt2(folder: Path, **settings) -> Path:
     return folder
 
 
-def llava(folder: Path, image_size: int = 32, **settings) -> Path:
+def llava(folder: Path, family: str = "Llava", **settings) -> Path:
     """CLIP's vision model under LLaMA, with a processor that puts a token for each patch of 8 x 8 pixels."""
-    from transformers import (
-        CLIPImageProcessorPil,
-        CLIPVisionConfig,
-        LlamaConfig,
-        LlavaConfig,
-        LlavaForConditionalGeneration,
-        LlavaProcessor,
-    )
+    import transformers
+    from transformers import CLIPImageProcessorPil, CLIPVisionConfig, LlamaConfig, LlavaProcessor
 
     torch.manual_seed(0)
     tokenizer = tokenizer_of(["what", "is", "it", "cat", "dog"])
@@ -193,17 +187,18 @@ def llava(folder: Path, image_size: int = 32, **settings) -> Path:
     sizes = {
         name: SMALL[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     }
-    config = LlavaConfig(
-        vision_config=CLIPVisionConfig(**sizes, image_size=image_size, patch_size=8, initializer_range=0.4),
+    layers = {"vision_feature_layers": [-2, -1]} if family == "VipLlava" else {}
+    config = getattr(transformers, f"{family}Config")(
+        vision_config=CLIPVisionConfig(**sizes, image_size=32, patch_size=8, initializer_range=0.4),
         text_config=LlamaConfig(
             **{**SMALL, "vocab_size": 11, "pad_token_id": 0, "initializer_range": 0.4, **settings},
             num_key_value_heads=2,
         ),
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        **layers,
     )
-    LlavaForConditionalGeneration(config).save_pretrained(folder)
-    sides = {"height": image_size, "width": image_size}
-    images = CLIPImageProcessorPil(size={"shortest_edge": image_size}, crop_size=sides)
+    getattr(transformers, f"{family}ForConditionalGeneration")(config).save_pretrained(folder)
+    images = CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
     own = {"patch_size": 8, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
     LlavaProcessor(image_processor=images, tokenizer=tokenizer, **own).save_pretrained(folder)
     return folder

@@ -31,6 +31,7 @@ def here(tmp_path_factory):
 
     here = tmp_path_factory.mktemp("here")
     folders.llava(here / "llava")
+    folders.llava(here / "vip", "VipLlava")
     for seed, name in enumerate(("cat", "dog")):
         pixels = torch.randint(0, 256, (32, 32, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
         Image.fromarray(pixels.numpy()).save(here / f"{name}.png")
@@ -70,8 +71,9 @@ def test_patches_are_tokens_of_the_text_and_of_the_vision_model(explorer, line, 
 
 
 @torch.no_grad()
-def test_maps_equal_the_models_attentions(explorer, line):
-    subject = HuggingFaceSubject(explorer.subjects[0].loaded.folder)
+@pytest.mark.parametrize("name", ["llava", "vip"])
+def test_maps_equal_the_models_attentions(here, line, name):
+    subject = HuggingFaceSubject(here / name)
     tape, inputs = subject.tape(line, 0), subject.record(line).reading.inputs
     model = subject.loaded.model
     model.set_attn_implementation("eager")
