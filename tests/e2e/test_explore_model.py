@@ -221,7 +221,7 @@ def test_a_word_of_a_text_shows_where_it_looks_in_the_image(pages, here):
     words = ("--model", "llava", "--image", "round.png", "--text", "what is it", "--site", "decoder.1.self")
     said = command("explore", *words, "--head", "2", "--save", "page.html")
     assert (said.returncode, said.stderr) == (0, "")
-    page = pages.open((here / "page.html").read_text(), "html[data-ready]")
+    page = pages.open((here / "page.html").read_text(), "html[data-engines=ready]")
     (view,) = open_explorer(models=[here / "llava"]).look("round.png\twhat is it", live=False)["views"]
     weights = unpacked(view["sites"][3]["weights"])[2]
     for query, word in ((17, "what"), (19, "it")):
@@ -240,6 +240,11 @@ def test_a_word_of_a_text_shows_where_it_looks_in_the_image(pages, here):
     page.wait_for_function("document.querySelector('#head-about').textContent.includes('patches')")
     assert page.locator("#image .word").count() == 0
     assert "Without a place" in page.locator("#image").inner_text()
+    page = pages.open((here / "page.html").read_text(), "html[data-engines=ready]", "#query=18&key=6")
+    assert page.locator(".image-said").inner_text().startswith("largest at")
+    page.locator("button", has_text="Switch decoder.1.self, head 2 off").first.click()
+    until(page, lambda page=page: "16 patches: 0 %" in page.locator(".sentence").inner_text())
+    assert page.locator(".image-said").inner_text() == "", "the image has no weights of a head that is off"
 
 
 @pytest.mark.browser

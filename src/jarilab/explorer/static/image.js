@@ -8,7 +8,7 @@ import { framePatch, layOver, overImage, patchField, pixelsOf } from "kit/patche
 import { token, tokenNode } from "kit/tokens.js";
 import { speaking } from "kit/words.js";
 import { pointCell, shownPane } from "./map.js";
-import { picturedSide, siteHidden } from "./sites.js";
+import { picturedSide } from "./sites.js";
 import { WORDS } from "./words.js";
 
 const t = speaking({
@@ -114,7 +114,7 @@ function overlayOf({ image, at, inside, site, pane, side, of }, { query, key }) 
   const [rows, columns] = site.shape;
   const patches = image.rows * image.columns;
   const cell = (place) => Math.floor((image.first + place) / site.pooled);
-  const mask = siteHidden(site);
+  const mask = pane.hidden; // as the maps: also what edits hide
   const laid = (words, side, place, line, hides) => {
     const values = Float32Array.from({ length: patches }, (_, patch) => line(cell(patch)));
     const hidden = mask && Uint8Array.from({ length: patches }, (_, patch) => mask[hides(cell(patch))]);
@@ -209,7 +209,7 @@ function moveByKey(event, { app, view, image, at, site, side }) {
 // ---------------------------------------------------------------- words
 
 function sayBest({ view, image, at, site }, row, spot) {
-  if (!row) return [];
+  if (!row || row.hidden?.every(Boolean)) return [];
   const { tokens } = view.sides[at];
   const best = row.values.indexOf(row.values.reduce((most, value) => Math.max(most, value), 0));
   const other = row.side === "keys" ? "query" : "key"; // which the patches stand for

@@ -53,12 +53,13 @@ function drawInput(views) {
 function inputNote(views) {
   if (app.live) return t("inputLive");
   const states = views.map((_, index) => app.computing(index));
+  const models = views[0].with_image ? `${runsOf(app)} --image …` : runsOf(app);
   const why = states.find((state) => state.why && !state.never)?.why;
   if (states.some((state) => state.otherStep)) return t("otherStep", firstPayload.views[0].step);
   if (app.reading()) return t("inputHere", Math.max(...states.map((state) => state.apart)).toExponential(0));
   if (why) return t("inputStill", why);
-  if (states.some((state) => state.yes)) return t("inputKept", runsOf(app));
-  return views[0].words.length ? t("inputSaved", runsOf(app)) : null;
+  if (states.some((state) => state.yes)) return t("inputKept", models);
+  return views[0].words.length ? t("inputSaved", models) : null;
 }
 
 function modelCard(view, index) {
@@ -178,7 +179,7 @@ function drawTop(changed) {
   }
   if (any(HEADER, "site", "head", "query", "key", "edits")) drawMost(byId("most"), app);
   if (any(HEADER, "site", "head")) drawAgain(byId("again"), app);
-  if (any(ALL, MAPS, ["query", "key"])) parts.drawImage?.(byId("image"), app);
+  if (any(ALL, MAPS, ["query", "key", "edits"])) parts.drawImage?.(byId("image"), app);
   if (any(ALL, TOOLS)) drawTools();
 }
 
