@@ -56,9 +56,10 @@ BASES: dict[str, Callable[[Path], Path]] = {
     "swin": folders.swin,
     "whisper": folders.whisper,
     "wav2vec2": folders.wav2vec2,
+    "llava": folders.llava,
 }
 """Small models of many architectures, by name."""
-IMAGES, SOUNDS = ("vit", "swin"), ("whisper", "wav2vec2")
+IMAGES, SOUNDS, BOTH = ("vit", "swin"), ("whisper", "wav2vec2"), ("llava",)
 ODD: tuple[Any, ...] = (
     *(-1, 0, 1, 3, 10**6, 10**9, 2**31, 2**63, 10**30, 1e308, -0.5, 1e-30),
     *(None, True, "x", "", "-1", "\x1b[2J", "é" * 100_000, "http://127.0.0.1:9/x", "../../../etc/passwd"),
@@ -335,6 +336,26 @@ def features(case: Case) -> str:
     return case.set("preprocessor_config.json", **case.chance.choice(image if case.base in IMAGES else sound))
 
 
+def both(case: Case) -> str:
+    """What puts the tokens of an image among those of a text."""
+    huge = case.chance.choice((0, -1, 10**5, 10**9, 2**63, "x", None))
+    sides = {"height": huge, "width": case.chance.choice((32, huge))}
+    chosen = case.chance.choice(
+        [
+            {"image_token": case.chance.choice(("x" * 10**6, "it", "", 3, None, ["<image>"]))},
+            {"patch_size": huge},
+            {"num_additional_image_tokens": huge},
+            {"vision_feature_select_strategy": huge},
+            {"processor_class": case.chance.choice(("Mine", "os", "BertModel", "Blip2Processor", 3))},
+            {"auto_map": {"AutoProcessor": "evil.Mine", "AutoImageProcessor": "evil.Mine"}},
+            {"chat_template": "{% for a in range(10**9) %}{{ a }}{% endfor %}"},
+            {"image_processor": {"image_processor_type": "CLIPImageProcessor", "size": sides, "crop_size": sides}},
+            {"image_processor": case.chance.choice((3, [], {"image_processor_type": "Mine"}))},
+        ]
+    )
+    return case.set("processor_config.json", **chosen)
+
+
 def weights(case: Case) -> str:
     """The header of the weights, and what it says of the rest."""
     path = case.folder / "model.safetensors"
@@ -441,6 +462,8 @@ ATTACKS: dict[Callable[[Case], str], float] = {
     tokenizer_settings: 2,
     any_setting("preprocessor_config.json"): 2,
     features: 3,
+    both: 2,
+    any_setting("processor_config.json"): 1,
     weights: 3,
     shards: 1,
     files: 2,
@@ -496,8 +519,10 @@ class Folders:
         names = list(BASES)
         if attack is features:
             names = [*IMAGES, *SOUNDS]
+        elif attack is both:
+            names = [*BOTH]
         elif attack.__name__ in ("replacements", "patterns", "charsmaps", "processors", "vocabularies", "added"):
-            names = [name for name in names if name not in (*IMAGES, *SOUNDS)]
+            names = [name for name in names if name not in (*IMAGES, *SOUNDS, *BOTH)]
         base = chance.choice(names)
         folder = self.root / f"folder-{number}"
         shutil.rmtree(folder, ignore_errors=True)
@@ -509,8 +534,9 @@ class Folders:
         """The command that opens it; `open` stands for what every verb does first."""
         folder, lines = str(case.folder), str(self.root / "lines.txt")
         page = ["--still", "--save", str(self.root / "page.html")]
-        if case.base in (*IMAGES, *SOUNDS):
-            line = str(self.root / ("picture.png" if case.base in IMAGES else "wave.wav"))
+        if case.base in (*IMAGES, *SOUNDS, *BOTH):
+            line = str(self.root / ("wave.wav" if case.base in SOUNDS else "picture.png"))
+            line += "\twhat is it" if case.base in BOTH else ""
             choices = {"open": 4, "explore": 1}
         else:
             choices = {"open": 4, "explore": 1, "heads": 2, "causes": 1, "laws": 1, "train": 1}
