@@ -152,6 +152,8 @@ class HuggingFaceSubject(Subject):
         # Equal names of both sides are one sequence.
         names = {tuple(tokens): tokens for tokens in recording.reading.names.values()}
         sides = [(a, b) for a in names.values() for b in names.values()]
+        # An error of a sequence without the tokens would hide why those that have them have no link.
+        sides = [(a, b) for a, b in sides if query in a and key in b] or sides
         errors: list[UserError] = []
         heads: dict[tuple[str, int], TokenLinkHead] = {}
         for queries, keys in sides:

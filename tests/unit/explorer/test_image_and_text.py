@@ -112,6 +112,18 @@ def test_head_off_and_patch_hidden(explorer, line):
     assert (measured["done"], nats) == (True, pytest.approx(float(torch.tensor(after / before).log()), abs=1e-3))
 
 
+def test_links_from_words_to_patches(explorer, line):
+    subject = explorer.subjects[0]
+    links = subject.links(line, "it", "1,1")
+    assert sorted((link.site, link.head) for link in links) == [
+        (f"decoder.{layer}.self", head) for layer in range(2) for head in range(4)
+    ]
+    weights = subject.tape(line, 0).weights(links[0].site)
+    assert links[0].weight == pytest.approx(float(weights[0, links[0].head, 19, 6]), abs=1e-6)
+    with pytest.raises(UserError, match="may look from 'what' \\(17\\) to 'is' \\(18\\): a causal model"):
+        subject.links(line, "what", "is")
+
+
 def test_saved_page_computes_and_names_no_path(explorer, line, here):
     page = saved_page(explorer, line)
     (view,) = page["views"]
