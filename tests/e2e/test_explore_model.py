@@ -81,7 +81,7 @@ def test_a_run_of_jari_beside_a_model(models, here):
     [
         ((), "jarilab explore --model FOLDER --input TEXT"),
         (("--model", "bert"), "--input; add it"),
-        (("--model", "nowhere", "--input", "a"), "nowhere is not a folder"),
+        (("--model", "nowhere", "--input", "a"), "got no such folder. Nothing is downloaded: pass"),
         (
             ("--model", "bert", "--input", "a", "--step", "1"),
             "--step works with runs only, not with --model; omit it",

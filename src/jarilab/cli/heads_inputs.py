@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, no_model
 from jarilab.data.example_files import ExampleFile
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.study.example import Accumulator, Batch, heads_of_batch
@@ -42,10 +42,7 @@ def open_reader(folder: str, *, trust_code: bool) -> Reader:
         from jarilab.huggingface.batches import HuggingFaceBatches
 
         return HuggingFaceBatches(load(path))
-    raise UserError(
-        f"{folder}: expected the folder of a run (run.json) or of a Hugging Face model (config.json), got neither; "
-        "check the name"
-    )
+    raise no_model(path, or_run=True)
 
 
 def check_rows(reader: Reader, data: ExampleFile) -> int:

@@ -7,6 +7,7 @@ import importlib
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 
 
@@ -43,6 +44,19 @@ def is_out_of_memory(error: BaseException) -> bool:
     # PyTorch's error for accelerators has a name of its own, that for the CPU is a RuntimeError.
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+
+
+def no_model(folder: Path, or_run: bool = False) -> UserError:
+    """The error for a name that is no folder of a Hugging Face model. or_run: a run was possible, too."""
+    run = "of a run (run.json), or one " if or_run else ""
+    got = "a file" if folder.is_file() else "a folder without config.json"
+    got, to_do = got if folder.exists() else "no such folder", "pass the path of a folder on disk"
+    if (folder / "run.json").is_file():
+        got, to_do = "a run of jari", f"see `jarilab explore {folder}`"
+    return UserError(
+        f"{folder}: expected a folder {run}with config.json and weights, as `model.save_pretrained(FOLDER)` writes it; "
+        f"got {got}. Nothing is downloaded: {to_do}"
+    )
 
 
 def printable(text: str) -> str:

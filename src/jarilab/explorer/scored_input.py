@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from jarilab.core.errors import UserError, closest_match
+from jarilab.core.errors import UserError, closest_match, no_model
 from jarilab.core.shapes import Float, Tensor
 from jarilab.data.text import END
 from jarilab.inspect.study.example import Batch
@@ -177,10 +177,7 @@ def read_input(
         from jarilab.huggingface import load as load_model
 
         return _of_huggingface(load_model(path), text, continuation, at)
-    raise UserError(
-        f"{folder}: expected the folder of a run (run.json) or of a Hugging Face model (config.json), got neither; "
-        "check the name"
-    )
+    raise no_model(path, or_run=True)
 
 
 def _of_run(run: OpenRun, text: str, continuation: str, at: int | None) -> ScoredInput:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from jarilab.core.errors import UserError, as_user_error, import_optional
+from jarilab.core.errors import UserError, as_user_error, import_optional, no_model
 from jarilab.huggingface.limits import (
     bounded_memory,
     bounded_model,
@@ -174,16 +174,8 @@ def _check_weights(folder: Path, loading_info: dict[str, Any], names: set[str]) 
 
 def _read_config(folder: Path) -> dict[str, Any]:
     """The configuration. Raises UserError if the folder cannot be loaded safely."""
-    if not folder.is_dir():
-        raise UserError(
-            f"{folder} is not a folder: expected a folder on disk, as `model.save_pretrained(FOLDER)` writes it; "
-            "nothing is downloaded"
-        )
     if not (folder / "config.json").is_file():
-        raise UserError(
-            f"{folder} has no config.json, so it is no transformers model; name the folder that holds it and "
-            "model.safetensors"
-        )
+        raise no_model(folder)
     check_settings(folder)
     config = read_settings(folder / "config.json")
     if not isinstance(config, dict) or not isinstance(config.get("model_type", ""), str):

@@ -277,7 +277,8 @@ def _not_a_run(folder: Path) -> UserError:
     """The error for a folder that is not a run; it names runs inside."""
     if not folder.exists():
         return UserError(
-            f"{folder} does not exist; name the folder of a run, as `jarilab runs` lists them"
+            f"{folder} does not exist; name the folder of a run, as `jarilab runs` lists them. No model is downloaded "
+            "by its name: for one of Hugging Face, pass its folder to `jarilab explore --model FOLDER`"
         )
     inside = sorted(path.parent for path in folder.glob("*/run.json")) if folder.is_dir() else []
     if (folder / "config.json").is_file():

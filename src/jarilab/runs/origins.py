@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, no_model
 from jarilab.core.options import options_of
 from jarilab.core.registry import spec_file
 from jarilab.core.storage.files import read_json, sha256
@@ -156,10 +156,7 @@ def read_origin(
         return _of_run(folder, checkpoint, trusted)
     if (folder / "config.json").is_file():
         return _of_huggingface(folder)
-    raise UserError(
-        f"training.init: expected the folder of a run, or of a transformers model with its config.json; got {folder}, "
-        f"which {'is neither' if folder.exists() else 'does not exist'}; `jarilab runs` lists runs"
-    )
+    raise UserError(f"training.init: {no_model(folder, or_run=True)}")
 
 
 def _of_run(folder: Path, which: Checkpoint, trusted: Collection[Path]) -> Origin:

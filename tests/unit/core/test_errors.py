@@ -1,6 +1,6 @@
 import pytest
 
-from jarilab.core.errors import UserError, closest_match, counted, unknown
+from jarilab.core.errors import UserError, closest_match, counted, no_model, unknown
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("rotery", "rotary"), ("ROTARY", "rotary"), ("t6", "t5"), ("zzz", None)])
@@ -44,3 +44,19 @@ def test_a_quote_of_any_length_is_shortened():
 )
 def test_numbers_and_nouns_agree(number: int, nouns: str, verb: str, text: str) -> None:
     assert counted(number, nouns, verb) == text
+
+
+def test_a_name_of_a_model_is_answered_with_what_a_folder_holds(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").touch()
+    for name, got in {
+        "bert": "got no such folder. Nothing is downloaded: pass the path of a folder on disk",
+        "file": "got a file. Nothing is downloaded",
+        ".": "got a folder without config.json",
+        "run": f"got a run of jari. Nothing is downloaded: see `jarilab explore {tmp_path / 'run'}`",
+    }.items():
+        message = str(no_model(tmp_path / name))
+        assert "expected a folder with config.json and weights, as `model.save_pretrained(FOLDER)` writes it" in message
+        assert got in message
+    assert "expected a folder of a run (run.json), or one with config.json" in str(no_model(tmp_path, or_run=True))

@@ -102,8 +102,11 @@ def test_a_decoder_predicts_the_next_token_and_an_encoder_decoder_generates(tmp_
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda folder: shutil.rmtree(folder), "is not a folder: expected a folder on disk"),
-        (lambda folder: (folder / "config.json").unlink(), r"has no config\.json"),
+        (
+            lambda folder: shutil.rmtree(folder),
+            "expected a folder with config.json and weights, .* got no such folder. Nothing is downloaded",
+        ),
+        (lambda folder: (folder / "config.json").unlink(), r"got a folder without config\.json"),
         (lambda folder: (folder / "config.json").write_text("[1]"), "holds no settings"),
         (lambda folder: edit_config(folder, model_type=1e-30), "a model_type that is no text"),
         (lambda folder: edit_config(folder, auto_map={"AutoModel": "evil.Evil"}), "auto_map in config.json"),

@@ -489,7 +489,7 @@ def test_the_command_checks_a_folder(tmp_path, monkeypatch):
     for words, message in {
         (): "such as jarilab laws rotary or jarilab laws --model FOLDER",
         ("rotary", "--model", "bert"): "either an encoding or a model",
-        ("--model", "nowhere"): "nowhere is not a folder",
+        ("--model", "nowhere"): "nowhere: expected a folder with config.json",
     }.items():
         refused = command("laws", *words)
         assert (refused.returncode, message in refused.stderr) == (2, True)

@@ -145,7 +145,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(base, tmp_path,
 
 
 def test_a_folder_without_weights_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"expected the folder of a run, or of a transformers model.*is neither"):
+    with pytest.raises(
+        UserError, match=r"a folder of a run \(run.json\), or one with config.json.*got a folder without"
+    ):
         start(tmp_path, tmp_path / "run")
 
 
