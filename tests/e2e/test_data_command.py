@@ -86,6 +86,8 @@ def test_what_training_refuses_is_a_finding(capsys: pytest.CaptureFixture[str]) 
     ("words", "message"),
     [
         (["translation", "--check", "missing.tsv"], "expected a file; got a path that does not exist"),
+        (["translation", "--check", "a.tsv", "--valid", "no.tsv"], "no.tsv: expected a file; got a path that does not"),
+        (["text", "--check", "a.tsv", "--valid", "no.txt"], "no.txt: expected a file; got a path that does not exist"),
         (["translation", "--check", "empty.tsv", "empty.tsv"], r"empty\.tsv hold no usable lines; .*; fill the file"),
         (["classify", "--check", "empty.tsv"], r"empty\.tsv holds no usable lines; .*; fill the file"),
         (["translation"], "expected --check FILE .* or --out FILE"),

@@ -161,7 +161,13 @@ class Classify(LabelTask):
     def _encoded(self, texts: LabelledTexts, path: str) -> tuple[Labelled, list[Finding]]:
         """Return texts as tokens, and what to say about them. Raises UserError for a class without training texts."""
         numbers = {name: number for number, name in enumerate(self.classes)}
-        if missing := sorted(set(texts.labels) - set(numbers)):
+        missing = sorted(set(texts.labels) - set(numbers))
+        if missing and path == self.train:
+            raise UserError(
+                f"{path}: expected training texts of each class, got {missing[0]!r}, whose texts are all held out; add "
+                "texts of it, leave it out, or name held-out texts with --valid"
+            )
+        if missing:
             raise UserError(
                 f"{path}: expected the classes {', '.join(self.classes[:10])}, got {missing[0]!r}, which no training "
                 "text has; add training texts of it, or leave it out"

@@ -387,6 +387,8 @@ class Text(TokenTask):
             findings.append(Finding("note", "characters", text))
         try:
             self.prepare()
+        except text_files.MissingFileError:
+            raise
         except UserError as error:
             text = f"training refuses these data: {error}"
             return [*findings, Finding("serious", "training", text)]

@@ -344,6 +344,8 @@ class Translation(PairsTask):
         try:
             self.prepare()
             findings += self._check_tokens()
+        except text_files.MissingFileError:
+            raise
         except UserError as error:
             findings.append(Finding("serious", "training", f"training refuses these data: {error}"))
         return findings

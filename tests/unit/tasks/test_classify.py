@@ -104,6 +104,11 @@ def test_pairs_have_two_texts_with_ends(tmp_path):
             ["expected two classes or more", "'same' alone", "add texts of another class", "--columns"],
         ),
         (ROWS, {"valid": "other"}, ["got 'plant'", "no training text has"]),
+        (
+            [(f"x{n}", f"only one {n * 7}") for n in range(1, 21)],
+            {"columns": ("1,2",)},
+            ["expected training texts of each class, got 'x13'", "all held out", "--valid"],
+        ),
     ],
 )
 def test_bad_files_are_refused(tmp_path, rows, options, words):

@@ -169,6 +169,10 @@ def _cut(text: str) -> int:
     return len(text) if len(text) >= CHUNK_BYTES // 4 else 0
 
 
+class MissingFileError(UserError):
+    """A path that does not exist: no finding about data, but a slip of the command line."""
+
+
 @contextmanager
 def open_binary(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file for reading. Raises UserError if that fails."""
@@ -187,7 +191,7 @@ def open_binary(path: Path) -> Iterator[BufferedReader]:
         with path.open("rb") as stream:
             yield stream
     except FileNotFoundError:
-        raise UserError(
+        raise MissingFileError(
             f"{path}: expected a file; got a path that does not exist; check the path"
         ) from None
     except OSError as error:
