@@ -97,7 +97,8 @@ class Option:
                 _check_size(kind, read)
             return read
         except UserError as error:
-            raise UserError(f"{label}: {error} (default {self.default!r})") from None
+            default = "" if self.default is None else f" (default {self.default!r})"
+            raise UserError(f"{label}: {error}{default}") from None
 
 
 def validated(annotation: Any, value: Any, *, strict: bool = False) -> Any:

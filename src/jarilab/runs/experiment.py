@@ -92,12 +92,13 @@ class Experiment:
                 )
             sections["model"]["encoding"] = encoding
         owner = f"model ({model_spec.name})"
-        model_options = complete(owner, model_spec.target, sections["model"])
+        usual = by_section(task_spec, model_spec, {})
+        model_options = complete(owner, model_spec.target, sections["model"], usual["model"])
         for name, spec in encodings_in(model_options).items():
             model_options[name] = trust_encoding(spec)
         given_options = {**task_spec.options, **sections["task"]}
-        task_options = complete(task_spec.name, task_spec.target, given_options)
-        training = complete("training", Training, sections["training"])
+        task_options = complete(task_spec.name, task_spec.target, given_options, usual["task"])
+        training = complete("training", Training, sections["training"], usual["training"])
         for path in policies.files_of(training["positions"]):
             trust_code(path)
         training["positions"] = policies.canonical(training["positions"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from jarilab.core.errors import UserError, unknown
@@ -18,6 +19,7 @@ from jarilab.tasks.base import Task
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.predictors.base import predictor_class
 
+EMPTY: Mapping[str, Any] = MappingProxyType({})
 SECTIONS = ("task", "model", "training")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -94,13 +96,19 @@ def _defaults(task: Spec, model: Spec) -> dict[str, Any]:
     return {k: v for k, v in defaults.items() if k in known or not k.startswith("model.")}
 
 
-def complete(owner: str, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+def complete(
+    owner: str, target: Any, options: Mapping[str, Any], usual: Mapping[str, Any] = EMPTY
+) -> dict[str, Any]:
     """All options of a class: the checked `options`, and the defaults of the others.
 
-    owner: the name of the class in errors. Raises UserError for an unknown or wrong option.
+    owner: the name of the class in errors. usual: defaults of the task, which errors show. Raises UserError for an
+    unknown or wrong option.
     """
     known = options_of(target)
-    checked = read_options(owner, known, options)
+    shown = {
+        name: replace(one, default=usual.get(name, one.default)) for name, one in known.items()
+    }
+    checked = read_options(owner, shown, options)
     values = {name: checked.get(name, option.default) for name, option in known.items()}
     # JSON has no tuples: a recorded experiment must be equal to this one.
     return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}

@@ -208,6 +208,11 @@ def test_settings_that_cannot_be(settings, message):
     assert message in str(error.value)
 
 
+def test_a_wrong_setting_is_answered_with_the_default_of_the_task():
+    with pytest.raises(UserError, match=r"training: lr: expected a number, got 'fast' \(default 0\.004\)"):
+        Experiment.of("text", settings={"training.lr": "fast"})
+
+
 @pytest.mark.parametrize("seed", [-1, 2**63])
 def test_a_seed_beyond_64_bits_is_refused(seed):
     with pytest.raises(UserError, match=rf"seed must be from 0 to 2\^63 - 1, got {seed}"):
