@@ -268,6 +268,13 @@ def test_train_without_a_folder_says_which(tmp_path, monkeypatch):
     assert experiment["training"]["examples"] == 64
 
 
+def test_a_refused_training_does_not_say_that_it_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command("train", "text", "--train", "missing.txt")
+    assert (code, out) == (2, "")
+    assert err.startswith("jarilab: missing.txt: expected a file; got a path that does not exist"), err
+
+
 def test_a_terminal_without_input_says_that_it_waits(run):
     controller, terminal = pty.openpty()
     os.write(controller, b"1+1\n\x04")  # a line, and Ctrl-D
@@ -454,7 +461,10 @@ MISTAKES = {
         ["compare", TASK, "--out", "{new}", "--encodings", "none", "--tune", "a,b"],
         "--tune: expected learning rates such as 0.002,0.004; got 'a,b'",
     ),
-    "jobs": (["compare", TASK, "--out", "{new}", "--encodings", "none", "--jobs", "0"], "--jobs: expected gr"),
+    "jobs": (
+        ["compare", TASK, "--out", "{new}", "--encodings", "none", "--jobs", "0"],
+        "--jobs: expected 1 or more, got '0'\n",
+    ),
     "no run": (["evaluate", "{folder}"], "{folder} is not a run: it has no run.json"),
     "model as run": (["predict", "{model}", "1+1"], "{model} is not a run but a model of transformers"),
     "no folder": (["predict", "{new}"], "{new} does not exist; name the folder of a run, as `jarilab runs`"),

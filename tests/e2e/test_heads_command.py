@@ -216,8 +216,11 @@ def test_a_folder_of_sounds(here: Path, family: str, sites: set[str]) -> None:
 def test_a_run_of_jari(here: Path) -> None:
     train(here / "run", tiny("sinusoidal"))
     (here / "sums.txt").write_text("1+1\n12+3\n2+21\n")
+    said = command("heads", "run", "--data", "sums.txt")
+    assert "to heads-run-sums; --out names another folder" in said.stderr
     said = command("heads", "run", "--data", "sums.txt", "--out", "a")
     assert said.returncode == 0, said.stderr
+    assert "--out" not in said.stderr
     rows = rows_of("a")
     assert {row["site"] for row in rows} >= {"encoder.0"}
     assert rows[0]["entropy_count"] == 3

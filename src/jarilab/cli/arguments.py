@@ -53,10 +53,13 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def usage_words(self) -> str:
-        """The positional arguments, as the usage line shows them."""
-        actions = self._get_positional_actions()
-        words = []
-        for action in actions:
+        """Required flags and the positional arguments, as the usage line shows them."""
+        words = [
+            f"{action.option_strings[0]} {action.metavar or action.dest.upper()}"
+            for action in self._get_optional_actions()
+            if action.required
+        ]
+        for action in self._get_positional_actions():
             name = str(action.metavar)
             forms = {"*": f"[{name} ...]", "+": f"{name} ...", "?": f"[{name}]"}
             words.append(forms.get(str(action.nargs), name))

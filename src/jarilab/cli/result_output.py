@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from jarilab.tasks.metrics import METRICS, Metric, confusion_table, score_notes
 
 MIN_TITLE_WIDTH = 20
 """Characters."""
+DEFAULT_SEEDS = 5
+"""Seeds that are proposed at least."""
 
 # Metrics of one run --------------------------------------------------------------------------------------------------
 
@@ -140,6 +143,7 @@ def table_text(table: Mapping[str, Any], out: Path) -> str:
     lines.append("")
     lines += _of_lengths(table["lengths"])
     lines += _differences(table["differences"], metric)
+    lines += _more_seeds(table, out)
     if table.get("tuning"):
         chosen = [f"{row['encoding']} {row['lr']:g}" for row in encodings]
         lines.append(f"learning rates, tuned at seed 0 with equal budgets: {', '.join(chosen)}")
@@ -186,6 +190,20 @@ def _of_lengths(lengths: Mapping[str, Any] | None) -> Iterator[str]:
             yield from (
                 f"at {at['length']:,}, {row['encoding']}: {notice}" for notice in row["notices"]
             )
+
+
+def _more_seeds(table: Mapping[str, Any], out: Path) -> list[str]:
+    """The command that adds seeds, if a pair is not ranked."""
+    unranked = [row for row in table["differences"] if row["better"] is None]
+    at_lengths = table["lengths"]["at"] if table["lengths"] else []
+    if not unranked and not any(at["unranked"] for at in at_lengths):
+        return []
+    seeds = table["pairs"]["seeds"]
+    enough = [row["scattered"]["seeds"] for row in unranked if row["scattered"]]
+    count = max([DEFAULT_SEEDS, 2 * seeds, *enough])
+    return [
+        f"to rank more pairs, add seeds: jarilab compare {shlex.quote(str(out))} --seeds {count}"
+    ]
 
 
 def _encoding(

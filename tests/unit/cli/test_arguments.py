@@ -110,7 +110,7 @@ def test_options_of_a_verb_have_the_types_of_its_function():
     options = parsed("train", "arithmetic", "--seed", "3", "--threads", "2", "--precision", "float32")
     assert options.verb == {"seed": 3, "threads": 2, "precision": "float32"}
     told = refused("compare", "arithmetic", "--encodings", "none", "--out", "x", "--jobs", "0")
-    assert told == "--jobs: expected 1 or more, got '0' (default None)"
+    assert told == "--jobs: expected 1 or more, got '0'"
     told = refused("train", "arithmetic", "--precision", "half")
     assert told.startswith("--precision: expected 'auto', 'float32' or 'bfloat16', got 'half'")
 
@@ -301,6 +301,10 @@ def test_help_without_a_task_says_how_to_list_all_options(capsys):
     assert text.index("--encoding TEXT positional encoding") < text.index("--seed")
     assert "--d-model" not in text
     assert "--out RUN folder of the run (default: runs/TASK-ENCODING-SEED)" in text
+
+
+def test_the_usage_names_required_flags(capsys):
+    assert "usage: jarilab heads [options] --data FILE MODEL" in helped(capsys, "heads")
 
 
 def test_compare_has_no_flag_for_one_encoding(capsys):

@@ -220,6 +220,7 @@ def test_a_table_of_another_metric(tmp_path):
     assert re.search(r"none +20\.20 +18\.93 - 21\.47 +21\.20 +1,000  2\.0000  400 MB", text)
     assert "none - rotary: -10.05 (-10.69 to -9.41): rotary is better" in text
     assert "%" not in text.replace("95 %", "").replace("At most 5 %", "")
+    assert "add seeds" not in text
 
 
 def test_a_table_of_one_seed_of_another_metric(tmp_path):
@@ -228,6 +229,7 @@ def test_a_table_of_one_seed_of_another_metric(tmp_path):
     text = table_text(table, tmp_path)
     assert re.search(r"none +1\.5000 +2\.5000 +1,000", text)
     assert "none - rotary: +0.1000: one seed each, so not ranked: --seeds 5 would tell" in text
+    assert f"to rank more pairs, add seeds: jarilab compare {tmp_path} --seeds 5\n" in text
     assert "interval: none: one seed, so nothing about others" in text
 
 

@@ -1,4 +1,4 @@
-"""Print a script that completes commands and options in a shell."""
+"""Print a script for your shell: Tab then completes commands and options."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from jarilab.cli.completion import SHELLS, script
 
 
 def arguments(parser: Parser, words: Words) -> None:
-    parser.epilog = "For bash: jarilab completion bash >> ~/.bashrc"
-    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=" or ".join(SHELLS))
+    parser.epilog = (
+        "bash: jarilab completion bash >> ~/.bashrc; zsh: the same with zsh and ~/.zshrc; "
+        "fish: jarilab completion fish > ~/.config/fish/completions/jarilab.fish"
+    )
+    parser.add_argument(
+        "shell", metavar="SHELL", choices=SHELLS, help="your shell: bash, zsh or fish"
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -13,15 +13,16 @@ from jarilab.core.errors import UserError, counted, printable
 
 def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument(
-        "--out", metavar="FILE", help="file to write the examples of a task to that makes its own"
+        "--out",
+        metavar="FILE",
+        help="write the examples that the task generates to this file, such as those of arithmetic",
     )
     parser.add_argument(
         "--check",
         metavar="FILE",
         nargs="+",
-        help="files or folders to check as --train would read them: counts, lengths, repeats, overlap with --valid, "
-        "unknown tokens, other scripts, alignment. The exit code is 1 if a finding is serious: training refuses the "
-        "data, the sides slip, or 1 %% of the held-out examples or more are also trained on; 2 if a file is unreadable",
+        help="check files or folders as --train reads them: counts, lengths, repeats, overlap with --valid, unknown "
+        "tokens, other scripts, alignment. Exit code 1: a finding is serious. Exit code 2: a file is unreadable",
     )
     parser.add_argument("--json", help="print the findings of --check as JSON", **SWITCH)
     add_task(parser, words, without=(ENCODING,))

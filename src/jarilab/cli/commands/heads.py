@@ -140,7 +140,8 @@ def run(options: argparse.Namespace) -> None:
     tables |= {} if comparison is None else comparison(count)
     for name, table in tables.items():
         study.add_table(name, table)
-    say(_files_text(study.write()))
+    other = "" if options.out else "; --out names another folder"
+    say(f"{_files_text(study.write())}{other}")
     if study.all_rows().get("gold_links") == []:
         say(f"no table gold_links: {NO_LINKS}, got {study.examples} examples; read more")
     rows = study.rows()

@@ -69,15 +69,18 @@ def run(options: argparse.Namespace) -> None:
             differences.add(source.other_versions())
         settings = source.settings(settings)
     out = options.out
+    is_unsaid = out is None and is_first()
     if out is None:
         out = _default_folder(options, settings)
-        if is_first():
-            say(f"training into {out}")
     name = Path(out).name
     with TrainingProgress() as progress, working(f"preparing the data of {options.task}") as wait:
 
         def report(row: dict[str, Any]) -> None:
+            nonlocal is_unsaid
             wait.end()
+            if is_unsaid:
+                say(f"training into {out}")
+                is_unsaid = False
             if differences is not None:
                 differences.compare_folder(Path(out))
             progress.update(name, row)
