@@ -23,6 +23,10 @@ class UserError(ValueError):
         super().__init__(_LONG_QUOTE.sub(_shortened, message))
 
 
+class MissingFileError(UserError):
+    """A path that does not exist."""
+
+
 MAX_QUOTED = 200
 """Characters of a quote in a message, which is there to be recognised, not to be read whole."""
 _LONG_QUOTE = re.compile(

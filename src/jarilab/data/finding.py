@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from jarilab.core.errors import counted
+from jarilab.core.errors import MissingFileError, UserError, counted
 
 Severity = Literal["serious", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -33,6 +33,13 @@ class Finding:
     def line(self) -> str:
         """The finding in a line, without its severity."""
         return f"{self.text}; {self.remedy}" if self.remedy else self.text
+
+
+def refused(error: UserError) -> Finding:
+    """The finding that training refuses the data. A path that does not exist is raised again: no data were read."""
+    if isinstance(error, MissingFileError):
+        raise error
+    return Finding("serious", "training", f"training refuses these data: {error}")
 
 
 def overlap_severity(count: int, total: int) -> Severity:

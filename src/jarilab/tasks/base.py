@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,9 +78,18 @@ class Batch:
     labels: Any
 
 
+Judge = Callable[[Sequence[tuple[str, str]], Sequence[str]], dict[str, Any]]
+"""From pairs of source and reference, and the written answers, to further scores."""
+
+
 @runtime_checkable
 class Learner(Protocol):
     """What a task may ask of the model that it measures."""
+
+    @property
+    def judge(self) -> Judge | None:
+        """Scores answers beside BLEU; None for no such scores."""
+        ...
 
     def write(self, sources: Tokens) -> list[list[int]]:
         """Return freely written answers: token ids with the end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Literal, Protocol, final, runtime_checkable
 
@@ -24,8 +24,6 @@ from jarilab.tasks.token_task import TokenTask
 
 AT_ONCE = 256  # held-out examples in a batch, sorted by length
 
-Judge = Callable[[Sequence[tuple[str, str]], Sequence[str]], dict[str, Any]]
-"""Returns scores of answers to pairs of source and target."""
 JudgedBy = Literal["bleu", "chrf", "chrfpp", "exact_match", "perplexity"]
 
 
@@ -98,8 +96,6 @@ class PairsTask(TokenTask):
     length_unit = "tokens of the source at most, and more than half as many"
     words: str | None = "none"
     """sacreBLEU's tokenizer, `none` for words between spaces, `auto` by the references, None for no BLEU."""
-    judge: Judge | None = None
-    """Judges answers, too, beside BLEU."""
 
     def __init__(self, longest: int):
         self._longest = longest
@@ -253,6 +249,8 @@ class PairsTask(TokenTask):
             "examples": float(len(pairs)),
         }
         metrics |= self._judge(written, pairs)
+        if learner.judge is not None:
+            metrics |= learner.judge(pairs, written)
         if examples is None and self.metric.name == "exact_match":
             right = list(map(self._is_right, pairs, written))
             lengths = torch.tensor([len(target) for target in targets])
@@ -298,7 +296,7 @@ class PairsTask(TokenTask):
         }
         scores = {n: m.corpus_score(list(written), right).score for n, m in metrics.items()}
         scores["signature"] = str(metrics["bleu"].get_signature())
-        return scores if self.judge is None else scores | self.judge(pairs, written)
+        return scores
 
     def _encode(self, side: int, text: str) -> list[int]:
         """Encode a held-out text, cut to the model's maximal length."""

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from jarilab.core.errors import UserError, counted
 from jarilab.core.shapes import Float, Int, Tensor
-from jarilab.data.finding import Finding
+from jarilab.data.finding import Finding, refused
 from jarilab.data.text import END, FIRST, PADDING, store, text_files
 from jarilab.data.text.checks import (
     find_equal_documents,
@@ -387,11 +387,8 @@ class Text(TokenTask):
             findings.append(Finding("note", "characters", text))
         try:
             self.prepare()
-        except text_files.MissingFileError:
-            raise
         except UserError as error:
-            text = f"training refuses these data: {error}"
-            return [*findings, Finding("serious", "training", text)]
+            return [*findings, refused(error)]
         known, held_out = self._training_unknown, self._held_out_unknown
         return [
             Finding("note", "data", self.describe()),

@@ -15,7 +15,7 @@ from annotated_types import Ge, Le
 
 from jarilab.core.errors import UserError, counted, import_optional
 from jarilab.core.shapes import Int, Tensor
-from jarilab.data.finding import Finding
+from jarilab.data.finding import Finding, refused
 from jarilab.data.text import END, store, text_files
 from jarilab.data.text.checks import (
     find_in_pairs,
@@ -344,10 +344,8 @@ class Translation(PairsTask):
         try:
             self.prepare()
             findings += self._check_tokens()
-        except text_files.MissingFileError:
-            raise
         except UserError as error:
-            findings.append(Finding("serious", "training", f"training refuses these data: {error}"))
+            findings.append(refused(error))
         return findings
 
     def _check_tokens(self) -> Iterator[Finding]:

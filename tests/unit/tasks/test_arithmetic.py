@@ -52,7 +52,7 @@ def answer_of(task, left, operator, right):
 class Writes:
     """A learner whose answers are those of a function of the sources, a padded matrix."""
 
-    model = None
+    model = judge = None
 
     def __init__(self, answers):
         self.answers = answers

@@ -517,7 +517,7 @@ def test_padding_stays_where_it_is_when_images_areflipped() -> None:
 class Knowing:
     """A learner that says the truth, in the form of a model."""
 
-    model = None
+    model = judge = None
 
     def write(self, sources: Any) -> list[list[int]]:
         raise NotImplementedError

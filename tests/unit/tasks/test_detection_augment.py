@@ -240,7 +240,7 @@ def test_images_are_flipped_as_they_are_without_cropping() -> None:
 class Looking:
     """A learner that keeps what it is shown."""
 
-    model = None
+    model = judge = None
 
     def __init__(self) -> None:
         self.shown: list[torch.Tensor] = []

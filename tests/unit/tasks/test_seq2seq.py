@@ -81,7 +81,7 @@ def rows(texts: Sequence[str]) -> Matrix:
 class Says:
     """A learner that says what it is told about a source; its scores are drawn from the tokens before."""
 
-    model = None
+    model = judge = None
 
     def __init__(self, answers: dict[str, str]):
         self.answers = answers

@@ -42,7 +42,7 @@ def prepared(*train: Path, **options: Any) -> Text:
 class Notices:
     """A learner that keeps the batches it is asked about and finds every token as likely, or as the table says."""
 
-    model = None
+    model = judge = None
 
     def __init__(self, vocabulary: int, table: Tensor | None = None):
         self.table = torch.zeros(vocabulary, vocabulary) if table is None else table

@@ -238,7 +238,7 @@ def test_further_references(files: tuple[str, str], tmp_path: Path) -> None:
 class Looks:
     """A learner that looks at the same tokens whatever it is asked, by default at one after the other."""
 
-    model = None
+    model = judge = None
 
     def __init__(self, at: tuple[int, ...], says: Sequence[int] = ()):
         self.at, self.says = at, says

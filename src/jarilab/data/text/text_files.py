@@ -18,7 +18,7 @@ from io import BufferedReader
 from itertools import dropwhile
 from pathlib import Path
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import MissingFileError, UserError
 from jarilab.data.text.vocabulary import WHITE_SPACE
 
 Stream = BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
@@ -167,10 +167,6 @@ def _cut(text: str) -> int:
     if match := _BEFORE_WHITE.match(text):
         return match.end()
     return len(text) if len(text) >= CHUNK_BYTES // 4 else 0
-
-
-class MissingFileError(UserError):
-    """A path that does not exist: no finding about data, but a slip of the command line."""
 
 
 @contextmanager

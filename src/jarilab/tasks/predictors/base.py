@@ -26,7 +26,7 @@ from jarilab.models.decoding.answers import GREEDY, Decoding, answers
 from jarilab.models.decoding.hypotheses import Hypothesis
 from jarilab.positions.coordinates import Tokens
 from jarilab.positions.patches import Images, PatchedImage
-from jarilab.tasks.base import Batch, Learner, Task
+from jarilab.tasks.base import Batch, Judge, Learner, Task
 from jarilab.tasks.predictors.links import attention_to_source, sites_to_source
 
 registry = Registry("predictor", "jarilab.tasks.predictors")
@@ -366,6 +366,7 @@ class ModelLearner:
     model: Any
     task: Any
     decoding: Decoding = GREEDY
+    judge: Judge | None = None
 
     def write(self, sources: Tokens) -> list[list[int]]:
         best = write(self.model, self.task, sources, self.decoding)

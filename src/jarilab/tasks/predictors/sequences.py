@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, final
 
@@ -192,22 +191,15 @@ class SequencePredictor(Predictor):
         total, score = hypothesis.total, hypothesis.score
         return Answer(source.number, line, text, rank, total, score, tokens, ranked=ranked)
 
-    def evaluate(
-        self, examples: int | None = None, options: ScoringOptions | None = None
-    ) -> dict[str, Any]:
-        if options is None or not options.comet:
-            return super().evaluate(examples, options)
-        if getattr(self.task, "words", None) is None:
-            raise UserError(
-                "comet: expected a run that BLEU judges, as of translation; omit --comet"
-            )
-        judged = copy(self)
-        judged.task = copy(self.task)
-        judged.task.judge = Comet.find(options.comet_model).judge
-        return Predictor.evaluate(judged, examples, options)
-
     def learner(self, options: Decoding | None = None) -> ModelLearner:
-        return ModelLearner(self.model, self.task, options or Decoding())
+        judge = None
+        if isinstance(options, ScoringOptions) and options.comet:
+            if getattr(self.task, "words", None) is None:
+                raise UserError(
+                    "comet: expected a run that BLEU judges, as of translation; omit --comet"
+                )
+            judge = Comet.find(options.comet_model).judge
+        return ModelLearner(self.model, self.task, options or Decoding(), judge)
 
     def trace(self, line: str, most: int) -> Trace:
         source = self.task.read(line)
