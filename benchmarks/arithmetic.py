@@ -135,6 +135,7 @@ class PeerAnswers:
 
     model: Peer
     longest: int
+    judge: None = None
 
     def write(self, sources: Tokens) -> list[list[int]]:
         model: Any = self.model

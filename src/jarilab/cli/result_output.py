@@ -13,6 +13,10 @@ from jarilab.tasks.metrics import METRICS, Metric, confusion_table, score_notes
 
 MIN_TITLE_WIDTH = 20
 """Characters."""
+WORSE_BEST = (
+    "best: the checkpoint with the best evaluation during training, over fewer examples; "
+    "over all of them it may be worse than the last"
+)
 DEFAULT_SEEDS = 5
 """Seeds that are proposed at least."""
 
@@ -140,6 +144,8 @@ def table_text(table: Mapping[str, Any], out: Path) -> str:
     if table["ceiling"]:
         blank = [" " * 11] * (len(titles) - len(groups))
         lines.append(_ceiling(table["ceiling"], metric, groups, width, blank))
+    if any(metric.better(row["mean"], row["best_mean"]) for row in encodings):
+        lines.append(WORSE_BEST)
     lines.append("")
     lines += _of_lengths(table["lengths"])
     lines += _differences(table["differences"], metric)

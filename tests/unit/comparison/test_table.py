@@ -221,6 +221,7 @@ def test_a_table_of_another_metric(tmp_path):
     assert "none - rotary: -10.05 (-10.69 to -9.41): rotary is better" in text
     assert "%" not in text.replace("95 %", "").replace("At most 5 %", "")
     assert "add seeds" not in text
+    assert "best: " not in text
 
 
 def test_a_table_of_one_seed_of_another_metric(tmp_path):
@@ -228,6 +229,7 @@ def test_a_table_of_one_seed_of_another_metric(tmp_path):
     assert (table["encodings"][0]["low"], table["encodings"][0]["high"]) == (None, None)
     text = table_text(table, tmp_path)
     assert re.search(r"none +1\.5000 +2\.5000 +1,000", text)
+    assert "best: the checkpoint with the best evaluation during training, over fewer examples" in text
     assert "none - rotary: +0.1000: one seed each, so not ranked: --seeds 5 would tell" in text
     assert f"to rank more pairs, add seeds: jarilab compare {tmp_path} --seeds 5\n" in text
     assert "interval: none: one seed, so nothing about others" in text
