@@ -186,7 +186,12 @@ def test_a_mask_a_class_an_answer_and_a_run(models: Path, tmp_path: Path) -> Non
         ("llama", ["--against", "nothing"], ["the second model", "nothing", "check the name"]),
         ("bert", [], ["[MASK]", "in the text"]),
         ("embeds", [], ["scores of tokens or classes", "BertModel", "head"]),
-        ("run", ["--text", "12+1", "--answer", "25"], ["one token or class", "'25'"]),
+        (
+            "run",
+            ["--text", "12+1", "--answer", "25"],
+            ["one token", "2 tokens of run", "'2', '5'", "the first of them"],
+        ),
+        ("run", ["--text", "12+1", "--answer", "many"], ["one token or class", "'many'"]),
         ("run", ["--text", "12+1", "--continuation", "25"], ["continues a text", "answer"]),
         ("nothing", [], ["run.json", "config.json", "name"]),
     ],

@@ -315,6 +315,12 @@ def _named(names: Sequence[str], answer: str, model: str) -> int:
     for text in (answer, answer.strip()):
         if text in names:
             return list(names).index(text)
+    pieces = answer.split() if len(answer.split()) > 1 else list(answer)
+    if len(pieces) > 1 and all(piece in names for piece in pieces):
+        raise UserError(
+            f"expected an answer of one token, got {answer!r}, which is {len(pieces)} tokens of {model}: "
+            f"{', '.join(map(repr, pieces))}; give the first of them"
+        )
     closest = closest_match(answer.strip(), names)
     examples = [closest] if closest else names[:12]
     raise UserError(

@@ -267,7 +267,7 @@ class Arithmetic(TokenTask):
         longest = self.longest["source"]
         if len(text) > longest:
             raise UserError(
-                f"{len(text):,} characters are too many; expressions of this run have at most {longest}"
+                f"{len(text):,} characters are too many; expressions of this run have at most {longest}: shorten it"
             )
         return self.vocabulary.encode(text)
 

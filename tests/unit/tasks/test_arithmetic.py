@@ -458,7 +458,7 @@ def test_reading_an_expression(line):
     [
         ("", "the line is empty; write an expression such as 21+211"),
         ("  = ", "the line is empty; write an expression such as 21+211"),
-        ("1" * 10_000, "10,000 characters are too many; expressions of this run have at most 5"),
+        ("1" * 10_000, "10,000 characters are too many; expressions of this run have at most 5: shorten it"),
         ("21x3", "no token for 'x'; the model knows the characters 0123456789+-"),
         ("fabcd", "no token for 'a', 'b', 'c', 'd', 'f'; the model knows the characters 0123456789+-"),
         ("١+\0<", "no token for '\\x00', '<', '١'; the model knows the characters 0123456789+-"),

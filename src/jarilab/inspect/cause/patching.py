@@ -92,7 +92,8 @@ def patch(
     difference of the two inputs; None where the difference is 0, without interval where its interval includes 0, as
     `note` says. control: the fraction with the third input.
     Raises UserError for inputs of different lengths, models of different shapes, positions that a row does not have,
-    answers of several tokens, a metric that is not finite, and parts that the model does not have.
+    answers of several tokens, a rival that is the answer, a metric that is not finite, and parts that the model does
+    not have.
     """
     for direction in directions:
         if direction not in DIRECTIONS:
@@ -151,6 +152,11 @@ def _metrics(answers: Ids, rivals: Ids | None, read_at: int, sizes: list[int]) -
     """The metrics of each batch. sizes: of the batches."""
     answer_ids = _of_examples(answers, sum(sizes))
     rival_ids = [] if rivals is None else _of_examples(rivals, sum(sizes))
+    for row, (answer, rival) in enumerate(zip(answer_ids, rival_ids, strict=False)):
+        if answer == rival:
+            raise UserError(
+                f"row {row}: expected a rival other than the answer, got {answer} for both; name another"
+            )
     metrics = []
     for number, size in enumerate(sizes):
         first = sum(sizes[:number])

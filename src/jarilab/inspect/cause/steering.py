@@ -175,8 +175,8 @@ def changed(
         vector = vectors[part.short] if isinstance(vectors, Mapping) else vectors
         if value.shape[-1] != len(vector):
             raise UserError(
-                f"{part.short}: expected a vector of {value.shape[-1]} numbers, got {len(vector)}; heads have their "
-                "width before the output projection, MLPs and the stream that of the model"
+                f"{part.short}: expected a vector of {value.shape[-1]} numbers, got {len(vector)}; give one of that "
+                "width: heads have theirs before the output projection, MLPs and the stream that of the model"
             )
         return value + factor * vector.to(value)
 

@@ -291,6 +291,8 @@ def test_bad_questions_are_refused():
         patch(model, clean, corrupt, 40, RIVALS)
     with pytest.raises(UserError, match="an answer for each of 4 examples, got 3"):
         patch(model, clean, corrupt, [3, 7, 11], RIVALS)
+    with pytest.raises(UserError, match=r"row 2: expected a rival other than the answer, got 11 for both; name"):
+        patch(model, clean, corrupt, ANSWERS, [5, 6, 11, 9])
     with pytest.raises(UserError, match=r"direction 'denoise'.*denoising"):
         patch(model, clean, corrupt, ANSWERS, RIVALS, directions=["denoise"])
     with pytest.raises(UserError, match="kind of part 'neuron'"):
