@@ -183,7 +183,7 @@ def test_a_mask_a_class_an_answer_and_a_run(models: Path, tmp_path: Path) -> Non
         ("llama", ["--corrupt", "The animal"], ["equal length", "6 and 4 tokens", "replace"]),
         ("llama", ["--controls", "0"], ["--controls", "1"]),
         ("llama", ["--screen", "0"], ["--screen", "1"]),
-        ("llama", ["--against", "nothing"], ["the second model", "nothing", "check the name"]),
+        ("llama", ["--against", "nothing"], ["the second model", "nothing", "on disk"]),
         ("bert", [], ["[MASK]", "in the text"]),
         ("embeds", [], ["scores of tokens or classes", "BertModel", "head"]),
         (
@@ -193,7 +193,7 @@ def test_a_mask_a_class_an_answer_and_a_run(models: Path, tmp_path: Path) -> Non
         ),
         ("run", ["--text", "12+1", "--answer", "many"], ["one token or class", "'many'"]),
         ("run", ["--text", "12+1", "--continuation", "25"], ["continues a text", "answer"]),
-        ("nothing", [], ["run.json", "config.json", "name"]),
+        ("nothing", [], ["run.json", "config.json", "on disk"]),
     ],
 )
 def test_what_cannot_be_asked_is_taught(models: Path, model: str, words: list[str], parts: list[str]) -> None:
