@@ -98,6 +98,9 @@ class Row:
 
 MUON = (4e-3, 8e-3, 1.6e-2)
 ADAMW = (2e-3, 4e-3, 8e-3)
+SHORT = {
+    "model.token_before": True, "model.tied": False, "model.activation": "gelu", "training.muon_steps": 3,
+}  # fmt: skip
 ROWS = {
     "arithmetic": Row(
         "arithmetic", "sinusoidal", 512, 0.99, "99 % of held-out answers right", True, 2000, 1000,
@@ -113,11 +116,9 @@ ROWS = {
         "text", "rotary", peers.BATCH, 1.7, "1.70 nats a character", False, 900, 300,
         {
             JARI: Contender(None, MUON, (700, 1000, 1400)),
-            "jari, token before, 3 steps of Muon": Contender(
-                None, MUON, (500, 700, 1000), settings={"model.token_before": True, "training.muon_steps": 3}
-            ),
+            "jari, short recipe": Contender(None, MUON, (450, 550, 700), settings=SHORT),
             "nanoGPT, rotary, Muon, bfloat16": Contender(peers.nanogpt, MUON, (700, 1000, 1400)),
-            "nanoGPT, the same and token before": Contender(peers.nanogpt_before, MUON, (500, 700, 1000)),
+            "nanoGPT, the same and token before": Contender(peers.nanogpt_before, MUON, (450, 550, 700)),
             "x-transformers, Muon, bfloat16": Contender(
                 peers.x_transformers, MUON, (700, 1000, 1400), needs="x_transformers"
             ),
