@@ -1,4 +1,4 @@
-"""Draw docs/explore.png from two runs of `make demo`: `python docs/build/pictures.py runs/demo/none-1 runs/demo/rotary-1`.
+"""Draw docs/explore.png: `python docs/build/pictures.py runs/demo/none-1 runs/demo/rotary-1`, after `make demo`.
 
 The picture is the first screen of a page that `jarilab explore --save` writes, in Chromium under Playwright.
 """
@@ -11,11 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from playwright.sync_api import ViewportSize, sync_playwright
+
 from places import DOCS
-from playwright.sync_api import sync_playwright
 
 EXPLORE = ("--input", "21+211", "--site", "encoder.1", "--head", "5")
-SIZE = {"width": 1280, "height": 1010}
+SIZE = ViewportSize(width=1280, height=1010)
 """Pixels. The maps of the head end above the lower edge."""
 
 
