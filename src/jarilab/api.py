@@ -125,8 +125,8 @@ def train(
     tensorboard_heads: heads for TensorBoard, such as decoder.1.cross:2 (default: the first heads of each layer).
     checkpoint_minutes: minutes between checkpoints, in addition to those at evaluations (default: no others).
     snapshots: number of steps, spread over the training, whose weights are kept for the explorer.
-    eval_lengths: other lengths of held-out data to measure in the end, such as 256,512. A finished run is measured only
-        at those that its result does not have. See `evaluate` for what a length counts.
+    eval_lengths: further lengths of held-out data to measure after training, such as 256,512. A finished run is
+        measured only at new ones. `jarilab evaluate --help` says what a length counts.
     report: callback after each step, with its metrics.
 
     Raises UserError, before a step, for unknown names or options, data that cannot be read, and a folder with another
@@ -191,14 +191,15 @@ def evaluate(
 
     data: files to measure on (default: the held-out data of the task). Files of a translation after the second are
         further references.
-    length: measure held-out data of this length (default: as in training). It counts tokens of a window of text,
-        digits of the operands of arithmetic, numbers of a line of copy, reverse or sort, or pixels of the longer side
-        of an image. For a translation it counts tokens of the source, from more than half as many.
+    length: measure held-out data of this length (default: as in training). It counts tokens of a window of text, digits
+        of the operands of arithmetic, numbers of a line of copy, reverse or sort, or pixels of the longer side of an
+        image. For a translation it counts source tokens: it takes sources up to this length, and longer than half of
+        it.
     stride: for text, tokens between the beginnings of windows (default: length, so windows do not overlap). A token
         counts in the first window that reads it. After the first window, each has at least length - stride tokens of
         context.
-    encoding: another encoding of the same parameters, such as yarn:factor=4,trained_length=128 for a model trained with
-        rotary at 128 tokens (default: the one that it was trained with).
+    encoding: measure with another encoding that has the same parameters, such as yarn:factor=4,trained_length=128 for a
+        model trained with rotary at 128 tokens (default: the trained encoding).
     checkpoint: the last checkpoint, or the best one by the metric of the task.
     threads: CPU threads of PyTorch; the last bits of results depend on it (default: OMP_NUM_THREADS, or all cores).
     device: cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one.

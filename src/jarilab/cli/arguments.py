@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
@@ -245,21 +246,30 @@ def add_flag(
     repeat: write a list by repeating the flag, since words after it may be positional; otherwise by several words.
     both: a boolean also has a flag for no, since its default differs between tasks.
     """
-    keywords = _value_keywords(option, repeat, both)
-    text = option.meaning if keywords is SWITCH else f"{option.meaning}{_default(option)}"
+    keywords = _value_keywords(flag, option, repeat, both)
+    default, text = "" if keywords is SWITCH else _default(option), option.meaning
+    if default:
+        text = _OWN_DEFAULT.sub("", text) + default  # the task's default replaces that of the model
     container.add_argument(
         flag, dest=dest, default=None, help=text.strip().replace("%", "%%"), **keywords
     )
 
 
-def _value_keywords(option: Option, repeat: bool, both: bool) -> dict[str, Any]:
+_OWN_DEFAULT = re.compile(r" \(default: [^()]*\)")
+
+
+def _value_keywords(flag: str, option: Option, repeat: bool, both: bool) -> dict[str, Any]:
     """argparse keywords for the value of an option."""
     if option.annotation is bool:
         return {"action": argparse.BooleanOptionalAction} if both else SWITCH
     if option.several:
         if repeat:
             return {"action": "append", "metavar": "TEXT"}
-        return {"action": "extend", "nargs": "+", "metavar": "FILE"}
+        return {
+            "action": "extend",
+            "nargs": "+",
+            "metavar": "COLUMN" if flag == "--columns" else "FILE",
+        }
     choices = ",".join(map(str, option.choices))
     return {"metavar": f"{{{choices}}}" if choices else option.kind.upper()}
 
@@ -270,7 +280,8 @@ def _default(option: Option) -> str:
         return ""
     if isinstance(option.default, bool):
         return f" (default: {'yes' if option.default else 'no'})"
-    return f" (default: {option.default})"
+    default = " ".join(option.default) if isinstance(option.default, tuple) else option.default
+    return f" (default: {default})"
 
 
 LAYERS = ("depth", "layers", "n-layer", "n-layers", "num-layers")

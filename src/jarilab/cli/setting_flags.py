@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import (
@@ -71,7 +73,17 @@ def add_task(
         short, full = _flags(key)
         is_unique = names.count(name) == 1 and short not in parser.flags
         container = parser if key == ENCODING else groups[section]
+        meaning = _QUOTED.sub(lambda quoted: _named_flag(quoted, names), option.meaning)
+        option = replace(option, meaning=meaning)
         parser.add_flag(container, short if is_unique else full, SETTINGS, key, option)
+
+
+_QUOTED = re.compile(r"`(\w+)`")
+
+
+def _named_flag(quoted: re.Match[str], names: Sequence[str]) -> str:
+    """The flag of an option that a docstring quotes; what is no option stays."""
+    return flag_of(quoted[1]) if quoted[1] in names else quoted[0]
 
 
 def _add_task_words(parser: Parser, optional: bool) -> None:

@@ -180,7 +180,7 @@ def explore(
     head: head that the page opens at (default: the head that matters most).
     step: training step of all runs (default: the newest).
     align: gold links between the tokens of source and answer, such as 0-0 1-2, counted from 0 (default: none).
-    still: write a page without models; with models, it computes other inputs and edits itself.
+    still: save the page without the models, so that it is small but computes no other inputs and no edits.
 
     Raises UserError for a folder that is no run or has no checkpoint, and for an input that a run cannot read.
     """

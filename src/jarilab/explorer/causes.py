@@ -176,7 +176,7 @@ def causes(
 ) -> Causes:
     """Find out which heads decide the answer to one input.
 
-    model: folder of a run, or one that save_pretrained wrote.
+    model: folder of a run, or of a Hugging Face model.
     text: input of the model; of a model for images, the name of a file.
     answer: one token or class, such as " Mary" (default: the most likely one).
     rival: answer to compare with; the score is then the difference of the two.
@@ -186,12 +186,13 @@ def causes(
     against: folder of a model of the same shape and tokenizer; parts are patched between the two models.
     steer: file (.npy, .safetensors) with a vector that steers the residual stream.
     scale: factor of the steering direction; the page shows -2 to 4 times that.
-    screen: estimate all heads by one gradient, and ablate only this many of the largest and as many at random.
+    screen: estimate the effect of every head from one gradient. Then ablate only this many heads with the largest
+        estimates, and as many random ones.
     at: position whose prediction is scored (default: the last of a text, the first of an answer).
-    means: file with a text a line, over which mean ablation takes its mean (default: the positions of the input), and
-        by which methods of relevance are judged.
+    means: file with one text a line. Mean ablation takes its mean over them (default: over the positions of the input),
+        and methods of relevance are judged by them.
     controls: random directions that each head is compared with.
-    seed: of the random directions.
+    seed: seed of the random directions.
     trust_code: execute the Python files that the run names.
 
     Raises UserError for an input that the model cannot read, for an answer that is not one token, and for two models

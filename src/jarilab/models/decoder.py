@@ -237,8 +237,8 @@ class LanguageModel(nn.Module):
     embedding_norm: add a norm before the first layer, after the positions (BLOOM).
     embedding_scale: multiply embeddings by the square root of d_model (sqrt), or not (none, GPT-2).
     generator_bias: add a bias to the score of each token.
-    token_before: add to each token's vector what the two tokens before it are, which shortens training. It tells the
-        order of tokens, so encodings cannot be compared with it.
+    token_before: add to each token's vector what the two tokens before it are, which shortens training. It reveals the
+        order of tokens, so `jarilab compare` refuses it.
     n_layers: layers of the stack.
 
     `__init__` has the options of layers, from `d_model` to `kernel`.

@@ -37,9 +37,9 @@ class VisionTransformer(nn.Module):
     pool: classify by the mean of the patches (mean), or by a class token without a position (class).
     registers: additional tokens without a position (Darcet et al. 2024).
     drop_path: probability that an example skips a sublayer of the last layer in training.
-    resolution: what to do with images of another size than `shape`. refuse: raise an error. resize: resize the image.
-        rescale: scale the positions of its patches to those of training; learned tables are interpolated. extrapolate:
-        use further positions.
+    resolution: what to do with images of another size than in training. refuse: raise an error. resize: resize the
+        image. rescale: scale the positions of its patches to those of training; learned tables are interpolated.
+        extrapolate: use further positions.
     n_layers: layers of the encoder.
 
     `__init__` has the options of layers, from `d_model` to `kernel`.

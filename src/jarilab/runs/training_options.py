@@ -43,14 +43,15 @@ class Training:
     label_smoothing: share of a target's probability that is spread over the vocabulary.
     average: decay of an exponential moving average of the weights, which is then evaluated and saved; 0 for none.
     evaluations: number of evaluations during training, evenly spread; a checkpoint is written at each.
-    evaluation_examples: held-out examples of each of them; the last evaluation is always on all held-out data.
+    evaluation_examples: held-out examples of each evaluation during training; the result is always measured on all
+        held-out data.
     patience: stop after this many evaluations without improvement (default: never stop early).
     positions: position IDs of tokens, in training and afterwards: sequential, offset, randomized, abacus or coupling,
         with options as in randomized:longest=2048, or a policy of your own as mine.py:Mine.
-    init: start from the weights of this run, or of a folder of transformers, instead of random ones.
-    init_checkpoint: of a run: the last checkpoint, or the best by its metric.
-    freeze: parts that keep their values, by name: encoder, embedding, layers.0; several with commas.
-    fresh: parts that take random values in spite of `init`, such as generator for other classes.
+    init: start from the weights of this run, or of a Hugging Face folder, instead of random ones.
+    init_checkpoint: the checkpoint of a run to start from: the last, or the best by its metric.
+    freeze: parts whose weights are not trained, by name, such as encoder,embedding,layers.0.
+    fresh: parts that start from random values in spite of `init`, such as generator for other classes.
     """
 
     examples: Annotated[int, Ge(1), Le(10**15)] = 1_000_000

@@ -35,12 +35,12 @@ _HELD_OUT = re.compile(rf"{HELD_OUT}\d{{1,9}}")
 class Serving:
     """Limits of a server.
 
-    queue: requests that wait or are being answered; further ones are refused.
+    queue: most requests that wait or are being answered; further ones are refused.
     batch_size: inputs per batch.
     deadline: seconds for a request, including its waiting time.
-    inputs: inputs per request.
-    characters: characters per input.
-    pixels: pixels per image, from its header.
+    inputs: most inputs per request.
+    characters: most characters per input.
+    pixels: most pixels per image, by its header.
     """
 
     queue: Annotated[int, Ge(1)] = 64

@@ -57,15 +57,15 @@ Pixels = UInt8[Tensor, "B 3 H W"]
 class Captions(Task):
     """Captions and images: generated scenes of real handwritten digits, or a folder of images with texts.
 
-    train: `scenes`, or a folder of images, each with a *.txt of the same name. captions: of scenes, row ("three one
-    seven") or attributes ("a small red 3 top left"). digits: a folder of MNIST's files for scenes, instead of
+    train: scenes, or a folder of images, each with a *.txt of the same name. captions: captions of scenes: row ("three
+    one seven") or attributes ("a small red 3 top left"). digits: a folder of MNIST's files for scenes, instead of
     scikit-learn's scans. scenes: number of training scenes. unseen: share of word combinations that no training scene
-    has; these are then measured. size: of a folder's images, in pixels. codes: a run whose image tokenizer is used; by
-    default one is trained first. quantizer: of the image tokenizer, fsq or gumbel. code_steps: training steps of the
-    image tokenizer. judge_steps: training steps of the judge and the scorer. caption_dropout: share of captions omitted
-    in training, which guidance needs. image_weight: weight of the loss of codes beside that of words. guidance,
-    temperature: for measured images. rerank: images drawn for each measured one; the scorer, who is not the judge,
-    chooses one.
+    has; these are then measured. size: height and width of a folder's images, in pixels. codes: a run whose image
+    tokenizer is used; by default one is trained first. quantizer: quantizer of the image tokenizer. code_steps:
+    training steps of the image tokenizer. judge_steps: training steps of the judge and the scorer. caption_dropout:
+    share of captions omitted in training, which guidance needs. image_weight: weight of the loss of image codes; words
+    have 1. guidance: guidance of the images that are measured. temperature: temperature of the images that are
+    measured. rerank: images drawn for each measured one; the scorer chooses one, and the judge measures it.
     """
 
     predictor = "paintings"

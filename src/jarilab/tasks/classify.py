@@ -52,14 +52,14 @@ class Labelled(store.Encoded):
 class Classify(LabelTask):
     """Classify texts: a TSV or CSV of label and text, or a folder with a folder of .txt files for each class.
 
-    train: the file or folder; without it, generated pairs of sentences are classified: do they say the same or not (who
-    did what to whom)? columns: of a TSV or CSV, the label and the text, or both texts, by number or title; by default
-    they are recognised. pairs: each label has two texts, such as text_a and text_b. valid: held-out data of the same
-    kind; without it a share of `train`, chosen by content. tokenizer: bpe (byte-level, no unknown tokens), unigram,
-    words or characters; or a file: a tokenizer.json, a SentencePiece model, or the folder of a run or of transformers.
-    vocab_size: tokens of the tokenizer. lowercase: read lower case. byte_fallback: spell what words and characters lack
-    in bytes, as bpe and unigram do. longest: maximal tokens of a text; longer ones are cut and counted. held_out: share
-    held out without `valid`.
+    train: file or folder of labelled texts. Without it, jarilab generates pairs of sentences: does the second say who
+    did what to whom as the first? columns: columns of a TSV or CSV for label and text, or both texts, by number or
+    title; recognised by default. pairs: each label has two texts, such as text_a and text_b. valid: held-out data of
+    the same kind. Without it, a share of `train` is held out, chosen by content. tokenizer: bpe (byte-level, no unknown
+    tokens), unigram, words or characters; or a file: a tokenizer.json, a SentencePiece model, or the folder of a run or
+    of transformers. vocab_size: tokens of the tokenizer. lowercase: convert the text to lower case. byte_fallback:
+    spell unknown words and characters in bytes, as bpe and unigram always do. longest: maximal tokens of a text; longer
+    ones are cut and counted. held_out: share of the texts to hold out if `valid` is not given.
     """
 
     predictor = "text_classes"

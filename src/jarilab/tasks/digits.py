@@ -22,8 +22,9 @@ HELD_OUT = 5  # one scan in five
 class Digits(ClassificationTask):
     """Classify scans of digits: scikit-learn's copy of the optical digits of Alpaydin and Kaynak (1998).
 
-    One scan in five is held out. shift: maximal shift of a training image in pixels, in each direction. mixup, cutmix:
-    the parameter of the beta distribution for mixing two images, everywhere or in a rectangle; 0 for none.
+    One scan in five is held out. shift: maximal shift of a training image in pixels, in each direction. mixup:
+    parameter of the beta distribution for mixing two whole images; 0 for none. cutmix: parameter of the beta
+    distribution for pasting a rectangle of another image; 0 for none.
     """
 
     def __init__(

@@ -20,12 +20,13 @@ from jarilab.tasks.classification import Augmentation, ClassificationTask
 class ImageClassification(ClassificationTask):
     """Classify images: a folder with a folder for each class, MNIST's idx files, or a CSV of path and label.
 
-    train: the folder or file. valid: held-out data of the same kind; without it a share of `train`, chosen by content,
-    or, in a folder of idx files, those not named train-*. size: height and width in pixels to resize to; not needed if
-    all images agree. colours: grey or colour. fit: stretch ignores the aspect ratio, crop cuts, pad adds background.
-    held_out: share held out without `valid`. shift: maximal shift of a training image in pixels, in each direction.
-    flip: mirror half of the training images. mixup, cutmix: the parameter of the beta distribution for mixing two
-    images, everywhere or in a rectangle; 0 for none.
+    train: folder or file of the training images. valid: held-out data of the same kind. Without it, a share of `train`
+    is held out, chosen by content; of a folder of idx files, those not named train-*. size: height and width in pixels
+    to resize to; not needed if all images agree. colours: grey or colour. fit: stretch ignores the aspect ratio, crop
+    cuts, pad adds background. held_out: share of the images to hold out if `valid` is not given. shift: maximal shift
+    of a training image in pixels, in each direction. flip: mirror half of the training images. mixup: parameter of the
+    beta distribution for mixing two whole images; 0 for none. cutmix: parameter of the beta distribution for pasting a
+    rectangle of another image; 0 for none.
     """
 
     def __init__(

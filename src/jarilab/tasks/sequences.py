@@ -32,8 +32,8 @@ class NumberSequences(PairsTask):
 
     Training and held-out lines are random, so both may contain the same short line; a run reports how many. symbols:
     number of different symbols. lines: training lines. held_out: held-out lines. lengths: numbers in a line, such as
-    1..25. test_lengths: the same for held-out lines, `lengths` by default; groups then separate trained, shorter and
-    longer lengths. data_seed: of the random lines. metric: what runs are judged by.
+    1..25. test_lengths: numbers in a held-out line (default: `lengths`). The result then has groups for trained,
+    shorter and longer lengths. data_seed: seed of the random lines. metric: metric by which runs are compared.
     """
 
     length_unit = "numbers of a line"

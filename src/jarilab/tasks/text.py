@@ -56,13 +56,13 @@ class Text(TokenTask):
 
     Training reads windows at any offset. Documents are packed one after the other, and documents in a window do not see
     each other. train: a file or a folder; several with weights, as in a.txt:2 b.txt:0.5, which say how often an epoch
-    reads each. valid: held-out text; without it, about the last `held_out` of the characters of each text, from the
-    start of a document or a line on where there is one, so every tokenizer is measured on the same.
-    context_length: tokens in a window. tokenizer: characters, bpe, unigram or words; or a file: a tokenizer.json,
-    a SentencePiece model, or the folder of a run or of transformers. vocab_size: tokens of the tokenizer, if it has a
-    choice. lowercase: convert the text to lower case. normalize: Unicode's composed form nfc for every text, or none.
-    byte_fallback: spell what words and characters lack in bytes, as bpe and unigram do. held_out: share of the text
-    held out without `valid`. metric: what runs are judged by.
+    reads each. valid: held-out text. Without it, the last part of each text is held out, from the start of a document
+    or a line on. It is the same for every tokenizer. context_length: tokens in a window. tokenizer: characters, bpe,
+    unigram or words; or a file: a tokenizer.json, a SentencePiece model, or the folder of a run or of transformers.
+    vocab_size: tokens of the tokenizer; characters ignore it. lowercase: convert the text to lower case. normalize:
+    Unicode's composed form nfc for every text, or none. byte_fallback: spell unknown words and characters in bytes, as
+    bpe and unigram always do. held_out: share of each text to hold out if `valid` is not given. metric: metric by which
+    runs are compared.
     """
 
     predictor = "continuation"

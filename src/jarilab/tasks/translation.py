@@ -44,19 +44,18 @@ HELD_OUT = 1000  # pairs held out of the training files if there is no `valid`
 class Translation(PairsTask):
     """Translate lines: two files line by line, or one TSV or CSV, plain or compressed (gzip, bzip2, xz), in UTF-8.
 
-    train: two files, source and target, or one TSV or CSV; several such corpora, each with a weight after its last
-    name, as in a.de a.en:2 b.de b.en:0.5, say how often an epoch reads each pair. columns: the two columns of a file,
+    train: two files, source and target, or one TSV or CSV. Several corpora can have weights after their last names, as
+    in a.de a.en:2 b.de b.en:0.5. A weight says how often an epoch reads each pair. columns: the two columns of a file,
     by number or title, such as 2,4 or german,english; recognised by default. valid: held-out files of the same kind;
-    without them, pairs of the training files are held out, evenly spread.
-    tokenizer: bpe (byte-level, no unknown tokens), unigram, words or
-    characters; or a file: a tokenizer.json, a SentencePiece model, or the folder of a run or of transformers.
-    vocab_size: tokens of the tokenizer. joint: one vocabulary for both sides. lowercase: read and write lower case.
-    normalize: Unicode's composed form nfc for every text, or none. byte_fallback: spell what words and characters lack
-    in bytes, as bpe and unigram do. longest: maximal tokens of a line; longer pairs are omitted and counted. swap:
-    translate from the second file to the first. metric: what runs are judged by. tokenized: the files are tokenized, so
-    words are what is between spaces, in the vocabulary and in BLEU. bleu_tokenizer: how sacreBLEU splits words
-    otherwise. auto takes 13a, WMT's rules; zh for Chinese; and char, single characters, for other text without blanks.
-    ja-mecab, ko-mecab and flores200 need packages of their own.
+    without them, pairs of the training files are held out, evenly spread. tokenizer: bpe (byte-level, no unknown
+    tokens), unigram, words or characters; or a file: a tokenizer.json, a SentencePiece model, or the folder of a run or
+    of transformers. vocab_size: tokens of the tokenizer. joint: one vocabulary for both sides. lowercase: convert the
+    text to lower case. normalize: Unicode's composed form nfc for every text, or none. byte_fallback: spell unknown
+    words and characters in bytes, as bpe and unigram always do. longest: maximal tokens of a line; longer pairs are
+    omitted and counted. swap: translate from the second file to the first. metric: metric by which runs are compared.
+    tokenized: the files are tokenized, so words are what is between spaces, in the vocabulary and in BLEU.
+    bleu_tokenizer: how sacreBLEU splits words otherwise. auto takes 13a, WMT's rules; zh for Chinese; and char, single
+    characters, for other text without blanks. ja-mecab, ko-mecab and flores200 need packages of their own.
     """
 
     def __init__(

@@ -307,6 +307,16 @@ def test_the_usage_names_required_flags(capsys):
     assert "usage: jarilab heads [options] --data FILE MODEL" in helped(capsys, "heads")
 
 
+def test_help_names_flags_and_one_default(capsys):
+    detection = helped(capsys, "train", "detection")
+    assert "inside the feed-forward network (default: 192) --norm" in detection
+    assert "--encoder-encoding TEXT encoding of the encoder alone (default: --encoding)" in detection
+    assert "(ImageSets/Main/train.txt) (default: scenes)" in detection
+    classify = helped(capsys, "train", "classify")
+    assert "share of the texts to hold out if --valid is not given (default: 0.1)" in classify
+    assert "--columns COLUMN [COLUMN ...] columns of a TSV or CSV" in classify
+
+
 def test_compare_has_no_flag_for_one_encoding(capsys):
     text = helped(capsys, "compare", "arithmetic")
     assert "--encodings SPEC,SPEC,..." in text

@@ -24,10 +24,10 @@ def arguments(parser: Parser, words: Words) -> None:
     from jarilab.explorer.causes import causes
 
     parser.add_argument(
-        "model", metavar="MODEL", help="folder of a run, or one that save_pretrained wrote"
+        "model", metavar="MODEL", help="folder of a run, or of a Hugging Face model"
     )
     parser.add_argument(
-        "--text", required=True, help="input; for a model that reads images, the name of a file"
+        "--text", required=True, help="input text, or an image file for a model that reads images"
     )
     parser.add_options("verb", options_of(causes))
     parser.add_argument("--out", metavar="FILE", help="page to write, such as causes.html")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,8 @@ def _add_study(parser: Parser, options: dict[str, Any]) -> None:
     """Add the arguments of an existing study, whose settings are fixed."""
     parser.add_argument("task", metavar="FOLDER", help="folder of a study")
     parser.add_argument("--encodings", metavar="+SPEC,...", help="encodings to add, such as +t5")
-    parser.add_options("verb", options)
+    seeds = replace(options["seeds"], default=None, meaning="seeds of each encoding in all")
+    parser.add_options("verb", {**options, "seeds": seeds})
     parser.add_argument(
         "--report",
         action="store_true",

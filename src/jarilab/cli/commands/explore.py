@@ -46,9 +46,8 @@ def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument(
         "--save",
         metavar="FILE",
-        help="write the page to one file that needs no network, and exit; a name that ends in .svg, .pdf or .png makes "
-        "a figure for a paper of the head at which the page opens; one that ends in / makes a folder for a static file "
-        "server, with the models as ONNX files of any size",
+        help="write the page to this file, which needs no network, and exit. A name in .svg, .pdf or .png saves a "
+        "figure of one head. A name that ends in / saves a folder for a web server, with ONNX models of any size",
     )
     parser.add_argument(
         "--onnx-runtime",
@@ -75,8 +74,8 @@ def _add_models(parser: Parser) -> None:
     group.add_argument(
         "--model",
         metavar="FOLDER",
-        help="folder that save_pretrained wrote, read offline from safetensors without running its code; --input is a "
-        "text, an image file or a .wav file",
+        help="folder of a Hugging Face model, as save_pretrained writes it. Nothing is downloaded, and none of its "
+        "code runs. --input is a text, an image file or a .wav file",
     )
     group.add_argument(
         "--image",

@@ -23,14 +23,14 @@ DEFAULT_IMPORTANCE_EXAMPLES = 24
 
 def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument(
-        "model", metavar="MODEL", help="folder of a run, or one that save_pretrained wrote"
+        "model", metavar="MODEL", help="folder of a run, or of a Hugging Face model"
     )
     parser.add_argument(
         "--data",
         required=True,
         metavar="FILE",
-        help="examples: lines of text, pairs of texts with a tab between them, a CoNLL-U file, or a folder of images "
-        "or of sounds (.wav); text files may be gzipped",
+        help="examples: a file with one text a line, or two with a tab between them, or in CoNLL-U, also gzipped; or a "
+        "folder of images or sounds (.wav)",
     )
     parser.add_argument(
         "--limit", type=_positive, metavar="N", help="read the first N examples (default: all)"
@@ -66,8 +66,8 @@ def _add_further(parser: Parser) -> None:
     parser.add_argument(
         "--gold",
         metavar="FILE",
-        help="links between the words of the examples, in Pharaoh format or as a .tsv of example, query and key; a "
-        "CoNLL-U file of --data has its own",
+        help="file of links between words, in Pharaoh format or as a .tsv of example, query and key. A CoNLL-U file "
+        "has its own links",
     )
     parser.add_argument(
         "--mean-maps",
@@ -77,7 +77,8 @@ def _add_further(parser: Parser) -> None:
     parser.add_argument(
         "--against",
         metavar="MODEL2",
-        help="also match each head with one of this model, of the same tokenizer, and say which moved",
+        help="folder of a second model with the same tokenizer: match each head with one of its heads, and list those "
+        "that changed",
     )
 
 
@@ -87,7 +88,8 @@ def _add_importance(parser: Parser) -> None:
     group.add_argument(
         "--importance",
         metavar="KINDS",
-        help="also ablate each head: zero, mean, mean by position or resample; several with commas, such as zero,mean",
+        help="also ablate each head, and measure the effect: zero, mean, mean by position or resample; separate "
+        "several with commas",
     )
     group.add_argument(
         "--importance-examples",

@@ -29,7 +29,11 @@ def arguments(parser: Parser, words: Words) -> None:
         help="a text, an image file, a held-out image such as '#5' or a caption (default: lines of standard input)",
     )
     parser.more = "sources"
-    parser.add_argument("--prompt", metavar="TEXT", help="one source, instead of SOURCE")
+    parser.add_argument(
+        "--prompt",
+        metavar="TEXT",
+        help="one source as an option, instead of SOURCE",
+    )
     parser.add_options("verb", options_of(api.predict), without=("at_once",))
     add_shared(parser, "threads")
     parser.add_argument("--json", action="store_true", help="print one JSON object for each source")

@@ -21,8 +21,9 @@ class Decoding:
 
     beam_size: hypotheses of each source; 1 is greedy. length_penalty: the log-probability of a hypothesis is divided by
     its length to this power. no_repeat: forbid repeated n-grams of this many tokens; 0 allows all. shortest: minimal
-    tokens of an answer, with its end. longest: maximal tokens; the task's limit by default. precision: of matrix
-    products. bfloat16 is faster on processors that support it, and may choose the other of two close answers.
+    tokens of an answer, with its end. longest: maximal tokens of an answer (default: the limit of the task). precision:
+    precision of matrix products. bfloat16 is faster on processors that support it, and may choose the other of two
+    close answers.
     """
 
     beam_size: int = 1

@@ -42,7 +42,8 @@ from jarilab.tasks.predictors.links import Linking
 class SequenceOptions(Decoding):
     """n_best: different answers to each source, best first, with their scores; at most the beam's size. alignments:
     append the source token that each token of the answer attends to most, as `answer ||| 0-0 1-2` (source-target, from
-    0): auto for the mean head of the last layer but one, or a site and a head such as decoder.1.cross:2.
+    0). auto takes the mean head of the last layer but one. A site and a head, such as decoder.1.cross:2, take that
+    head.
     """
 
     n_best: int = 1
@@ -52,7 +53,7 @@ class SequenceOptions(Decoding):
 @dataclass(frozen=True, kw_only=True)
 class ScoringOptions(Decoding):
     """comet: judge translations by COMET, too, with the program comet-score on PATH, which downloads its model once.
-    comet_model: its model, by its name on Hugging Face or as a checkpoint file.
+    comet_model: model of COMET: its name on Hugging Face, or a checkpoint file.
     """
 
     comet: bool = False
