@@ -7,6 +7,7 @@ number. If a rank does not answer, the error says when its last heartbeat came.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -201,9 +202,11 @@ def join_world(device: torch.device) -> tuple[World, torch.device]:
         if owns_group:
             init_process_group(backend, timeout)
     except (RuntimeError, ValueError) as error:
-        raise UserError(
+        unreached = UserError(
             f"expected to reach the other processes, got: {str(error).splitlines()[0]}; start them by torchrun"
-        ) from None
+        )
+        unreached.print_on_this_rank = True
+        raise unreached from None
     world = World(distributed.get_rank(), distributed.get_world_size(), device)
     world._owns_group = owns_group
     world._store = distributed.distributed_c10d._get_default_store()
@@ -212,10 +215,32 @@ def join_world(device: torch.device) -> tuple[World, torch.device]:
 
 def init_process_group(backend: str, timeout: timedelta) -> None:
     """`torch.distributed.init_process_group` with a prefix in torchrun's store for each restart."""
+    store, rank, size = _meet(timeout)
     # The store outlives the processes: without a prefix, restarted ones read the addresses of those before.
-    store, rank, size = next(iter(rendezvous("env://", timeout=timeout)))
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefixed = PrefixStore(f"start-{restart}", store)
     distributed.init_process_group(
         backend, store=prefixed, rank=rank, world_size=size, timeout=timeout
     )
+
+
+def _meet(timeout: timedelta) -> tuple[Any, int, int]:
+    """torchrun's store, the number of this process and that of all. Raises RuntimeError if it takes too long."""
+    results: list[tuple[Any, int, int] | Exception] = []
+
+    def connect() -> None:
+        try:
+            results.append(next(iter(rendezvous("env://", timeout=timeout))))
+        except Exception as error:
+            results.append(error)
+
+    # A store that accepts the connection and never answers, as that of a stopped torchrun, blocks PyTorch for ever.
+    # Python does not wait for a daemon when it exits.
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(timeout.total_seconds() + LATE)
+    if not results:
+        raise RuntimeError(f"no answer within {timeout.total_seconds():g} seconds")
+    if isinstance(results[0], Exception):
+        raise results[0]
+    return results[0]

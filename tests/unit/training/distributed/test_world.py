@@ -1,5 +1,7 @@
 """What one of several processes knows of the others; they themselves are tried in `test_ranks.py`."""
 
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +101,18 @@ def test_a_group_that_ended_does_not_go_with_the_last_model_of_it(monkeypatch: p
     here.close()
     assert not distributed.is_initialized()
     assert kept == [group]
+
+
+def test_a_store_that_never_answers_ends_the_wait(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        variables = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "JARILAB_RANK_TIMEOUT": "1"}
+        variables |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1"}
+        for name, value in (variables | {"MASTER_PORT": f"{mute.getsockname()[1]}"}).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(cli, "_run", lambda _: world.join_world(CPU))
+        begun = time.monotonic()
+        assert cli._exit_code([]) == 2
+        assert time.monotonic() - begun < 30
+    assert "got: no answer within 1 seconds; start them by torchrun" in capsys.readouterr().err
