@@ -37,7 +37,15 @@ def places_of(tokens: Sequence[str], *, ones_first: bool = False) -> list[DigitP
     `places_of([*source, "=", *written])`. ones_first: the answer starts with its ones.
     Raises UserError if the tokens are no such expression.
     """
-    left, operator, right, equals, answer = _expression(tokens)
+    text = "".join(token for token in tokens if token in CHARACTERS)
+    match = re.fullmatch(r"([0-9]+)([+-])([0-9]+)(?:(=)([0-9+=-]*))?", text)
+    # Special tokens such as `<s>` have no characters of an expression.
+    plain = (token for token in tokens if len(token) > 1 and not token.startswith("<"))
+    if match is None or any(not CHARACTERS.isdisjoint(token) for token in plain):
+        raise UserError(
+            f"expected an expression such as 21+211 or 21+211=232, a token for each character, got {list(tokens)}"
+        )
+    left, operator, right, equals, answer = match.groups("")
     carries = _carries(left, operator, right)
     roles = [
         *_operand("left", left),
@@ -48,24 +56,6 @@ def places_of(tokens: Sequence[str], *, ones_first: bool = False) -> list[DigitP
     ]
     remaining = iter(roles)
     return [next(remaining) if token in CHARACTERS else DigitPlace("other") for token in tokens]
-
-
-def _expression(tokens: Sequence[str]) -> tuple[str, ...]:
-    """Left operand, operator, right operand, equals sign and answer; the last two may be empty."""
-    text = "".join(token for token in tokens if token in CHARACTERS)
-    match = re.fullmatch(r"([0-9]+)([+-])([0-9]+)(?:(=)([0-9+=-]*))?", text)
-    if match is None or any(_has_several_characters(token) for token in tokens):
-        raise UserError(
-            f"expected an expression such as 21+211 or 21+211=232, a token for each character, got {list(tokens)}"
-        )
-    return match.groups("")
-
-
-def _has_several_characters(token: str) -> bool:
-    """Whether a token has several characters of an expression; special tokens such as `<s>` have none."""
-    if len(token) == 1 or token.startswith("<"):
-        return False
-    return not CHARACTERS.isdisjoint(token)
 
 
 def _operand(part: Part, digits: str) -> list[DigitPlace]:
@@ -107,24 +97,19 @@ def place_share(map: Map, queries: Sequence[DigitPlace], keys: Sequence[DigitPla
     after it: the first row of `<s> 2 3 2` has the role of the first digit. A digit's weight on itself does not count.
     Raises UserError if their numbers do not match the map.
     """
-    got = len(queries), len(keys)
-    expected = len(map.queries), len(map.keys)
-    if got != expected:
+    if (len(queries), len(keys)) != (len(map.queries), len(map.keys)):
         raise UserError(
-            f"expected {expected[0]} and {expected[1]} places, one for each query and key of the map, "
-            f"got {got[0]} and {got[1]}"
+            f"expected {len(map.queries)} and {len(map.keys)} places, one for each query and key of the map, "
+            f"got {len(queries)} and {len(keys)}"
         )
     # -1 and -2 are no place values, so that other tokens match nothing.
-    query_values = [-1 if place.place is None else place.place for place in queries]
-    key_values = [_operand_value(place) for place in keys]
+    query_values = [-1 if role.place is None else role.place for role in queries]
+    key_values = [
+        role.place if role.place is not None and role.part in ("left", "right") else -2
+        for role in keys
+    ]
     query_Q1 = torch.tensor(query_values).unsqueeze(-1)
     target_QK = query_Q1 == torch.tensor(key_values)
     if map.same:
         target_QK = target_QK & (map.ahead != 0)
     return scored_mass(map, target_QK)
-
-
-def _operand_value(place: DigitPlace) -> int:
-    if place.place is None or place.part not in ("left", "right"):
-        return -2
-    return place.place

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from jarilab.core.errors import UserError
-from jarilab.core.shapes import Bool, Float, Tensor
+from jarilab.core.shapes import Float, Tensor
 
 MAX_CELLS = 2**20
 """Weights that are compared at a time."""
@@ -25,7 +25,7 @@ def divergence(p: Float[Tensor, "H Q K"], q: Float[Tensor, "G Q K"]) -> Float[Te
             f"expected maps of the same queries and keys, got {p_shape} and {q_shape}; "
             "give both models the same input"
         )
-    rows_Q = _has_key(p) & _has_key(q)
+    rows_Q = (p.sum((0, -1)) > 0) & (q.sum((0, -1)) > 0)
     return divergence_of_rows(p[:, rows_Q], q[:, rows_Q]).mean(-1)
 
 
@@ -47,10 +47,6 @@ def row_divergence(
     """Jensen-Shannon divergence between the rows of two maps, in nats."""
     mean = (_entropy(p) + _entropy(q)) / 2
     return (_entropy((p + q) / 2) - mean).clamp_min(0)
-
-
-def _has_key(weights: Float[Tensor, "H Q K"]) -> Bool[Tensor, " Q"]:
-    return weights.sum((0, -1)) > 0
 
 
 def _entropy(p: Float[Tensor, "*G Q K"]) -> Float[Tensor, "*G Q"]:

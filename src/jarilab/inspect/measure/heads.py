@@ -9,16 +9,10 @@ import torch
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.measure.maps import (
-    Map,
-    Recording,
-    Scored,
-    named_site,
-    names_of_sides,
-    undefined,
-)
+from jarilab.inspect.measure.maps import Map, Scored, named_site, names_of_sides, undefined
 from jarilab.inspect.measure.measures import MEASURES, Measure, measure_of
 from jarilab.inspect.measure.words import WordsOf, merge_words, merged_groups
+from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.sites import AttentionSite
 
 
@@ -61,7 +55,7 @@ def _with_shares(map: Map) -> Map:
 
 
 def measure_heads(
-    tape: Recording,
+    tape: Tape,
     tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     measures: Sequence[str | Measure] | None = None,
     *,
@@ -79,16 +73,15 @@ def measure_heads(
     scores = {}
     for site, measured in named_maps(tape, tokens, words):
         partial = tape.partial.get(site.name, "")
-        scored = measure(measured, selected)
-        for key, each in scored.items():
-            said = "; ".join(filter(None, (each.partial, partial)))
-            scored[key] = replace(each, partial=said)
-        scores[site.name] = scored
+        scores[site.name] = {
+            key: replace(each, partial="; ".join(filter(None, (each.partial, partial))))
+            for key, each in measure(measured, selected).items()
+        }
     return scores
 
 
 def named_maps(
-    tape: Recording,
+    tape: Tape,
     tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     words: WordsOf = None,
     sites: Sequence[str] | None = None,

@@ -42,7 +42,9 @@ def induction_score(map: Map, block: int, *, first: bool = False) -> Scored:
     This is key `i - block + 1`; mean over the queries i of all copies but the first. first: whether a token precedes
     the first block. Raises UserError if the map does not match.
     """
-    if not _is_repeated(map, block, first):
+    length = len(map.queries) - first
+    is_square = map.same and len(map.keys) == len(map.queries)
+    if not is_square or block < 1 or length < 2 * block or length % block:
         raise UserError(
             f"expected a map of a sequence with itself, copies of a block of {block} tokens, "
             f"got {len(map.queries)} queries and {len(map.keys)} keys; make the tokens with induction_ids"
@@ -52,10 +54,3 @@ def induction_score(map: Map, block: int, *, first: bool = False) -> Scored:
     follows_QK = key_K == query_Q1 - block + 1
     target_QK = follows_QK & (query_Q1 >= block + first)
     return scored_mass(map, target_QK)
-
-
-def _is_repeated(map: Map, block: int, first: bool) -> bool:
-    if not map.same or len(map.keys) != len(map.queries) or block < 1:
-        return False
-    length = len(map.queries) - first
-    return length >= 2 * block and length % block == 0

@@ -46,9 +46,12 @@ def heads_of_link(
     """
     row, column = _link_indices(queries, keys, query, key)
     heads = []
-    for site in tape.sites:
-        map = _map_at(tape, site, queries, keys)
-        if map is not None and bool(map.allowed[row, column]):
+    for site, calls in tape.calls.items():
+        call = calls[0].call
+        if len(calls) > 1 or (call.q.shape[2], call.k.shape[2]) != (len(queries), len(keys)):
+            continue
+        map = Map.of(tape, site, queries, keys)
+        if bool(map.allowed[row, column]):
             heads += _heads_of_site(site, map, row, column)
     if not heads:
         raise UserError(
@@ -68,14 +71,6 @@ def _link_indices(
             raise unknown("token", name, list(dict.fromkeys(tokens)))
     earlier = [index for index in columns if index < rows[-1]]
     return rows[-1], (earlier or columns)[-1]
-
-
-def _map_at(tape: Tape, site: str, queries: Sequence[str], keys: Sequence[str]) -> Map | None:
-    if len(tape.calls[site]) > 1:
-        return None
-    call = tape.recorded(site).call
-    fits = (call.q.shape[2], call.k.shape[2]) == (len(queries), len(keys))
-    return Map.of(tape, site, queries, keys) if fits else None
 
 
 def _heads_of_site(site: str, map: Map, row: int, column: int) -> list[TokenLinkHead]:

@@ -6,38 +6,17 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 import torch
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.inspect.record.calls import allowed_links, check_has_sites
-from jarilab.inspect.record.recorded_call import RecordedCall
+from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.sites import AttentionSite
 from jarilab.positions.coordinates import Positions, undefined_pairs
 
 MIN_VARIANCE = 1e-12  # relative to the mean square; a smaller variance is the round-off of float32
-
-
-@runtime_checkable
-class Recording(Protocol):
-    """The part of a `Tape` that maps are made from."""
-
-    @property
-    def calls(self) -> Mapping[str, Sequence[RecordedCall]]: ...
-
-    @property
-    def sites(self) -> list[str]: ...
-
-    @property
-    def partial(self) -> Mapping[str, str]: ...
-
-    def site(self, name: str) -> AttentionSite: ...
-
-    def weights(self, site: str) -> Float[Tensor, "B H Q K"]: ...
-
-    def scores(self, site: str) -> Float[Tensor, "B H Q K"]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +46,16 @@ class Map:
     placed: bool = True
 
     def __post_init__(self) -> None:
-        _check_names("queries", self.queries, len(self.q_order))
-        _check_names("keys", self.keys, len(self.k_order))
+        sides = (("queries", self.queries, self.q_order), ("keys", self.keys, self.k_order))
+        for side, names, order in sides:
+            if len(names) != len(order):
+                raise UserError(
+                    f"expected a name for each of the {len(order)} {side}, got {len(names)}; "
+                    "name every token that the model reads, special ones included"
+                )
 
     @staticmethod
-    def of(tape: Recording, site: str, queries: Sequence[str], keys: Sequence[str]) -> Map:
+    def of(tape: Tape, site: str, queries: Sequence[str], keys: Sequence[str]) -> Map:
         """The map at `site` for one input, in float64.
 
         Raises UserError as `Tape.weights` does, for a batch of several inputs, and for names that do not match.
@@ -179,7 +163,7 @@ class SiteMaps:
     k_pos: Positions
 
     @staticmethod
-    def of(tape: Recording, site: AttentionSite) -> SiteMaps:
+    def of(tape: Tape, site: AttentionSite) -> SiteMaps:
         calls = [recorded.call for recorded in tape.calls[site.name]]
         q_pos = calls[0].geometry.q_pos
         if len(calls) > 1:  # steps through one sequence, a row each
@@ -227,16 +211,8 @@ def _row(tensor: Tensor, row: int) -> Tensor:
     return tensor[row if len(tensor) > 1 else 0]
 
 
-def _check_names(side: str, names: Sequence[str], count: int) -> None:
-    if len(names) != count:
-        raise UserError(
-            f"expected a name for each of the {count} {side}, got {len(names)}; "
-            "name every token that the model reads, special ones included"
-        )
-
-
 def names_of_sides(
-    tape: Recording, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None
+    tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None
 ) -> dict[str, list[str]]:
     """The names of the tokens of each sequence, `source` and `target`.
 
@@ -264,7 +240,7 @@ def names_of_sides(
     return names
 
 
-def named_site(tape: Recording, name: str, names: Mapping[str, Sequence[str]]) -> AttentionSite:
+def named_site(tape: Tape, name: str, names: Mapping[str, Sequence[str]]) -> AttentionSite:
     """A site with its sequences replaced by those of `names_of_sides` that match its tokens."""
     site = tape.site(name)
     if name in names:
@@ -276,7 +252,7 @@ def named_site(tape: Recording, name: str, names: Mapping[str, Sequence[str]]) -
     return replace(site, queries=queries, keys=keys)
 
 
-def _sides(tape: Recording, name: str) -> tuple[tuple[str, int], tuple[str, int]]:
+def _sides(tape: Tape, name: str) -> tuple[tuple[str, int], tuple[str, int]]:
     """The sequence and the number of queries, and those of keys."""
     site, calls = tape.site(name), [recorded.call for recorded in tape.calls[name]]
     queries = sum(call.q.shape[2] for call in calls)
@@ -296,7 +272,7 @@ def _numbers(count: int) -> list[str]:
     return [str(index) for index in range(count)]
 
 
-def allowed_of(tape: Recording, site: str) -> Bool[Tensor, "Q K"]:
+def allowed_of(tape: Tape, site: str) -> Bool[Tensor, "Q K"]:
     """The allowed links at a site, for one input."""
     allowed = [allowed_links(recorded.call)[0, 0] for recorded in tape.calls[site]]
     return torch.cat(allowed).cpu()

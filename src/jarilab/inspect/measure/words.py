@@ -43,7 +43,8 @@ class WordGroups:
         # A key of its own for each special token.
         for key, run in groupby(numbered, lambda pair: (pair[1], pair[1] is None and pair[0])):
             pieces = [names[place] for place, _ in run]
-            word_names.append(pieces[0] if key[0] is None else _word_name(pieces))
+            joined = "".join(MARKS.sub("", piece) for piece in pieces) or "".join(pieces)
+            word_names.append(pieces[0] if key[0] is None else joined)
             sizes.append(len(pieces))
         return WordGroups(word_names, sizes)
 
@@ -60,10 +61,6 @@ class WordGroups:
         return functional.one_hot(word_L, len(self.sizes)).T.double()
 
 
-def _word_name(pieces: Sequence[str]) -> str:
-    return "".join(MARKS.sub("", piece) for piece in pieces) or "".join(pieces)
-
-
 def word_groups(names: Mapping[str, Sequence[str]], words: WordsOf) -> dict[str, WordGroups]:
     """The words of each sequence; every token by itself for sequences without words.
 
@@ -72,7 +69,11 @@ def word_groups(names: Mapping[str, Sequence[str]], words: WordsOf) -> dict[str,
     """
     indices: dict[str, WordIndices] = {}
     if words is True:
-        indices = {side: _by_marks(tokens) for side, tokens in names.items() if _has_marks(tokens)}
+        indices = {
+            side: _by_marks(tokens)
+            for side, tokens in names.items()
+            if any(map(MARKS.search, tokens))
+        }
         if not indices:
             raise UserError(
                 "words=True reads the marks of tokens, such as ▁the, Ġthe and ##ing, got none in "
@@ -112,10 +113,6 @@ def _check_indices(side: str, indices: WordIndices, names: Mapping[str, Sequence
         raise UserError(
             f"expected whole numbers or None as words of {side}, got {wrong[0]!r}; {HOW_TO_GET_WORDS}"
         )
-
-
-def _has_marks(tokens: Sequence[str]) -> bool:
-    return any(MARKS.search(token) for token in tokens)
 
 
 def _by_marks(tokens: Sequence[str]) -> list[int | None]:
@@ -180,14 +177,13 @@ def _word_order(
     map: Map, queries: WordGroups, keys: WordGroups
 ) -> tuple[Int[Tensor, " W"], Int[Tensor, " V"]]:
     """The order of words. A query of the same sequence has that of the word with the same token."""
-    word_K = torch.arange(len(keys.sizes)).repeat_interleave(torch.tensor(keys.sizes))
+    word_V = torch.arange(len(keys.sizes))
     if not map.same:
-        return torch.arange(len(queries.sizes)), torch.arange(len(keys.sizes))
+        return torch.arange(len(queries.sizes)), word_V
+    word_K = word_V.repeat_interleave(torch.tensor(keys.sizes))
     words = dict(zip(map.k_order.tolist(), word_K.tolist(), strict=True))
     first_W = map.q_order[queries.starts].tolist()
-    return torch.tensor([words.get(order, order) for order in first_W]), torch.arange(
-        len(keys.sizes)
-    )
+    return torch.tensor([words.get(order, order) for order in first_W]), word_V
 
 
 def _merge_scores(map: Map, queries: WordGroups, keys: WordGroups) -> Float[Tensor, "H W V"]:
