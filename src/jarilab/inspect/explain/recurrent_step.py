@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
@@ -18,10 +17,7 @@ from jarilab.inspect.explain.steps import (
     Walk,
     distance_to_output,
     of_parameter,
-    step_of_bias,
-    step_of_mask,
-    step_of_terms,
-    step_of_weights,
+    steps_to_weights,
     visible,
 )
 from jarilab.inspect.record.calls import select_queries
@@ -43,7 +39,10 @@ def walk_of_step(
     query = names.queries[step]
     after = f"the decoder's state after '{visible(query)}', step {step}"
     row = slice(step, step + 1)
-    h, attentive = (states[row] for states in _states(tape, attention))
+    # The inputs and outputs of the attention are h_t and h~ of all steps.
+    calls = tape.inside.calls_of(attention)
+    h = torch.cat([each.inputs[0][0] for each in calls])[row]
+    attentive = torch.cat([each.output[0] for each in calls if each.output is not None])[row]
     names = Names([query], names.keys)
     steps = [names.of_queries("h_t", after, h)]
     steps += _steps_to_weights(attention, call, h, names)
@@ -70,22 +69,16 @@ def _call_of_step(tape: Tape, site: str, step: int) -> AttentionCall:
     return select_queries(call, slice(query, query + 1))
 
 
-def _states(tape: Tape, attention: LuongAttention) -> tuple[Tensor, Tensor]:
-    """h_t and h~ of all steps: the inputs and outputs of the attention."""
-    calls = tape.inside.calls_of(attention)
-    h = [call.inputs[0][0] for call in calls]
-    attentive = [call.output[0] for call in calls if call.output is not None]
-    return torch.cat(h), torch.cat(attentive)
-
-
 def _steps_to_weights(
     attention: LuongAttention, call: AttentionCall, h: Float[Tensor, "1 D"], names: Names
 ) -> list[Step]:
     """From h_t to the weights, recomputed from the parameters. call: of this query."""
     outputs = call.v[0, 0]
     steps = [names.of_keys("h_1:m", "the encoder's outputs: keys and values", outputs)]
-    q, k = _project(attention, call, h, outputs)
-    q_map, k_map = attention.score.maps()
+    geometry, encoding, score = call.geometry, call.geometry.encoding, attention.score
+    q = score.queries(encoding.inject(h.unsqueeze(0), geometry.q_pos))[0]
+    k = score.keys(encoding.inject(outputs.unsqueeze(0), geometry.k_pos))[0]
+    q_map, k_map = score.maps()
     q_steps, q_name = _steps_of_map("h_t", q_map)
     k_steps, k_name = _steps_of_map("h_1:m", k_map)
     steps += q_steps
@@ -94,7 +87,7 @@ def _steps_to_weights(
     steps += k_steps
     if k_steps:
         steps.append(names.of_keys(k_name, "each row times the matrix", k))
-    if "rotate" in call.geometry.encoding.hooks:
+    if "rotate" in encoding.hooks:
         q, k = call.q[0, 0], call.k[0, 0]
         q_name = f"({q_name} rotated)"
         k_name = f"({k_name} rotated)"
@@ -102,17 +95,8 @@ def _steps_to_weights(
         steps.append(names.of_queries(q_name, rotated, q))
         steps.append(names.of_keys(k_name, rotated, k))
     score_steps, scores = _score_steps(attention, q, k, q_name, k_name, names)
-    return [*steps, *score_steps, *_steps_of_scores(call, scores, names)]
-
-
-def _project(
-    attention: LuongAttention, call: AttentionCall, h: Tensor, outputs: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Query and keys as the score projects them, before any rotation."""
-    geometry, encoding, score = call.geometry, call.geometry.encoding, attention.score
-    q = score.queries(encoding.inject(h.unsqueeze(0), geometry.q_pos))
-    k = score.keys(encoding.inject(outputs.unsqueeze(0), geometry.k_pos))
-    return q[0], k[0]
+    formulas = {"hidden": "minus infinity on padding", "weights": "w = softmax of the row"}
+    return [*steps, *score_steps, *steps_to_weights(call, 0, scores, names, **formulas)]
 
 
 def _steps_of_map(name: str, mapping: tuple[str, Tensor] | None) -> tuple[list[Step], str]:
@@ -141,17 +125,6 @@ def _score_steps(
         names.of_pairs("scores", "v^T tanh, a number for each key", scores),
     ]
     return steps, scores
-
-
-def _steps_of_scores(call: AttentionCall, product: Tensor, names: Names) -> list[Step]:
-    """From the recomputed product of query and keys to the weights."""
-    parts = replace(definition.summands(call).of_head(0), product=product)
-    return [
-        *step_of_terms(parts, names),
-        *step_of_bias(parts, names),
-        *step_of_mask(parts, call, names, "minus infinity on padding"),
-        step_of_weights(call, 0, names, "w = softmax of the row"),
-    ]
 
 
 def _steps_from_context(

@@ -68,20 +68,13 @@ def parts_of(tape: Tape, site: str, head: int) -> Parts:
         parts["bias"] = summands.bias.to(calls[0].q.dtype)
         about.append("Bias: what the encoding adds by place alone.")
     matrices = list(parts.values())
-    error = _error(matrices, summands.scores, f"head {head} at {site}")
-    return Parts(list(parts), matrices, " ".join(about), error)
-
-
-def _error(matrices: list[Tensor], scores: Tensor, where: str) -> float:
-    """The difference of the sum from the scores. Raises RuntimeError if it is above the tolerance."""
-    error = largest(torch.stack(matrices).sum(0) - scores)
-    size = max(largest(matrix) for matrix in (scores, *matrices))
-    tolerance = SUM_TOLERANCE.get(matrices[0].dtype, SUM_TOLERANCE_IN_HALF)
-    if not error <= tolerance * size:
+    error = largest(torch.stack(matrices).sum(0) - summands.scores)
+    size = max(map(largest, (summands.scores, *matrices)))
+    if not error <= SUM_TOLERANCE.get(matrices[0].dtype, SUM_TOLERANCE_IN_HALF) * size:
         raise RuntimeError(
-            f"the parts of {where} add up to something {error:g} away from its scores"
+            f"the parts of head {head} at {site} add up to something {error:g} away from its scores"
         )
-    return error
+    return Parts(list(parts), matrices, " ".join(about), error)
 
 
 def _scores_by_component(
@@ -132,9 +125,11 @@ def rotated_together(
         if len(group) < 2:
             unchanged += group
             continue
-        name = f"components {', '.join(str(component) for component in group)}"
+        name = f"components {', '.join(map(str, group))}"
         if len(group) == 2 and len(positions.axes) == 1:
-            name = f"pair {len(groups)}, a turn in {_period(rotated_EE, group):.4g}"
+            cosine, sine = rotated_EE[group[0], group].tolist()
+            period = 2 * math.pi / math.atan2(abs(sine), cosine)
+            name = f"pair {len(groups)}, a turn in {period:.4g}"
         groups[name] = group
     if unchanged:
         groups["not turned"] = unchanged
@@ -168,11 +163,3 @@ def _groups(linked: Bool[Tensor, "E E"]) -> list[list[int]]:
     # Two rotations one after the other may pair components differently.
     count, labels_E = connected_components(linked.cpu().numpy(), directed=False)
     return [(labels_E == label).nonzero()[0].tolist() for label in range(count)]
-
-
-def _period(rotated_EE: Tensor, pair: list[int]) -> float:
-    """The number of positions of a full turn."""
-    first, second = pair
-    sine = abs(float(rotated_EE[first, second]))
-    cosine = float(rotated_EE[first, first])
-    return 2 * math.pi / math.atan2(sine, cosine)

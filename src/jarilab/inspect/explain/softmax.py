@@ -12,7 +12,7 @@ import torch
 from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
-from jarilab.core.shapes import Bool, Float, Int, Tensor
+from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.record.calls import allowed_links, select_queries
 
 MAX_NUMBERS = 256
@@ -87,7 +87,11 @@ def softmax_of(rows: Sequence[Sequence[Number]], divide: Sequence[Number] = ()) 
             )
     softmaxes = []
     for row in rows:
-        _check_row(row)
+        if not 2 <= len(row) <= MAX_NUMBERS or not all(map(math.isfinite, row)):
+            raise UserError(
+                f"expected 2 to {MAX_NUMBERS} finite numbers in a row, got {', '.join(map(str, row)) or 'nothing'}; "
+                "give such as 0.3,0.4,0.1"
+            )
         name = ", ".join(f"{number:g}" for number in row)
         scores_K = torch.tensor(row, dtype=torch.float64)
         softmaxes.append(Softmax(name, scores_K))
@@ -95,14 +99,6 @@ def softmax_of(rows: Sequence[Sequence[Number]], divide: Sequence[Number] = ()) 
             divided = Softmax(f"({name}) / √{number:g}", scores_K / math.sqrt(number), number)
             softmaxes.append(divided)
     return softmaxes
-
-
-def _check_row(row: Sequence[Number]) -> None:
-    if not 2 <= len(row) <= MAX_NUMBERS or not all(map(math.isfinite, row)):
-        raise UserError(
-            f"expected 2 to {MAX_NUMBERS} finite numbers in a row, got {', '.join(map(str, row)) or 'nothing'}; "
-            "give such as 0.3,0.4,0.1"
-        )
 
 
 # The divisor of a head ----------------------------------------------------------------------------------------------
@@ -157,10 +153,20 @@ def softmax_lens(
     if divisors is None:
         divisors = 1.0, width**0.5, float(width)
     for divisor in divisors:
-        _check_divisor(divisor)
+        if not 0 < divisor < math.inf:
+            raise UserError(f"scores can be divided by a number above 0, got {divisor:g}; omit it")
     allowed_QK = allowed_links(call)[0, 0]
-    choosing = _choosing_queries(allowed_QK)
-    rows_R = _sample_queries(choosing, allowed_QK.shape[1] * width)
+    # A row with one key has weight 1, whatever the divisor is.
+    choosing = (allowed_QK.sum(-1) > 1).nonzero().flatten()
+    if not len(choosing):
+        raise UserError(
+            "every query at this site may look at one key only, so there is nothing to divide; choose another site"
+        )
+    rows_R, count = choosing, len(choosing)
+    derivatives = count * allowed_QK.shape[1] * width
+    if derivatives > MAX_DERIVATIVES and count > SAMPLED_QUERIES:
+        evenly = torch.linspace(0, count - 1, SAMPLED_QUERIES, device=choosing.device)
+        rows_R = choosing[evenly.round().long()]
     sampled = select_queries(call, rows_R)
     allowed_RK = allowed_QK[rows_R]
     parts = definition.summands(sampled).of_head(head)
@@ -173,33 +179,8 @@ def softmax_lens(
         p_RK = scores_RK.masked_fill(~allowed_RK, float("-inf")).softmax(-1)
         statistics = _statistics(p_RK, allowed_RK.sum(-1), slopes_RKE, divisor)
         name = names.get(divisor, f"{divisor:.4g}")
-        lens.append(Divisor(name, divisor, *statistics, len(rows_R), len(choosing)))
+        lens.append(Divisor(name, divisor, *statistics, len(rows_R), count))
     return lens
-
-
-def _check_divisor(divisor: float) -> None:
-    if not 0 < divisor < float("inf"):
-        raise UserError(f"scores can be divided by a number above 0, got {divisor:g}; omit it")
-
-
-def _choosing_queries(allowed_QK: Bool[Tensor, "Q K"]) -> Int[Tensor, " C"]:
-    """The queries that may attend to two keys or more."""
-    # A row with one key has weight 1, whatever the divisor is.
-    choosing = (allowed_QK.sum(-1) > 1).nonzero().flatten()
-    if not len(choosing):
-        raise UserError(
-            "every query at this site may look at one key only, so there is nothing to divide; choose another site"
-        )
-    return choosing
-
-
-def _sample_queries(rows: Int[Tensor, " C"], derivatives: int) -> Int[Tensor, " R"]:
-    """All queries, or evenly spaced ones. derivatives: the number of components of each query."""
-    count = len(rows)
-    if count * derivatives <= MAX_DERIVATIVES or count <= SAMPLED_QUERIES:
-        return rows
-    evenly = torch.linspace(0, count - 1, SAMPLED_QUERIES, device=rows.device)
-    return rows[evenly.round().long()]
 
 
 def _statistics(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 
 from jarilab.attention import definition
-from jarilab.attention.definition import AttentionCall, Summands
+from jarilab.attention.definition import AttentionCall
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.measure.maps import equal_tokens, row_difference
 
@@ -112,34 +112,34 @@ def of_parameter(name: str, formula: str, matrix: Float[Tensor, "R C"]) -> Step:
     return Step(name, formula, matrix, "parameter", rows)
 
 
-def step_of_terms(parts: Summands, names: Names) -> list[Step]:
-    """The scores with the encoding's terms; no step without terms."""
-    if parts.terms is None:
-        return []
-    formula = "what the encoding adds, by content and place"
-    return [names.of_pairs("+ terms", formula, parts.unscaled)]
+def steps_to_weights(
+    call: AttentionCall,
+    head: int,
+    product: Float[Tensor, "Q K"],
+    names: Names,
+    *,
+    scaled: str | None = None,
+    hidden: str,
+    weights: str,
+) -> list[Step]:
+    """From the recomputed product of queries and keys to the weights, with what the encoding and the mask add.
 
-
-def step_of_bias(parts: Summands, names: Names) -> list[Step]:
-    """The scores with the encoding's bias; no step without a bias."""
-    if parts.bias is None:
-        return []
-    return [names.of_pairs("+ bias", "what the encoding adds, by place alone", parts.scores)]
-
-
-def step_of_mask(parts: Summands, call: AttentionCall, names: Names, formula: str) -> list[Step]:
-    """The scores with hidden keys at minus infinity; no step if no key is hidden."""
+    scaled, hidden, weights: the formulas of scaled scores (None leaves these out), of masked ones, and of the weights.
+    """
+    parts, steps = replace(definition.summands(call).of_head(head), product=product), []
+    if parts.terms is not None:
+        formula = "what the encoding adds, by content and place"
+        steps.append(names.of_pairs("+ terms", formula, parts.unscaled))
+    if scaled is not None:
+        steps.append(names.of_pairs("scores", scaled, parts.scaled))
+    if parts.bias is not None:
+        formula = "what the encoding adds, by place alone"
+        steps.append(names.of_pairs("+ bias", formula, parts.scores))
     allowed = call.geometry.allowed
-    if allowed is None or bool(allowed.all()):
-        return []
-    masked_QK = parts.scores.masked_fill(~allowed[0, 0], float("-inf"))
-    return [names.of_pairs("masked", formula, masked_QK)]
-
-
-def step_of_weights(call: AttentionCall, head: int, names: Names, formula: str) -> Step:
-    """The weights, computed by the definition."""
-    weights_QK = definition.weights(call)[0, head]
-    return names.of_pairs("weights", formula, weights_QK)
+    if allowed is not None and not bool(allowed.all()):
+        masked_QK = parts.scores.masked_fill(~allowed[0, 0], float("-inf"))
+        steps.append(names.of_pairs("masked", hidden, masked_QK))
+    return [*steps, names.of_pairs("weights", weights, definition.weights(call)[0, head])]
 
 
 def distance_to_output(site: str, matrix: Tensor, output: Tensor) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -27,10 +26,7 @@ from jarilab.inspect.explain.steps import (
     Step,
     Walk,
     distance_to_output,
-    step_of_bias,
-    step_of_mask,
-    step_of_terms,
-    step_of_weights,
+    steps_to_weights,
 )
 from jarilab.inspect.record.activations import first_layer, input_encodings, is_norm
 from jarilab.inspect.record.capture import Tape
@@ -137,15 +133,12 @@ def _input_formula(tape: Tape, site: str) -> str:
     inputs = tape.inside.arguments[-1]
     if isinstance(inputs, Tensor) and inputs.is_floating_point():
         return "what the model makes of its input"
-    if not isinstance(inputs, Images):
-        return _embedding_formula(tape.inside.model)
-    if tape.site(site).queries == "source":
-        return "what the model makes of each patch"
-    return "a learned vector of each query"
-
-
-def _embedding_formula(model: nn.Module) -> str:
-    """The formula of embedded tokens."""
+    if isinstance(inputs, Images):
+        is_source = tape.site(site).queries == "source"
+        return (
+            "what the model makes of each patch" if is_source else "a learned vector of each query"
+        )
+    model = tape.inside.model
     embeddings = [module for module in model.modules() if isinstance(module, TokenEmbedding)]
     scaled = any(embedding.scale != 1 for embedding in embeddings)
     formula = "E[token] * sqrt(D)" if scaled else "E[token]"
@@ -176,10 +169,25 @@ def _steps_of_head(
         rotated = "each pair turned by its position's angle"
         steps.append(names.of_queries("Q rotated", rotated, q))
         steps.append(names.of_keys("K rotated", rotated, k))
+    product = q @ k.transpose(0, 1)
+    steps.append(names.of_pairs("Q K^T", "how well each key fits each query", product))
+    steps += steps_to_weights(
+        call,
+        head,
+        product,
+        names,
+        scaled=_scaling(call),
+        hidden="minus infinity where a query may not look",
+        weights="softmax of each row",
+    )
+    outputs_HQW = definition.output(call)[0]
+    side_by_side = outputs_HQW.transpose(0, 1).flatten(-2)
+    output = attention.out(side_by_side.to(x.dtype))
+    b_O = "" if attention.out.bias is None else " + b_O"
     return [
         *steps,
-        *_steps_of_scores(call, head, q @ k.transpose(0, 1), names),
-        *_steps_of_output(attention, call, head, x.dtype, names),
+        names.of_queries("weights V", "the weighted sum of the values", outputs_HQW[head]),
+        names.of_queries("output", f"all heads side by side, W_O{b_O}", output),
     ]
 
 
@@ -199,36 +207,11 @@ def _project(
     ]
 
 
-def _steps_of_scores(
-    call: AttentionCall, head: int, product: Float[Tensor, "Q K"], names: Names
-) -> list[Step]:
-    """From the recomputed q.k to the weights."""
-    parts = replace(definition.summands(call).of_head(head), product=product)
+def _scaling(call: AttentionCall) -> str:
+    """How scores are scaled, in words."""
     width = call.q.shape[3]
-    divided = f"multiplied by {call.scale:.4g}, as this model was trained"
     if math.isclose(call.scale, width**-0.5):
-        divided = f"divided by sqrt({width}) = {width**0.5:.4g}"
-    elif call.scale == 1:
-        divided = f"not divided by sqrt({width}), as this model was trained"
-    hidden = "minus infinity where a query may not look"
-    return [
-        names.of_pairs("Q K^T", "how well each key fits each query", product),
-        *step_of_terms(parts, names),
-        names.of_pairs("scores", divided, parts.scaled),
-        *step_of_bias(parts, names),
-        *step_of_mask(parts, call, names, hidden),
-        step_of_weights(call, head, names, "softmax of each row"),
-    ]
-
-
-def _steps_of_output(
-    attention: Attention, call: AttentionCall, head: int, dtype: torch.dtype, names: Names
-) -> list[Step]:
-    outputs_HQW = definition.output(call)[0]
-    side_by_side = outputs_HQW.transpose(0, 1).flatten(-2)
-    output = attention.out(side_by_side.to(dtype))
-    b_O = "" if attention.out.bias is None else " + b_O"
-    return [
-        names.of_queries("weights V", "the weighted sum of the values", outputs_HQW[head]),
-        names.of_queries("output", f"all heads side by side, W_O{b_O}", output),
-    ]
+        return f"divided by sqrt({width}) = {width**0.5:.4g}"
+    if call.scale == 1:
+        return f"not divided by sqrt({width}), as this model was trained"
+    return f"multiplied by {call.scale:.4g}, as this model was trained"

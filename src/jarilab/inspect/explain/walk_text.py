@@ -48,7 +48,8 @@ def walk_text(walk: Walk, headline: str, terminal: int | None = None) -> str:
             lines.append(f"    {pair}: {same}")
         lines.append("")
     if any(step.equal for step in walk.steps):
-        step_name = _first_difference(walk.steps)
+        differing = (step.name for step in walk.steps if any(step.equal.values()))
+        step_name = next(differing, None)
         lines.append(
             NO_DIFFERENCE if step_name is None else f"Equal tokens first differ in: {step_name}."
         )
@@ -60,14 +61,6 @@ def walk_text(walk: Walk, headline: str, terminal: int | None = None) -> str:
 def _headline(walk: Walk, headline: str) -> str:
     where = f"{walk.site}, head {walk.head}"
     return f"{headline}    encoding {walk.encoding}, {where}"
-
-
-def _first_difference(steps: Sequence[Step]) -> str | None:
-    """The name of the first matrix in which rows of equal tokens differ."""
-    for step in steps:
-        if any(difference > 0 for difference in step.equal.values()):
-            return step.name
-    return None
 
 
 def lens_text(walk: Walk, headline: str) -> str:
@@ -144,14 +137,9 @@ def _matrix(step: Step, terminal: int | None = None) -> list[str]:
     lines = [" " * margin + top]
     matrix = step.matrix[:rows, :shown].tolist()
     for name, row in zip(names[:rows], matrix, strict=True):
-        numbers = "".join(_number(value, width) for value in row)
-        lines.append(name.rjust(margin) + numbers + more)
+        numbers = [f"{value:.4f}" if math.isfinite(value) else "-inf" for value in row]
+        lines.append(name.rjust(margin) + "".join(n.rjust(width) for n in numbers) + more)
     left_out = len(names) - rows
     if left_out:
         lines.append("...".rjust(margin) + f" {left_out} more rows")
     return lines
-
-
-def _number(value: float, width: int) -> str:
-    text = f"{value:.4f}" if math.isfinite(value) else "-inf"
-    return text.rjust(width)
