@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def draw_heads(rows: Sequence[Mapping[str, Any]], kind: str = "roles", **options
                 "expected heads with roles, got rows without them; name the roles first, or draw a measure, such as "
                 f"study.figure({(columns or ['previous'])[0]!r})"
             )
-        roles = [_roles(layer) for layer in layers]
+        roles = [list(map(itemgetter("role"), layer)) for layer in layers]
         sizes = [_numbers(layer, "role_score") for layer in layers]
         return draw_roles(roles, names, sizes, **{"size_name": "score of the role", **options})
     width = max(map(len, layers))
@@ -65,7 +66,10 @@ def draw_mean_maps(
     maps, names = {}, {}
     for name in sites if site is None else [site]:
         rows = [row for row, each in enumerate(heads) if each.site == name]
-        maps[name], names[name] = _without_masked(weights[rows]), _layer(heads[rows[0]].short)
+        # A softmax gives a weight of exactly 0 to masked keys alone.
+        is_masked_PP = (weights[rows] == 0).all(0)
+        maps[name] = np.where(is_masked_PP, np.nan, weights[rows])
+        names[name] = _layer(heads[rows[0]].short)
     is_blank_HPP = np.isnan(np.concatenate(list(maps.values())))
     queries, keys = np.nonzero(~is_blank_HPP.all(0))
     if not len(queries):
@@ -91,19 +95,9 @@ def draw_mean_maps(
     )
 
 
-def _without_masked(weights_HPP: np.ndarray) -> np.ndarray:
-    """NaN where all heads of a site have exactly 0: a softmax gives such a weight to masked keys alone."""
-    is_masked_PP = (weights_HPP == 0).all(0)
-    return np.where(is_masked_PP, np.nan, weights_HPP)
-
-
 def _layer(short: str) -> str:
     """The layer of a head's short name: `dec.L3H1` -> `dec.L3`."""
     return short.rpartition("H")[0].rstrip(".")
-
-
-def _roles(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [row["role"] for row in rows]
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], column: str) -> list[float]:

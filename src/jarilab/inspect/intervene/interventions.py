@@ -11,9 +11,8 @@ output, bit by bit. A tape whose recording began inside the block has the weight
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 
 import torch
 from torch import nn
@@ -76,42 +75,34 @@ def operate_on_copies(
         # The sites of another library are known after they have run.
         if attentions and site not in attentions:
             raise unknown("site", site, attentions)
-    ran: dict[str, _Ran] = {}
-    try:
-        with change_outputs(model, _apply(edits, ran), sites):
-            yield
-    finally:
-        forget_edit()
-    for site in sites:
-        if site not in ran:
-            raise _did_not_run(site)
-    if free:
-        return
-    for edit in all_edits:
-        for site in edit.sites:
-            edit.check_met(site, ran[site].queries, ran[site].keys)
+    # The queries and keys with which each site ran.
+    ran: dict[str, tuple[set[int], set[int]]] = {}
 
-
-@dataclass(eq=False)
-class _Ran:
-    """The queries and keys with which a site ran."""
-
-    queries: set[int] = field(default_factory=set)
-    keys: set[int] = field(default_factory=set)
-
-
-def _apply(edits: Sequence[Sequence[Edit]], ran: dict[str, _Ran]) -> OutputChange:
     def change(site: str, call: AttentionCall, output: Tensor) -> Tensor:
         table = _edited_table(site, call, edits)
-        site_ran = ran.setdefault(site, _Ran())
-        site_ran.queries.update(table.queries.tolist())
-        site_ran.keys.update(table.keys.tolist())
+        queries, keys = ran.setdefault(site, (set(), set()))
+        queries.update(table.queries.tolist())
+        keys.update(table.keys.tolist())
         edited = table.output(call, output)
         if edited is not output:
             remember_edit(edited, _weights_after(site, edits, edit_of(output)))
         return edited
 
-    return change
+    try:
+        with change_outputs(model, change, sites):
+            yield
+    finally:
+        forget_edit()
+    for site in sites:
+        if site not in ran:
+            raise UserError(
+                f"nothing was edited at {site}: it did not run inside the block. Hooks do not run in a compiled model "
+                "(call its original, compiled._orig_mod, which shares its parameters); jarilab.record lists the sites "
+                "of a model"
+            )
+    for edit in () if free else all_edits:
+        for site in edit.sites:
+            edit.check_met(site, *ran[site])
 
 
 def _edited_table(site: str, call: AttentionCall, edits: Sequence[Sequence[Edit]]) -> ScoreTable:
@@ -151,13 +142,6 @@ def _chosen(changed: Tensor, after: Tensor | None, before: Tensor | None) -> Ten
     return torch.where(changed, after, before)
 
 
-def _did_not_run(site: str) -> UserError:
-    return UserError(
-        f"nothing was edited at {site}: it did not run inside the block. Hooks do not run in a compiled model (call "
-        "its original, compiled._orig_mod, which shares its parameters); jarilab.record lists the sites of a model"
-    )
-
-
 def check_evaluating(model: nn.Module) -> None:
     """Raises UserError for a model in training mode."""
     if model.training:
@@ -184,30 +168,22 @@ def change_outputs(
     names: of an earlier forward of a model of another library, which the sites keep.
     """
     attentions = attentions_of(model)
-    if not attentions:
-        with AttentionMode(model, _foreign_handler(names or SiteNames(model), change, sites)):
-            yield
-        return
-    selected = attentions if sites is None else sites
-    handles = [attentions[site].add_hook(_change_hook(site, change)) for site in selected]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    site_names = names or SiteNames(model)
 
+    def on_foreign(frame: ModuleFrame, call: ForeignCall, output: Tensor) -> Tensor:
+        site = site_names.name_of(frame, call)
+        is_selected = sites is None or site in sites
+        return change(site, call.as_attention_call, output) if is_selected else output
 
-def _change_hook(site: str, change: OutputChange) -> Any:
-    def hook(module: AttentionKernel, args: tuple[AttentionCall], output: Tensor) -> Tensor:
+    def on_kernel(
+        site: str, module: AttentionKernel, args: tuple[AttentionCall], output: Tensor
+    ) -> Tensor:
         return change(site, args[0].materialized, output)
 
-    return hook
-
-
-def _foreign_handler(names: SiteNames, change: OutputChange, sites: Collection[str] | None) -> Any:
-    def handler(frame: ModuleFrame, call: ForeignCall, output: Tensor) -> Tensor:
-        site = names.name_of(frame, call)
-        selected = sites is None or site in sites
-        return change(site, call.as_attention_call, output) if selected else output
-
-    return handler
+    with ExitStack() as hooks:
+        if not attentions:
+            hooks.enter_context(AttentionMode(model, on_foreign))
+        else:
+            for site in attentions if sites is None else sites:
+                hooks.enter_context(attentions[site].add_hook(partial(on_kernel, site)))
+        yield

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.core.shapes import Float, Int, Tensor
+from jarilab.core.shapes import Tensor
 from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.intervene.moved_positions import (
     PositionEdit,
@@ -50,39 +48,20 @@ def permutation_error(model: nn.Module, inputs: Inputs, seed: int = 0) -> dict[s
         permuted = replace(inputs[0], ids=inputs[0].ids.gather(1, index_BL))
         after = _record(model, (permuted, *inputs[1:]))
     else:
-        with _permuted_input(stack, index_BL):
+
+        def permute(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            x_BLD, *others = args
+            index_BLD = index_BL.unsqueeze(-1).expand_as(x_BLD)
+            return x_BLD.gather(1, index_BLD), *others
+
+        with stack.register_forward_pre_hook(permute):
             after = _record(model, inputs)
     errors = {}
     for site in sites:
-        expected = _permute_maps(tape.weights(site), index_BL)
-        errors[site] = _largest_difference(expected, after.weights(site))
+        rows = zip(tape.weights(site), index_BL, strict=True)
+        permuted = [map_HLL[:, index_L][:, :, index_L] for map_HLL, index_L in rows]
+        errors[site] = _largest_difference(torch.stack(permuted), after.weights(site))
     return errors
-
-
-def _permute_maps(
-    maps_BHLL: Float[Tensor, "B H L L"], index_BL: Int[Tensor, "B L"]
-) -> Float[Tensor, "B H L L"]:
-    """The maps with permuted queries and keys."""
-    permuted = []
-    for map_HLL, index_L in zip(maps_BHLL, index_BL, strict=True):
-        permuted.append(map_HLL[:, index_L][:, :, index_L])
-    return torch.stack(permuted)
-
-
-@contextmanager
-def _permuted_input(stack: nn.Module, index_BL: Int[Tensor, "B L"]) -> Iterator[None]:
-    """Permute the input of a stack of layers."""
-
-    def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        x_BLD, *others = args
-        index_BLD = index_BL.unsqueeze(-1).expand_as(x_BLD)
-        return x_BLD.gather(1, index_BLD), *others
-
-    handle = stack.register_forward_pre_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def shift_error(model: nn.Module, inputs: Inputs, by: int | float) -> dict[str, float]:

@@ -60,7 +60,10 @@ def _labels_of_tokens(
     if isinstance(written, Tensor):
         labels = written.to(ids.device)
     elif language_model:
-        labels = _next_ids(tokens)
+        labels = torch.full_like(ids, IGNORED)
+        labels[:, :-1] = ids[:, 1:]
+        if tokens.keep is not None:
+            labels[:, :-1].masked_fill_(~tokens.keep[:, 1:], IGNORED)
     else:
         labels = torch.tensor([list(written)], dtype=torch.long, device=ids.device)
     # One label a row is the class of a text.
@@ -69,16 +72,6 @@ def _labels_of_tokens(
             f"expected {tuple(ids.shape)} numbers, got {tuple(labels.shape)}; take inputs and written from the same "
             "answer, with an ID after each token of the target"
         )
-    return labels
-
-
-def _next_ids(tokens: Tokens) -> Int[Tensor, "B L"]:
-    ids, keep = tokens.ids, tokens.keep
-    labels = torch.full_like(ids, IGNORED)
-    labels[:, :-1] = ids[:, 1:]
-    if keep is not None:
-        padding = ~keep[:, 1:]
-        labels[:, :-1].masked_fill_(padding, IGNORED)
     return labels
 
 

@@ -170,7 +170,13 @@ def compare_heads(
             against = Against(*map(heads_of, tapes))
         for (row, maps), (_, other_maps) in zip(*map(site_maps, tapes, pair), strict=True):
             example, other = (batch.example(row, against.examples) for batch in pair)
-            _check_tokens(example, other)
+            for side, tokens in example.tokens.items():
+                others = other.tokens.get(side, [])
+                if tokens != others:
+                    raise UserError(
+                        f"{example.origin}: expected the same tokens from both models, got {' '.join(tokens[:8])!r} "
+                        f"and {' '.join(others[:8])!r}; compare models with one tokenizer"
+                    )
             against.add(example, maps, other_maps)
         if progress is not None and progress.is_due:
             progress.write(against.state())
@@ -181,16 +187,6 @@ def compare_heads(
     if progress is not None:
         progress.write(against.state())
     return against
-
-
-def _check_tokens(example: Example, other: Example) -> None:
-    for side, tokens in example.tokens.items():
-        others = other.tokens.get(side, [])
-        if tokens != others:
-            raise UserError(
-                f"{example.origin}: expected the same tokens from both models, got {' '.join(tokens[:8])!r} and "
-                f"{' '.join(others[:8])!r}; compare models with one tokenizer"
-            )
 
 
 class _Model:

@@ -84,7 +84,12 @@ class GoldLinks:
             if (part.queries != part.keys) == gold.cross and _has_words(example, part):
                 self._add(example, gold, part)
         if self._index != example.index and maps[-1].rows.stop == len(self.heads):
-            raise _no_heads(example, gold)
+            wanted = "from words of the target to words of the source"
+            raise UserError(
+                f"{gold.origin}: expected a head that attends {wanted if gold.cross else 'within one text'}, with the "
+                f"word of each token; got words of {', '.join(example.words) or 'no sequence'} and no such head; "
+                "alignments need an encoder and decoder with cross-attention, dependencies need self-attention"
+            )
 
     def _add(self, example: Example, gold: Gold, part: HeadMaps) -> None:
         half = example.index % 2
@@ -105,41 +110,27 @@ class GoldLinks:
             sums["offset_hits"][half][:, at] += links.offset_hits
         sums["hits"][half, part.rows][:, at] += hits_HR
         if half:
-            self._add_squares(links, part.rows, hits_HR, is_first=is_first)
+            # The variances of shares and of their differences follow from products over the examples that report.
+            queries, offsets_OR = links.queries, links.offset_hits
+            sums["hits_squared"][part.rows, at] += hits_HR**2
+            sums["hits_queries"][part.rows, at] += hits_HR * queries
+            sums["hits_offset"][part.rows][:, :, at] += hits_HR[:, None] * offsets_OR
+            if is_first:
+                sums["queries_squared"][at] += queries**2
+                sums["offset_squared"][:, at] += offsets_OR**2
+                sums["offset_queries"][:, at] += offsets_OR * queries
         if links.alignment is not None:
             self._errors.add(half, part.rows, best_HN, links.alignment, is_first=is_first)
-
-    def _add_squares(
-        self, links: _ExampleLinks, rows: slice, hits_HR: np.ndarray, *, is_first: bool
-    ) -> None:
-        """Sums of products over examples, from which the variances of shares and of their differences follow."""
-        sums, at, queries, offsets_OR = (
-            self._sums,
-            links.relations,
-            links.queries,
-            links.offset_hits,
-        )
-        sums["hits_squared"][rows, at] += hits_HR**2
-        sums["hits_queries"][rows, at] += hits_HR * queries
-        sums["hits_offset"][rows][:, :, at] += hits_HR[:, None] * offsets_OR
-        if is_first:
-            sums["queries_squared"][at] += queries**2
-            sums["offset_squared"][:, at] += offsets_OR**2
-            sums["offset_queries"][:, at] += offsets_OR * queries
 
     def _links_of(self, example: Example, gold: Gold, part: HeadMaps) -> _ExampleLinks:
         forward, backward = getattr(gold, "directions", DIRECTIONS[gold.cross])
         named = [
-            (name, link)
-            for link in dict.fromkeys(gold.links)
-            for name in _names(link[0], with_all=not gold.cross)
+            (name, query, key)
+            for relation, query, key in dict.fromkeys(gold.links)
+            for name in _names(relation, with_all=not gold.cross)
         ]
-        pairs = [
-            (self._relation(name, forward), query, key, False) for name, (_, query, key) in named
-        ]
-        pairs += [
-            (self._relation(name, backward), key, query, True) for name, (_, query, key) in named
-        ]
+        pairs = [(self._relation(name, forward), query, key, False) for name, query, key in named]
+        pairs += [(self._relation(name, backward), key, query, True) for name, query, key in named]
         return _ExampleLinks.of(example, gold, part, pairs)
 
     def _relation(self, name: str, direction: str) -> int:
@@ -241,15 +232,6 @@ def _names(relation: str, *, with_all: bool) -> list[str]:
 def _has_words(example: Example, part: HeadMaps) -> bool:
     sizes = ((part.queries, len(part.map.queries)), (part.keys, len(part.map.keys)))
     return all(len(example.words.get(side, ())) == size for side, size in sizes)
-
-
-def _no_heads(example: Example, gold: Gold) -> UserError:
-    wanted = "from words of the target to words of the source" if gold.cross else "within one text"
-    sides = ", ".join(example.words) or "no sequence"
-    return UserError(
-        f"{gold.origin}: expected a head that attends {wanted}, with the word of each token; got words of {sides} and "
-        "no such head; alignments need an encoder and decoder with cross-attention, dependencies need self-attention"
-    )
 
 
 # One example ----------------------------------------------------------------------------------------------------------

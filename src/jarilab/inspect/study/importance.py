@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Bool, Tensor
@@ -86,14 +87,13 @@ class HeadImportance:
     @property
     def finished_kinds(self) -> list[Kind]:
         """The kinds of ablation that earlier calls computed for every head and batch."""
-        keys = self._progress.arrays.keys()
-        return [kind for kind in KINDS if keys >= self._keys(kind)]
-
-    def _keys(self, kind: Kind) -> set[str]:
-        """The names under which the effects of every head are saved."""
+        saved, numbers = self._progress.arrays.keys(), range(len(self._batches))
         groups: list[Group] = [(self.parts.of_head(head),) for head in self.heads]
-        numbers = range(len(self._batches))
-        return {_key(kind, groups, number, direct=True) for number in numbers}
+        return [
+            kind
+            for kind in KINDS
+            if all(_key(kind, groups, number, direct=True) in saved for number in numbers)
+        ]
 
     def _values(self, outputs: Any, batch: Batch) -> Tensor:
         values = self._loss(outputs, batch)
@@ -227,26 +227,14 @@ class HeadImportance:
         replacements = self._replacements(kind, clean, number)
         tables = []
         for frozen in effects:
-            draws = [
-                self._changes_of_batch(clean, base, groups, each, frozen=frozen)
-                for each in replacements
-            ]
+            draws = []
+            for each in replacements:
+                scores = self._copies.scores(clean, groups, each, self._values, frozen=frozen)
+                change = scores - base
+                change = change.square().sum(-1) if change.ndim > 2 else change
+                draws.append(change.T.cpu().numpy())
             tables.append(np.mean(draws, 0))
         return tables
-
-    def _changes_of_batch(
-        self,
-        clean: CleanRun,
-        base: Tensor,
-        groups: Sequence[Group],
-        replacement: Replacement,
-        *,
-        frozen: bool,
-    ) -> Changes:
-        scores = self._copies.scores(clean, groups, replacement, self._values, frozen=frozen)
-        change = scores - base
-        change = change.square().sum(-1) if change.ndim > 2 else change
-        return change.T.cpu().numpy()
 
     # Replacements ---------------------------------------------------------------------------------------------------
 
@@ -341,13 +329,7 @@ def _positions(valid_BQ: Tensor) -> Tensor:
 
 def _add_padded(total: Tensor | None, new: Tensor) -> Tensor:
     """The sum of two tensors of different lengths."""
-    if total is None:
-        return new
-    length = max(len(total), len(new))
-    padded = new.new_zeros(length, *new.shape[1:])
-    padded[: len(total)] += total
-    padded[: len(new)] += new
-    return padded
+    return new if total is None else pad_sequence([total, new]).sum(1)
 
 
 def _means(changes: Changes) -> np.ndarray:

@@ -94,21 +94,18 @@ class MeasureTable:
 
     def rows(self, seed: int = 0) -> list[dict[str, Any]]:
         """A row a head: mean, interval, chance and number of examples of each measure."""
-        if self._rows is not None and self._rows[:2] == (self.examples, seed):
-            return [dict(row) for row in self._rows[2]]
-        rows = self._summarize(seed)
-        self._rows = self.examples, seed, rows
-        return [dict(row) for row in rows]
-
-    def _summarize(self, seed: int) -> list[dict[str, Any]]:
-        columns = int(np.prod(self.shape))
-        mean, low, high = np.full((3, columns), np.nan)
-        count = np.zeros(columns, np.int64)
-        for first in range(0, columns, COLUMNS_AT_ONCE):
-            part = slice(first, first + COLUMNS_AT_ONCE)
-            mean[part], low[part], high[part], count[part] = bootstrap(_Columns(self, part), seed)
-        table = [array.reshape(self.shape) for array in (mean, low, high, count)]
-        return [self._row(number, head, table) for number, head in enumerate(self.heads)]
+        if self._rows is None or self._rows[:2] != (self.examples, seed):
+            columns = int(np.prod(self.shape))
+            mean, low, high = np.full((3, columns), np.nan)
+            count = np.zeros(columns, np.int64)
+            for first in range(0, columns, COLUMNS_AT_ONCE):
+                part = slice(first, first + COLUMNS_AT_ONCE)
+                result = bootstrap(_Columns(self, part), seed)
+                mean[part], low[part], high[part], count[part] = result
+            table = [array.reshape(self.shape) for array in (mean, low, high, count)]
+            rows = [self._row(number, head, table) for number, head in enumerate(self.heads)]
+            self._rows = self.examples, seed, rows
+        return [dict(row) for row in self._rows[2]]
 
     def _row(self, number: int, head: Head, table: list[np.ndarray]) -> dict[str, Any]:
         mean, low, high, count = (array[number] for array in table)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.measure.maps import Map, Scored
+from jarilab.core.shapes import Float
+from jarilab.inspect.measure.maps import Map
 from jarilab.inspect.measure.measures import explained
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.study.example import Batch, Example, HeadMaps, example_maps
@@ -26,6 +26,7 @@ MIN_BLOCK = 5
 SETS, ORDERS, SET_SIZE = 16, 4, 12
 """Sets of tokens of the content probe, orders of each, and tokens in it."""
 BATCH = 8
+PROBE = Example(0, "probe", {})
 
 Rows = list[list[int]]
 
@@ -96,7 +97,7 @@ class ProbeRunner:
             for kind, rows in (("random", self._random_rows()), ("repeats", self._repeated_rows()))
         }
         for _, maps in self._maps(self._block_rows()):
-            self._add(sums["induction"], maps)
+            sums["induction"].add(PROBE, maps)
         contents = self._contents()
         moved = _largest([_over_examples(each, tests) for each in variations.values()])
         content, offset = (_over_examples(contents[..., part], tests) for part in (0, 1))
@@ -106,9 +107,9 @@ class ProbeRunner:
         """Add rows of which each two have one length; returns the total variation of each pair, `(N, H)`."""
         variations, before = [], []
         for number, maps in self._maps(rows):
-            self._add(sums, maps)
+            sums.add(PROBE, maps)
             if number % 2:
-                variations.append(self._by_head(before, maps, _variation))
+                variations.append(self._variation(before, maps))
             before = maps
         return np.array(variations).reshape(-1, len(self.heads))
 
@@ -130,17 +131,18 @@ class ProbeRunner:
             for first in range(0, len(group), BATCH):
                 yield group[first : first + BATCH]
 
-    def _add(self, sums: RoleSums, maps: list[HeadMaps]) -> None:
-        sums.add(Example(0, "probe", {}), maps)
+    def _variation(self, one: list[HeadMaps], other: list[HeadMaps]) -> np.ndarray:
+        """Total variation between the maps of two inputs, `(H,)`, mean over queries that have a choice.
 
-    def _by_head(
-        self, one: list[HeadMaps], other: list[HeadMaps], compare: Callable[[Map, Map], Tensor]
-    ) -> np.ndarray:
-        """A comparison of two inputs, `(H,)`; NaN where their maps have other shapes."""
+        NaN where the maps have other shapes.
+        """
         values = np.full(len(self.heads), np.nan)
-        for first, second in zip(one, other, strict=True):
-            if first.map.weights.shape == second.map.weights.shape:
-                values[first.rows] = compare(first.map, second.map).numpy()
+        for part, other_part in zip(one, other, strict=True):
+            a, b = part.map, other_part.map
+            if a.weights.shape == b.weights.shape:
+                rows_Q = (a.count > 1) & (b.count > 1)
+                change_HQ = (a.weights - b.weights).abs().sum(-1)
+                values[part.rows] = (change_HQ[:, rows_Q].mean(-1) / 2).numpy()
         return values
 
     # Sequences -------------------------------------------------------------------------------------------------------
@@ -222,8 +224,8 @@ class ProbeRunner:
         for parts in zip(*of_orders, strict=True):
             first, start = parts[0].map, self.input.start_of(parts[0].keys)
             if first.same and min(first.weights.shape[1:]) >= start + size:
-                inner = [_inner(each.map, start, size) for each in parts]
-                values[parts[0].rows] = _explained_shares(inner, orders)
+                maps = [each.map for each in parts]
+                values[parts[0].rows] = _explained_shares(maps, start, orders)
         return values
 
 
@@ -237,26 +239,17 @@ def other_tokens(source: Sequence[int], target: Sequence[int]) -> dict[int, int]
     return dict(zip(source[:count], rolled.tolist(), strict=True))
 
 
-def _variation(one: Map, other: Map) -> Float[Tensor, " H"]:
-    """Total variation between the maps of two inputs, mean over queries that have a choice."""
-    rows_Q = (one.count > 1) & (other.count > 1)
-    return (one.weights - other.weights).abs().sum(-1)[:, rows_Q].mean(-1) / 2
-
-
-def _inner(map: Map, start: int, size: int) -> tuple[Tensor, Tensor]:
-    """Scores and allowed links between the tokens of the set, without start and end."""
-    inside = slice(start, start + size)
-    return map.scores[:, inside, inside], map.allowed[inside, inside]
-
-
 def _explained_shares(
-    inner: Sequence[tuple[Tensor, Tensor]], orders: Sequence[np.ndarray]
+    maps: Sequence[Map], start: int, orders: Sequence[np.ndarray]
 ) -> Float[np.ndarray, "H 2"]:
-    """R^2 of the scores of all orders together, by the pair of tokens and by the offset, each above chance."""
+    """R^2 of the scores of all orders together, by the pair of tokens and by the offset, each above chance.
+
+    start: the number of tokens before the set; those before and after it are left out.
+    """
     size = len(orders[0])
-    places = torch.arange(size)
-    scores = torch.cat([scores for scores, _ in inner], 1)
-    allowed = torch.cat([allowed for _, allowed in inner])
+    places, inside = torch.arange(size), slice(start, start + size)
+    scores = torch.cat([map.scores[:, inside, inside] for map in maps], 1)
+    allowed = torch.cat([map.allowed[inside, inside] for map in maps])
     order_PL = torch.from_numpy(np.stack(orders))
     pairs = (order_PL.unsqueeze(-1) * size + order_PL.unsqueeze(1)).flatten(0, 1)
     offsets = (places - places.unsqueeze(-1)).repeat(len(orders), 1)
@@ -273,12 +266,9 @@ def _explained_shares(
         k_order=places,
         same=True,
     )
-    return np.stack([_above_chance(explained(joined, labels)) for labels in (pairs, offsets)], -1)
-
-
-def _above_chance(scored: Scored) -> Float[np.ndarray, " H"]:
-    """R^2 adjusted for the number of constants that were fitted: 0 by chance."""
-    return ((scored.value - scored.chance) / (1 - scored.chance)).numpy()
+    fits = [explained(joined, labels) for labels in (pairs, offsets)]
+    # Adjusted for the number of constants that were fitted: 0 by chance.
+    return np.stack([((fit.value - fit.chance) / (1 - fit.chance)).numpy() for fit in fits], -1)
 
 
 def _largest(estimates: Sequence[Estimate]) -> Estimate:

@@ -159,10 +159,6 @@ class RoleSums:
         sums = self.sums
         return estimate(sums["dn"], sums["d"], sums["dd"], sums["dq"], tests)
 
-    def joint(self) -> np.ndarray:
-        """Queries where both of two roles have targets, `(H, R, R)`."""
-        return self.sums["bq"]
-
     def uniform(self, tests: int) -> tuple[Estimate, Estimate]:
         """Entropy over its maximum, and the largest weight over that of even weights, `(H,)`."""
         sums = self.sums

@@ -37,7 +37,10 @@ PROBES |= {"same token": "repeats", "induction": "induction"}
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Estimates of one source of inputs. source: a kind of probe, or `data`."""
+    """Estimates of one source of inputs. source: a kind of probe, or `data`.
+
+    joint: queries where both of two roles have targets, `(H, R, R)`. weight, chance: on the targets, `(H, R)`.
+    """
 
     source: str
     scores: Estimate
@@ -49,7 +52,7 @@ class Sums:
     @staticmethod
     def of(source: str, sums: RoleSums, tests: int) -> Sums:
         scores, margins = sums.scores(tests), sums.margins(tests)
-        return Sums(source, scores, margins, sums.joint(), *sums.plain_scores())
+        return Sums(source, scores, margins, sums.sums["bq"], *sums.plain_scores())
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +116,11 @@ class Roles:
         self.uniform = data.uniform(tests)
         kinds = {} if probes is None else probes.sums
         self.by_probe = {kind: Sums.of(kind, sums, tests) for kind, sums in kinds.items()}
-        self.margins = [self._margins_of(number, role) for number, role in enumerate(ROLES)]
-
-    def _margins_of(self, number: int, role: str) -> Margins:
-        """Margins on the inputs on which the role is scored, else on other probes."""
-        return Margins.of(number, [self._inputs(role), *self.by_probe.values()])
+        # On the inputs on which the role is scored, else on other probes.
+        others = self.by_probe.values()
+        self.margins = [
+            Margins.of(number, [self._inputs(role), *others]) for number, role in enumerate(ROLES)
+        ]
 
     def _inputs(self, role: str) -> Sums:
         """The inputs on which a role is scored: its probe if that could be made, else the data."""
@@ -127,10 +130,7 @@ class Roles:
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each head and role that could be tested; of fixed offsets, the best of each head."""
-        rows = []
-        for number in range(len(self.heads)):
-            rows += self._rows_of(number)
-        return rows
+        return [row for number in range(len(self.heads)) for row in self._rows_of(number)]
 
     def head_rows(self) -> list[dict[str, Any]]:
         """For each head, the columns of its role."""

@@ -167,7 +167,12 @@ class Study:
         self._others = {key: saved[key] for key in saved if "/" in key}
         try:
             for each in self.accumulators:
-                state = _part(self._others, each.name)
+                prefix = f"{each.name}/"
+                state = {
+                    key.removeprefix(prefix): array
+                    for key, array in self._others.items()
+                    if key.startswith(prefix)
+                }
                 if state:
                     self._counts[each.name] = int(state.pop(ADDED)[0])
                     each.load(state)
@@ -291,9 +296,3 @@ def check_folder(folder: Path, expected: dict[str, Any] | None = None) -> bool:
             "or remove this one"
         )
     return True
-
-
-def _part(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
-    """The arrays of one accumulator."""
-    prefix = f"{name}/"
-    return {key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)}
