@@ -87,13 +87,14 @@ class HeadImportance:
     @property
     def finished_kinds(self) -> list[Kind]:
         """The kinds of ablation that earlier calls computed for every head and batch."""
-        saved, numbers = self._progress.arrays.keys(), range(len(self._batches))
         groups: list[Group] = [(self.parts.of_head(head),) for head in self.heads]
-        return [
-            kind
-            for kind in KINDS
-            if all(_key(kind, groups, number, direct=True) in saved for number in numbers)
-        ]
+        finished = []
+        for kind in KINDS:
+            numbers = range(len(self._batches))
+            keys = {_key(kind, groups, number, direct=True) for number in numbers}
+            if self._progress.arrays.keys() >= keys:
+                finished.append(kind)
+        return finished
 
     def _values(self, outputs: Any, batch: Batch) -> Tensor:
         values = self._loss(outputs, batch)
