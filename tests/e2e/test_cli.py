@@ -155,7 +155,7 @@ HARD_LINES = [
     (b"12+3\n", None),
     (b"12+x\n", "no token for 'x'; the model knows the characters 0123456789+-"),
     (b"\n", "the line is empty; write an expression such as 21+211"),
-    (b"1" * 10_000 + b"\n", "10,000 characters are too many; expressions of this run have at most 5"),
+    (b"1" * 10_000 + b"\n", "10,000 characters are too many; expressions of this run have at most 5: shorten it"),
     (b"1+\xff2\n", "byte 3 is not UTF-8; save the file as UTF-8"),
     (b"7" * 3_000_000 + b"\n", "expected a line of 1,048,576 bytes at most, got 3,000,001"),
     (b"30-4\r\n", None),

@@ -150,7 +150,7 @@ def test_against_another_model(models: Path, here: Path) -> None:
     assert all(row["distance"] > 0 for row in rows_of("apart", "against"))
     printed = command("heads", models / "bert", "--data", "lines.txt", "--against", here / "nothing", "--out", "none")
     assert printed.returncode == 2
-    assert "nothing: expected the folder of a run" in printed.stderr
+    assert "nothing: expected a folder of a run" in printed.stderr
     folders.saved(here / "deep", "Bert", "Model", num_hidden_layers=3)
     printed = command("heads", models / "bert", "--data", "lines.txt", "--against", here / "deep", "--out", "none")
     assert printed.returncode == 2
@@ -331,7 +331,7 @@ def test_data_of_another_kind_and_missing_files(models: Path, here: Path) -> Non
         ("bert", "sounds", "sounds: bert reads lines of text, got sounds"),
         ("bert", "nothing.txt", "nothing.txt: expected a text file or a folder of images or sounds"),
         ("bert", "empty", "expected a folder of images or one of sounds (.wav), got an empty folder"),
-        ("none", "lines.txt", "expected the folder of a run (run.json) or of a Hugging Face model"),
+        ("none", "lines.txt", "expected a folder of a run (run.json), or one with config.json and weights"),
     ):
         (here / "sounds").mkdir(exist_ok=True)
         (here / "empty").mkdir(exist_ok=True)

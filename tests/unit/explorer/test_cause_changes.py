@@ -250,7 +250,7 @@ def test_two_models_of_other_tokens_or_answers_are_refused(induction: Path, tmp_
         jarilab.causes(llama, TEXT, against=induction)
     with pytest.raises(UserError, match=r"one vocabulary, got 17 answers of llama and 24 of wide, or others; compare"):
         jarilab.causes(llama, "The animal", against=wide)
-    with pytest.raises(UserError, match=r"the second model: .*none: expected the folder of a run"):
+    with pytest.raises(UserError, match=r"the second model: .*none: expected a folder of a run"):
         jarilab.causes(llama, "The animal", against=tmp_path / "none")
     with pytest.raises(UserError, match=r"a second input or a second model, got both; patch"):
         jarilab.causes(llama, "The animal", against=llama, corrupt="The street")
