@@ -364,7 +364,7 @@ def check_artifact(record: dict[str, Any], folder: Path, name: str) -> None:
     try:
         checksum = sha256(path, MAX_ARTIFACT_BYTES)
     except UserError as error:
-        raise UserError(f"{error}; the run cannot answer without it") from None
+        raise UserError(f"{error}; the run cannot answer without it: put back a copy") from None
     if checksum != record["kept"][name]:
         raise UserError(f"{path} is not the one this run was trained with; put it back")
 

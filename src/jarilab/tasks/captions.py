@@ -183,7 +183,7 @@ class Captions(Task):
             facts = json.loads((folder / FACTS).read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(
-                f"{folder / FACTS} cannot be read: {error}; the run cannot answer without it"
+                f"{folder / FACTS} cannot be read: {error}; the run cannot answer without it: put back a copy"
             ) from None
         rows, columns = (side // STRIDE for side in self._size)
         fields = {
@@ -340,7 +340,7 @@ class Captions(Task):
             names = self.words.names(list(range(4, min(44, len(self.words)))))
             known = ", ".join(name.strip() for name in names)
             named = ", ".join(printable(word[:40]) for word in strange[:5])
-            raise UserError(f"no caption to train on had {named}; known: {known}")
+            raise UserError(f"expected words of the training captions, got {named}; known: {known}")
         ids = self.words.encode(spaced)
         if not 1 <= len(ids) < self._facts["longest"]:
             raise UserError(

@@ -42,7 +42,7 @@ def read_facts(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     try:
         facts = read_json(path)
     except UserError as error:
-        raise UserError(f"{error}; the run cannot answer without it") from None
+        raise UserError(f"{error}; the run cannot answer without it: put back a copy") from None
     if isinstance(facts, dict) and isinstance(facts.get("shape"), list):
         facts["shape"] = tuple(facts["shape"])  # as it was before it was JSON
     check_fields(str(path), fields, facts)

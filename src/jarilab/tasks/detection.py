@@ -138,7 +138,8 @@ class Detection(ImageTask):
         """Read held-out images. Raises UserError for scenes after training on photographs, and the reverse."""
         if (tuple(paths) == (SCENES,)) != self._makes_scenes:
             raise UserError(
-                f"a run on {' '.join(self.train)} is measured on images of the same kind; got {' '.join(paths)}"
+                f"expected images of the same kind as {' '.join(self.train)}, got {' '.join(paths)}; name such "
+                "images"
             )
         if self._makes_scenes:
             return self._scenes("held_out")

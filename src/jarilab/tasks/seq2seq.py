@@ -153,12 +153,12 @@ class PairsTask(TokenTask):
         source, target = self.tokenizers
         if self.one_sequence and source != target:
             raise UserError(
-                "source and target as one sequence need one vocabulary for both: use --joint where the task has it, or "
-                "another --model"
+                "expected one vocabulary for a model that reads source and target as one sequence, got two; use "
+                "--joint if the task has it, or another --model"
             )
         if options.get("shared") and source != target:
             raise UserError(
-                "one embedding for both sides needs one vocabulary for both: use --joint, or --no-shared"
+                "expected one vocabulary for a shared embedding, got two; use --joint or --no-shared"
             )
 
     @property

@@ -86,7 +86,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "one sequence": (
         [*TRAIN, "{source}", "{target}", "--model", "decoder", "--no-joint"],
-        "source and target as one sequence need one vocabulary for both: use --joint where the task has it",
+        "reads source and target as one sequence, got two; use --joint if the task has it",
     ),
     "vocabulary": (
         [*TRAIN, "{source}", "{target}", "--vocab-size", "5"],
@@ -114,7 +114,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         "--length-penalty: expected a finite number, got 'nan'",
     ),
     "top p": (["predict", "{language}", "--prompt", "one", "--top-p", "2"], "top_p: expected a probability above 0"),
-    "stop": (["predict", "{language}", "--prompt", "one", "--stop", ""], "a text to stop at has one character or more"),
+    "stop": (
+        ["predict", "{language}", "--prompt", "one", "--stop", ""],
+        "--stop: expected a text of one character or more",
+    ),
     "temperature": (
         ["predict", "{language}", "--prompt", "one", "--temperature", "-1"],
         "temperature: expected 0 (the likeliest always)",

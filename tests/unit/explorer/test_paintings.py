@@ -194,7 +194,10 @@ def test_another_caption_is_painted_live_and_mistakes_are_told(
     other = asyncio.run(asked("a large blue 7 bottom right")).json()["views"][0]
     assert other["sides"]["target"]["tokens"][4] == " 7"
     wrong = asyncio.run(asked("a purple 7"))
-    assert (wrong.status_code, "no caption to train on had purple" in wrong.json()["error"]) == (400, True)
+    assert (wrong.status_code, "expected words of the training captions, got purple" in wrong.json()["error"]) == (
+        400,
+        True,
+    )
     monkeypatch.setattr(run_subject, "MAX_TOKENS", 71)
     with pytest.raises(UserError, match="at most 71 words and codes, got 72"):
         explorer.look("a large blue 8 bottom right", live=True)

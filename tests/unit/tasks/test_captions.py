@@ -379,7 +379,7 @@ def test_facts_that_cannot_be_are_refused(ready: Captions, tmp_path: Path, name:
 
 
 def test_captions_that_cannot_be_drawn(ready: Captions) -> None:
-    with pytest.raises(UserError, match=r"no caption to train on had purple; known: .*red"):
+    with pytest.raises(UserError, match=r"expected words of the training captions, got purple; known: .*red"):
         ready.read("a small purple 3 top left")
     with pytest.raises(UserError, match="expected a caption of 1 to 6 words, got 0"):
         ready.read("")
@@ -423,7 +423,7 @@ def test_a_run_trains_is_measured_and_draws(
     assert torch.equal(first, traced.pixels)
     unread, read = jarilab.predict(loaded, ["a small purple 3 top left", caption], count=1, rerank=2)
     assert unread.error is not None
-    assert unread.error.startswith("no caption to train on had purple; known: ")
+    assert unread.error.startswith("expected words of the training captions, got purple; known: ")
     assert unread.record() == {"prompt": "a small purple 3 top left", "out": None, "error": unread.error}
     assert read.error is None, "a caption that cannot be read stops nothing"
     _refuses_what_cannot_be_painted(loaded, caption, tmp_path)
@@ -449,7 +449,7 @@ def _refuses_what_cannot_be_painted(loaded: OpenRun, caption: str, folder: Path)
         with pytest.raises(UserError, match=message):
             list(jarilab.predict(loaded, [caption], **options))
     for several, got in [([caption] * 2, "2 captions"), ([], "nothing")]:
-        with pytest.raises(UserError, match=f"one file is painted for one caption; got {got}"):
+        with pytest.raises(UserError, match=f"expected one caption for the file, got {got}; give one"):
             list(jarilab.predict(loaded, several, out=str(folder / "o.png")))
     for name in ("o.jpg", "o", "png", "o.png.gif", ""):
         for source in (caption, "#1"):
@@ -458,7 +458,7 @@ def _refuses_what_cannot_be_painted(loaded: OpenRun, caption: str, folder: Path)
     with pytest.raises(UserError, match="expected a caption or images, got both; give one or the other"):
         list(jarilab.predict(loaded, [caption, "#1"]))
     (long,) = jarilab.predict(loaded, ["a" * 5000])
-    assert "no caption to train on had" in str(long.error), "no name of a file is as long"
+    assert "expected words of the training captions, got" in str(long.error), "no name of a file is as long"
 
 
 def _reconstructs(loaded: OpenRun, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

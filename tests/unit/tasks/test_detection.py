@@ -458,7 +458,7 @@ def test_nothing_usable_and_too_few_are_refused(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     with pytest.raises(UserError, match="1 image is too few to hold some out"):
         task(train=tuple(photographs(tmp_path / "one", 1)))
-    with pytest.raises(UserError, match="measured on images of the same kind"):
+    with pytest.raises(UserError, match="expected images of the same kind as"):
         task(valid=("coco.json", "images"))
 
 
@@ -637,7 +637,7 @@ def test_an_image_is_drawn_over_no_folder_and_one_at_a_time(image_runs: Path, tm
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(UserError, match=r"folder\.png is there already and no file that could be replaced"):
         drawn(image_runs / "detection", tmp_path / "folder.png")
-    with pytest.raises(UserError, match="draw writes one image, got 2 to look at; give one image"):
+    with pytest.raises(UserError, match="--draw: expected one image, got 2; give one"):
         drawn(image_runs / "detection", tmp_path / "two.png", "#3", "#4")
 
 

@@ -97,5 +97,5 @@ def test_two_vocabularies_are_refused():
     task = Translation(train=("a", "b"))
     task.join()
     task._tokenizers = tuple(train("characters", [text], size=9) for text in ("ab", "cd"))
-    with pytest.raises(UserError, match="need one vocabulary for both: use --joint where the task has it"):
+    with pytest.raises(UserError, match="reads source and target as one sequence, got two; use --joint if"):
         task.check_model({})

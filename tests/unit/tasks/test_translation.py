@@ -387,7 +387,7 @@ def test_the_embeddings_are_shared_unless_the_vocabularies_are_two(files: tuple[
     pairs = [(f"eins {n}", "one") for n in range(50)]
     other = written(tmp_path, pairs, "other")
     with pytest.raises(
-        UserError, match=r"^one embedding for both sides needs one vocabulary for both: use --joint, or --no-shared$"
+        UserError, match=r"^expected one vocabulary for a shared embedding, got two; use --joint or --no-shared$"
     ):
         train(tmp_path / "run", other, task__joint=False)
     assert not (tmp_path / "run").exists()

@@ -104,7 +104,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors = load(data)
     except (OSError, SafetensorError) as error:
         raise UserError(
-            f"{path} cannot be read: {error}; the run cannot answer without it"
+            f"{path} cannot be read: {error}; the run cannot answer without it: put back a copy"
         ) from None
     # `load` omits the metadata. A safetensors file starts with the length of its JSON header.
     length = int.from_bytes(data[:8], "little")

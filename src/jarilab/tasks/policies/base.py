@@ -94,8 +94,8 @@ class Sequences:
         """How numbers are written. Raises UserError if this is unknown."""
         if self.numbers is None:
             raise UserError(
-                f"these positions go by the digits of numbers, and which tokens of the {self.frame} are digits is not "
-                "known here; use --positions sequential, offset or randomized, or a task of numbers"
+                f"--positions: expected a task of numbers, got one that does not say which tokens of the {self.frame} "
+                "are digits; use sequential, offset or randomized"
             )
         return self.numbers
 

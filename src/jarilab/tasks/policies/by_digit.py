@@ -52,8 +52,8 @@ def _significance(sequences: Sequences) -> Int[Tensor, "B L"]:
     if sequences.max_new_tokens is None:
         return _digits_behind(sequences)
     raise UserError(
-        "coupling gives digits of equal significance one position: expected answers from the ones up or of one width, "
-        "got plain ones, whose length is unknown while they are written; use --answers reversed or --answers padded"
+        "coupling: expected answers written from the ones up, or of one width; got plain ones, whose length is unknown "
+        "while they are written; use --answers reversed or padded"
     )
 
 

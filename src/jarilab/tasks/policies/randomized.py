@@ -69,8 +69,8 @@ class Randomized(PositionPolicy):
     def reach(self, longest: int) -> int:
         if longest > self.longest:
             raise UserError(
-                f"randomized:longest={self.longest} has too few positions: expected one for each token, up to "
-                f"{longest}; use randomized:longest={longest} at least, a few times as many to draw from"
+                f"randomized: expected longest={longest} or more, a position for each token; got longest="
+                f"{self.longest}; give a few times as many, to draw from"
             )
         return self.longest
 

@@ -121,7 +121,7 @@ class ContinuationPredictor(Predictor):
     ) -> Iterator[Continuation]:
         if "" in options.stop:
             raise UserError(
-                "a text to stop at has one character or more, got an empty one; omit it"
+                "--stop: expected a text of one character or more, got an empty one; omit it"
             )
         for chunk in chunks(read_each(sources, self.task.read), at_once):
             by_length: dict[int, list[Source]] = {}

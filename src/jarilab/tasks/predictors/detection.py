@@ -119,7 +119,7 @@ class DetectionPredictor(ImagePredictor):
 
     def _check_draw(self, out: str, sources: Sequence[str | UserError]) -> None:
         if len(sources) != 1:
-            raise UserError(f"draw writes one image, got {len(sources)} to look at; give one image")
+            raise UserError(f"--draw: expected one image, got {len(sources)}; give one")
         check_png(out, [Path(str(source)) for source in sources])
 
     def _draw(self, result: DetectionResult, source: Source, out: str) -> None:

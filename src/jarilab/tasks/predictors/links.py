@@ -58,8 +58,8 @@ class Linking:
         sites = sites_to_source(model)
         if not sites:
             raise UserError(
-                f"{type(model).__name__} has no attention of jari, so that nothing says where its answers look; "
-                "leave --alignments out"
+                "--alignments: expected a model whose attention layers are jarilab's, got "
+                f"{type(model).__name__}; omit --alignments"
             )
         if where == AUTO:
             return Linking(sites[-2] if len(sites) > 1 else sites[-1], None)
@@ -71,7 +71,7 @@ class Linking:
         owner: Any = attentions_of(model)[site].owner
         heads = owner.site.n_heads
         if head is not None and int(head) >= heads:
-            raise UserError(f"{site} has the heads 0 to {heads - 1}, got {head}")
+            raise UserError(f"{site} has the heads 0 to {heads - 1}, got {head}; name one of these")
         return Linking(site, None if head is None else int(head))
 
     def links(

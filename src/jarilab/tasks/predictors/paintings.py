@@ -139,7 +139,7 @@ class PaintingPredictor(Predictor):
             check_png(options.out)
             if len(captions) != 1:
                 got = f"{len(captions)} captions" if captions else "nothing"
-                raise UserError(f"one file is painted for one caption; got {got}")
+                raise UserError(f"--out: expected one caption for the file, got {got}; give one")
         for caption in captions:
             yield self._painting(caption, options)
 

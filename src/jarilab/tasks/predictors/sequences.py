@@ -266,8 +266,8 @@ class SequencePredictor(Predictor):
         """Raises UserError for positions that are needed before they are known."""
         if how == "shuffle" and not self.task.policy.plain:
             raise UserError(
-                "the positions of an answer are known only while it is written, except for --positions sequential: "
-                f"cannot {how} them; shift or stretch them, or shuffle those of the source"
+                f"expected a shift or a stretch of the answer's positions, got {how}; they are known only while it is "
+                "written. Shift or stretch them, or shuffle those of the source"
             )
 
 
@@ -324,8 +324,8 @@ class PromptedPredictor(SequencePredictor):
     def _check_movable(self, how: str) -> None:
         if how == "shuffle":
             raise UserError(
-                "the positions of an answer are known only while it is written: expected a shift or a stretch of the "
-                "positions, got shuffle; shift or stretch them"
+                "expected a shift or a stretch of the answer's positions, got shuffle; they are known only while it is "
+                "written. Shift or stretch them"
             )
 
     def text_of_page(self) -> dict[str, Any] | None:

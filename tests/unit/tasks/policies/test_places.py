@@ -72,9 +72,9 @@ def test_randomized_places_are_evenly_spread_outside_training():
 
 
 def test_randomized_without_room_says_how_much_is_needed():
-    with pytest.raises(UserError, match=r"longest=3 has too few .* up to 4; use randomized:longest=4"):
+    with pytest.raises(UserError, match=r"expected longest=4 or more, a position for each token; got longest=3"):
         placed("randomized:longest=3", sequences("1234"), seed=1)
-    with pytest.raises(UserError, match=r"up to 9; use randomized:longest=9"):
+    with pytest.raises(UserError, match=r"expected longest=9 or more"):
         build("randomized:longest=8").reach(9)
 
 
@@ -107,13 +107,13 @@ def test_coupling_moves_source_and_target_of_an_example_alike():
 
 
 def test_coupling_refuses_numbers_whose_length_is_not_known_yet():
-    with pytest.raises(UserError, match=r"expected answers from .* use --answers reversed or"):
+    with pytest.raises(UserError, match=r"expected answers written from .* use --answers reversed or padded"):
         placed("coupling", sequences("=366", max_new_tokens=9))
 
 
 @pytest.mark.parametrize("spec", ["abacus", "coupling"])
 def test_digits_must_be_known(spec):
-    with pytest.raises(UserError, match=r"digits is not known here; use --positions sequential, offset or randomized"):
+    with pytest.raises(UserError, match=r"source are digits; use sequential, offset or randomized"):
         placed(spec, sequences("12", numbers=None))
 
 

@@ -206,7 +206,7 @@ def test_a_language_model_searches_for_no_answers(model: OpenRun) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stop": [""]}, "a text to stop at has one character or more, got an empty one; omit it"),
+        ({"stop": [""]}, "--stop: expected a text of one character or more, got an empty one; omit it"),
         ({"top_p": 2.0}, "top_p: expected a probability above 0, 1 at most, got 2.0"),
         ({"max_new_tokens": 0}, "expected 1 token or more to draw, got longest 0"),
     ],

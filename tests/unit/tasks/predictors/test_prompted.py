@@ -71,7 +71,7 @@ def test_an_edited_model_answers_anew(predictor):
         == trace.answer
     )
     assert predictor.edited(trace, InterventionRequest([{"kind": "place", "how": "off"}], Tape())) != trace.answer
-    with pytest.raises(UserError, match="got shuffle; shift or stretch them"):
+    with pytest.raises(UserError, match="got shuffle; they are known only while it is written"):
         predictor.edited(trace, InterventionRequest([{"kind": "place", "how": "shuffle"}], Tape()))
 
 
