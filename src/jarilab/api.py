@@ -191,10 +191,10 @@ def evaluate(
 
     data: files to measure on (default: the held-out data of the task). Files of a translation after the second are
         further references.
-    length: measure held-out data of this length (default: as in training). It counts tokens of a window of text, digits
-        of the operands of arithmetic, numbers of a line of copy, reverse or sort, or pixels of the longer side of an
-        image. For a translation it counts source tokens: it takes sources up to this length, and longer than half of
-        it.
+    length: measure held-out data of this length (default: as in training). For text it counts tokens of a window, for
+        arithmetic digits of the operands. For copy, reverse and sort it counts numbers of a line, for images pixels of
+        the longer side. For a translation it counts source tokens: it takes sources up to this length, and longer than
+        half of it.
     stride: for text, tokens between the beginnings of windows (default: length, so windows do not overlap). A token
         counts in the first window that reads it. After the first window, each has at least length - stride tokens of
         context.

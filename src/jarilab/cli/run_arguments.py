@@ -57,7 +57,7 @@ def add_memory_limit(parser: Any) -> None:
         "--limit-memory",
         type=float,
         metavar="GB",
-        help="GB of memory that a Hugging Face model may take to load (default: half of the free memory)",
+        help="memory that a Hugging Face model may take to load (default: half of the free memory)",
     )
 
 

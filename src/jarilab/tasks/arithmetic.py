@@ -65,7 +65,7 @@ class Arithmetic(TokenTask):
     minimum: the smallest number. maximum: the largest number. operators: `+`, `-` or `+-`. answers: plain (`232`),
     reversed (`232` written from the ones up), or padded with zeros to the longest answer (`0232`, `-0099`). operands:
     plain, or padded with zeros to the longest. balanced: train more on short numbers. Of all expressions, 81 in 100
-    have two operands of three digits and 1 in 10,000 has two of one, so a model with 99 % right answers may not know
+    have two operands of three digits, and 1 in 10,000 has two of one. So a model with 99 % right answers may not know
     5+5. Balanced training (after Lee et al. 2023) repeats expressions of rare lengths, such that a length's share is
     proportional to the square root of its number. Held-out data do not change.
     """

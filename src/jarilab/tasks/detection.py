@@ -54,14 +54,14 @@ class Detection(ImageTask):
     """Objects and their boxes, in annotated photographs or in scenes of real handwritten digits.
 
     train: scenes, a COCO file and its folder of images, a YOLO folder, a VOC folder, or one of its lists
-    (ImageSets/Main/train.txt). valid: held-out data of the same kind. Without it, scenes are made of held-out digits, a
-    VOC folder's val.txt or a YOLO folder's images/val is used, or about one image in ten is held out. digits: a folder
-    of MNIST's idx files for scenes, instead of scikit-learn's scans. size: longer side of an image in pixels; 160 for
-    photographs and 48 for scenes by default. min_digits: fewest digits of a scene. max_digits: most digits of a scene.
-    smallest: longer side of the smallest digits, in pixels. largest: longer side of the largest digits, in pixels.
-    scenes: number of training scenes. flip: mirror half of the training images; not for digits. crop: largest share of
-    width and height that half of the training images lose, such as 0.4; 0 for none. The rest is enlarged, and objects
-    with less than a quarter left are dropped. nothing: weight of the class "nothing".
+    (ImageSets/Main/train.txt). valid: held-out data of the same kind. Without it, scenes are made of held-out digits.
+    Of a VOC folder val.txt is used, of a YOLO folder images/val. Of other data about one image in ten is held out.
+    digits: a folder of MNIST's idx files for scenes, instead of scikit-learn's scans. size: longer side of an image in
+    pixels; 160 for photographs and 48 for scenes by default. min_digits: fewest digits of a scene. max_digits: most
+    digits of a scene. smallest: longer side of the smallest digits, in pixels. largest: longer side of the largest
+    digits, in pixels. scenes: number of training scenes. flip: mirror half of the training images; not for digits.
+    crop: largest share of width and height that half of the training images lose, such as 0.4; 0 for none. The rest is
+    enlarged, and objects with less than a quarter left are dropped. nothing: weight of the class "nothing".
     """
 
     predictor = "detection"

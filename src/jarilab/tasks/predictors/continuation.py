@@ -44,7 +44,7 @@ class ContinuationOptions:
     max_new_tokens: maximal number of tokens to write. temperature: divides the scores; 0 always takes the most likely
     token. top_k: draw from this many most likely tokens. top_p: draw from the most likely tokens with this total
     probability. min_p: exclude tokens below this share of the largest probability. repetition_penalty: above 1, lowers
-    the scores of earlier tokens. stop: texts before which writing ends. seed: of the random numbers.
+    the scores of earlier tokens. stop: end before any of these texts. seed: seed of the random numbers.
     """
 
     max_new_tokens: Annotated[int, Le(1_000_000)] = 200

@@ -47,12 +47,12 @@ BETWEEN = ("<picture>", "<no caption>")
 class PaintingOptions:
     """Options of image generation.
 
-    count: images for one caption. out: a PNG file to write; the grid fills while images are drawn. For image files:
-    each beside its reconstruction from codes. guidance: 1 for none, above 1 away from images without a caption; the
-    run's by default. temperature: divides the scores; the run's by default. top_k: draw from this many most likely
-    codes. top_p: draw from the most likely codes with this total probability. rerank: generate this many times as many
-    images, and keep those that a second model scores best. seed: of the random numbers; an image depends on seed and
-    number only.
+    count: images for one caption. out: PNG file to write. For a caption it has a grid of images; for image files, each
+    beside its reconstruction from codes. guidance: strength of the caption: 1 for no guidance, and larger values for
+    images closer to the caption (default: that of the run). temperature: divides the scores; the run's by default.
+    top_k: draw from this many most likely codes. top_p: draw from the most likely codes with this total probability.
+    rerank: generate this many times as many images, and keep those that a second model scores best. seed: seed of the
+    random numbers; an image depends on seed and number only.
     """
 
     count: Annotated[int, Ge(1), Le(10_000)] = 8
