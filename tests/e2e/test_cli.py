@@ -468,6 +468,7 @@ MISTAKES = {
     "no run": (["evaluate", "{folder}"], "{folder} is not a run: it has no run.json"),
     "model as run": (["predict", "{model}", "1+1"], "{model} is not a run but a model of transformers"),
     "no folder": (["predict", "{new}"], "{new} does not exist; name the folder of a run, as `jarilab runs`"),
+    "name of a model": (["predict", "{new}"], "No model is downloaded by its name: for one of Hugging Face, pass its"),
     "file as run": (["walk", "{file}", "--input", "1+1"], "{file} is not a run: it has no run.json"),
     "foreign folder": (["train", TASK, "--out", "{folder}"], "{folder} exists and is not a run; choose another"),
     "other run": (
