@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 import jarilab
+from helpers import folders
 from helpers.runs import newest_of
 from helpers.trials import trials_in_this_process
 from jarilab.data.images import idx
@@ -735,3 +736,27 @@ def test_a_table_of_runs_has_a_row_for_each_kind_and_the_upper_bound(
     ]
     assert table_of_runs.main([str(tmp_path / "none-1"), "--figures", "exact_match"]) == 2
     assert "expected runs called NAME-SEED" in capsys.readouterr().err
+
+
+def test_a_repeated_block_is_scored_without_each_head(
+    load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="NO transformers: ablations of a block were NOT tried")
+    from tokenizers import ByteLevelBPETokenizer
+
+    words = " animal street crossing tired wide because"
+    tokenizer = ByteLevelBPETokenizer(add_prefix_space=False)
+    tokenizer.train_from_iterator([words] * 9, vocab_size=400, min_frequency=1, show_progress=False)
+    folders.llama(tmp_path, vocab_size=400, initializer_range=0.4)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer).save_pretrained(tmp_path)
+    module = load("repeated_block")
+    block = module.block_of(tmp_path, 4, 1)
+    assert len(block.split()) == len(set(block.split())) == 4
+    assert len(tokenizer.encode(block).ids) == 4
+    heads = ["L0H1", "L1H3"]
+    assert module.main([str(tmp_path), "--heads", *heads, "--blocks", "1", "--words", "4"]) == 0
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    causes = jarilab.causes(tmp_path, block, continuation=block, controls=1)
+    effects = {row["head"]: [f"{row['total']:+.2f}", f"{row['mean']:+.2f}"] for row in causes.rows}
+    assert [row[:4] for row in rows] == [["1", head, *effects[head]] for head in heads]
+    assert effects[heads[0]] != ["+0.00", "+0.00"]
