@@ -46,8 +46,8 @@ class EffectsInProgress:
     def payload(self) -> dict[str, Any]:
         """The state of all heads; `why` if this model's cannot be measured.
 
-        Of each site: the effect of its heads with its sign, the largest of `draws` random changes, the place in the
-        answer that loses most and its change, and the first place where another token becomes the likeliest.
+        Lists of each site have an entry for each head. effect: with its sign. largest: of `draws` random changes. hit:
+        the place in the answer that loses most, its change, and where another token becomes the likeliest.
         """
         if self._why:
             return {"why": [self._why] * 2}
