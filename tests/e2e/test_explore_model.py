@@ -173,6 +173,11 @@ def test_no_token_is_hidden_where_attentions_count_their_keys_differently(browse
         context.close()
 
 
+def told(page):
+    """What the page says of the log-probability before and after an edit; None until it says both."""
+    return re.search(r"log p (\S+) → (\S+?)\. ", page.locator(".edited").first.inner_text())
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("kind", ["masked", "words", "labels", "next", "seen", "class", "image", "both"])
 def test_a_saved_page_of_a_model_answers_to_its_switches_as_python_does(pages, here, kind):
@@ -191,9 +196,9 @@ def test_a_saved_page_of_a_model_answers_to_its_switches_as_python_does(pages, h
         address = f"#edited={quote(json.dumps([[0, edits]]))}"
         page = pages.open(document, "html[data-engines=ready] .edited", address)
         assert "You can switch heads, links and tokens in this page" in page.locator("#input-note").inner_text()
-        until(page, lambda page=page: "log p" in page.locator(".edited").first.inner_text())
+        until(page, lambda page=page: told(page))
         effect = explorer.operate(line, 0, edits)["effect"]
-        before, after = re.search(r"log p (\S+) → (\S+?)\. ", page.locator(".edited").first.inner_text()).groups()
+        before, after = told(page).groups()
         log = effect["log_probability"]
         assert float(before.replace("−", "-")) == pytest.approx(log["before"], rel=0.02), "16 bits"
         assert float(after.replace("−", "-")) == pytest.approx(log["after"], rel=0.02)
