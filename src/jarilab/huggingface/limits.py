@@ -21,11 +21,23 @@ from jarilab.core.storage.files import open_checked
 
 MAX_SETTINGS_BYTES = 1 << 27
 """Bytes of a file of settings; the largest tokenizers have some 40 MB."""
-SETTINGS = ("*config*.json", "*token*.json", "vocab*", "merges*", "*.index.json", "*.model")
+MAX_VALUES = 1 << 23
+"""Values in a file of settings; the largest tokenizers have some 3 million. Each takes up to 70 bytes of memory."""
+SETTINGS = (
+    "*config*.json",
+    "*token*.json",
+    "*.jinja",
+    "vocab*",
+    "merges*",
+    "*.index.json",
+    "*.model",
+)
+SETTINGS += ("normalizer.json", "additional_chat_templates/*.jinja")
 """Files that transformers reads from a folder, except weights."""
 MAX_COUNTS = {
     r"vocab_size": 1 << 20,
-    r"(num_)?labels": 1 << 16,
+    r"(num_)?labels|id2label|label2id": 1 << 16,
+    r"attention_window": 1 << 14,
     r"image_size|(crop_|pad_)?size|height|width": 1 << 13,
     r"feature_size|num_mel_\w*|n_mels|num_channels": 1 << 10,
     r"num_additional_image_tokens": 16,
@@ -35,7 +47,7 @@ MAX_COUNTS = {
     r"n_samples|nb_max_frames": 1 << 25,
     r"\w*layers?|depths?|\w*blocks?|\w*stages|\w*heads?|\w*experts?": 1 << 14,
 }
-"""Largest numbers in settings whose whole name matches. Real models are below them."""
+"""Largest numbers, or numbers of entries, in settings whose whole name matches. Real models are below them."""
 _COUNTS = [(re.compile(names), largest) for names, largest in MAX_COUNTS.items()]
 MAX_GROWTH = 64
 """How many times longer the steps of a tokenizer may make a text together."""
@@ -63,8 +75,14 @@ def use_memory(gigabytes: float | None) -> None:
 def read_settings(path: Path) -> Any:
     """A JSON file of a folder. Raises UserError, naming the file, for damaged, endless and too large ones."""
     with open_checked(_target(path), MAX_SETTINGS_BYTES) as file:
+        data = file.read()
+        if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
+            raise UserError(
+                f"{path}: expected at most {MAX_VALUES:,} values, got more; put back the file that was saved with the "
+                "model"
+            )
         try:
-            return json.loads(file.read())
+            return json.loads(data)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path} cannot be read: {error!s:.100}; put back a copy") from None
 
@@ -90,20 +108,25 @@ def check_settings(folder: Path) -> None:
             _check_steps(path, settings)
         elif isinstance(settings, dict) and "config" in path.name:
             _check_counts(path, settings)
+            if "fast_tokenizer_files" in settings:  # of which none is checked
+                raise UserError(
+                    f"{path}: expected the tokenizer in tokenizer.json, got fast_tokenizer_files; rename the one that "
+                    "you need to tokenizer.json, and remove that entry"
+                )
 
 
 def _check_counts(path: Path, settings: Mapping[str, Any]) -> None:
     for key, value in settings.items():
-        if isinstance(value, Mapping):
-            _check_counts(path, value)
-            continue
-        largest = next((largest for names, largest in _COUNTS if names.fullmatch(key)), None)
+        largest = next((largest for names, largest in _COUNTS if names.fullmatch(key)), math.inf)
         for each in value if isinstance(value, list) else [value]:
-            if largest is not None and isinstance(each, int | float) and each > largest:
+            number = len(each) if isinstance(each, Mapping) else each
+            if isinstance(number, int | float) and number > largest:
                 raise UserError(
-                    f"{path}: expected {key} of at most {largest:,}, got {each!r:.40}; put back the file that was "
+                    f"{path}: expected {key} of at most {largest:,}, got {number!r:.40}; put back the file that was "
                     "saved with the model"
                 )
+        if isinstance(value, Mapping):
+            _check_counts(path, value)
 
 
 def _check_steps(path: Path, tokenizer: Any) -> None:
@@ -111,9 +134,11 @@ def _check_steps(path: Path, tokenizer: Any) -> None:
     if not isinstance(tokenizer, dict):
         raise UserError(f"{path}: expected the settings of a tokenizer, got none; put back a copy")
     for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-        growth = 1
-        for steps, step in enumerate(_steps(tokenizer.get(part)), 1):
-            growth *= max(1, len(str(step.get("content", ""))))
+        growth, steps = 1, 0
+        for step in _steps(tokenizer.get(part)):
+            ids = step.get("ids")
+            steps += len(ids) if isinstance(ids, list) else 1
+            growth *= max(1, *(len(str(step.get(key, ""))) for key in ("content", "prepend")))
             if step.get("type") == "ByteLevel":
                 growth *= 2  # it writes each byte of a letter as a letter of up to two bytes
             if "precompiled_charsmap" in step:

@@ -3,6 +3,7 @@
 import base64
 import importlib.util
 import json
+import os
 import shutil
 import socket
 
@@ -203,6 +204,11 @@ def test_the_settings_of_every_architecture_are_within_the_limits(tmp_path):
         ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTES] * 7}}, "64 times longer"),
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": LONG_CHARSMAP}}, "64 times longer"),
         ({"post_processor": {"type": "TemplateProcessing", "single": [{}] * 1001}}, "at most 1,000 steps"),
+        (
+            {"post_processor": {"type": "TemplateProcessing", "special_tokens": {"x": {"ids": [2] * 1001}}}},
+            "1,000 steps",
+        ),
+        ({"normalizer": {"type": "Prepend", "prepend": "x" * 65}}, "64 times longer"),
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAA=="}}, "charsmap of SentencePiece"),
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}}, "charsmap of SentencePiece"),
         # A panic of the library in Rust, which is no Exception.
@@ -214,6 +220,37 @@ def test_a_tokenizer_from_a_stranger_is_bounded(copy, parts, message):
     with pytest.raises(UserError, match=message) as error:
         read(load(copy), "a" * 60 + "x b")
     assert str(copy) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "special_tokens_map.json",
+            f"[{'[],' * (1 << 22)}1]",
+            "special_tokens_map.json: expected at most 8,388,608 va",
+        ),
+        ("tokenizer_config.json", '{"fast_tokenizer_files": ["tokenizer.4.0.0.json"]}', "rename .* to tokenizer.json"),
+        ("preprocessor_config.json", '{"attention_window": [4, 1000000]}', "attention_window of at most 16,384, got 1"),
+        ("chat_template.jinja", None, "chat_template.jinja is larger than"),
+        ("normalizer.json", None, "normalizer.json is larger than"),
+        ("additional_chat_templates/tools.jinja", None, "tools.jinja is larger than"),
+    ],
+)
+def test_no_file_of_settings_takes_much_memory(tmp_path, name, text, message):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text or "{}")
+    if text is None:
+        os.truncate(path, 1 << 30)
+    with pytest.raises(UserError, match=message):
+        limits.check_settings(tmp_path)
+
+
+def test_the_labels_of_a_stranger_are_counted(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"id2label": dict.fromkeys(map(str, range(70_000)), "x")}))
+    with pytest.raises(UserError, match="expected id2label of at most 65,536, got 70000"):
+        limits.check_settings(tmp_path)
 
 
 @pytest.mark.parametrize("start", [-1, 10**9, "x"])
