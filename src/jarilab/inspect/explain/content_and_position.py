@@ -22,7 +22,7 @@ from jarilab.inspect.record.activations import (
     is_same_tensor,
 )
 from jarilab.inspect.record.capture import Tape
-from jarilab.inspect.record.sites import share_memory
+from jarilab.inspect.record.layout import share_memory
 from jarilab.positions.coordinates import Positions
 
 

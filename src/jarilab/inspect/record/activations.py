@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -53,9 +52,15 @@ class Activations:
 
     def attach(self) -> list[RemovableHandle]:
         """Register the hooks; returns their handles."""
-        handles = [
-            module.register_forward_hook(self._record) for module in _recorded_modules(self.model)
-        ]
+        # Attentions, norms, stacks and the first layer of each stack, each once.
+        modules = [placed.owner for placed in attentions_of(self.model).values()]
+        for module in self.model.modules():
+            if is_norm(module):
+                modules.append(module)
+            layers = layers_of(module)
+            if layers is not None:
+                modules += [module, first_layer(layers)]
+        handles = [each.register_forward_hook(self._record) for each in dict.fromkeys(modules)]
         return [*handles, self.model.register_forward_hook(self._record_model)]
 
     def _record(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -67,26 +72,10 @@ class Activations:
         self.arguments, self.output = args, output
 
 
-def _recorded_modules(model: nn.Module) -> list[nn.Module]:
-    """Attentions, norms, stacks and the first layer of each stack, each once."""
-    modules = [placed.owner for placed in attentions_of(model).values()]
-    for module in model.modules():
-        if is_norm(module):
-            modules.append(module)
-        layers = layers_of(module)
-        if layers is not None:
-            modules += [module, first_layer(layers)]
-    return list(dict.fromkeys(modules))
-
-
 def first_layer(layers: nn.ModuleList) -> nn.Module:
     """The module that a stack calls first."""
-    return next(_callable(layers[0]))
-
-
-def _callable(layer: nn.Module) -> Iterator[nn.Module]:
     # A layer may be a dictionary of its parts, which is never called.
-    return (module for module in layer.modules() if not isinstance(module, nn.ModuleDict))
+    return next(each for each in layers[0].modules() if not isinstance(each, nn.ModuleDict))
 
 
 def input_encodings(module: nn.Module) -> LayerEncodings | None:

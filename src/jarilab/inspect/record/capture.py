@@ -199,11 +199,12 @@ class Tape:
         geometry, encoding = call.geometry, call.geometry.encoding
         if "rotate" not in encoding.hooks:
             return call.q, call.k
-        if inputs is None or not isinstance(owner, Attention):
-            raise _unknown_before_rotation(site)
+        is_known = inputs is not None and inputs[1].shape[1] == call.k.shape[2]
+        if inputs is None or not is_known or not isinstance(owner, Attention):
+            raise UserError(
+                f"{site} was recorded after its rotation only; run the model on whole sequences to get both"
+            )
         x_BQD, source_BKD = inputs
-        if source_BKD.shape[1] != call.k.shape[2]:
-            raise _unknown_before_rotation(site)
         q_BQD = owner.query(encoding.inject(x_BQD, geometry.q_pos))
         k_BKD = owner.key(encoding.inject(source_BKD, geometry.k_pos))
         heads, width = owner.site.n_heads, owner.site.d_head
@@ -273,10 +274,10 @@ class Tape:
         ended earlier than others has rows of zeros then.
         Raises UserError if no site can be merged, for reordered beams without `beam_indices`, and if these do not fit.
         """
-        merged = merge_steps(self.calls, beam_indices)
-        for reason in merged.reasons.values():
+        calls, reasons = merge_steps(self.calls, beam_indices)
+        for reason in reasons.values():
             warnings.warn(f"left out of the merged tape: {reason}", stacklevel=2)
-        return replace(self, calls=merged.calls, activations=None, unmerged=merged.reasons)
+        return replace(self, calls=calls, activations=None, unmerged=reasons)
 
     def row(self, index: int) -> Tape:
         """A tape of one input of the batch.
@@ -427,12 +428,6 @@ def look_inside(model: nn.Module, arguments: Sequence[Any]) -> Tape:
     with record(model, inside=True) as tape:
         model(*arguments)
     return tape
-
-
-def _unknown_before_rotation(site: str) -> UserError:
-    return UserError(
-        f"{site} was recorded after its rotation only; run the model on whole sequences to get both"
-    )
 
 
 def _concatenate(chunks: list[Float[Tensor, "B H _ K"]]) -> Float[Tensor, "B H Q K"]:

@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Tensor
-from jarilab.inspect.record.sites import share_memory
+from jarilab.inspect.record.layout import share_memory
 
 
 class UsedWeights(NamedTuple):

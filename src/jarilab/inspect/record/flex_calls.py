@@ -11,7 +11,7 @@ import threading
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
@@ -82,15 +82,6 @@ class FlexCall:
         return modify(scores, *indices)
 
 
-@runtime_checkable
-class FlexListener(Protocol):
-    """A function mode to which calls are reported."""
-
-    def report_flex(self, call: FlexCall, output: Tensor) -> Tensor:
-        """Report the call; returns the output that the model continues with."""
-        ...
-
-
 def _pause() -> list[Any]:
     """Deactivate all function modes; returns them, innermost first."""
     count = torch._C._len_torch_function_stack()
@@ -103,11 +94,11 @@ def _resume(modes: Sequence[Any]) -> None:
 
 
 def _report(modes: Sequence[Any], result: Any, args: Any, kwargs: Any) -> Any:
-    listeners = [mode for mode in modes if isinstance(mode, FlexListener)]
     output = result[0] if isinstance(result, tuple) else result
     # As for other functions, the mode that was activated first is next to the function.
-    for mode in reversed(listeners):
-        output = mode.report_flex(FlexCall.of(*args, **kwargs), output)
+    for mode in reversed(modes):
+        if hasattr(mode, "report_flex"):  # an `AttentionMode`
+            output = mode.report_flex(FlexCall.of(*args, **kwargs), output)
     return (output, *result[1:]) if isinstance(result, tuple) else output
 
 

@@ -55,20 +55,6 @@ class CallFacts:
     note: str = ""
     folded: int = 0
 
-    @staticmethod
-    def of(q: Trace, k_sources: Sources | None, grown: bool, queries: int, keys: int) -> CallFacts:
-        """The facts of a call. grown: whether the keys extend those of an earlier forward."""
-        rows = q.sources
-        relation = _relation_of(_without_slices(rows), k_sources and _without_slices(k_sources))
-        slices, k_slices = (each - _without_slices(each) for each in (rows, k_sources or NOTHING))
-        if relation == "self" and not (slices <= k_slices or k_slices <= slices):
-            relation = "cross"  # of two parts of one tensor
-        placement: Placement = "unknown"
-        longer = _without_slices(k_sources or NOTHING) - rows
-        if relation == "self" and queries < keys and (grown or longer):
-            placement = "last"
-        return CallFacts(relation, placement, rows, k_sources, _note_of(q, relation, k_sources))
-
 
 def facts_of(
     q: Trace,
@@ -78,15 +64,25 @@ def facts_of(
     k_BHKE: Tensor,
     folded: int,
 ) -> CallFacts:
-    """The facts of a call, with what the axes of queries and keys tell."""
-    facts = CallFacts.of(q, k_sources, grown, q_BHQE.shape[2], k_BHKE.shape[2])
-    factors = q.layout.factors()
-    note = facts.note
+    """The facts of a call. grown: whether the keys extend those of an earlier forward."""
+    rows, queries, keys = q.sources, q_BHQE.shape[2], k_BHKE.shape[2]
+    relation = _relation_of(_without_slices(rows), k_sources and _without_slices(k_sources))
+    slices, k_slices = (each - _without_slices(each) for each in (rows, k_sources or NOTHING))
+    if relation == "self" and not (slices <= k_slices or k_slices <= slices):
+        relation = "cross"  # of two parts of one tensor
+    is_self = relation == "self"
+    longer = _without_slices(k_sources or NOTHING) - rows
+    is_last = is_self and queries < keys and (grown or longer)
+    factors, note = q.layout.factors(), ""
     if len(factors) > 1 and any(label == FEATURES for _, label in factors[-2]):
         note = CHANNELS
-    elif facts.relation == "self" and q_BHQE.shape[2] > k_BHKE.shape[2]:
+    elif is_self and queries > keys:
         note = "pooled keys"
-    return replace(facts, note=note, folded=folded)
+    elif q.is_learned and (relation == "cross" or (is_self and k_sources == rows)):
+        note = "learned queries"
+    elif is_self and q.joint:
+        note = "joint streams"
+    return CallFacts(relation, "last" if is_last else "unknown", rows, k_sources, note, folded)
 
 
 def _without_slices(sources: Sources) -> Sources:
@@ -108,15 +104,6 @@ def _relation_of(rows: Sources, columns: Sources | None) -> Relation:
     if columns < rows and all(name.startswith(PARAMETER) for name in rows - columns):
         return "self"
     return "cross"
-
-
-def _note_of(q: Trace, relation: Relation, columns: Sources | None) -> str:
-    """What is special about the queries."""
-    if relation == "cross" and q.is_learned:
-        return "learned queries"
-    if relation == "self" and columns == q.sources and q.is_learned:
-        return "learned queries"
-    return "joint streams" if relation == "self" and q.joint else ""
 
 
 @final

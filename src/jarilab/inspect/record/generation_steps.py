@@ -25,14 +25,6 @@ HOW_TO_GET_BEAM_INDICES = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class MergedSteps:
-    """One call for each site that could be merged, and the reason for each other site."""
-
-    calls: dict[str, list[RecordedCall]]
-    reasons: dict[str, str]
-
-
 class _NotMergedError(Exception):
     """The calls of one site are not the steps of a generation."""
 
@@ -67,21 +59,23 @@ class _Step:
         return self.recorded.output.masked_fill(self.ended[:, None, None, None], 0.0)
 
 
-def merge_steps(calls: Calls, beam_indices: Tensor | None = None) -> MergedSteps:
-    """Merge the calls of each site.
+def merge_steps(
+    calls: Calls, beam_indices: Tensor | None = None
+) -> tuple[dict[str, list[RecordedCall]], dict[str, str]]:
+    """One call for each site that could be merged, and the reason for each other site.
 
     beam_indices: for each returned sequence and token, the row of the batch that the token was chosen from, and -1
         after its end, as transformers' `generate` returns them. The merged batch then has these S sequences.
     Raises UserError if no site can be merged, if beams were reordered and `beam_indices` is None, and for
     `beam_indices` that do not fit.
     """
-    batch = max((_batch_of(steps[0]) for steps in calls.values()), default=0)
+    batch = max((len(steps[0].output) for steps in calls.values()), default=0)
     rows_ST = None if beam_indices is None else _check_beam_indices(beam_indices, batch)
     size = batch if rows_ST is None else len(rows_ST)
     merged: dict[str, list[RecordedCall]] = {}
     reasons: dict[str, str] = {}
     for site, steps in calls.items():
-        if _batch_of(steps[0]) < batch and len(steps) == 1:
+        if len(steps[0].output) < batch and len(steps) == 1:
             merged[site] = [_repeat_rows(steps[0], size)]
             continue
         try:
@@ -89,23 +83,15 @@ def merge_steps(calls: Calls, beam_indices: Tensor | None = None) -> MergedSteps
         except _NotMergedError as error:
             reasons[site] = str(error)
     # The keys of cross-attention do not show whether its queries continue each other.
-    if reasons and not any(len(calls[site]) > 1 and not _is_cross(calls[site]) for site in merged):
+    sources = [calls[site][0].source for site in merged if len(calls[site]) > 1]
+    if reasons and all(isinstance(each, ForeignCall) and each.is_cross for each in sources):
         raise UserError(next(iter(reasons.values())))
-    return MergedSteps(merged, reasons)
-
-
-def _is_cross(steps: Sequence[RecordedCall]) -> bool:
-    source = steps[0].source
-    return isinstance(source, ForeignCall) and source.is_cross
-
-
-def _batch_of(recorded: RecordedCall) -> int:
-    return len(recorded.output)
+    return merged, reasons
 
 
 def _repeat_rows(recorded: RecordedCall, size: int) -> RecordedCall:
     """A call that ran once for several sequences, as of an encoder, with a row for each."""
-    batch = _batch_of(recorded)
+    batch = len(recorded.output)
     if size % batch or size == batch:
         return recorded
     # transformers expands inputs by repeat_interleave, for beams and for num_return_sequences.
@@ -185,7 +171,12 @@ class _Keys:
             new = step.queries if number else step.keys
             total += new
             if step.keys > total or (number and step.keys == new):
-                raise _NotMergedError(_no_earlier_keys(site, number, step, total))
+                raise _NotMergedError(
+                    f"the calls of {site} do not continue each other: expected call {number} to read its own "
+                    f"{step.queries} keys and some of the {total - step.queries} before, got {step.keys} keys. Without "
+                    "a cache (use_cache=False) the last call has the whole map: index=-1. Otherwise record one "
+                    "generation alone, or pass the index of a call"
+                )
             # A cache with a window has forgotten the first keys.
             first.append(total - step.keys)
             chunks.append(
@@ -232,14 +223,6 @@ def _equal_rows(x: Tensor, y: Tensor) -> Bool[Tensor, " B"]:
     return ((x == y) | (x.isnan() & y.isnan())).flatten(1).all(1)
 
 
-def _no_earlier_keys(site: str, number: int, step: _Step, total: int) -> str:
-    return (
-        f"the calls of {site} do not continue each other: expected call {number} to read its own {step.queries} keys "
-        f"and some of the {total - step.queries} before, got {step.keys} keys. Without a cache (use_cache=False) the "
-        "last call has the whole map: index=-1. Otherwise record one generation alone, or pass the index of a call"
-    )
-
-
 # Merging ------------------------------------------------------------------------------------------------------------
 
 
@@ -264,16 +247,12 @@ def _merge(site: str, calls: Sequence[RecordedCall], rows_ST: Tensor | None) -> 
         wrong = (not keys.are_read_by(*pair) for pair in zip(steps, keys.first, strict=True))
         number = next((number for number, is_wrong in enumerate(wrong) if is_wrong), None)
         if number is None:
-            return _merged(steps, keys)
+            output = torch.cat([step.output for step in steps], 2)
+            source, edit = _merge_sources(steps, keys), _merge_edits(steps, keys)
+            return replace(steps[0].recorded, source=source, output=output, edit=edit)
         error = error or _mismatch(site, number, steps, keys, has_beams=rows_ST is not None)
     assert error is not None
     raise error
-
-
-def _merged(steps: Sequence[_Step], keys: _Keys) -> RecordedCall:
-    output = torch.cat([step.output for step in steps], 2)
-    source, edit = _merge_sources(steps, keys), _merge_edits(steps, keys)
-    return replace(steps[0].recorded, source=source, output=output, edit=edit)
 
 
 def _mismatch(

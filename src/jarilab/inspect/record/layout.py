@@ -30,6 +30,11 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else longest for size in tensor.shape)
 
 
+def share_memory(x: Tensor, y: Tensor) -> bool:
+    """Whether both are views of the same storage."""
+    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The shape of a tensor, and the step that made it from another layout.
@@ -135,14 +140,12 @@ class Layout:
             return _regroup(factors, self.shape)
         if self.step == "product":
             return [*factors[:-1], [(self.shape[-1], "")]]
-        return [
-            parts if size == before else [(size, self._label_of(parts))]
-            for parts, size, before in zip(factors, self.shape, self.parent.shape, strict=True)
-        ]
-
-    def _label_of(self, parts: list[Factor]) -> str:
-        """The label of an axis whose size has changed: a piece of features has features, too."""
-        return FEATURES if self.step == "piece" and parts and parts[-1][1] == FEATURES else ""
+        changed = []
+        for parts, size, before in zip(factors, self.shape, self.parent.shape, strict=True):
+            # A piece of features has features, too.
+            is_piece = self.step == "piece" and bool(parts) and parts[-1][1] == FEATURES
+            changed.append(parts if size == before else [(size, FEATURES if is_piece else "")])
+        return changed
 
     def drops_rows(self, after: Layout) -> bool:
         """Whether a result has fewer tokens or inputs of the batch than this tensor."""

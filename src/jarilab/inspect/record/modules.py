@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -95,8 +95,12 @@ class ModuleStack:
         if not self._frames and self._thread_mode is not None:
             TorchFunctionMode.__enter__(self._thread_mode)
         self._frames.append(ModuleFrame(path, module, inputs))
-        if isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
-            _check_not_nested(module, tensors_of(values))
+        fuses = isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer)
+        if fuses and any(tensor.is_nested for tensor in tensors_of(values)):
+            raise UserError(
+                f"expected a padded batch for {type(module).__name__}, got a nested tensor, whose attention PyTorch "
+                "computes in a kernel that cannot be recorded; pass torch.nested.to_padded_tensor and a padding mask"
+            )
 
     def _leave(self, module: nn.Module, output: Any) -> Any:
         if not self._frames or self._frames[-1].module is not module:
@@ -120,15 +124,6 @@ def complete_output(output: Tensor) -> Tensor:
     if has_torch_function((output,)):
         return handle_torch_function(complete_output, (output,), output)
     return output
-
-
-def _check_not_nested(module: nn.Module, tensors: Iterable[Tensor]) -> None:
-    """Raises UserError for nested tensors, which PyTorch computes in a fused kernel that cannot be recorded."""
-    if any(tensor.is_nested for tensor in tensors):
-        raise UserError(
-            f"expected a padded batch for {type(module).__name__}, got a nested tensor, whose attention PyTorch "
-            "computes in a kernel that cannot be recorded; pass torch.nested.to_padded_tensor and a padding mask"
-        )
 
 
 @cache

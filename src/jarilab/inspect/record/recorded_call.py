@@ -21,8 +21,6 @@ from jarilab.inspect.record.edited_output import UsedWeights, WeightEdit, edit_o
 from jarilab.inspect.record.foreign_call import ForeignCall
 from jarilab.inspect.record.sites import Inputs, Placed
 
-Versions = list[tuple[int, ...]]
-
 
 @dataclass(frozen=True, eq=False)
 class RecordedCall:
@@ -36,7 +34,7 @@ class RecordedCall:
     source: AttentionCall | ForeignCall
     output: Float[Tensor, "B H Q W"]
     kernel: str
-    versions: Versions
+    versions: list[tuple[int, ...]]
     placed: Placed
     inputs: Inputs | None = None
     edit: WeightEdit | None = None
@@ -87,9 +85,9 @@ class RecordedCall:
         # The kernel is chosen from the call before it is detached: gradients count.
         kernel = choose(call) if kernel == "auto" else kernel
         detached = _detach(call)
-        return RecordedCall(
-            detached, output.detach(), kernel, _versions(detached), placed, inputs, edit_of(output)
-        )
+        versions = list(map(_version, _modules_read(detached)))
+        edit = edit_of(output)
+        return RecordedCall(detached, output.detach(), kernel, versions, placed, inputs, edit)
 
     @staticmethod
     def of_foreign(call: ForeignCall, output: Tensor, placed: Placed) -> RecordedCall:
@@ -186,10 +184,6 @@ def _modules_read(call: AttentionCall) -> list[nn.Module]:
     """The modules whose parameters the definition reads."""
     modules = call.geometry.encoding.parameter_modules
     return modules if call.score is None else [*modules, call.score]
-
-
-def _versions(call: AttentionCall) -> Versions:
-    return [_version(module) for module in _modules_read(call)]
 
 
 def _version(module: nn.Module) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.calls import allowed_links
 from jarilab.inspect.record.foreign_call import ForeignCall, Relation
+from jarilab.inspect.record.layout import share_memory
 from jarilab.inspect.record.sources import Sources
 
 Inputs = tuple[Tensor, Tensor]
@@ -191,11 +192,6 @@ def _is_cross(call: AttentionCall, inputs: Inputs | None) -> bool:
         return True
     # Queries may be the first tokens of the sequence of the keys: a part of the same memory.
     return inputs is not None and not share_memory(*inputs)
-
-
-def share_memory(x: Tensor, y: Tensor) -> bool:
-    """Whether both are views of the same storage."""
-    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
 def _is_decoder(call: AttentionCall, owner: nn.Module) -> bool:

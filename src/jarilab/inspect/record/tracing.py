@@ -17,7 +17,13 @@ from torch import nn
 
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.function_kinds import KEEPS_WEIGHTS, SELECTIONS, VIEWS, kind_of
-from jarilab.inspect.record.layout import Layout, einsum_letters, shape_of, summed_axes
+from jarilab.inspect.record.layout import (
+    Layout,
+    einsum_letters,
+    shape_of,
+    share_memory,
+    summed_axes,
+)
 from jarilab.inspect.record.sources import (
     INPUT,
     NOTHING,
@@ -224,7 +230,7 @@ class Tracer:
 
     def _slice_of(self, tensor: Tensor, joint: Trace, output: Tensor, trace: Trace) -> Trace:
         """The trace of a view; one of some tokens of joint sequences is of another sequence than one of others."""
-        is_view = output.numel() < tensor.numel() and _share_storage(tensor, output)
+        is_view = output.numel() < tensor.numel() and share_memory(tensor, output)
         if not is_view or not joint.layout.drops_rows(trace.layout):
             return trace
         if not joint.number:
@@ -242,9 +248,7 @@ class Tracer:
         trace = self._known(view)
         base = None if trace is None or trace.base is None else trace.base()
         # Inference tensors have no `_base`. Results of functions that copy have a storage of their own.
-        if base is None or not _share_storage(base, view):
-            return None
-        return base
+        return None if base is None or not share_memory(base, view) else base
 
     def _computed(
         self,
@@ -256,7 +260,10 @@ class Tracer:
         output: Tensor,
     ) -> Trace:
         joins = kind in ("join", "write")
-        data = traces if joins else self._data_of(traces)
+        # The parameters of a layer stand beside computed data.
+        data = [each for each in traces if not each[1].is_parameter]
+        if joins or not any(trace.sources for _, trace in data):
+            data = traces
         if func.__name__ in SELECTIONS and data[0][0] is traces[0][0]:
             data = data[:1]  # as of beams: which rows are selected is no source
         sources = union([trace.sources for _, trace in data], joins=joins)
@@ -282,11 +289,6 @@ class Tracer:
             joins and are_of_different_inputs([trace.sources for _, trace in data])
         )
         return Trace(sources, layout, self.forward, grown, weights, is_parameter, joint=joint)
-
-    def _data_of(self, traces: list[tuple[Tensor, Trace]]) -> list[tuple[Tensor, Trace]]:
-        """Arguments without the parameters of a layer: those that stand beside computed data."""
-        data = [(tensor, trace) for tensor, trace in traces if not trace.is_parameter]
-        return data if any(trace.sources for _, trace in data) else traces
 
     def _product(
         self,
@@ -383,10 +385,6 @@ def _layout(tensor: Tensor) -> Layout:
     return Layout(shape_of(tensor))
 
 
-def _share_storage(one: Tensor, other: Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-
-
 def _tensors_within(value: Any) -> Iterator[tuple[str, Tensor]]:
     """Tensors of an argument, one level of nesting deep, each with the suffix of its name."""
     if isinstance(value, Tensor):
@@ -475,15 +473,12 @@ def _followed_axes(
     is_broadcast = key_axis >= 0 and tensor.shape[weights.key_axis] == 1 < output.shape[key_axis]
     if is_broadcast and kind == "other" and func.__name__ != "pad":
         return None
+    # A convolution may mix the heads of a map and leave its rows and columns.
+    is_conv = "conv" in func.__name__
     is_mixed = kind == "fresh" and weights.key_axis == tensor.ndim - 1
-    if is_mixed and not _is_over_heads(func, output, tensor):
+    if is_mixed and not (is_conv and output.shape[2:] == tensor.shape[2:]):
         return None
     return key_axis, -1 if query_axis is None else query_axis
-
-
-def _is_over_heads(func: Callable[..., Any], output: Tensor, tensor: Tensor) -> bool:
-    """Whether a convolution mixes the heads of a map and leaves its rows and columns."""
-    return "conv" in func.__name__ and output.shape[2:] == tensor.shape[2:]
 
 
 @torch.no_grad()
