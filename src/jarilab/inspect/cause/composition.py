@@ -24,8 +24,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.cause.forward_notes import ForwardNotes
 from jarilab.inspect.cause.parts import ModelParts, is_within
-from jarilab.inspect.cause.projections import HeadMatrices, Projection, head_matrices
-from jarilab.inspect.cause.rotation import Rotation
+from jarilab.inspect.cause.projections import HeadMatrices, Projection, Rotation, head_matrices
 from jarilab.inspect.study.example import Batch
 
 Input = Literal["q", "k", "v"]
@@ -87,7 +86,12 @@ def compositions(parts: ModelParts, batch: Batch) -> list[dict[str, Any]]:
         is_cross = not torch.equal(matrices[other].q.input, matrices[other].k.input)
         for name in INPUTS[:1] if is_cross else INPUTS:
             scores_THG = _scores(folded[one], folded[other], name, matrices[other].k.input.shape[1])
-            text = _positions_of(matrices[other], name, len(scores_THG))
+            text = NO_ROTATION
+            if name != "v" and matrices[other].has_scores:
+                text = UNKNOWN_ROTATION
+            elif name != "v" and matrices[other].rotation is not None:
+                last = len(scores_THG) - 1
+                text = f"rotary: the largest and the mean over the distances 0 to {last}"
             values, distances = scores_THG.max(0)
             means = scores_THG.mean(0)
             for first, second in product(*map(range, values.shape)):
@@ -113,16 +117,6 @@ def _pairs(parts: ModelParts, sites: list[str]) -> Iterator[tuple[str, str]]:
 
     pairs = combinations(sites, 2)
     return ((one, other) for one, other in pairs if stack_of(one) == stack_of(other))
-
-
-def _positions_of(matrices: HeadMatrices, name: Input, distances: int) -> str:
-    if name == "v":
-        return NO_ROTATION
-    if matrices.has_scores:
-        return UNKNOWN_ROTATION
-    if matrices.rotation is None:
-        return NO_ROTATION
-    return f"rotary: the largest and the mean over the distances 0 to {distances - 1}"
 
 
 def _scores(one: _Folded, other: _Folded, name: Input, length: int) -> Float[Tensor, "T H G"]:

@@ -131,24 +131,25 @@ class ModelParts:
             if kind not in KINDS:
                 raise unknown("kind of part", kind, KINDS)
             if kind in ("mlp", "stream") and not any(self.layers.values()):
-                raise self._no_layers(kind)
-            parts += {
-                "head": lambda: list(map(self.of_head, self.heads)),
-                "attention": self._attentions,
-                "mlp": self._mlps,
-                "stream": self.streams,
-            }[kind]()
+                what = "MLPs" if kind == "mlp" else "residual stream"
+                raise UserError(
+                    f"expected a model with a list of layers that attend, got {type(self.model).__name__} without one, "
+                    f"so its {what} cannot be found; replace heads or attentions"
+                )
+            if kind == "head":
+                parts += map(self.of_head, self.heads)
+            elif kind == "attention":
+                parts += [
+                    Part("attention", site, 0, f"{self._shorts[site]} attention", side)
+                    for site, side in self.sides.items()
+                ]
+            else:
+                parts += self._mlps() if kind == "mlp" else self.streams()
         return parts
 
     def of_head(self, head: Head) -> Part:
         """A head as a part."""
         return Part("head", head.site, head.index, head.short, self.sides[head.site])
-
-    def _attentions(self) -> list[Part]:
-        return [
-            Part("attention", site, 0, f"{self._shorts[site]} attention", side)
-            for site, side in self.sides.items()
-        ]
 
     def _mlps(self) -> list[Part]:
         parts = [
@@ -178,13 +179,6 @@ class ModelParts:
         stack = next(stack for stack, layers in self.layers.items() if layer in layers)
         beside = [site for site, path in self.sites.items() if is_within(path, stack)]
         return Part(kind, layer, index, f"{name} {word}", self.sides[(within or beside)[0]])
-
-    def _no_layers(self, kind: str) -> UserError:
-        what = {"mlp": "MLPs", "stream": "residual stream"}[kind]
-        return UserError(
-            f"expected a model with a list of layers that attend, got {type(self.model).__name__} without one, so its "
-            f"{what} cannot be found; replace heads or attentions"
-        )
 
     @contextmanager
     def hooked(

@@ -18,7 +18,6 @@ from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.inspect.cause.forward_notes import ForwardNotes, NormCall
 from jarilab.inspect.cause.frozen_norms import matrix_of
 from jarilab.inspect.cause.parts import is_within
-from jarilab.inspect.cause.rotation import Rotation, rotation_between
 from jarilab.inspect.record.foreign_call import repeat_groups
 
 TOLERANCE = 1e-3
@@ -26,6 +25,27 @@ TOLERANCE = 1e-3
 
 Comparison = Callable[[Tensor, Tensor], bool]
 """Whether the output of a linear part fits what the attention was called with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """Pairs of components that turn by an angle for each position.
+
+    first, second: the components of the pairs. angle: of a step from one position to the next.
+    """
+
+    first: Int[Tensor, " R"]
+    second: Int[Tensor, " R"]
+    angle: Float[Tensor, " R"]
+
+    def turned(self, x: Float[Tensor, "*L E"], positions: int | Tensor) -> Float[Tensor, "*L E"]:
+        """The vectors, turned by a number of positions; a tensor of them broadcasts to `(*L, R)`."""
+        angle = (self.angle * positions).to(x)
+        a, b = x[..., self.first], x[..., self.second]
+        result = x.clone()
+        result[..., self.first] = a * angle.cos() - b * angle.sin()
+        result[..., self.second] = a * angle.sin() + b * angle.cos()
+        return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +96,7 @@ def head_matrices(notes: ForwardNotes, site: str) -> HeadMatrices:
         q = _projection(notes, site, "queries", call.q, kinds)
         k = _projection(notes, site, "keys", repeat_groups(call.k, heads), kinds)
         if not _is_equal(q.output, call.q):
-            rotation = rotation_between(q.output, call.q)
+            rotation = _rotation_between(q.output, call.q)
             if rotation is None:
                 raise _not_linear(site, "queries", "they are rotated, not in fixed pairs")
     paths = list(notes.parts.output_projections(notes.events, [site]))
@@ -161,6 +181,31 @@ def _is_equal(output: Tensor, target: Tensor) -> bool:
 def _has_equal_norms(output: Tensor, target: Tensor) -> bool:
     """Whether the vectors have equal norms up to a factor, as before and after a rotation."""
     return _is_equal(output.norm(dim=-1), target.norm(dim=-1))
+
+
+def _rotation_between(
+    before: Float[Tensor, "B H L E"], after: Float[Tensor, "B H L E"]
+) -> Rotation | None:
+    """The rotation of pairs, in halves or neighbours, of some first components; None if there is none that fits.
+
+    Positions are counted from the first vector of each row.
+    """
+    before, after = before.double(), after.double()
+    before = before * (after.norm() / before.norm().clamp_min(1e-30))
+    steps_L1 = torch.arange(before.shape[2], dtype=torch.double, device=before.device)[:, None]
+    width = before.shape[-1]
+    for size in range(width - width % 2, 0, -2):
+        index = torch.arange(size, device=before.device)
+        for first, second in (index.chunk(2), (index[::2], index[1::2])):
+            old, new = (torch.complex(x[..., first], x[..., second]) for x in (before, after))
+            turn_LR = (old.conj() * new).sum((0, 1))
+            start = Rotation(first, second, turn_LR[0].angle())
+            angle_R = (turn_LR[1:] * turn_LR[:-1].conj()).sum(0).angle()
+            rotation = Rotation(first, second, angle_R)
+            rotated = rotation.turned(start.turned(before, 1), steps_L1)
+            if bool((rotated - after).abs().max() <= TOLERANCE * after.abs().max()):
+                return rotation
+    return None
 
 
 def _not_linear(site: str, what: str, reason: str) -> UserError:

@@ -288,9 +288,14 @@ class InputRelevance:
                 for sides in [each for each in total if each[0] == queries]:
                     total[sides] = total[sides] + evidence @ total[sides]
                 continue
-            of_queries, of_keys = (
-                _with_row_sums(total[side, side], eyes[side, side]) for side in layer.sides
-            )
+            normalized = []
+            for side in layer.sides:
+                # I + (R - I) / row sums. A row of R - I without relevance stays 0: it would be 0/0.
+                eye = eyes[side, side]
+                rest = total[side, side] - eye
+                sums = rest.sum(-1, keepdim=True)
+                normalized.append(eye + rest / sums.where(sums > 0, 1))
+            of_queries, of_keys = normalized
             update = of_queries.transpose(1, 2) @ evidence @ of_keys
             total[layer.sides] = total.get(layer.sides, 0) + update
         return {
@@ -397,12 +402,3 @@ class InputRelevance:
 def ids_of(batch: Batch) -> dict[str, Int[Tensor, "B L"]]:
     """The token ids that a batch says its model reads, or else those among its arguments, by sequence."""
     return batch.ids or sequences_of(batch.args, batch.kwargs)[0]
-
-
-def _with_row_sums(
-    total: Float[Tensor, "B L L"], eye: Float[Tensor, "B L L"]
-) -> Float[Tensor, "B L L"]:
-    """I + (R - I) / row sums. A row of R - I without relevance stays 0: it would be 0/0."""
-    rest = total - eye
-    sums = rest.sum(-1, keepdim=True)
-    return eye + rest / sums.where(sums > 0, 1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from jarilab.inspect.cause.relevance import METHODS, Answer, InputRelevance, ids
 from jarilab.inspect.cause.replays import repeat_rows
 from jarilab.inspect.cause.screening import rank_correlation
 from jarilab.inspect.intervene.edit import ScoreTable
-from jarilab.inspect.intervene.interventions import OutputChange, change_outputs
+from jarilab.inspect.intervene.interventions import change_outputs
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.measure_table import bootstrap
 from jarilab.inspect.study.permutation import LEVEL, adjusted_p
@@ -341,7 +342,7 @@ def _answers(
         )
         batch = repeat_rows(relevance.batch, len(part) // rows)
         if others is None:
-            with change_outputs(relevance.model, _hide(relevance, removed)):
+            with change_outputs(relevance.model, partial(_hide, relevance, removed)):
                 outputs = batch.forward(relevance.model)
             batch = _without(batch, relevance, removed)
         else:
@@ -358,18 +359,20 @@ def _answers(
     return values_TB.numpy()
 
 
-def _hide(relevance: InputRelevance, removed: Mapping[str, Tensor]) -> OutputChange:
-    """Hide removed keys from all queries."""
-
-    def hide(site: str, call: AttentionCall, output: Tensor) -> Tensor:
-        table = ScoreTable.of(site, call)
-        removed_RK = removed[relevance.sites[site].keys].to(table.allowed.device)
-        hidden = removed_RK[:, None, None] & table.allowed
-        table.changed |= hidden.any(-1)
-        table.allowed &= ~hidden
-        return table.output(call, output)
-
-    return hide
+def _hide(
+    relevance: InputRelevance,
+    removed: Mapping[str, Tensor],
+    site: str,
+    call: AttentionCall,
+    output: Tensor,
+) -> Tensor:
+    """The output of a site with removed keys hidden from all queries."""
+    table = ScoreTable.of(site, call)
+    removed_RK = removed[relevance.sites[site].keys].to(table.allowed.device)
+    hidden = removed_RK[:, None, None] & table.allowed
+    table.changed |= hidden.any(-1)
+    table.allowed &= ~hidden
+    return table.output(call, output)
 
 
 def _without(batch: Batch, relevance: InputRelevance, removed: Mapping[str, Tensor]) -> Batch:

@@ -54,8 +54,12 @@ def study(
     result: Study | None = None
     skip, first = 0, None
     ids_in_data: set[int] = set()
+    if isinstance(batches, Tensor | Mapping):
+        raise UserError(
+            f"expected an iterable of batches, got one {type(batches).__name__}; pass a list: study(model, [batch])"
+        )
     with evaluating(model):
-        for number, inputs in enumerate(_checked(batches)):
+        for number, inputs in enumerate(batches):
             batch = batch_of(inputs, tokens, number)
             ids_in_data |= {*batch.ids.get("source", torch.zeros(0)).unique().tolist()}
             if result is None:
@@ -83,15 +87,6 @@ def study(
             probes = _probe_input(*first, ids_in_data) or False
         result.name_roles(model, probes or None)
     return result
-
-
-def _checked(batches: Iterable[Any]) -> Iterable[Any]:
-    """The batches. Raises UserError for a single one."""
-    if isinstance(batches, Tensor | Mapping):
-        raise UserError(
-            f"expected an iterable of batches, got one {type(batches).__name__}; pass a list: study(model, [batch])"
-        )
-    return batches
 
 
 PADDED = {"input_ids", "attention_mask", "token_type_ids"}
@@ -152,10 +147,16 @@ def batch_of(inputs: Any, tokens: TokenNames = None, number: int = 0) -> Batch:
     ids, valid = sequences_of(args, kwargs)
     _check_masks(ids, valid, number)
     size = _batch_size(args, kwargs)
-    if tokens is not None and not callable(tokens):
-        names = _listed_names(tokens, number, size)
-    else:
+    if tokens is None or callable(tokens):
         names = [_names_of(row, ids, valid, tokens) for row in range(size)]
+        return Batch(args, kwargs, names, valid, ids=ids)
+    rows = tokens[number] if number < len(tokens) else []
+    if len(rows) != size:
+        raise UserError(
+            f"batch {number + 1}: expected names of the tokens of each of its {size} rows, got {len(rows)}; pass a "
+            "list of rows for each batch, or a function from ids to names"
+        )
+    names = [{"source": list(row), "target": list(row)} for row in rows]
     return Batch(args, kwargs, names, valid, ids=ids)
 
 
@@ -228,14 +229,3 @@ def _names_of(
         of_row = ids_BL[row][valid[side][row]].tolist()
         names[side] = [str(name) for name in (of_row if namer is None else namer(of_row))]
     return names
-
-
-def _listed_names(tokens: Sequence[Any], number: int, size: int) -> list[dict[str, list[str]]]:
-    """The names of a batch's rows, given as lists."""
-    rows = tokens[number] if number < len(tokens) else []
-    if len(rows) != size:
-        raise UserError(
-            f"batch {number + 1}: expected names of the tokens of each of its {size} rows, got {len(rows)}; pass a "
-            "list of rows for each batch, or a function from ids to names"
-        )
-    return [{"source": list(row), "target": list(row)} for row in rows]

@@ -163,18 +163,17 @@ class Roles:
     def _rows_of(self, head: int) -> list[dict[str, Any]]:
         """The rows of one head, the highest scores first."""
         sources = {role: self._source(role, head) for role in ROLES}
-        offsets = ROLES[: len(OFFSETS)]
-        tested = [role for role in offsets if sources[role] is not None]
-        best = max(tested, key=lambda role: self._score(head, role, sources), default=None)
+        means = {
+            role: float(source.scores.mean[head, ROLES.index(role)])
+            for role in ROLES[: len(OFFSETS)]
+            if (source := sources[role]) is not None
+        }
+        best = max(means, key=lambda role: means[role], default=None)
         roles = [*([best] if best else []), *ROLES[len(OFFSETS) :]]
         rows = [self._row(head, role, sources[role]) for role in roles]
         rows += [self._link_row(row) for row in self.links if row["head"] == self.heads[head].short]
         rows.sort(key=lambda row: -_low(row))
         return [*rows, *self._wide_rows(head)]
-
-    def _score(self, head: int, role: str, sources: dict[str, Sums | None]) -> float:
-        source = sources[role]
-        return -np.inf if source is None else float(source.scores.mean[head, ROLES.index(role)])
 
     def _source(self, role: str, head: int) -> Sums | None:
         """The inputs on which a role is scored; None if these are too few."""
