@@ -115,7 +115,18 @@ class PathPatching:
         model that computes its scores itself.
         """
         for edge in edges:
-            self._check(edge)
+            if edge.input not in INPUTS:
+                raise unknown("input", edge.input, INPUTS)
+            if self._order(edge.receiver) <= self._order(edge.sender):
+                raise UserError(
+                    f"expected a receiver that runs after {edge.sender.short}, got {edge.receiver.short}; choose a "
+                    "head of a later attention"
+                )
+            if edge.input != "v" and not self._has_queries(edge.receiver.site):
+                raise UserError(
+                    f"{edge.receiver.short}: expected queries and keys to patch, got an attention that computes its "
+                    "scores itself; patch its values, input v"
+                )
         outputs = self._receivers_without(edges)
         receivers = (replace(edge.receiver, short=str(at)) for at, edge in enumerate(edges))
         groups: list[Group] = [(receiver,) for receiver in receivers]
@@ -127,20 +138,6 @@ class PathPatching:
             name="path patching",
         )
         return (self._base_B - scores_EB.to(self._base_B)).T
-
-    def _check(self, edge: Edge) -> None:
-        if edge.input not in INPUTS:
-            raise unknown("input", edge.input, INPUTS)
-        if self._order(edge.receiver) <= self._order(edge.sender):
-            raise UserError(
-                f"expected a receiver that runs after {edge.sender.short}, got {edge.receiver.short}; choose a head of "
-                "a later attention"
-            )
-        if edge.input != "v" and not self._has_queries(edge.receiver.site):
-            raise UserError(
-                f"{edge.receiver.short}: expected queries and keys to patch, got an attention that computes its scores "
-                "itself; patch its values, input v"
-            )
 
     def _order(self, part: Part) -> int:
         return self._clean.events.index(SITE + part.site)

@@ -165,10 +165,7 @@ _SYMBOLS = {"So", "Sk"}
 
 def visible(token: str) -> str:
     """A token with signs for white space at its ends, control characters and broken letters: ` der` -> `␣der`."""
-    if token == "":
-        return EMPTY
-    letters = [_visible_letter(token, index) for index in range(len(token))]
-    return "".join(letters)
+    return "".join(_visible_letter(token, index) for index in range(len(token))) or EMPTY
 
 
 def _visible_letter(token: str, index: int) -> str:

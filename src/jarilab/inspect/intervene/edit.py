@@ -1,11 +1,12 @@
-"""Edits of attention: the protocol of an edit, the scores that it changes, and the sites where edits can be made."""
+"""Edits of attention: their base class, the scores that they change, and the sites where edits can be made."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,69 +25,58 @@ QueryKeys = Int[Tensor, "N 2"]
 NO_TARGET: QueryKey = (-1, -1)
 
 
-@runtime_checkable
-class Edit(Protocol):
-    """A change of what queries attend to.
+class Edit(ABC):
+    """A change of what queries attend to; by default, of all queries and keys alike.
 
+    sites: the attentions that it changes. head: the head that it changes at each of them; None for all.
     `alternatives`, `candidates`, `target`, `moved_to` and `hides` are for `controls`, which draws edits of the same
     kind at random other places.
     """
 
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """The attentions that it changes."""
-        ...
+    sites: Any  # a tuple of names, a field or a property
+    head: Any  # an index, or None
 
-    @property
-    def head(self) -> int | None:
-        """The head that it changes at each of them; None for all."""
-        ...
-
+    @abstractmethod
     def apply(self, table: ScoreTable) -> None:
         """Change the scores of one of its sites. Raises UserError for an absent or hidden target."""
-        ...
 
     def check_met(self, site: str, queries: Collection[int], keys: Collection[int]) -> None:
         """Raises UserError if the edit matches no query or key at `site`.
 
         queries, keys: the indices with which the site ran.
         """
-        ...
+        return  # what concerns all alike always matches
 
     def alternatives(self, sites: EditableSites) -> list[Edit]:
         """The same edit at each site and head where it can be made."""
-        ...
+        return [self]
 
     def candidates(self, sites: EditableSites) -> QueryKeys:
         """The targets that it can have at its own site and head."""
-        ...
+        return torch.tensor([NO_TARGET])
 
     @property
     def target(self) -> QueryKey:
         """The query and key that it concerns; `NO_TARGET` if it concerns all alike."""
-        ...
+        return NO_TARGET
 
     def moved_to(self, target: QueryKey) -> Edit:
         """The same edit with another target."""
-        ...
+        return self
 
     def hides(self, target: QueryKey) -> bool:
         """Whether it hides this key from this query."""
-        ...
+        return False
 
 
-class AtHead:
-    """A base of edits at one site that concern all queries and keys alike."""
+class AtHead(Edit):
+    """A base of edits at one site."""
 
     site: str
-    head: Any  # an index, or None for all heads
 
     @property
     def sites(self) -> tuple[str, ...]:
         return (self.site,)
-
-    def check_met(self, site: str, queries: Collection[int], keys: Collection[int]) -> None:
-        """Always passes."""
 
     def alternatives(self, sites: EditableSites) -> list[Edit]:
         kind = sites[self.site].kind
@@ -97,19 +87,6 @@ class AtHead:
             for head in [None] if self.head is None else range(editable.n_heads):
                 alternatives.append(replace(self, site=name, head=head))  # type: ignore[type-var]
         return alternatives
-
-    def candidates(self, sites: EditableSites) -> QueryKeys:
-        return torch.tensor([NO_TARGET])
-
-    @property
-    def target(self) -> QueryKey:
-        return NO_TARGET
-
-    def moved_to(self, target: QueryKey) -> Edit:
-        return cast("Edit", self)
-
-    def hides(self, target: QueryKey) -> bool:
-        return False
 
 
 def overlap(first: Edit, second: Edit) -> bool:

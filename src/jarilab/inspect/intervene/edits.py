@@ -89,21 +89,17 @@ class Link(AtHead):
         key_K = table.keys == self.key
         allowed = table.allowed[:, rows]
         hidden = ~allowed[..., query_Q, :][..., key_K]
+        if not bool(key_K.any()) and not table.causal:
+            raise not_there(self.site, "keys", table.keys.tolist(), self.key)
         if not bool(key_K.any()) or bool(hidden.any()):
-            raise self._is_hidden(table)
+            raise UserError(
+                f"cannot {self.how} the link from query {self.query} to key {self.key} at {self.site}: the mask, or "
+                "another edit, hides this key; choose a key that the query may attend to"
+            )
         removed_K = key_K if self.how == "erase" else ~key_K
         removed_QK = query_Q.unsqueeze(1) & removed_K
         table.allowed[:, rows] &= ~removed_QK
         table.changed[:, rows] |= query_Q
-
-    def _is_hidden(self, table: ScoreTable) -> UserError:
-        keys = table.keys.tolist()
-        if self.key not in keys and not table.causal:
-            return not_there(self.site, "keys", keys, self.key)
-        return UserError(
-            f"cannot {self.how} the link from query {self.query} to key {self.key} at {self.site}: the mask, or "
-            "another edit, hides this key; choose a key that the query may attend to"
-        )
 
     def check_met(self, site: str, queries: Collection[int], keys: Collection[int]) -> None:
         if self.query not in queries:
@@ -133,7 +129,7 @@ class Link(AtHead):
 
 @final
 @dataclass(frozen=True)
-class TokenOff:
+class TokenOff(Edit):
     """Hides a key from all queries, as if its token were padding.
 
     sites: attentions over the same tokens; `TokenOff.everywhere` takes those of a tape. head: None for all heads.
@@ -190,9 +186,6 @@ class TokenOff:
         # In generation a key appears with its own step.
         if self.key not in keys:
             raise not_there(site, "keys", keys, self.key)
-
-    def alternatives(self, sites: EditableSites) -> list[Edit]:
-        return [self]
 
     def candidates(self, sites: EditableSites) -> QueryKeys:
         """Every key that some query may attend to."""

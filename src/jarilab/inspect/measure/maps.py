@@ -353,24 +353,22 @@ def rollout(maps: Sequence[Map]) -> Float[Tensor, "Q K"]:
     identity_KK = torch.eye(len(maps[0].keys), dtype=maps[0].weights.dtype)
     rollout_QK = identity_KK
     for layer, map in enumerate(maps):
-        _check_layer(map, layer, tuple(rollout_QK.shape))
+        if not map.same:
+            raise UserError(
+                f"rollout is for encoders only, layer {layer} is cross-attention; omit it"
+            )
+        attends_ahead = bool((map.allowed & (map.ahead > 0)).any())
+        if len(map.keys) > 1 and not attends_ahead:
+            # Under a causal mask the first tokens are in every row, so their share grows whatever the model learned.
+            raise UserError(
+                f"rollout is for encoders only, layer {layer} is causal; use the maps of an encoder"
+            )
+        layer_shape, shape = tuple(map.weights.shape[1:]), tuple(rollout_QK.shape)
+        if layer_shape != shape:
+            raise UserError(
+                f"expected maps of one encoder, {shape} each, got {layer_shape} in layer {layer}; give all layers the "
+                "same input"
+            )
         mixed_QK = (map.weights.mean(0) + identity_KK) / 2
         rollout_QK = (mixed_QK / mixed_QK.sum(-1, keepdim=True)) @ rollout_QK
     return rollout_QK
-
-
-def _check_layer(map: Map, layer: int, shape: tuple[int, ...]) -> None:
-    if not map.same:
-        raise UserError(f"rollout is for encoders only, layer {layer} is cross-attention; omit it")
-    attends_ahead = bool((map.allowed & (map.ahead > 0)).any())
-    if len(map.keys) > 1 and not attends_ahead:
-        # Under a causal mask the first tokens are in every row, so their share grows whatever the model learned.
-        raise UserError(
-            f"rollout is for encoders only, layer {layer} is causal; use the maps of an encoder"
-        )
-    layer_shape = tuple(map.weights.shape[1:])
-    if layer_shape != shape:
-        raise UserError(
-            f"expected maps of one encoder, {shape} each, got {layer_shape} in layer {layer}; give all layers the same "
-            "input"
-        )

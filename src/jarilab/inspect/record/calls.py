@@ -9,7 +9,6 @@ import torch
 
 from jarilab.attention.cache import select_positions
 from jarilab.attention.definition import AttentionCall
-from jarilab.attention.geometry import Geometry
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Int, Tensor
 
@@ -44,18 +43,14 @@ def blocks(call: AttentionCall) -> Iterator[tuple[slice, AttentionCall]]:
 
 def select_queries(call: AttentionCall, rows: slice | Int[Tensor, " R"]) -> AttentionCall:
     """The same call with some of its queries."""
-    weights = call.explicit_weights
-    weights = None if weights is None else weights[:, :, rows]
-    geometry = _select_rows(call.geometry, rows)
-    return replace(call, q=call.q[:, :, rows], geometry=geometry, explicit_weights=weights)
 
-
-def _select_rows(geometry: Geometry, rows: slice | Int[Tensor, " R"]) -> Geometry:
     def select(tensor: Tensor | None) -> Tensor | None:
         if tensor is None or tensor.shape[-2] == 1:
             return tensor
         return tensor[..., rows, :]
 
+    weights, geometry = call.explicit_weights, call.geometry
+    weights = None if weights is None else weights[:, :, rows]
     q_pos = geometry.q_pos
     unplaced = None if q_pos.unplaced is None else q_pos.unplaced[..., rows]
     coordinates = q_pos.coordinates[..., rows, :]
@@ -63,7 +58,7 @@ def _select_rows(geometry: Geometry, rows: slice | Int[Tensor, " R"]) -> Geometr
     relation = None
     if geometry.relation is not None:
         relation = geometry.encoding.relation(q_pos, geometry.k_pos)
-    return replace(
+    geometry = replace(
         geometry,
         q_pos=q_pos,
         relation=relation,
@@ -72,6 +67,7 @@ def _select_rows(geometry: Geometry, rows: slice | Int[Tensor, " R"]) -> Geometr
         bias=select(geometry.bias),
         additive=None,
     )
+    return replace(call, q=call.q[:, :, rows], geometry=geometry, explicit_weights=weights)
 
 
 def select_inputs(call: AttentionCall, rows: slice | Int[Tensor, " R"]) -> AttentionCall:

@@ -200,8 +200,3 @@ def _weights(
         probe_KW.diagonal(-start).fill_(1.0)
         columns.append((outputs(probe_KW) - constant_BHQW)[..., : keys - start])
     return torch.cat(columns, -1)
-
-
-def reads_part(call: ForeignCall) -> bool:
-    """Whether an attention within a sequence has not as many queries as keys."""
-    return call.facts.relation == "self" and call.q.shape[2] != call.v.shape[2]

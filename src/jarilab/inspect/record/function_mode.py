@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.axes import HeadAxes, Product, product_of
-from jarilab.inspect.record.chunks import ChunkProduct, JoinError, join, reads_part
+from jarilab.inspect.record.chunks import ChunkProduct, JoinError, join
 from jarilab.inspect.record.edited_output import copy_edit, no_edit, refuse_gradient, replace_output
 from jarilab.inspect.record.events import AttentionEvents
 from jarilab.inspect.record.flex_calls import FlexCall, listen, stop_listening
@@ -353,7 +353,9 @@ class AttentionMode(TorchFunctionMode):
         for each in made.merged:
             self.events.mark_recorded(each)
         call = self._product_call(product, made)
-        is_part = path.selects or path.products or (made.cuts and (path.cuts or reads_part(call)))
+        # Within one sequence, there are as many queries as keys.
+        reads_part = call.facts.relation == "self" and call.q.shape[2] != call.v.shape[2]
+        is_part = path.selects or path.products or (made.cuts and (path.cuts or reads_part))
         if is_part and not is_transforming():
             self._defer(func, args, kwargs, output, product, path, call, event)
             return output

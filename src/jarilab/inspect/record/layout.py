@@ -67,21 +67,16 @@ class Layout:
         return Layout(shape, "product", None, self) if same else Layout(shape)
 
     @staticmethod
-    def gather(shape: tuple[int, ...], origins: Sequence[tuple[Layout, int]]) -> Layout:
-        """The layout of a result of which each axis is one of another layout."""
-        return Layout(shape, "gather", tuple(origins))
-
-    @staticmethod
     def of_einsum(
         letters: tuple[str, str, str], left: Layout, right: Layout, shape: tuple[int, ...]
     ) -> Layout:
         """The layout of an einsum's output: each axis as in the first operand that has it."""
         of_left, of_right, out = letters
-        origins = [
+        origins = tuple(
             (left, of_left.index(each)) if each in of_left else (right, of_right.index(each))
             for each in out
-        ]
-        return Layout.gather(shape, origins)
+        )
+        return Layout(shape, "gather", origins)
 
     def after(
         self,

@@ -146,16 +146,19 @@ def _above(model: nn.Module, path: str) -> tuple[nn.Module, ...]:
 
 def site_of(name: str, placed: Placed, call: AttentionCall, inputs: Inputs | None) -> AttentionSite:
     """The site of one of its calls. inputs: what queries and keys are projected from, if known."""
-    kind: Kind = "encoder"
-    if _is_cross(call, inputs):
-        kind = "cross"
-    elif _is_decoder(call, placed.owner):
-        kind = "decoder"
+    geometry, owner = call.geometry, placed.owner
+    is_cross = geometry.encoding.site.cross or geometry.q_pos.frame != geometry.k_pos.frame
+    # Queries may be the first tokens of the sequence of the keys: a part of the same memory.
+    is_cross = is_cross or (inputs is not None and not share_memory(*inputs))
+    hides_later_keys = not is_cross and _hides_later_keys(call)
+    # Object queries attend to each other without a mask, but their attention is built as a decoder's.
+    is_built_causal = isinstance(owner, Attention) and owner.site.causal
+    is_built_causal = is_built_causal or geometry.encoding.site.causal or geometry.causal
+    kind: Kind = "decoder" if hides_later_keys or is_built_causal else "encoder"
+    kind, relation = ("cross", "cross") if is_cross else (kind, "self")
     queries, keys = SEQUENCES[kind]
-    relation: Relation = "cross" if kind == "cross" else "self"
-    causal = kind == "decoder" and _hides_later_keys(call)
     return AttentionSite(
-        name, kind, placed.layer, queries, keys, placed.path, relation=relation, causal=causal
+        name, kind, placed.layer, queries, keys, placed.path, relation, causal=hides_later_keys
     )
 
 
@@ -184,23 +187,6 @@ def foreign_site(
         facts.note,
         facts.folded,
     )
-
-
-def _is_cross(call: AttentionCall, inputs: Inputs | None) -> bool:
-    geometry = call.geometry
-    if geometry.encoding.site.cross or geometry.q_pos.frame != geometry.k_pos.frame:
-        return True
-    # Queries may be the first tokens of the sequence of the keys: a part of the same memory.
-    return inputs is not None and not share_memory(*inputs)
-
-
-def _is_decoder(call: AttentionCall, owner: nn.Module) -> bool:
-    geometry = call.geometry
-    # Object queries attend to each other without a mask, but their attention is built as a decoder's.
-    is_built_causal = isinstance(owner, Attention) and owner.site.causal
-    if geometry.encoding.site.causal or is_built_causal or geometry.causal:
-        return True
-    return _hides_later_keys(call)
 
 
 def _hides_later_keys(call: AttentionCall) -> bool:

@@ -81,7 +81,9 @@ class GoldLinks:
         if gold is None:
             return
         for part in maps:
-            if (part.queries != part.keys) == gold.cross and _has_words(example, part):
+            sizes = ((part.queries, len(part.map.queries)), (part.keys, len(part.map.keys)))
+            has_words = all(len(example.words.get(side, ())) == size for side, size in sizes)
+            if (part.queries != part.keys) == gold.cross and has_words:
                 self._add(example, gold, part)
         if self._index != example.index and maps[-1].rows.stop == len(self.heads):
             wanted = "from words of the target to words of the source"
@@ -227,11 +229,6 @@ def _names(relation: str, *, with_all: bool) -> list[str]:
     base = relation.partition(":")[0]
     names = dict.fromkeys([relation, base or relation])
     return [*names, *([ALL] if with_all and base != PUNCTUATION else [])]
-
-
-def _has_words(example: Example, part: HeadMaps) -> bool:
-    sizes = ((part.queries, len(part.map.queries)), (part.keys, len(part.map.keys)))
-    return all(len(example.words.get(side, ())) == size for side, size in sizes)
 
 
 # One example ----------------------------------------------------------------------------------------------------------
