@@ -60,24 +60,11 @@ def draw_attention(
         )
     tape.head(site, head)  # checks both
     ((_, map),) = named_maps(tape, tokens, words, [site])
-    if kind == "image":
-        return _over_image(map, head, image, queries, grid, options)
-    draw = draw_lines if kind == "lines" else draw_map
-    return draw(map.weights[head], map.queries, map.keys, map.allowed, **options)
-
-
-def _over_image(
-    map: Map,
-    head: int,
-    image: Any,
-    queries: Sequence[int],
-    grid: tuple[int, int] | None,
-    options: Mapping[str, Any],
-) -> Figure:
-    """The weights of some queries over the image."""
+    if kind != "image":
+        draw = draw_lines if kind == "lines" else draw_map
+        return draw(map.weights[head], map.queries, map.keys, map.allowed, **options)
     count = len(map.queries)
-    wrong = [query for query in queries if not 0 <= query < count]
-    if wrong or not queries:
+    if not queries or not all(0 <= query < count for query in queries):
         raise UserError(
             f"expected queries from 0 to {count - 1}, got {list(queries)}; name such as queries=[0]"
         )

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import final
 
@@ -172,20 +172,7 @@ def importance(
     """
     check_evaluating(model)
     labels = labels_of(inputs, written)
-    # cuDNN has no gradient of a recurrence in evaluation.
-    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False), _gated(model) as gates:
-        loss_B = losses(log_softmax(model(*inputs)), labels)
-        gradients = torch.autograd.grad(loss_B.sum(), list(gates.values()))
-    importances = {}
-    for site, gradient_BH11 in zip(gates, gradients, strict=True):
-        importance_H = gradient_BH11.flatten(1).abs().mean(0)
-        importances[site] = functional.normalize(importance_H, dim=0)
-    return importances
-
-
-@contextmanager
-def _gated(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Multiply the output of each head by a gate of 1, `(B, H, 1, 1)`, whose gradient is `<Att_h, dL/dAtt_h>`."""
+    # Gates of 1, `(B, H, 1, 1)`, that multiply the output of each head: their gradient is `<Att_h, dL/dAtt_h>`.
     gates: dict[str, Tensor] = {}
 
     def apply_gate(site: str, call: AttentionCall, output: Tensor) -> Tensor:
@@ -193,8 +180,16 @@ def _gated(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             gates[site] = output.new_ones(*output.shape[:2], 1, 1).requires_grad_()
         return output * gates[site]
 
-    with change_outputs(model, apply_gate):
-        yield gates
+    # cuDNN has no gradient of a recurrence in evaluation.
+    no_cudnn = torch.backends.cudnn.flags(enabled=False)
+    with torch.enable_grad(), no_cudnn, change_outputs(model, apply_gate):
+        loss_B = losses(log_softmax(model(*inputs)), labels)
+        gradients = torch.autograd.grad(loss_B.sum(), list(gates.values()))
+    importances = {}
+    for site, gradient_BH11 in zip(gates, gradients, strict=True):
+        importance_H = gradient_BH11.flatten(1).abs().mean(0)
+        importances[site] = functional.normalize(importance_H, dim=0)
+    return importances
 
 
 def ablation(model: nn.Module, inputs: Inputs, written: Written) -> dict[str, Float[Tensor, " H"]]:

@@ -46,24 +46,17 @@ def labels_of(inputs: Inputs, written: Written) -> Int[Tensor, "B L"]:
     Raises UserError if `written` does not have the shape of the tokens.
     """
     last = inputs[-1]
-    if isinstance(last, Tokens):
-        return _labels_of_tokens(last, written, language_model=len(inputs) == 1)
-    if isinstance(written, Tensor):
-        return written
-    return torch.tensor([list(written)], device=last.pixels.device)
-
-
-def _labels_of_tokens(
-    tokens: Tokens, written: Written, *, language_model: bool
-) -> Int[Tensor, "B L"]:
-    ids = tokens.ids
+    if not isinstance(last, Tokens):
+        is_tensor = isinstance(written, Tensor)
+        return written if is_tensor else torch.tensor([list(written)], device=last.pixels.device)
+    ids = last.ids
     if isinstance(written, Tensor):
         labels = written.to(ids.device)
-    elif language_model:
+    elif len(inputs) == 1:  # a language model
         labels = torch.full_like(ids, IGNORED)
         labels[:, :-1] = ids[:, 1:]
-        if tokens.keep is not None:
-            labels[:, :-1].masked_fill_(~tokens.keep[:, 1:], IGNORED)
+        if last.keep is not None:
+            labels[:, :-1].masked_fill_(~last.keep[:, 1:], IGNORED)
     else:
         labels = torch.tensor([list(written)], dtype=torch.long, device=ids.device)
     # One label a row is the class of a text.

@@ -24,7 +24,13 @@ from torch.overrides import TorchFunctionMode
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.record.axes import HeadAxes, Product, product_of
+from jarilab.inspect.record.axes import (
+    HeadAxes,
+    Product,
+    as_einsum,
+    follow_weighted_values,
+    product_of,
+)
 from jarilab.inspect.record.chunks import ChunkProduct, JoinError, join
 from jarilab.inspect.record.edited_output import copy_edit, no_edit, refuse_gradient, replace_output
 from jarilab.inspect.record.events import AttentionEvents
@@ -33,11 +39,15 @@ from jarilab.inspect.record.foreign_call import ForeignCall, facts_of, versions_
 from jarilab.inspect.record.function_kinds import PRODUCTS, is_nonlinear, positional
 from jarilab.inspect.record.layout import shape_of
 from jarilab.inspect.record.modules import ModuleFrame, ModuleStack, complete_output
-from jarilab.inspect.record.multi_head import multi_head_attention_forward
 from jarilab.inspect.record.tracing import UNKNOWN_AXIS, Trace, Tracer, Weights, tensors_of
-from jarilab.inspect.record.transforms import as_computed, is_transforming, padded, plain_call
+from jarilab.inspect.record.transforms import (
+    as_computed,
+    is_transforming,
+    multi_head_attention_forward,
+    padded,
+    plain_call,
+)
 from jarilab.inspect.record.value_paths import Path, continues, replace_tensors
-from jarilab.inspect.record.weighted_sums import as_einsum, follow_weighted_values
 
 CallHandler = Callable[[ModuleFrame, ForeignCall, Tensor], Tensor]
 """Takes the running module, a call and its output `(B, H, Q, W)`; returns the output that the model continues with."""
@@ -207,15 +217,22 @@ class AttentionMode(TorchFunctionMode):
         self._trace_output(query, output)
         if query.dim() < 3:
             return output
-        if query.is_nested:
-            return self._on_nested_attention(
-                query, key, value, output, event, is_causal=is_causal, scale=scale
-            )
+        reported, is_nested = output, query.is_nested
+        if is_nested:
+            # It is reported as one of padded tensors with a mask.
+            nested = query, key, value, output
+            attn_mask, (query, key, value, reported) = padded(*nested)
+            for before, after in zip(nested, (query, key, value, reported), strict=True):
+                self._tracer.set(after, self._tracer.of(before))
+            dropout_p = 0.0
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         call, axes = self._fused_call(
             query, key, value, attn_mask, is_causal=is_causal, scale=scale, dropout=dropout_p
         )
-        return self._report(call, output, axes, event)
+        changed = self._report(call, reported, axes, event)
+        if is_nested and changed is not reported:
+            raise no_edit("of nested tensors")
+        return output if is_nested else changed
 
     def _trace_output(self, query: Tensor, output: Tensor) -> None:
         """The rows of the output are those of the queries."""
@@ -239,29 +256,6 @@ class AttentionMode(TorchFunctionMode):
         if not is_added:
             made = replace(made, q=made.q[..., :0], k=made.k[..., :0], scale=1.0, verified=False)
         return self._report(made, output, axes, event)
-
-    def _on_nested_attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        output: Tensor,
-        event: int,
-        *,
-        is_causal: bool,
-        scale: float | None,
-    ) -> Tensor:
-        """Report an attention of nested tensors as one of padded tensors with a mask."""
-        allowed, (q, k, v, padded_output) = padded(query, key, value, output)
-        for tensor, nested in ((q, query), (k, key), (v, value), (padded_output, output)):
-            self._tracer.set(tensor, self._tracer.of(nested))
-        scale = q.shape[-1] ** -0.5 if scale is None else scale
-        call, axes = self._fused_call(
-            q, k, v, allowed, is_causal=is_causal, scale=scale, dropout=0.0
-        )
-        if self._report(call, padded_output, axes, event) is not padded_output:
-            raise no_edit("of nested tensors")
-        return output
 
     def _fused_call(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, **options: Any

@@ -1,15 +1,20 @@
-"""Calls under `torch.vmap`, under gradients of `torch.func` and of nested tensors, as calls of plain tensors."""
+"""Calls that a function mode does not see as calls of plain tensors, made so.
+
+They are under `torch.vmap`, under gradients of `torch.func`, of nested tensors, or inside multi-head attention.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.nn import functional
 
 from jarilab.core.shapes import Bool, Tensor
 from jarilab.inspect.record.calls import check_has_values
@@ -99,3 +104,14 @@ def as_computed(tensor: Tensor) -> Tensor:
     if torch.is_autocast_enabled(device) and tensor.dtype is not torch.float64:
         return tensor.detach().to(torch.get_autocast_dtype(device))
     return tensor.detach()
+
+
+def _without_dispatch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of a Python function of PyTorch that runs its body instead of asking the active mode."""
+    without = {**function.__globals__, "has_torch_function": lambda *_: False}
+    return types.FunctionType(
+        function.__code__, without, function.__name__, function.__defaults__, function.__closure__
+    )
+
+
+multi_head_attention_forward = _without_dispatch(functional.multi_head_attention_forward)

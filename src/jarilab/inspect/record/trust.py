@@ -10,7 +10,7 @@ import torch
 from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
-from jarilab.core.shapes import Bool, Float, Tensor
+from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.record.calls import largest
 from jarilab.inspect.record.recorded_call import RecordedCall
 
@@ -73,18 +73,15 @@ def trust_of(site: str, recorded: RecordedCall) -> Iterator[Trust]:
             rounding_BHQW = _rounding_error(recorded, block, weights_BHQK, rebuilt_BHQW)
             error_BHQW = (error_BHQW - rounding_BHQW).clamp_min(0.0)
             rounding = largest(rounding_BHQW) / size
-        yield Trust(
-            # The model's own rows may have any sum, as with a sink.
-            row_sum_error=0.0
-            if block.explicit_weights is not None
-            else _row_sum_error(weights_BHQK, allowed),
-            masked_weight=0.0
-            if allowed is None
-            else largest(weights_BHQK.masked_fill(allowed, 0.0)),
-            rebuild_error=largest(error_BHQW) / size,
-            dropout=block.dropout,
-            rounding=rounding,
-        )
+        sums_BHQ, row_sum_error, masked_weight = weights_BHQK.sum(-1), 0.0, 0.0
+        expected_BHQ = torch.ones_like(sums_BHQ)
+        if allowed is not None:
+            expected_BHQ = allowed.any(-1).expand_as(sums_BHQ).to(sums_BHQ)
+            masked_weight = largest(weights_BHQK.masked_fill(allowed, 0.0))
+        if block.explicit_weights is None:  # the model's own rows may have any sum, as with a sink
+            row_sum_error = largest(sums_BHQ - expected_BHQ)
+        rebuild_error = largest(error_BHQW) / size
+        yield Trust(row_sum_error, masked_weight, rebuild_error, block.dropout, rounding)
 
 
 def _check_finite(site: str, error_BHQW: Float[Tensor, "B H Q W"]) -> None:
@@ -96,16 +93,6 @@ def _check_finite(site: str, error_BHQW: Float[Tensor, "B H Q W"]) -> None:
         "cannot be compared with its output; look for NaN in the parameters and the input, and for queries whose keys "
         "are all hidden"
     )
-
-
-def _row_sum_error(
-    weights_BHQK: Float[Tensor, "B H Q K"], allowed: Bool[Tensor, "#B #H #Q K"] | None
-) -> float:
-    sums = weights_BHQK.sum(-1)
-    expected = torch.ones_like(sums)
-    if allowed is not None:
-        expected = allowed.any(-1).expand_as(sums).to(sums)
-    return largest(sums - expected)
 
 
 def _rounding_error(
