@@ -15,7 +15,6 @@ from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Encoding
 from jarilab.inspect.record.activations import (
     Activations,
-    LinearNorm,
     ModuleCall,
     input_encodings,
     is_norm,
@@ -23,6 +22,7 @@ from jarilab.inspect.record.activations import (
 )
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.record.layout import share_memory
+from jarilab.nn.norms import BatchNorm
 from jarilab.positions.coordinates import Positions
 
 
@@ -139,7 +139,7 @@ def _position_part(
 def _part_after_norm(norm: nn.Module, x: Tensor, part: Tensor) -> Tensor:
     """The summand `part` of `x` after the norm, with the norm's divisor for all of `x`."""
     # With a fixed divisor the norm is linear: the mean of a sum is the sum of the means.
-    if isinstance(norm, LinearNorm):
+    if isinstance(norm, BatchNorm):
         return norm.of_part(part)
     if isinstance(norm, nn.RMSNorm):
         eps = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps

@@ -326,16 +326,20 @@ class Sink(Measure):
     needs_positions = True
 
     def value(self, map: Map) -> Tensor:
-        attended_K = map.allowed.any(0)
-        if not bool(attended_K.any()):
+        first = first_key(map)
+        if first is None:
             return undefined(map)
-        last = torch.iinfo(torch.int64).max
-        order_K = map.k_order.masked_fill(~attended_K, last)
-        first = int(order_K.argmin())
         rows_Q = map.count > 0
         if map.same:
             rows_Q = rows_Q & (map.ahead[:, first] <= 0)
         return _mean(map.weights[:, :, first], rows_Q)
+
+
+def first_key(map: Map) -> int | None:
+    """The index of the first key that any query may attend to; None without such a key."""
+    attended_K = map.allowed.any(0)
+    order_K = map.k_order.masked_fill(~attended_K, torch.iinfo(torch.int64).max)
+    return int(order_K.argmin()) if bool(attended_K.any()) else None
 
 
 @_measure("self")

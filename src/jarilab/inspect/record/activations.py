@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, TypeGuard
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
@@ -11,18 +11,12 @@ from torch.utils.hooks import RemovableHandle
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.inspect.record.sites import attentions_of, layers_of
-
-
-@runtime_checkable
-class LinearNorm(Protocol):
-    """A norm that is linear in evaluation: it maps each summand of its input by itself."""
-
-    def of_part(self, part: Tensor) -> Tensor: ...
+from jarilab.nn.norms import BatchNorm
 
 
 def is_norm(module: object) -> TypeGuard[nn.Module]:
     """Whether a module is a norm whose input can be split into summands."""
-    return isinstance(module, nn.LayerNorm | nn.RMSNorm | LinearNorm)
+    return isinstance(module, nn.LayerNorm | nn.RMSNorm | BatchNorm)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,16 +21,7 @@ _JOIN = re.compile(
     r"cat|concat|concatenate|stack|[hvd]stack|(index_copy|scatter|masked_scatter|index_put|slice_scatter)"
 )
 _WRITE = re.compile(r"__setitem__|(index_copy|scatter|masked_scatter|index_put|index_fill)_|copy_")
-PRODUCTS = (
-    "matmul",
-    "linalg_matmul",
-    "bmm",
-    "mm",
-    "baddbmm",
-    "einsum",
-    "__matmul__",
-    "__rmatmul__",
-)
+PRODUCTS = names("matmul linalg_matmul bmm mm baddbmm einsum __matmul__ __rmatmul__")
 VIEWS = names(
     "t transpose permute view reshape flatten unflatten __getitem__ __get__ select unbind chunk "
     "split expand to type_as float contiguous unsqueeze squeeze detach"

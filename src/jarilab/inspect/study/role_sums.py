@@ -77,11 +77,12 @@ class RoleSums:
         for each in maps:
             targets = Targets.of(each.map, self.context)
             mass_RHQ = targets.masses(each.map.weights)
-            self._add_scores(each.rows, targets, mass_RHQ)
-            self._add_uniform(each.rows, each.map)
-            self._add_margins(each.rows, targets, mass_RHQ)
+            added = self._scores_of(targets, mass_RHQ)
+            added |= self._uniform_of(each.map) | self._margins_of(targets, mass_RHQ)
+            for name, values in added.items():
+                self.sums[name][each.rows] += values
 
-    def _add_scores(self, rows: slice, targets: Targets, mass_RHQ: torch.Tensor) -> None:
+    def _scores_of(self, targets: Targets, mass_RHQ: torch.Tensor) -> dict[str, Any]:
         queries_R = targets.defined.sum(-1).double()
         has_R = (queries_R > 0).double()
         score_HR = (mass_RHQ.sum(-1) / queries_R.clamp_min(1).unsqueeze(-1)).T
@@ -89,23 +90,20 @@ class RoleSums:
         chance_HR = chance_R.expand_as(score_HR)
         added = {"n": has_R, "q": queries_R, "s": score_HR, "c": chance_HR}
         added |= {"ss": score_HR**2, "cc": chance_HR**2, "sc": score_HR * chance_HR}
-        for name, values in added.items():
-            self.sums[name][rows] += values.numpy()
+        return {name: values.numpy() for name, values in added.items()}
 
-    def _add_uniform(self, rows: slice, map: Map) -> None:
+    def _uniform_of(self, map: Map) -> dict[str, Any]:
         rows_Q = map.count >= MIN_UNIFORM_KEYS
         queries = int(rows_Q.sum())
         if not queries:
-            return
+            return {}
         weights, count_Q = map.weights[:, rows_Q], map.count[rows_Q].double()
         entropy_H = (torch.special.entr(weights).sum(-1) / count_Q.log()).mean(-1).numpy()
         largest_H = (weights.amax(-1) * count_Q).mean(-1).numpy()
         added = {"un": 1, "uq": queries, "ue": entropy_H, "uee": entropy_H**2}
-        added |= {"um": largest_H, "umm": largest_H**2}
-        for name, values in added.items():
-            self.sums[name][rows] += values
+        return added | {"um": largest_H, "umm": largest_H**2}
 
-    def _add_margins(self, rows: slice, targets: Targets, mass_RHQ: torch.Tensor) -> None:
+    def _margins_of(self, targets: Targets, mass_RHQ: torch.Tensor) -> dict[str, Any]:
         apart_RRQ = targets.disagree().double()
         queries_RR = apart_RRQ.sum(-1)
         defined_RQ = targets.defined.double()
@@ -116,9 +114,11 @@ class RoleSums:
         ).unsqueeze(1)
         margin_HRR = mean_RHR.transpose(0, 1).numpy()
         added = {"dn": (queries_RR > 0).double().numpy(), "dq": queries_RR.numpy()}
-        added |= {"d": margin_HRR, "dd": margin_HRR**2, "bq": (defined_RQ @ defined_RQ.T).numpy()}
-        for name, values in added.items():
-            self.sums[name][rows] += values
+        return added | {
+            "d": margin_HRR,
+            "dd": margin_HRR**2,
+            "bq": (defined_RQ @ defined_RQ.T).numpy(),
+        }
 
     def state(self) -> dict[str, np.ndarray]:
         return self.sums

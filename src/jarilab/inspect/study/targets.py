@@ -9,7 +9,7 @@ import torch
 
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.inspect.measure.maps import Map, same_tokens
-from jarilab.inspect.measure.measures import after_earlier_copy
+from jarilab.inspect.measure.measures import after_earlier_copy, first_key
 from jarilab.inspect.measure.words import SPECIAL
 
 MAX_OFFSET = 16
@@ -46,7 +46,11 @@ class Targets:
     @staticmethod
     def of(map: Map, context: int = 1) -> Targets:
         """context: the number of tokens that an earlier copy must share with the query's for induction."""
-        keys_RQK = torch.cat([_offset_keys(map), _set_keys(map, context)]) & map.allowed
+        offsets_O11 = torch.tensor(OFFSETS).view(-1, 1, 1)
+        # There are no fixed offsets in an image, or where positions are not known.
+        is_on_a_line = map.placed and map.q_at.shape[-1] == 1
+        offset_keys_OQK = (map.ahead == offsets_O11) & is_on_a_line
+        keys_RQK = torch.cat([offset_keys_OQK, _set_keys(map, context)]) & map.allowed
         defined_RQ = keys_RQK.any(-1) & (map.count >= MIN_KEYS)
         return Targets(keys_RQK, defined_RQ, keys_RQK.sum(-1) / map.count.clamp_min(1).double())
 
@@ -64,13 +68,6 @@ class Targets:
         return both_RRQ & ~shared_QRR.permute(1, 2, 0)
 
 
-def _offset_keys(map: Map) -> Bool[Tensor, "O Q K"]:
-    """Targets of the fixed offsets; none in an image, or where positions are not known."""
-    if not map.placed or map.q_at.shape[-1] > 1:
-        return torch.zeros(len(OFFSETS), *map.allowed.shape, dtype=torch.bool)
-    return map.ahead == torch.tensor(OFFSETS).view(-1, 1, 1)
-
-
 def _set_keys(map: Map, context: int) -> Bool[Tensor, "S Q K"]:
     none = torch.zeros_like(map.allowed)
     same, induction = none, none
@@ -78,17 +75,10 @@ def _set_keys(map: Map, context: int) -> Bool[Tensor, "S Q K"]:
         same = same_tokens(map) & (map.ahead != 0)
         induction = after_earlier_copy(map, context)
     delimiter_K = torch.tensor([is_delimiter(name) for name in map.keys], dtype=torch.bool)
-    return torch.stack([same, induction, _first_keys(map), none | delimiter_K])
-
-
-def _first_keys(map: Map) -> Bool[Tensor, "Q K"]:
-    """The first key that any query may attend to."""
-    first = torch.zeros_like(map.allowed)
-    attended_K = map.allowed.any(0)
-    if map.placed and bool(attended_K.any()):
-        last = torch.iinfo(torch.int64).max
-        first[:, int(map.k_order.masked_fill(~attended_K, last).argmin())] = True
-    return first
+    is_first, first = none.clone(), first_key(map)
+    if map.placed and first is not None:
+        is_first[:, first] = True
+    return torch.stack([same, induction, is_first, none | delimiter_K])
 
 
 def is_delimiter(name: str) -> bool:
