@@ -45,24 +45,7 @@ class SplitInput:
         return {"content": content, "position": self.position @ linear.weight.t()}
 
 
-@dataclass(frozen=True, eq=False)
-class SplitSides:
-    """The split inputs of a head's queries and keys."""
-
-    queries: SplitInput
-    keys: SplitInput
-
-    @property
-    def has_positions(self) -> bool:
-        """Whether positions were split off on either side."""
-        return self.queries.position is not None or self.keys.position is not None
-
-    @property
-    def mixed(self) -> bool:
-        return self.queries.mixed or self.keys.mixed
-
-
-def split_sides(tape: Tape, site: str) -> SplitSides:
+def split_sides(tape: Tape, site: str) -> tuple[SplitInput, SplitInput]:
     """Split the inputs of queries and keys. Raises UserError for self-attention whose positions cannot be split off."""
     recorded = tape.calls[site][0]
     geometry, path = recorded.call.geometry, recorded.placed.path.removesuffix(".attend")
@@ -84,13 +67,13 @@ def split_sides(tape: Tape, site: str) -> SplitSides:
     if not is_same_tensor(x, source):
         # Keys are read from the output of another stack.
         other = next((call for call in stacks if _returned(call, source)), None)
-        return SplitSides(queries, _split(source, other, geometry.k_pos, encoding, activations))
+        return queries, _split(source, other, geometry.k_pos, encoding, activations)
     if queries.mixed:
         raise UserError(
             "a norm of a post-norm stack divides positions together with content, so they cannot be split after it: "
             f"expected its first self-attention, got {path}; choose the first one, or a model with norm=pre"
         )
-    return SplitSides(queries, _split(x, stack, geometry.k_pos, encoding, activations))
+    return queries, _split(x, stack, geometry.k_pos, encoding, activations)
 
 
 def _returned(call: ModuleCall, x: Tensor) -> bool:
@@ -159,9 +142,12 @@ ABOUT = [
 
 
 def scores_by_part(
-    attention: Attention, call: AttentionCall, sides: SplitSides, head: int
+    attention: Attention, call: AttentionCall, sides: tuple[SplitInput, SplitInput], head: int
 ) -> tuple[dict[str, Float[Tensor, "Q K"]], list[str]]:
-    """The scaled q.k of a head, split by the parts of query and key; and sentences about the parts."""
+    """The scaled q.k of a head, split by the parts of query and key; and sentences about the parts.
+
+    sides: the split inputs of queries and keys.
+    """
     geometry, encoding = call.geometry, call.geometry.encoding
 
     def rotated_head(x: Tensor, rotation: object) -> Float[Tensor, "L E"]:
@@ -169,13 +155,14 @@ def scores_by_part(
         return encoding.rotate(x_BHLE, rotation)[0, head]
 
     products = {}
-    for query_name, query in sides.queries.project(attention.query).items():
+    queries, keys = sides
+    for query_name, query in queries.project(attention.query).items():
         q = call.scale * rotated_head(query, geometry.q_rotation)
-        for key_name, key in sides.keys.project(attention.key).items():
+        for key_name, key in keys.project(attention.key).items():
             k = rotated_head(key, geometry.k_rotation)
             products[f"{query_name} . {key_name}"] = q @ k.t()
     about = list(ABOUT)
-    if sides.mixed:
+    if queries.mixed or keys.mixed:
         about.append("Mixed: content and position of a side where they cannot be told apart.")
     if "rotate" in encoding.hooks:
         about.append("Both are turned by the rotation.")

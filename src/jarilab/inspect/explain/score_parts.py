@@ -53,11 +53,12 @@ def parts_of(tape: Tape, site: str, head: int) -> Parts:
     calls = [recorded.call for recorded in tape.calls[site]]
     summands = tape.summands(site, head)
     sides = split_sides(tape, site) if isinstance(attention, Attention) else None
-    if isinstance(attention, Attention) and sides and sides.has_positions:
+    has_positions = sides is not None and any(side.position is not None for side in sides)
+    if isinstance(attention, Attention) and sides and has_positions:
         parts, about = scores_by_part(attention, calls[0], sides, head)
     else:
         parts, about = _scores_by_component(calls, summands, head)
-        if sides and sides.mixed:
+        if sides and any(side.mixed for side in sides):
             about.append(
                 "What was added to the input by place has been through norms and cannot be told apart here."
             )

@@ -18,7 +18,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.inspect.intervene.edit import Edit
 from jarilab.inspect.intervene.interventions import operate
-from jarilab.inspect.record.model_io import Inputs, keep_of, scores_of
+from jarilab.inspect.record.model_io import Inputs, scores_of
 from jarilab.positions.coordinates import Tokens
 
 IGNORED = -1
@@ -103,6 +103,6 @@ def divergences(first_BLV: Tensor, second_BLV: Tensor) -> Float[Tensor, "B L"]:
 
 def mean_over(values_BL: Float[Tensor, "B L"], inputs: Inputs) -> Float[Tensor, ""]:
     """The mean over all places of the answer that are no padding."""
-    keep = keep_of(inputs)
+    keep = inputs[-1].keep if isinstance(inputs[-1], Tokens) else None
     has_padding = keep is not None and keep.shape == values_BL.shape
     return (values_BL[keep] if has_padding else values_BL).mean()

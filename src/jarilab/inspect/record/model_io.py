@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from jarilab.core.errors import UserError
-from jarilab.core.shapes import Bool, Float, Tensor
+from jarilab.core.shapes import Float, Tensor
 from jarilab.positions.boxes import Detected
 from jarilab.positions.coordinates import Tokens
 from jarilab.positions.patches import Images
@@ -29,11 +29,6 @@ def scores_of(outputs: Any) -> Float[Tensor, "B L V"]:
             "look at its maps with jarilab.record, which works for all outputs"
         )
     return outputs.unsqueeze(1) if outputs.ndim == 2 else outputs
-
-
-def keep_of(inputs: Inputs) -> Bool[Tensor, "B L"] | None:
-    """False on padding of the answer; None without padding."""
-    return inputs[-1].keep if isinstance(inputs[-1], Tokens) else None
 
 
 def to_float64(inputs: Inputs) -> Inputs:
