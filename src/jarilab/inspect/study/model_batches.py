@@ -54,12 +54,8 @@ def study(
     result: Study | None = None
     skip, first = 0, None
     ids_in_data: set[int] = set()
-    if isinstance(batches, Tensor | Mapping):
-        raise UserError(
-            f"expected an iterable of batches, got one {type(batches).__name__}; pass a list: study(model, [batch])"
-        )
     with evaluating(model):
-        for number, inputs in enumerate(batches):
+        for number, inputs in enumerate(_checked(batches)):
             batch = batch_of(inputs, tokens, number)
             ids_in_data |= {*batch.ids.get("source", torch.zeros(0)).unique().tolist()}
             if result is None:
@@ -87,6 +83,15 @@ def study(
             probes = _probe_input(*first, ids_in_data) or False
         result.name_roles(model, probes or None)
     return result
+
+
+def _checked(batches: Iterable[Any]) -> Iterable[Any]:
+    """The batches. Raises UserError for a single one."""
+    if isinstance(batches, Tensor | Mapping):
+        raise UserError(
+            f"expected an iterable of batches, got one {type(batches).__name__}; pass a list: study(model, [batch])"
+        )
+    return batches
 
 
 PADDED = {"input_ids", "attention_mask", "token_type_ids"}
