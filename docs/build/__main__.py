@@ -27,7 +27,6 @@ import planted_heads
 import reference
 import runs
 import stills
-import which
 from places import CACHE, LANGUAGES, SITE
 
 
@@ -56,7 +55,7 @@ def main() -> None:
         pages.keep(numbers)
         stills.keep(numbers)
     print("pages", flush=True)
-    pages.assemble(numbers, {**reference.pages(), **which.parts(), **catalogue.parts()})
+    pages.assemble(numbers, {**reference.pages(), **catalogue.parts()})
     build()
     header.finish(SITE)
     moved.write(SITE)

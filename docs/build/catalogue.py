@@ -28,29 +28,26 @@ STYLE = {"en": ".ko{display:none}", "ko": ".en{display:none}"}
 WORDS: dict[str, dict[str, str]] = {
     "en": {
         "index": "encoding|what it does|cost|from",
-        "facts": "## What the code knows",
         "fact": "property|value",
         "also": "also named",
         "axes": "axes",
         "hooks": "acts in",
         "nothing": "nothing",
-        "where": "where",
-        "anywhere": "anywhere",
-        "self": "not between a decoder and its source",
-        "causal": "only where queries never see later keys",
-        "shift": "all places moved by the same amount",
+        "where": "can be used",
+        "anywhere": "in every attention",
+        "self": "in self-attention, not in cross-attention",
+        "causal": "only with a causal mask",
+        "shift": "if all positions move by the same amount",
         "same": "nothing changes",
         "changed": "something changes",
         "layers": "layers",
         "shared": "one for all",
         "own": "each has its own",
-        "learns": "learns",
-        "count": f"{{}} numbers in {LAYERS} layers of width {SITE.d_model} with {SITE.n_heads} heads",
+        "learns": "learned",
+        "count": f"{{}} parameters in {LAYERS} layers of width {SITE.d_model} with {SITE.n_heads} heads",
         "cost": "cost",
         "times": f"{{}} times a training step without an encoding, of 64 tokens or {ROWS} x {COLUMNS} patches",
         "from": "from",
-        "laws": "laws",
-        "options": "## Options",
         "option": "option|default|one of|meaning",
         "drawn": "## Drawn",
         "drawing": "By `jarilab show {}`; what learns has its initial values.",
@@ -59,7 +56,6 @@ WORDS: dict[str, dict[str, str]] = {
     },
     "ko": {
         "index": "인코딩|하는 일|비용|출처",
-        "facts": "## 코드가 아는 것",
         "fact": "성질|값",
         "also": "다른 이름",
         "axes": "축",
@@ -80,8 +76,6 @@ WORDS: dict[str, dict[str, str]] = {
         "cost": "비용",
         "times": f"인코딩 없는 학습 스텝의 {{}}배(토큰 64개 또는 {ROWS} x {COLUMNS} 패치)",
         "from": "출처",
-        "laws": "법칙",
-        "options": "## 옵션",
         "option": "옵션|기본값|고를 수 있는 값|뜻(코드에 적힌 영어 그대로)",
         "drawn": "## 그림",
         "drawing": "`jarilab show {}`로 그렸고, 학습하는 것은 초깃값으로 그린다.",
@@ -106,14 +100,13 @@ def make() -> None:
 
 
 def parts() -> dict[str, str]:
-    """By the mark in a page that each takes the place of."""
-    found: dict[str, str] = {}
+    """By the mark in a page that each takes the place of, on the site alone."""
     records = [describe_encoding(name) for name in registry.names()]
-    for language, words in WORDS.items():
-        found[f"{FOLDER}-{language}"] = index(records, language, words)
-        for one in records:
-            found[mark(one["name"], language)] = known(one, language, words)
-    return found
+    return {
+        mark(one["name"], language): known(one, language, words)
+        for language, words in WORDS.items()
+        for one in records
+    }
 
 
 def mark(name: str, language: str) -> str:
@@ -139,9 +132,9 @@ def what(name: str, language: str) -> str:
     return found[1].replace("\n", " ")
 
 
-def index(records: list[dict[str, Any]], language: str, words: dict[str, str]) -> str:
+def index(language: str) -> str:
     """A line for each encoding."""
-    costs = _costs()
+    costs, words = _costs(), WORDS[language]
     rows = [
         [
             f"[`{one['name']}`]({one['name']}.md)",
@@ -149,30 +142,29 @@ def index(records: list[dict[str, Any]], language: str, words: dict[str, str]) -
             f"{costs[one['name']]:.2f}",
             one["cited"] or "",
         ]
-        for one in records
+        for one in map(describe_encoding, registry.names())
     ]
     return table(words["index"].split("|"), rows)
 
 
 def known(one: dict[str, Any], language: str, words: dict[str, str]) -> str:
-    """All that the code says of an encoding: a drawing, facts, options, laws."""
+    """What takes long to make: drawings, and the results of the laws."""
     spec = f"{one['name']} --causal" if one["claims"]["causal_only"] else one["name"]
     drawn = [words["drawn"], words["drawing"].format(spec), *_drawings(one, language)]
-    told = (LAWS / f"{one['name']}.txt").read_text(encoding="utf-8").rstrip()
+    results = (LAWS / f"{one['name']}.txt").read_text(encoding="utf-8").rstrip()
     return "\n\n".join(
         [
             *(drawn if len(drawn) > 2 else []),
-            words["facts"],
-            _facts(one, told.rpartition("\n")[2], words),
-            *([words["options"], _options(one, words)] if one["options"] else []),
             words["tried"],
             words["trying"].format(tried(one["name"])),
-            f"```text\n{told}\n```",
+            f"```text\n{results}\n```",
         ]
     )
 
 
-def _facts(one: dict[str, Any], laws: str, words: dict[str, str]) -> str:
+def facts(name: str, language: str) -> str:
+    """A table of what the class of an encoding claims and costs."""
+    one, words = describe_encoding(name), WORDS[language]
     claims = one["claims"]
     also = ", ".join(f"`{name}`" for name in one["also"])
     rows = [
@@ -185,7 +177,6 @@ def _facts(one: dict[str, Any], laws: str, words: dict[str, str]) -> str:
         [words["learns"], words["count"].format(f"{one['learns']:,}")],
         [words["cost"], words["times"].format(f"{_costs()[one['name']]:.2f}")],
         [words["from"], one["paper"]],
-        [words["laws"], laws],
     ]
     return table(words["fact"].split("|"), rows)
 
@@ -200,7 +191,9 @@ def _hooks(one: dict[str, Any], words: dict[str, str]) -> str:
     return ", ".join(f"`{hook}`" for hook in one["hooks"]) or words["nothing"]
 
 
-def _options(one: dict[str, Any], words: dict[str, str]) -> str:
+def options(name: str, language: str) -> str:
+    """A table of the options that a spec may give."""
+    words = WORDS[language]
     rows = [
         [
             f"`{option['name']}`",
@@ -208,7 +201,7 @@ def _options(one: dict[str, Any], words: dict[str, str]) -> str:
             ", ".join(f"`{choice}`" for choice in option["choices"]),
             " ".join(option["meaning"].split()),
         ]
-        for option in one["options"]
+        for option in describe_encoding(name)["options"]
     ]
     return table(words["option"].split("|"), rows)
 

@@ -1,9 +1,9 @@
 """The reference, made of docstrings and options: nothing of it is written twice.
 
-    python docs/build/reference.py      # write the tables that pages of docs/reference have below their marks
+    python docs/build/reference.py      # write the tables that pages have below their marks
 
-The pages of `pages()` are written when the site is built. A table of a page in docs/reference follows its mark,
-`<!-- generated: NAME -->`; a test compares it.
+The pages of `pages()` are written when the site is built. A table of a page in docs/reference or docs/site follows its
+mark, `<!-- generated: NAME ARGUMENTS -->`; a test compares it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ import itertools
 import os
 import re
 import textwrap
+from pathlib import Path
 from typing import Any
 
+import catalogue
 import jarilab
+import which
 from jarilab.cli import main
 from jarilab.cli.commands import names as commands
 from jarilab.encodings.base import EXTRA_ARGUMENTS, Encoding
@@ -28,7 +31,7 @@ from jarilab.inspect.record.capture import Tape
 from jarilab.laws import LAWS, whole_laws
 from jarilab.laws.cures import CURES
 from jarilab.runs.descriptions import describe_tasks
-from places import DOCS
+from places import DOCS, LANGUAGES, TEXTS
 from tables import table
 
 PYTHON = "Everything that `import jarilab` gives, from the docstrings in the code."
@@ -38,7 +41,7 @@ HOOKS = (*ACTING, *EXTRA_ARGUMENTS, "relation")
 """Methods of an encoding that a person overrides."""
 WIDE = 80
 QUOTED = re.compile(r"""(?<=[:>] )(?:'([^']*)'|"([^"]*)")""")
-GENERATED = re.compile(r"<!-- generated: (\w+) -->\n\n(?:\|.*\n)*")
+GENERATED = re.compile(r"<!-- generated: (\w+)((?: \w+)*) -->\n\n(?:\|.*\n)*")
 FIELD = re.compile(r"(?:^|(?<=\. ))(\w+): ")
 COMMA = re.compile(r", (?=[*\w]+(?::|=|,|\)| =))")
 
@@ -176,10 +179,24 @@ def written(page: str) -> str:
         "tape_methods": tape_methods,
         "laws_of_encodings": laws_of_encodings,
         "laws_of_models": laws_of_models,
+        "properties": which.properties,
+        "encodings": catalogue.index,
+        "facts": catalogue.facts,
+        "options": catalogue.options,
     }
-    return GENERATED.sub(
-        lambda mark: f"<!-- generated: {mark[1]} -->\n\n{tables[mark[1]]()}\n", page
-    )
+
+    def put(mark: re.Match[str]) -> str:
+        rows = tables[mark[1]](*mark[2].split())
+        return f"<!-- generated: {mark[1]}{mark[2]} -->\n\n{rows}\n"
+
+    return GENERATED.sub(put, page)
+
+
+def marked() -> list[Path]:
+    """The pages that have such tables."""
+    folders = DOCS / "reference", *(TEXTS / language for language in LANGUAGES)
+    files = [path for folder in folders for path in sorted(folder.rglob("*.md"))]
+    return [path for path in files if GENERATED.search(path.read_text(encoding="utf-8"))]
 
 
 def measures() -> str:
@@ -242,5 +259,5 @@ def _call(name: str, function: Any, value: Any) -> str:
 
 
 if __name__ == "__main__":
-    for path in sorted((DOCS / "reference").glob("*.md")):
+    for path in marked():
         path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -10,8 +10,8 @@ from jarilab.encodings.base import Encoding, Site, hooks_of, registry
 WIDTH, HEADS = 64, 8
 WORDS: dict[str, dict[str, str]] = {
     "en": {
-        "head": "encoding|axes|acts on|counts|places|distances|parameters|layers|cross-attention",
-        "absolute": "place",
+        "head": "encoding|axes|acts on|depends on|positions|distances|parameters|layers|cross-attention",
+        "absolute": "position",
         "relative": "distance",
         "none": "nothing",
         "endless": "any",
@@ -22,14 +22,14 @@ WORDS: dict[str, dict[str, str]] = {
         "no": "no",
         "embed": "input",
         "inject": "queries, keys",
-        "rotate": "queries, keys (turned)",
+        "rotate": "queries, keys (rotated)",
         "bias": "scores",
         "terms": "scores (by content)",
         "values": "values",
     },
     "ko": {
-        "head": "인코딩|축|작용하는 곳|세는 것|자리|거리|파라미터|층|크로스 어텐션",
-        "absolute": "자리",
+        "head": "인코딩|축|작용하는 곳|따르는 것|위치|거리|파라미터|층|크로스 어텐션",
+        "absolute": "위치",
         "relative": "거리",
         "none": "없음",
         "endless": "모두",
@@ -48,13 +48,9 @@ WORDS: dict[str, dict[str, str]] = {
 }
 
 
-def parts() -> dict[str, str]:
-    """By the mark in a page that it takes the place of."""
-    return {f"properties-{language}": properties(words) for language, words in WORDS.items()}
-
-
-def properties(words: dict[str, str]) -> str:
+def properties(language: str) -> str:
     """A row for each encoding."""
+    words = WORDS[language]
     return tables.table(words["head"].split("|"), [_row(name, words) for name in registry.names()])
 
 

@@ -115,9 +115,15 @@ def show(options: argparse.Namespace, value: Any, text: str) -> None:
 def open_or_point_to(options: argparse.Namespace, page: Path) -> None:
     """Open a written page with `--open`; without it, print how to open it."""
     if options.open:
-        webbrowser.open(page.resolve().as_uri())
+        open_in_browser(page.resolve().as_uri())
     else:
         say(f"open {page} in any browser, or pass --open; it needs no network")
+
+
+def open_in_browser(address: str) -> None:
+    """Open an address, or say that this computer has no browser."""
+    if not webbrowser.open(address):
+        say(f"--open: expected a browser on this computer, found none; open {address} yourself")
 
 
 def check_file(file: Path) -> None:

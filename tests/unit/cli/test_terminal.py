@@ -8,7 +8,7 @@ import os
 import pytest
 
 from jarilab.cli import main
-from jarilab.cli.terminal import SafeStream, say
+from jarilab.cli.terminal import SafeStream, open_in_browser, say
 from jarilab.training import loop
 from jarilab.training.progress import TrainingProgress
 
@@ -120,3 +120,12 @@ def test_results_of_a_command_are_escaped(capsys, monkeypatch):
     monkeypatch.setattr(runs, "run", lambda _: print("name\x1b[2J"))
     assert main(["runs"]) == 0
     assert capsys.readouterr().out == "name\\u001b[2J\n"
+
+
+def test_a_page_that_no_browser_opened_is_named(capsys, monkeypatch):
+    monkeypatch.setattr("webbrowser.open", lambda address: False)
+    open_in_browser("file:///runs/why/report.html")
+    assert "found none; open file:///runs/why/report.html yourself" in capsys.readouterr().err
+    monkeypatch.setattr("webbrowser.open", lambda address: True)
+    open_in_browser("file:///runs/why/report.html")
+    assert capsys.readouterr().err == ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from jarilab.cli.run_arguments import (
     add_shared,
     limit_memory,
 )
+from jarilab.cli.terminal import open_in_browser
 from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _listen(options: argparse.Namespace) -> socket.socket:
 
     listening = run_server.listen(options.host, options.port)
     if options.open:
-        webbrowser.open(run_server.address_of(listening))  # the socket listens already
+        open_in_browser(run_server.address_of(listening))  # the socket listens already
     return listening
 
 
@@ -230,7 +230,7 @@ def _save(options: argparse.Namespace, page: Page) -> None:
     size = len(page.html.encode()) / 1e6
     print(f"{options.save}: {size:.1f} MB, opens in any browser without a network")
     if options.open:
-        webbrowser.open(Path(options.save).resolve().as_uri())
+        open_in_browser(Path(options.save).resolve().as_uri())
 
 
 def _print_folder(folder: Path) -> None:
