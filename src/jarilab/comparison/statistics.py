@@ -37,11 +37,11 @@ def mean_interval(
         half_width = _half_width(values)
         if at_least > half_width * (1 + 1e-9):  # its own, summed in another order, is no reason
             half_width = at_least
-            student += ", as wide as for the encoding whose seeds fall into two groups"
+            student += ", widened because the seeds of another encoding fall into two groups"
     if not share:
         if not half_width:
             reason = "one seed" if half_width is None else "equal seeds"
-            return Interval(mean, None, None, f"none: {reason}, so nothing about others")
+            return Interval(mean, None, None, f"not known from {reason}")
         how = f"95 % over {len(values)} seeds ({student})"
         return Interval(mean, mean - half_width, mean + half_width, how)
     if half_width is None:

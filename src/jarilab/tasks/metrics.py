@@ -50,6 +50,10 @@ METRICS = {
 }
 
 
+SHORT_TRAINING = 100
+"""Steps below which a result says that it is of a short training."""
+
+
 def score_notes(result: Mapping[str, Any]) -> list[str]:
     """Return what to print beside the scores of a result: how they were computed, and what spoils them."""
     notes = []
@@ -64,6 +68,11 @@ def score_notes(result: Mapping[str, Any]) -> list[str]:
         notes.append(
             f"{result['unwritable']:.2%} of the held-out targets cannot be written with this vocabulary and length, "
             "except by copies of source words, so scores stay below those of a vocabulary that knows all"
+        )
+    if result.get("steps", SHORT_TRAINING) < SHORT_TRAINING:
+        notes.append(
+            f"short training: expected {SHORT_TRAINING} steps or more to learn from, got {result['steps']}; raise "
+            "--examples or --epochs, or lower --batch-size"
         )
     return notes
 

@@ -15,7 +15,7 @@ def test_each_number_is_formatted_by_its_metric():
         "chrf": 55.0,
         "perplexity": 4.2,
     }
-    metrics |= {"exact_match": 0.125, "signature": "nrefs:1", "best": {"step": 3, "bleu": 32.0}, "steps": 9}
+    metrics |= {"exact_match": 0.125, "signature": "nrefs:1", "best": {"step": 3, "bleu": 32.0}, "steps": 900}
     lines = [" ".join(line.split()) for line in metrics_text(metrics, "run").split("\n")]
     assert lines == [
         "run: rotary, 500 held-out examples",
@@ -29,7 +29,14 @@ def test_each_number_is_formatted_by_its_metric():
 
 
 def test_long_metric_names_widen_the_column():
-    metrics = {"encoding": "none", "metric": "exact_match", "examples": 5, "exact_match": 0.5, "loss": 1.0, "steps": 9}
+    metrics = {
+        "encoding": "none",
+        "metric": "exact_match",
+        "examples": 5,
+        "exact_match": 0.5,
+        "loss": 1.0,
+        "steps": 900,
+    }
     text = metrics_text({**metrics, "exact_match_reconstructed": 0.25, "loss_of_ink": 2.0}, "run")
     _, *rows = text.split("\n")
     assert "  exact match reconstructed   25.00%" in rows

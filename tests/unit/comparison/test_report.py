@@ -336,7 +336,7 @@ def make_language() -> Payload:
     payload = measured_by(make_payload({"alibi": 0.5, "rotary": 0.8}), "loss", -1.0, 2.0) | {"examples": []}
     payload["model"] = "decoder"
     for row in payload["summary"]:
-        row |= {"low": None, "high": None, "interval": "none: one seed, so nothing about others"}
+        row |= {"low": None, "high": None, "interval": "not known from one seed"}
     return opened(payload)
 
 

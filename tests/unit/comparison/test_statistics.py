@@ -93,7 +93,7 @@ def test_seeds_that_agree_by_chance_have_the_interval_of_their_examples(share):
 def test_equal_seeds_without_shares_have_no_interval():
     interval = mean_interval([31.3, 31.3], 1000, share=False)
     assert (interval.mean, interval.low, interval.high) == (31.3, None, None)
-    assert interval.how == "none: equal seeds, so nothing about others"
+    assert interval.how == "not known from equal seeds"
 
 
 @given(hits=st.lists(st.integers(0, 50), min_size=1, max_size=6))
@@ -113,4 +113,4 @@ def test_the_interval_of_other_metrics_may_leave_0_to_1():
 def test_one_seed_without_shares_has_no_interval():
     interval = mean_interval([31.3], 1000, share=False)
     assert (interval.mean, interval.low, interval.high) == (31.3, None, None)
-    assert interval.how == "none: one seed, so nothing about others"
+    assert interval.how == "not known from one seed"

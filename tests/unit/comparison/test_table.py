@@ -232,7 +232,7 @@ def test_a_table_of_one_seed_of_another_metric(tmp_path):
     assert "best: the checkpoint with the best evaluation during training, over fewer examples" in text
     assert "none - rotary: +0.1000: one seed each, so not ranked: --seeds 5 would tell" in text
     assert f"to rank more pairs, add seeds: jarilab compare {tmp_path} --seeds 5\n" in text
-    assert "interval: none: one seed, so nothing about others" in text
+    assert "interval: not known from one seed" in text
 
 
 def test_encodings_that_share_no_seed_are_not_paired(trials):

@@ -74,6 +74,9 @@ def test_notes_name_what_spoils_scores() -> None:
     assert signature == "sacreBLEU x"
     assert unknown == "unknown tokens: training source 0.00%, held-out target 12.50%"
     assert unwritable.startswith("50.00% of the held-out targets cannot be written with this vocabulary")
+    assert score_notes({"steps": 100}) == []
+    (short,) = score_notes({"steps": 11})
+    assert "expected 100 steps or more to learn from, got 11; raise --examples or --epochs" in short
 
 
 def test_means_per_token_of_different_vocabularies_are_not_compared() -> None:
