@@ -205,7 +205,26 @@ def test_what_cannot_be_asked_is_taught(models: Path, model: str, words: list[st
 
 def test_unknown_words_are_seen_among_the_tokens(models: Path) -> None:
     said = command("causes", models / "llama", "--text", "The zebra didn't cross", *FEW)
-    assert said.stdout.splitlines()[-1] == "Tokens: [CLS] The [UNK] didn't cross [SEP]"
+    *_, tokens, unknown = said.stdout.splitlines()
+    assert tokens == "Tokens: [CLS] The [UNK] didn't cross [SEP]"
+    assert unknown == "Unknown tokens: 1; use words that the tokenizer knows"
+
+
+def test_an_answer_without_text_has_a_name(models: Path) -> None:
+    from jarilab.explorer.scored_input import read_input
+    from jarilab.huggingface import load
+
+    size = len(load(models / "llama").tokenizer)  # rows that the embedding has beyond it are no tokens
+    show = read_input(models / "llama", TEXT).show
+    assert [show(size), show(size - 1)] == [f"token {size}", folders.WORDS[-1]]
+
+
+def test_a_model_of_vectors_is_led_to_what_measures_it(models: Path, tmp_path: Path) -> None:
+    folders.saved(tmp_path / "embeds", "Bert", "Model")
+    said = command("causes", tmp_path / "embeds", "--text", "The animal")
+    assert said.returncode == 2
+    assert "got BertModel; use a model with a head" in said.stderr
+    assert "jarilab heads FOLDER --data FILE --importance zero --importance-by embedding" in said.stderr
 
 
 def test_a_model_with_nan_in_a_head_is_refused(tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ def test_a_folder_of_images(models: Path, here: Path) -> None:
         Image.fromarray(pixels).save(here / "images" / f"{number}.png")
     said = command("heads", models / "vit", "--data", "images", "--out", "a")
     assert said.returncode == 0, said.stderr
+    assert "roles that are scored on your data need 10 examples, got 3; add some" in said.stdout
     assert "0,0 0,1" in said.stderr
     assert "start token" not in said.stderr
     assert rows_of("a")[0]["entropy_count"] == 3
@@ -174,6 +175,16 @@ def test_a_folder_of_images(models: Path, here: Path) -> None:
     assert said.stderr.count("1.png") == 2  # the example and its file
     assert "1.png: expected PNG, JPEG" in said.stderr
     assert not (here / "b").exists()
+
+
+def test_the_roles_as_a_figure(models: Path, here: Path) -> None:
+    pytest.importorskip("matplotlib")
+    said = command("heads", models / "bert", "--data", "lines.txt", "--out", "a", "--figure", "roles.jpg")
+    assert (said.returncode, (here / "a").exists()) == (2, False)
+    assert "--figure: expected a file that ends in .svg, .pdf, .png, got roles.jpg" in said.stderr
+    said = command("heads", models / "bert", "--data", "lines.txt", "--out", "a", "--figure", "roles.svg")
+    assert "jarilab: wrote roles.svg" in said.stderr
+    assert "score of the role" in (here / "roles.svg").read_text()
 
 
 def test_a_model_of_windows_leaves_nothing(here: Path) -> None:

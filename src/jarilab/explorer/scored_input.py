@@ -37,7 +37,8 @@ class ScoredInput:
     text, continuation: what is read; the continuation is empty if one answer is scored. positions: indices of the
     scores; several for a continuation. labels: the id of the answer, or those of the continuation, one a position.
     rival: the id that the answer is compared with. read: reads another text. find: from the text of an answer and the
-    number of ids to its id; raises UserError. show: from an id to text. special: ids of special tokens.
+    number of ids to its id; raises UserError. show: from an id to text. special: ids of special tokens. unknown: how
+    many tokens of the input the tokenizer does not know.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ScoredInput:
     show: Callable[[int], str]
     labels: list[int]
     special: Sequence[int] = ()
+    unknown: int = 0
     rival: int | None = None
 
     def scores(self, outputs: Any) -> Float[Tensor, "B P V"]:
@@ -228,10 +230,11 @@ def _of_huggingface(loaded: Loaded, text: str, continuation: str, at: int | None
         tokenizer = loaded.target_tokenizer if is_written else loaded.tokenizer
     default = reader.positions[reader.first]
     positions, labels = [_position(at, default, reading.names.get("target", [""]))], []
+    read_ids = reading.inputs["input_ids"][0].tolist() if "input_ids" in reading.inputs else []
     if continuation:
         _check_continues(name, continues=reader.kind == "next")
-        before, ids = loaded.tokenizer(text)["input_ids"], reading.inputs["input_ids"][0].tolist()
-        positions, labels = _continued(before, ids, text, continuation)
+        before = loaded.tokenizer(text)["input_ids"]
+        positions, labels = _continued(before, read_ids, text, continuation)
 
     def find(answer: str, size: int) -> int:
         if tokenizer is None:
@@ -247,10 +250,17 @@ def _of_huggingface(loaded: Loaded, text: str, continuation: str, at: int | None
         positions,
         read=lambda other: _of_huggingface(loaded, other, "", None),
         find=find,
-        show=lambda each: tokenizer.decode([each]) if tokenizer else reader.names([each])[0],
+        show=lambda each: _token_text(tokenizer, each) if tokenizer else reader.names([each])[0],
         labels=labels,
-        special=loaded.tokenizer.all_special_ids if "input_ids" in reading.inputs else (),
+        special=loaded.tokenizer.all_special_ids if read_ids else (),
+        unknown=read_ids.count(loaded.tokenizer.unk_token_id) if read_ids else 0,
     )
+
+
+def _token_text(tokenizer: Any, number: int) -> str:
+    """A token as text; its name or number if the tokenizer decodes it to nothing."""
+    name = tokenizer.convert_ids_to_tokens(number)
+    return tokenizer.decode([number]) or name or f"token {number}"
 
 
 def _position(at: int | None, default: int, tokens: Sequence[str]) -> int:
@@ -298,7 +308,8 @@ def _inputs(batch: Batch) -> list[Any]:
 def _no_scores(name: str, kind: str) -> UserError:
     return UserError(
         f"{name}: expected a model that gives scores of tokens or classes, got {kind}; use a model with a head for "
-        "language modelling or classification"
+        "language modelling or classification. For a model of vectors, jarilab heads FOLDER --data FILE --importance "
+        "zero --importance-by embedding measures how far each head moves them"
     )
 
 

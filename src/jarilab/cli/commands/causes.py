@@ -94,6 +94,11 @@ def _text(causes: Causes) -> str:
             f"Effects are nats that the score loses without the head. Means are over {causes.means}.",
             f"Most likely answers: {best}",
             *([f"Tokens: {shorten(tokens, 200)}"] if causes.scored.special else []),
+            *(
+                [f"Unknown tokens: {causes.scored.unknown}; use words that the tokenizer knows"]
+                if causes.scored.unknown
+                else []
+            ),
         ]
     )
 

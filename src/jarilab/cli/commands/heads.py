@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.run_arguments import add_measures, add_memory_limit, add_shared, limit_memory
-from jarilab.core.errors import printable
+from jarilab.core.errors import UserError, import_optional, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +46,11 @@ def arguments(parser: Parser, words: Words) -> None:
         "--out",
         metavar="FOLDER",
         help="folder of the study; the same command continues it (default: heads-MODEL-FILE)",
+    )
+    parser.add_argument(
+        "--figure",
+        metavar="FILE",
+        help="also draw the role of every head for a paper, into a file that ends in .pdf, .svg or .png",
     )
     parser.add_argument(
         "--measure",
@@ -126,6 +131,8 @@ def run(options: argparse.Namespace) -> None:
     limit_memory(options)
     add_measures(options.measure)
     check_folder(_folder(options))
+    if options.figure:
+        _check_figure(Path(options.figure))
     data = ExampleFile.of(options.data, options.limit, options.gold)
     with working(f"opening {options.model}"):
         reader = open_reader(options.model, trust_code=options.verb.get("trust_code", False))
@@ -144,10 +151,26 @@ def run(options: argparse.Namespace) -> None:
         study.add_table(name, table)
     other = "" if options.out else "; --out names another folder"
     say(f"{_files_text(study.write())}{other}")
+    if options.figure:
+        study.figure().save(options.figure)
+        say(f"wrote {options.figure}")
     if study.all_rows().get("gold_links") == []:
         say(f"no table gold_links: {NO_LINKS}, got {study.examples} examples; read more")
     rows = study.rows()
     show(options, {**study.about, "heads": rows}, _text(study, rows))
+
+
+def _check_figure(file: Path) -> None:
+    """Raises UserError, before the work, if a figure cannot be written to this file."""
+    from jarilab.cli.terminal import check_file
+    from jarilab.inspect.figures.figure import FORMATS
+
+    check_file(file)
+    import_optional("matplotlib", "figures")
+    if file.suffix.lower() not in FORMATS:
+        raise UserError(
+            f"--figure: expected a file that ends in {', '.join(FORMATS)}, got {file}; name it such as heads.pdf"
+        )
 
 
 def _folder(options: argparse.Namespace) -> Path:
@@ -314,6 +337,7 @@ def _files_text(files: list[Path]) -> str:
 def _text(study: Study, rows: list[dict[str, Any]]) -> str:
     """A table for the terminal: the heads with a role, then others with the highest scores."""
     from jarilab.cli.terminal import table
+    from jarilab.inspect.study.role_sums import MIN_EXAMPLES
     from jarilab.inspect.study.roles import NO_PATTERN, NOT_TESTABLE
 
     header = ["head", "role", "score [95 %]", "on data", "margin over rival [low]", "queries"]
@@ -326,6 +350,13 @@ def _text(study: Study, rows: list[dict[str, Any]]) -> str:
             f"{len(named)} of {len(rows)} heads have a role",
             table(lines),
             *_rest_text(len(rows), len(lines) - 1, "heads", "heads"),
+            *(
+                [
+                    f"roles that are scored on your data need {MIN_EXAMPLES} examples, got {study.examples}; add some"
+                ]
+                if study.examples < MIN_EXAMPLES
+                else []
+            ),
             *_links_text(study, table),
             *_importance_text(study, table),
             *_against_text(study, table),

@@ -400,10 +400,11 @@ def _nothing_recorded(model: nn.Module, missing: Mapping[str, str]) -> UserError
     names = f" PyTorch does not report what these compute: {unreported}." if unreported else ""
     return UserError(
         f"nothing was recorded: {type(model).__name__} made no attention call that can be recorded inside the block."
-        f"{looked}{names} Recorded are scaled_dot_product_attention, flex_attention, and weights over keys that are "
-        "multiplied with values by a matrix product, or one by one and summed, called by modules of the model. Not "
-        "recorded are compiled models and graphs of torch.export (record the original, such as compiled._orig_mod) "
-        "and extensions such as flash-attn (choose another attention of the model)"
+        f"{looked}{names} jarilab records scaled_dot_product_attention, flex_attention, and weights over keys that are "
+        "multiplied with values by a matrix product, or one by one and summed, called by modules of the model. It does "
+        "not record compiled models and graphs of torch.export (record the original, such as compiled._orig_mod), or "
+        "extensions such as flash-attn (choose another attention of the model). Recurrent, state-space and "
+        "linear-attention layers have no weights over keys, so they have no map"
     )
 
 
