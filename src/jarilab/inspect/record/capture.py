@@ -306,7 +306,8 @@ class Tape:
     def verified(self, site: str) -> bool:
         """Whether scores are recomputed from queries and keys.
 
-        False if a model of another library computed its softmax itself: its own scores are used then.
+        False if a model of another library computed its softmax itself: its own scores are used then. The mark of a
+        page, `trust(site).holds`, is another test.
         """
         return self._calls(site)[0].verified
 
