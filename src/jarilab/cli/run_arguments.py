@@ -57,7 +57,7 @@ def add_memory_limit(parser: Any) -> None:
         "--limit-memory",
         type=float,
         metavar="GB",
-        help="memory that a Hugging Face model may take to load (default: half of the free memory)",
+        help="memory for a Hugging Face model (default: 1.5 GB + 4 x its files, at most half of what is free)",
     )
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import base64
+import faulthandler
 import json
 import math
+import os
 import re
+import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import torch
 from torch import Tensor
 from torch.nn.modules import module as hooks
 
@@ -38,13 +43,6 @@ MAX_COUNTS = {
     r"vocab_size": 1 << 20,
     r"(num_)?labels|id2label|label2id": 1 << 16,
     r"attention_window": 1 << 14,
-    r"image_size|(crop_|pad_)?size|height|width": 1 << 13,
-    r"feature_size|num_mel_\w*|n_mels|num_channels": 1 << 10,
-    r"num_additional_image_tokens": 16,
-    r"sampling_rate": 400_000,
-    r"n_fft|fft_\w+|hop_length|frame_size|(num_)?patch\w*": 1 << 14,
-    r"chunk_length|max_length_s": 600,
-    r"n_samples|nb_max_frames": 1 << 25,
     r"\w*layers?|depths?|\w*blocks?|\w*stages|\w*heads?|\w*experts?": 1 << 14,
 }
 """Largest numbers, or numbers of entries, in settings whose whole name matches. Real models are below them."""
@@ -58,12 +56,20 @@ WEIGHT_FACTOR = 4
 UNSTORED_WEIGHTS = 1 << 26
 MODULE_FACTOR = 64
 UNSTORED_MODULES = 1 << 14
+OPENING_BYTES = 3 << 29
+"""Memory that any folder may take, beside `WEIGHT_FACTOR` times its weights."""
+MAX_CPU_SECONDS, MAX_SECONDS = 20, 120
+"""Time for loading or using a tokenizer or processor: of the processor, and of the clock."""
+OUT_OF_MEMORY = 3  # exit code of a fork
 
 _memory_limit: int | None = None
+_lock = threading.Lock()
+_bounded_blocks = 0
+_limits_before = (-1, -1)
 
 
 def use_memory(gigabytes: float | None) -> None:
-    """Set the memory that opening a folder may take; None for half of what is free. Raises UserError for none."""
+    """Set the memory that opening a folder may take; None for the default. Raises UserError for none."""
     global _memory_limit
     if gigabytes is not None and not 0 < gigabytes < 1 << 20:
         raise UserError(
@@ -106,6 +112,8 @@ def check_settings(folder: Path) -> None:
         settings = read_settings(path)
         if path.name == "tokenizer.json":
             _check_steps(path, settings)
+        elif path.name.endswith("safetensors.index.json"):
+            _check_shards(path, settings)
         elif isinstance(settings, dict) and "config" in path.name:
             _check_counts(path, settings)
             if "fast_tokenizer_files" in settings:  # of which none is checked
@@ -127,6 +135,22 @@ def _check_counts(path: Path, settings: Mapping[str, Any]) -> None:
                 )
         if isinstance(value, Mapping):
             _check_counts(path, value)
+
+
+def _check_shards(path: Path, index: Any) -> None:
+    """Raises UserError for weights in other files than the checked ones of this folder."""
+    shards = index.get("weight_map") if isinstance(index, dict) else None
+    known = {file.name for file in path.parent.glob("*.safetensors")}
+    unknown = (
+        [name for name in shards.values() if not isinstance(name, str) or name not in known]
+        if isinstance(shards, dict)
+        else [shards]
+    )
+    if unknown:
+        raise UserError(
+            f"{path}: expected the names of .safetensors files beside it, got {unknown[0]!r:.80}; put back the files "
+            "that were saved with the model"
+        )
 
 
 def _check_steps(path: Path, tokenizer: Any) -> None:
@@ -226,29 +250,131 @@ def bounded_model(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def bounded_memory(folder: Path) -> Iterator[None]:
-    """Refuse allocations of the block beyond the limit of memory, with a UserError. Linux only."""
-    # The limit counts what is written to; files that are mapped, and addresses alone, are free.
+    """Refuse allocations of the block beyond the limit of memory, with a UserError. Linux only.
+
+    Blocks of several threads share the limit of the first.
+    """
+    global _bounded_blocks, _limits_before
     if sys.platform != "linux":
         yield
         return
     import resource
 
-    limit = free_memory() // 2 if _memory_limit is None else _memory_limit
-    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = memory_limit(folder)
+    with _lock:
+        if not _bounded_blocks:
+            _limits_before = resource.getrlimit(resource.RLIMIT_DATA)
+            _limit_growth(limit)
+        _bounded_blocks += 1
+    try:
+        yield
+    except Exception as error:
+        if _is_out_of_memory(error):
+            raise UserError(_needs_more_memory(folder, limit)) from None
+        raise
+    finally:
+        with _lock:
+            _bounded_blocks -= 1
+            if not _bounded_blocks:
+                resource.setrlimit(resource.RLIMIT_DATA, _limits_before)
+
+
+def run_bounded(file: Path, call: Callable[[], Any]) -> Any:
+    """What `call` returns, once a fork has shown that it keeps the limits of memory and time. Linux only.
+
+    file: whose settings decide what it takes. Raises UserError for a call that exceeds a limit or ends its process.
+    """
+    if sys.platform == "linux":
+        _run_in_fork(file, call)
+    return call()
+
+
+def _run_in_fork(file: Path, call: Callable[[], Any]) -> None:
+    limit = memory_limit(file.parent)
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of other threads, which it does not use
+        process = os.fork()
+    if not process:
+        _end_with(call, limit)
+    try:
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    except BaseException:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        raise
+    if code == OUT_OF_MEMORY:
+        raise UserError(_needs_more_memory(file, limit))
+    if code in (-signal.SIGXCPU, -signal.SIGALRM, -signal.SIGKILL):
+        raise UserError(
+            f"{file}: expected settings that take at most {MAX_CPU_SECONDS} seconds of the processor, got ones that "
+            "take longer; put back the file that was saved with the model"
+        )
+    if code:
+        raise UserError(
+            f"{file}: expected settings that keep to {limit >> 20:,} MB, got ones that end the process (code {code}), "
+            "as for want of memory; put back the file that was saved with the model"
+        )
+
+
+def _end_with(call: Callable[[], Any], limit: int) -> NoReturn:
+    """Run the call in this fork under limits, and end it. Errors are left to the caller, who will meet them, too."""
+    import resource
+
+    code = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGXCPU):
+            signal.signal(number, signal.SIG_DFL)
+        faulthandler.disable()
+        signal.alarm(MAX_SECONDS)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS + 5))
+        _limit_growth(limit)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(nowhere, stream)
+        torch.set_num_threads(1)  # a fork has no other thread
+        code = 0
+        call()
+    except BaseException as error:
+        code = OUT_OF_MEMORY if _is_out_of_memory(error) else code
+    finally:
+        os._exit(code)
+
+
+def _limit_growth(limit: int) -> None:
+    """Refuse this process more than `limit` bytes beyond those that it has."""
+    import resource
+
+    # The limit counts what is written to; files that are mapped, and addresses alone, are free.
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     used = int(Path("/proc/self/statm").read_text("ascii").split()[5]) * resource.getpagesize()
     most = used + limit if hard == resource.RLIM_INFINITY else min(used + limit, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):
-            raise UserError(
-                f"{folder}: expected a model that opens in {limit >> 20:,} MB, got one that asks for more; allow more "
-                "with --limit-memory, such as --limit-memory 16 for 16 GB, if you trust it"
-            ) from None
-        raise
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that it was raised from or during, is for want of memory."""
+    if error is None:
+        return False
+    named = any(text in str(error) for text in ("allocate memory", "bad_alloc"))
+    return isinstance(error, MemoryError) or named or _is_out_of_memory(error.__context__)
+
+
+def _needs_more_memory(path: Path, limit: int) -> str:
+    return (
+        f"{path}: expected settings that need at most {limit >> 20:,} MB, got ones that need more; allow more with "
+        "--limit-memory, such as --limit-memory 16 for 16 GB, if you trust it"
+    )
+
+
+def memory_limit(folder: Path) -> int:
+    """Bytes that opening a folder may take. Linux only."""
+    if _memory_limit is not None:
+        return _memory_limit
+    stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    return min(free_memory() // 2, OPENING_BYTES + WEIGHT_FACTOR * stored)
 
 
 def free_memory() -> int:

@@ -16,6 +16,7 @@ from jarilab.huggingface.limits import (
     bounded_model,
     check_settings,
     read_settings,
+    run_bounded,
 )
 from jarilab.huggingface.swapping import CONFIG_KEY, restore
 
@@ -94,11 +95,9 @@ class Loaded:
 
     def _load_processor(self, auto: str, what: str, file: str) -> Any:
         transformers = library()
-        with (
-            as_user_error(f"{self.folder} has no {what} that can be read ({file})"),
-            bounded_memory(self.folder),
-        ):
-            return getattr(transformers, auto).from_pretrained(self.folder, **SAFE)
+        with as_user_error(f"{self.folder} has no {what} that can be read ({file})"):
+            load_it = getattr(transformers, auto).from_pretrained
+            return run_bounded(self.folder / file, lambda: load_it(self.folder, **SAFE))
 
 
 def load(folder: str | Path, *, swapped: bool = True) -> Loaded:

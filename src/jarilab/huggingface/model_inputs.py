@@ -7,6 +7,7 @@ import inspect
 import io
 import itertools
 import math
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch.nn import functional
 from jarilab.core.errors import UserError, as_user_error, import_optional
 from jarilab.core.shapes import Float
 from jarilab.data.images.image_files import IMAGE_END, INLINE_IMAGE, decode, read_bytes
-from jarilab.huggingface.limits import bounded_memory
+from jarilab.huggingface.limits import bounded_memory, run_bounded
 from jarilab.huggingface.loading import Loaded
 from jarilab.huggingface.outputs import (
     OutputReader,
@@ -108,7 +109,7 @@ def read(loaded: Loaded, line: str) -> ModelInput:
             )
             if IMAGE_END in line:
                 raise UserError(message)
-    with as_user_error(message):
+    with as_user_error(message), bounded_memory(loaded.folder):
         return _read_text(loaded, line) if read_file is None else read_file(loaded, line.strip())
 
 
@@ -132,7 +133,8 @@ def main_input(loaded: Loaded) -> str:
 
 def _read_text(loaded: Loaded, line: str) -> ModelInput:
     tokenizer = loaded.tokenizer
-    encoded = tokenizer(line, return_tensors="pt")
+    file = loaded.folder / "tokenizer.json"
+    encoded = run_bounded(file, lambda: tokenizer(line, return_tensors="pt"))
     ids_BL = encoded["input_ids"]
     check_ids(loaded, ids_BL)
     inputs = {name: value for name, value in encoded.items() if name in parameters_of(loaded)}
@@ -243,9 +245,11 @@ def read_pixels(loaded: Loaded, line: str, **options: Any) -> Float[Tensor, "1 C
 
     line: the name of a file, or a data URL. options: of the image processor.
     """
-    image = _open_image(loaded, line)
-    with bounded_memory(loaded.folder):
-        encoded = loaded.image_processor(images=image, return_tensors="pt", **options)
+    image, processor = _open_image(loaded, line), loaded.image_processor
+    encoded = run_bounded(
+        loaded.folder / "preprocessor_config.json",
+        lambda: processor(images=image, return_tensors="pt", **options),
+    )
     return encoded["pixel_values"].float()
 
 
@@ -334,8 +338,10 @@ def _read_image_and_text(loaded: Loaded, line: str) -> ModelInput:
             "processor_config.json that was saved with the model"
         )
     marked, image = text if mark in text else f"{mark}\n{text}", _open_image(loaded, name)
-    with bounded_memory(loaded.folder):
-        encoded = processor(images=image, text=marked, return_tensors="pt")
+    encoded = run_bounded(
+        loaded.folder / "processor_config.json",
+        lambda: processor(images=image, text=marked, return_tensors="pt"),
+    )
     check_ids(loaded, encoded["input_ids"])
     ids = encoded["input_ids"][0].tolist()
     places = [place for place, each in enumerate(ids) if each == number]
@@ -369,8 +375,10 @@ def _read_audio(loaded: Loaded, line: str) -> ModelInput:
         )
     factor = math.gcd(asked, rate)
     samples = resample_poly(_to_mono(wave).numpy(), asked // factor, rate // factor)
-    with bounded_memory(loaded.folder):
-        encoded = extractor(samples, sampling_rate=asked, return_tensors="pt")
+    encoded = run_bounded(
+        loaded.folder / "preprocessor_config.json",
+        lambda: extractor(samples, sampling_rate=asked, return_tensors="pt"),
+    )
     inputs = {name: value for name, value in encoded.items() if name in parameters_of(loaded)}
     if loaded.config.is_encoder_decoder:
         reading = _generate(loaded, inputs, {})
@@ -396,12 +404,15 @@ def _read_wave(path: Path) -> tuple[int, Tensor]:
     from scipy.io import wavfile
 
     try:
-        rate, wave = wavfile.read(io.BytesIO(read_bytes(path)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that it skips
+            warnings.filterwarnings("error", "Reached EOF", wavfile.WavFileWarning)
+            rate, wave = wavfile.read(_Chunks(read_bytes(path, "a sound")))
     except UserError:
         raise
     except Exception as error:  # scipy raises almost any exception for damaged files
         raise UserError(
-            f"{path} could not be read as audio: {str(error) or type(error).__name__:.100}; give a .wav file"
+            f"{path} could not be read as audio: {str(error) or type(error).__name__:.120}; give a .wav file"
         ) from None
     if not len(wave):
         raise UserError(f"{path} holds no samples; give a .wav file that is longer")
@@ -416,7 +427,25 @@ def _read_wave(path: Path) -> tuple[int, Tensor]:
             f"{MAX_SOUND_SECONDS} seconds, got {rate:,} Hz, {channels:,} channels and {seconds:,.0f} seconds; cut or "
             "resample it"
         )
+    if samples.is_floating_point() and not samples.isfinite().all():
+        count = int((~samples.isfinite()).sum())
+        raise UserError(
+            f"{path}: expected samples that are numbers, got NaN or infinity {count:,} times; write the sound again"
+        )
     return rate, samples
+
+
+class _Chunks(io.BytesIO):
+    """Bytes of a .wav file, of which scipy would read less than a header says without an error."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        # The file may end in place of the name of a chunk, 4 bytes.
+        if size is not None and len(data) < size and size > 4:
+            raise ValueError(
+                f"expected {size:,} bytes, as its header says, got {len(data):,}: it was cut short or came from a pipe"
+            )
+        return data
 
 
 def _to_mono(wave: Tensor) -> Tensor:

@@ -2,10 +2,17 @@
 
 import base64
 import importlib.util
+import itertools
 import json
+import math
 import os
 import shutil
 import socket
+import struct
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -22,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
     pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
 ]
-
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False}
 LONG_CHARSMAP = base64.b64encode(b"\x04\0\0\0" + b"\0" * 4 + b"a" * 65 + b"\0").decode()
@@ -232,6 +239,9 @@ def test_a_tokenizer_from_a_stranger_is_bounded(copy, parts, message):
         ),
         ("tokenizer_config.json", '{"fast_tokenizer_files": ["tokenizer.4.0.0.json"]}', "rename .* to tokenizer.json"),
         ("preprocessor_config.json", '{"attention_window": [4, 1000000]}', "attention_window of at most 16,384, got 1"),
+        ("model.safetensors.index.json", '{"weight_map": {"x": "../pipe"}}', "files beside it, got '../pipe'"),
+        ("model.safetensors.index.json", '{"weight_map": {"x": ["a"]}}', "files beside it, got .'a'"),
+        ("model.safetensors.index.json", "[]", "files beside it, got None"),
         ("chat_template.jinja", None, "chat_template.jinja is larger than"),
         ("normalizer.json", None, "normalizer.json is larger than"),
         ("additional_chat_templates/tools.jinja", None, "tools.jinja is larger than"),
@@ -265,7 +275,7 @@ def test_opening_a_folder_keeps_a_limit_of_memory(tmp_path):
     limits.use_memory(1e-3)
     try:
         with pytest.raises(
-            UserError, match="opens in 1 MB, got one that asks for more; allow more with --limit-memory"
+            UserError, match="need at most 1 MB, got ones that need more; allow more with --limit-memory"
         ):
             load(folders.bert(tmp_path / "bert", vocab_size=30_000))
     finally:
@@ -273,6 +283,65 @@ def test_opening_a_folder_keeps_a_limit_of_memory(tmp_path):
     assert load(tmp_path / "bert").kind == "BertForMaskedLM"
     with pytest.raises(UserError, match="expected gigabytes above 0, got -1"):
         limits.use_memory(-1)
+
+
+@ON_LINUX
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: bytearray(3 << 30), "x.json: expected settings that need at most 1,536 MB, got ones that need more"),
+        (lambda: torch.empty(3 << 30), "x.json: expected settings that need at most 1,536 MB"),
+        (lambda: -1 in itertools.count(), "x.json: expected settings that take at most 1 seconds"),
+        (lambda: time.sleep(60), "x.json: expected settings that take at most 1 seconds"),
+        (os.abort, r"x.json: .* got ones that end the process \(code -6\)"),
+    ],
+)
+def test_what_settings_ask_for_is_tried_within_limits(tmp_path, monkeypatch, call, message):
+    monkeypatch.setattr(limits, "MAX_CPU_SECONDS", 1)
+    monkeypatch.setattr(limits, "MAX_SECONDS", 3)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(UserError, match=message):
+        pool.submit(limits.run_bounded, tmp_path / "x.json", call).result()  # a server reads in a thread
+
+
+def test_a_call_within_limits_gives_its_value_and_its_errors(tmp_path):
+    assert limits.run_bounded(tmp_path / "x.json", lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        limits.run_bounded(tmp_path / "x.json", lambda: 1 // 0)
+
+
+@ON_LINUX
+def test_added_tokens_and_image_sizes_from_a_stranger_are_bounded(tmp_path, monkeypatch):
+    from PIL import Image
+
+    bert = folders.bert(tmp_path / "bert")
+    added = {"special": False, "normalized": True, "single_word": False, "lstrip": False, "rstrip": False}
+    edit_tokenizer(bert, added_tokens=[{"id": 100 + n, "content": f"t{n}" * 20, **added} for n in range(20_000)])
+    vit, picture = folders.vit(tmp_path / "vit"), tmp_path / "picture.png"
+    settings = json.loads((vit / "preprocessor_config.json").read_text())
+    settings["size"] = {"height": 8192, "width": 8192}
+    (vit / "preprocessor_config.json").write_text(json.dumps(settings))
+    Image.new("RGB", (40, 30)).save(picture)
+    cases = ((bert, SENTENCE, "tokenizer.json", 64), (vit, str(picture), "preprocessor_config.json", 640))
+    for folder, line, file, most in cases:
+        loaded = load(folder)
+        monkeypatch.setattr(limits, "memory_limit", lambda _, most=most: most << 20)
+        with pytest.raises(UserError, match=rf"{file}: expected settings that .* {most} MB"):
+            read(loaded, line)
+        monkeypatch.undo()
+
+
+@ON_LINUX
+def test_blocks_of_two_threads_leave_no_limit_of_memory(tmp_path):
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(limits.bounded_memory(tmp_path))
+        second.enter_context(limits.bounded_memory(tmp_path))
+        assert resource.getrlimit(resource.RLIMIT_DATA) != before
+        first.close()
+        assert resource.getrlimit(resource.RLIMIT_DATA) != before
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 def test_a_config_cannot_choose_how_attention_is_computed(copy):
@@ -328,6 +397,32 @@ def test_a_sound_is_bounded_before_it_is_resampled(tmp_path, rate, channels, sam
     wave = tmp_path / "wave.wav"
     wavfile.write(wave, rate, torch.zeros(samples, channels, dtype=torch.uint8).numpy())
     with pytest.raises(UserError, match=r"wave\.wav: expected a sound of 1,000 to 400,000 Hz with at most 64 channels"):
+        _read_wave(wave)
+
+
+@pytest.mark.parametrize(
+    ("samples", "size", "message"),
+    [
+        (struct.pack("<f", math.nan) * 3, 12, "expected samples that are numbers, got NaN or infinity 3 times"),
+        (struct.pack("<f", -math.inf), 4, "expected samples that are numbers, got NaN or infinity 1 times"),
+        (bytes(8), 2**32 - 1, "expected 4,294,967,295 bytes, as its header says, got 8"),
+    ],
+)
+def test_a_sound_that_is_not_what_its_header_says_is_refused(tmp_path, samples, size, message):
+    form = struct.pack("<HHIIHH", 3, 1, 8000, 32000, 4, 32)
+    header = b"RIFF" + struct.pack("<I", 36 + len(samples)) + b"WAVEfmt " + struct.pack("<I", 16)
+    header += form + b"data" + struct.pack("<I", size)
+    wave = tmp_path / "wave.wav"
+    wave.write_bytes(header + samples)
+    with pytest.raises(UserError, match=rf"wave\.wav.*{message}"):
+        _read_wave(wave)
+
+
+def test_a_sound_that_is_too_large_is_called_a_sound(tmp_path):
+    wave = tmp_path / "wave.wav"
+    wave.write_bytes(b"RIFF")
+    os.truncate(wave, 5 << 30)
+    with pytest.raises(UserError, match=r"wave\.wav: expected a sound of at most 536,870,912 bytes; got 5,368,709,120"):
         _read_wave(wave)
 
 

@@ -103,14 +103,14 @@ def decode(
         return _decoded(data, name, channels, longest, enough)
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, kind: str = "an image") -> bytes:
     """Return the bytes of a regular file. Raises UserError for any other, and above MAX_FILE_BYTES."""
     with text_files.open_binary(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         data = stream.read(MAX_FILE_BYTES + 1) if size <= MAX_FILE_BYTES else b""
     if max(size, len(data)) > MAX_FILE_BYTES:
         raise UserError(
-            f"{path}: expected an image of at most {MAX_FILE_BYTES:,} bytes; got {size:,}; make it smaller"
+            f"{path}: expected {kind} of at most {MAX_FILE_BYTES:,} bytes; got {size:,}; make it smaller"
         )
     return data
 
