@@ -279,22 +279,23 @@ def bounded_memory(folder: Path) -> Iterator[None]:
                 resource.setrlimit(resource.RLIMIT_DATA, _limits_before)
 
 
-def run_bounded(file: Path, call: Callable[[], Any]) -> Any:
+def run_bounded(folder: Path, file: str, call: Callable[[], Any]) -> Any:
     """What `call` returns, once a fork has shown that it keeps the limits of memory and time. Linux only.
 
-    file: whose settings decide what it takes. Raises UserError for a call that exceeds a limit or ends its process.
+    file: name of the file that decides what it takes, for errors; a processor may have its settings elsewhere. Raises
+    UserError for a call that exceeds a limit or ends its process.
     """
     if sys.platform == "linux":
-        _run_in_fork(file, call)
+        names = (file, "processor_config.json")
+        path = next((folder / name for name in names if (folder / name).is_file()), folder)
+        _run_in_fork(path, call, memory_limit(folder))
     return call()
 
 
-def _run_in_fork(file: Path, call: Callable[[], Any]) -> None:
-    limit = memory_limit(file.parent)
+def _run_in_fork(file: Path, call: Callable[[], Any], limit: int) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of other threads, which it does not use
+        # Of other threads, which the fork does not use.
+        warnings.simplefilter("ignore", DeprecationWarning)
         process = os.fork()
     if not process:
         _end_with(call, limit)

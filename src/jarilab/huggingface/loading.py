@@ -97,7 +97,7 @@ class Loaded:
         transformers = library()
         with as_user_error(f"{self.folder} has no {what} that can be read ({file})"):
             load_it = getattr(transformers, auto).from_pretrained
-            return run_bounded(self.folder / file, lambda: load_it(self.folder, **SAFE))
+            return run_bounded(self.folder, file, lambda: load_it(self.folder, **SAFE))
 
 
 def load(folder: str | Path, *, swapped: bool = True) -> Loaded:

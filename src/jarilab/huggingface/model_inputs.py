@@ -133,8 +133,9 @@ def main_input(loaded: Loaded) -> str:
 
 def _read_text(loaded: Loaded, line: str) -> ModelInput:
     tokenizer = loaded.tokenizer
-    file = loaded.folder / "tokenizer.json"
-    encoded = run_bounded(file, lambda: tokenizer(line, return_tensors="pt"))
+    encoded = run_bounded(
+        loaded.folder, "tokenizer.json", lambda: tokenizer(line, return_tensors="pt")
+    )
     ids_BL = encoded["input_ids"]
     check_ids(loaded, ids_BL)
     inputs = {name: value for name, value in encoded.items() if name in parameters_of(loaded)}
@@ -247,7 +248,8 @@ def read_pixels(loaded: Loaded, line: str, **options: Any) -> Float[Tensor, "1 C
     """
     image, processor = _open_image(loaded, line), loaded.image_processor
     encoded = run_bounded(
-        loaded.folder / "preprocessor_config.json",
+        loaded.folder,
+        "preprocessor_config.json",
         lambda: processor(images=image, return_tensors="pt", **options),
     )
     return encoded["pixel_values"].float()
@@ -339,7 +341,8 @@ def _read_image_and_text(loaded: Loaded, line: str) -> ModelInput:
         )
     marked, image = text if mark in text else f"{mark}\n{text}", _open_image(loaded, name)
     encoded = run_bounded(
-        loaded.folder / "processor_config.json",
+        loaded.folder,
+        "processor_config.json",
         lambda: processor(images=image, text=marked, return_tensors="pt"),
     )
     check_ids(loaded, encoded["input_ids"])
@@ -376,7 +379,8 @@ def _read_audio(loaded: Loaded, line: str) -> ModelInput:
     factor = math.gcd(asked, rate)
     samples = resample_poly(_to_mono(wave).numpy(), asked // factor, rate // factor)
     encoded = run_bounded(
-        loaded.folder / "preprocessor_config.json",
+        loaded.folder,
+        "preprocessor_config.json",
         lambda: extractor(samples, sampling_rate=asked, return_tensors="pt"),
     )
     inputs = {name: value for name, value in encoded.items() if name in parameters_of(loaded)}

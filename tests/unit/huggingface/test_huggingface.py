@@ -299,14 +299,15 @@ def test_opening_a_folder_keeps_a_limit_of_memory(tmp_path):
 def test_what_settings_ask_for_is_tried_within_limits(tmp_path, monkeypatch, call, message):
     monkeypatch.setattr(limits, "MAX_CPU_SECONDS", 1)
     monkeypatch.setattr(limits, "MAX_SECONDS", 3)
+    (tmp_path / "x.json").write_text("{}")
     with ThreadPoolExecutor(1) as pool, pytest.raises(UserError, match=message):
-        pool.submit(limits.run_bounded, tmp_path / "x.json", call).result()  # a server reads in a thread
+        pool.submit(limits.run_bounded, tmp_path, "x.json", call).result()  # a server reads in a thread
 
 
 def test_a_call_within_limits_gives_its_value_and_its_errors(tmp_path):
-    assert limits.run_bounded(tmp_path / "x.json", lambda: 3) == 3
+    assert limits.run_bounded(tmp_path, "x.json", lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
-        limits.run_bounded(tmp_path / "x.json", lambda: 1 // 0)
+        limits.run_bounded(tmp_path, "x.json", lambda: 1 // 0)
 
 
 @ON_LINUX
