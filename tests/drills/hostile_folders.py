@@ -46,6 +46,7 @@ BASES: dict[str, Callable[[Path], Path]] = {
     "distilbert": lambda folder: folders.saved(
         folder, "DistilBert", "ForSequenceClassification", dim=32, hidden_dim=64
     ),
+    "albert": lambda folder: folders.saved(folder, "Albert", "ForMaskedLM", embedding_size=16),
     "electra": lambda folder: folders.saved(folder, "Electra", "ForTokenClassification", embedding_size=32),
     "qwen2": lambda folder: folders.saved(folder, "Qwen2", "ForCausalLM", num_key_value_heads=2),
     "bart": folders.bart,
@@ -279,11 +280,106 @@ def vocabularies(case: Case) -> str:
     return f"tokenizer.json: model = {_short(model)}"
 
 
+def tokenizer_classes(case: Case) -> str:
+    """Another class of tokenizer, whose files are no vocabularies, or those of somebody else."""
+    classes = (
+        *("TransfoXLTokenizer", "RagTokenizer", "BertJapaneseTokenizer", "MarianTokenizer", "SpeechT5Tokenizer"),
+        *("Wav2Vec2CTCTokenizer", "WhisperTokenizer", "MBartTokenizer", "CanineTokenizer", "ByT5Tokenizer"),
+        *("MistralCommonTokenizer", "CLIPTokenizer", "LukeTokenizer", "TapexTokenizer", "EsmTokenizer", "T5Tokenizer"),
+        *("PhobertTokenizer", "XLMTokenizer", "MgpstrTokenizer", "LayoutXLMTokenizer", "LlamaTokenizer"),
+    )
+    name = case.chance.choice(("spiece.model", "tokenizer.model", "vocab.txt", "vocab.json", "merges.txt"))
+    if case.chance.random() < 0.5:
+        (case.folder / "tokenizer.json").unlink()
+        kinds = (case.chance.randbytes(10_000), b"\n\x08\n\x01a\x15\0\0\0\0" * 10**6, b"a\n" * 10**6, b"{}", b"")
+        (case.folder / name).write_bytes(case.chance.choice(kinds))
+    chosen, outside = case.chance.choice(classes), case.chance.choice(("/etc/passwd", "/dev/zero", "../../x"))
+    return case.set("tokenizer_config.json", tokenizer_class=chosen, vocab_file=outside)
+
+
 def added(case: Case) -> str:
+    if case.chance.random() < 0.5:
+        return many_tokens(case)
     tokens = [{"id": 10**9 + n, "content": "a" * n, "special": True, "normalized": True} for n in range(3)]
     more = {"single_word": False, "lstrip": True, "rstrip": True}
     case.edit("tokenizer.json", lambda held: {**held, "added_tokens": [{**token, **more} for token in tokens]})
     return "tokenizer.json: added_tokens with large ids"
+
+
+def many_tokens(case: Case) -> str:
+    """More tokens than any tokenizer has, or longer ones."""
+    count, length = case.chance.choice(((200_000, 100), (50_000, 500), (10, 10**6), (300_000, 4)))
+    texts = [f"{n} {'ab' * (length // 2)}" for n in range(count)]
+    if case.chance.random() < 0.5:
+        more = {"special": False, "normalized": True, "single_word": False, "lstrip": False, "rstrip": False}
+        tokens = [{"id": 100 + n, "content": text, **more} for n, text in enumerate(texts)]
+        case.edit("tokenizer.json", lambda held: {**held, "added_tokens": tokens})
+        return f"tokenizer.json: {count:,} added_tokens of {length:,} letters"
+    chosen = ({"type": "Unigram", "unk_id": 0, "vocab": [[text, -1.0] for text in texts]},)
+    chosen += ({"type": "WordLevel", "unk_token": texts[0], "vocab": {text: n for n, text in enumerate(texts)}},)
+    model = case.chance.choice(chosen)
+    case.edit("tokenizer.json", lambda held: {**held, "model": model})
+    return f"tokenizer.json: {model['type']} of {count:,} tokens of {length:,} letters"
+
+
+def layers(case: Case) -> str:
+    """Many layers, which may share their weights, or wide windows."""
+    names = ("num_hidden_layers", "num_layers", "n_layer", "encoder_layers", "inner_group_num", "attention_window")
+    name, count = case.chance.choice(names), case.chance.choice((100, 1000, 4000, 16_000))
+    return case.set("config.json", **{name: [count] * 2 if name == "attention_window" else count})
+
+
+def lists(case: Case) -> str:
+    """Long lists in settings."""
+    size = case.chance.choice((10_000, 300_000, 3_000_000))
+    file, settings = case.chance.choice(
+        [
+            ("generation_config.json", {"bad_words_ids": [[n % 20, n % 7] for n in range(size // 3)]}),
+            ("generation_config.json", {"suppress_tokens": list(range(size))}),
+            ("config.json", {"id2label": {str(n): "x" * 20 for n in range(size // 10)}}),
+            ("config.json", {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0] * size}}),
+            ("tokenizer_config.json", {"extra_special_tokens": [f"t{n}" for n in range(size // 10)]}),
+            ("preprocessor_config.json", {"image_mean": [0.5] * size, "mel_filters": [0.5] * size}),
+            ("special_tokens_map.json", {"x": [[]] * (3 * size)}),
+        ]
+    )
+    return case.set(file, **settings)[:60] + f" ... {size:,}"
+
+
+def tiles(case: Case) -> str:
+    """What makes one image many or large, and one sound many frames."""
+    side = case.chance.choice((2000, 4096, 8192, 20_000))
+    image = [
+        {"size": {"height": side, "width": side}},
+        {"size": {"shortest_edge": side, "longest_edge": side}},
+        {
+            "image_processor_type": "GotOcr2ImageProcessor",
+            "min_patches": side,
+            "max_patches": 10**6,
+            "crop_to_patches": True,
+        },
+        {"image_processor_type": "LlavaNextImageProcessor", "image_grid_pinpoints": [[side, side]] * 10**4},
+        {
+            "image_processor_type": "Pix2StructImageProcessor",
+            "max_patches": side,
+            "patch_size": {"height": 1, "width": 1},
+        },
+        {"image_processor_type": "Swin2SRImageProcessor", "pad_size": side, "size_divisor": 2**40},
+        {"image_processor_type": "Qwen2VLImageProcessor", "size": {"shortest_edge": side**2, "longest_edge": side**2}},
+    ]
+    sound = [
+        {"n_fft": side, "feature_size": 1024, "hop_length": 1},
+        {"chunk_length": side, "n_samples": side * 16_000, "nb_max_frames": side * 100},
+        {"sampling_rate": case.chance.choice((399_989, 400_000, 1000)), "feature_size": 1},
+        {"feature_extractor_type": "SeamlessM4TFeatureExtractor", "num_mel_bins": side, "stride": side},
+        {
+            "feature_extractor_type": "ClapFeatureExtractor",
+            "max_length_s": side,
+            "fft_window_size": side,
+            "hop_length": 1,
+        },
+    ]
+    return case.set("preprocessor_config.json", **case.chance.choice(image if case.base in IMAGES else sound))
 
 
 def tokenizer_settings(case: Case) -> str:
@@ -363,7 +459,9 @@ def weights(case: Case) -> str:
     (size,) = struct.unpack("<Q", data[:8])
     header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
     name = case.chance.choice([key for key in header if key != "__metadata__"])
-    kind = case.chance.choice(("length", "shape", "overlap", "cut", "deep", "names", "dtype", "nan", "zero", "empty"))
+    kind = case.chance.choice(
+        ("length", "shape", "overlap", "cut", "deep", "names", "dtype", "nan", "zero", "empty", "many")
+    )
     if kind == "length":
         path.write_bytes(struct.pack("<Q", case.chance.choice((2**63, 2**40, 0, size - 1))) + data[8:])
         return "model.safetensors: the length of its header"
@@ -380,6 +478,8 @@ def weights(case: Case) -> str:
             header[name]["data_offsets"] = [0, case.chance.choice((8, 2**60))]
         elif kind == "dtype":
             header[name]["dtype"] = case.chance.choice(("F64", "BOOL", "F8_E4M3", "F4", "x", 3, "I64"))
+        elif kind == "many":
+            header |= {f"x{n}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(2 * 10**5)}
         elif kind == "names":
             header["../../x\x1b[2J"] = header.pop(name)
         elif kind == "zero":
@@ -392,7 +492,9 @@ def weights(case: Case) -> str:
 
 
 def shards(case: Case) -> str:
-    """An index of weights that names other files."""
+    """An index of weights that names other files, or weights that lie elsewhere."""
+    if case.chance.random() < 0.4:
+        return links(case)
     (case.folder / "model.safetensors").rename(case.folder / "model-1.safetensors")
     names = (
         "../../../etc/passwd",
@@ -407,6 +509,26 @@ def shards(case: Case) -> str:
     index = {"metadata": {"total_size": 10**18}, "weight_map": {f"w{n}": chosen for n in range(3)}}
     (case.folder / "model.safetensors.index.json").write_text(json.dumps(case.chance.choice((index, {}, [], "x"))))
     return f"model.safetensors.index.json: {_short(chosen)}"
+
+
+def links(case: Case) -> str:
+    """Weights that are elsewhere, endless or a pipe, by a link or by the index."""
+    outside, pipe = case.folder.parent / "outside", case.folder.parent / "pipe"
+    shutil.copy(case.folder / "model.safetensors", outside)
+    if not pipe.exists():
+        os.mkfifo(pipe)
+    path = case.folder / "model.safetensors"
+    chosen = case.chance.choice(("../outside", "../pipe", "/dev/zero", "pipe", "../.."))
+    if chosen == "pipe":
+        os.mkfifo(case.folder / chosen)
+    if case.chance.random() < 0.5:
+        path.unlink()
+        path.symlink_to(chosen)
+        return f"model.safetensors: a link to {chosen}"
+    path.rename(case.folder / "a.safetensors")
+    index = {"metadata": {}, "weight_map": {"x": chosen, "y": "a.safetensors"}}
+    (case.folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return f"model.safetensors.index.json: {chosen}"
 
 
 def files(case: Case) -> str:
@@ -457,7 +579,11 @@ ATTACKS: dict[Callable[[Case], str], float] = {
     charsmaps: 1,
     processors: 2,
     vocabularies: 1,
-    added: 0.5,
+    added: 1,
+    tokenizer_classes: 2,
+    layers: 2,
+    lists: 1,
+    tiles: 1.5,
     any_setting("tokenizer_config.json"): 2,
     tokenizer_settings: 2,
     any_setting("preprocessor_config.json"): 2,
@@ -517,11 +643,19 @@ class Folders:
         chance = random.Random(f"{self.seed}/{number}")
         attack = chance.choices(list(ATTACKS), list(ATTACKS.values()))[0]
         names = list(BASES)
-        if attack is features:
+        if attack in (features, tiles):
             names = [*IMAGES, *SOUNDS]
         elif attack is both:
             names = [*BOTH]
-        elif attack.__name__ in ("replacements", "patterns", "charsmaps", "processors", "vocabularies", "added"):
+        elif attack.__name__ in (
+            "replacements",
+            "patterns",
+            "charsmaps",
+            "processors",
+            "vocabularies",
+            "added",
+            "tokenizer_classes",
+        ):
             names = [name for name in names if name not in (*IMAGES, *SOUNDS, *BOTH)]
         base = chance.choice(names)
         folder = self.root / f"folder-{number}"

@@ -249,8 +249,12 @@ class HuggingFaceBatches:
         lengths = torch.tensor([len(each.ids) for each in encoded])
         valid = torch.arange(int(lengths.max())) < lengths.unsqueeze(-1)
         inputs: dict[str, Tensor] = {}
+        model: Any = self.model
+        pad = tokenizer.pad_token_id or 0
+        # The model may lack the tokenizer's padding. Any token will do, since it is masked.
+        pad = pad if pad < len(model.get_input_embeddings().weight) else 0
         for name in encoded[0].inputs:
-            fill = (tokenizer.pad_token_id or 0) if name == "input_ids" else 0
+            fill = pad if name == "input_ids" else 0
             inputs[name] = _padded([each.inputs[name] for each in encoded], fill)
         inputs["attention_mask"] = valid.long()
         if tokens is None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
 from jarilab.core.errors import UserError
@@ -26,6 +26,10 @@ from jarilab.core.storage.files import open_checked
 
 MAX_SETTINGS_BYTES = 1 << 27
 """Bytes of a file of settings; the largest tokenizers have some 40 MB."""
+MAX_CONFIG_BYTES = 1 << 23
+"""Bytes of a file of settings with `config` in its name; the names of 22,000 classes take 1 MB."""
+MAX_GENERATION_BYTES = 1 << 18
+"""Bytes of generation_config.json, whose lists are read again for each token of an answer."""
 MAX_VALUES = 1 << 23
 """Values in a file of settings; the largest tokenizers have some 3 million. Each takes up to 70 bytes of memory."""
 SETTINGS = (
@@ -55,10 +59,12 @@ WEIGHT_FACTOR = 4
 """A model may have so many times the weights of its files: ties, tables and buffers are not stored."""
 UNSTORED_WEIGHTS = 1 << 26
 MODULE_FACTOR = 64
+"""A model may have so many times the modules of its tensors, and a forward so many times the calls of its modules."""
 UNSTORED_MODULES = 1 << 14
+MAX_TENSORS = 1 << 17
 OPENING_BYTES = 3 << 29
 """Memory that any folder may take, beside `WEIGHT_FACTOR` times its weights."""
-MAX_CPU_SECONDS, MAX_SECONDS = 20, 120
+MAX_CPU_SECONDS, MAX_SECONDS = 20, 180
 """Time for loading or using a tokenizer or processor: of the processor, and of the clock."""
 OUT_OF_MEMORY = 3  # exit code of a fork
 
@@ -80,8 +86,16 @@ def use_memory(gigabytes: float | None) -> None:
 
 def read_settings(path: Path) -> Any:
     """A JSON file of a folder. Raises UserError, naming the file, for damaged, endless and too large ones."""
+    largest = MAX_CONFIG_BYTES if "config" in path.name else MAX_SETTINGS_BYTES
+    if path.name == "generation_config.json":
+        largest = MAX_GENERATION_BYTES
     with open_checked(_target(path), MAX_SETTINGS_BYTES) as file:
         data = file.read()
+        if len(data) > largest:
+            raise UserError(
+                f"{path}: expected at most {largest:,} bytes, got {len(data):,}; put back the file that was saved with "
+                "the model"
+            )
         if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
             raise UserError(
                 f"{path}: expected at most {MAX_VALUES:,} values, got more; put back the file that was saved with the "
@@ -211,9 +225,14 @@ def stored_weights(folder: Path) -> tuple[int, int]:
         with open_checked(_target(path)):
             pass
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - no mapping
-                elements += math.prod(file.get_slice(name).get_shape())
-                tensors += 1
+            names = list(file.keys())
+            tensors += len(names)
+            if tensors > MAX_TENSORS:
+                raise UserError(
+                    f"{path}: expected a model of at most {MAX_TENSORS:,} tensors, got {tensors:,} or more; merge "
+                    "those of its experts"
+                )
+            elements += sum(math.prod(file.get_slice(name).get_shape()) for name in names)
     return elements, tensors
 
 
@@ -246,6 +265,30 @@ def bounded_model(folder: Path) -> Iterator[None]:
         ):
             stack.callback(register(count).remove)
         yield
+
+
+@contextmanager
+def bounded_calls(folder: Path, model: nn.Module) -> Iterator[None]:
+    """Stop a forward of the model that calls its modules without end, as with 16,384 layers that share weights."""
+    most = MODULE_FACTOR * sum(1 for _ in model.modules()) + UNSTORED_MODULES
+    calls, thread = 0, threading.get_ident()
+
+    def count(module: nn.Module, _: Any) -> None:
+        nonlocal calls
+        if threading.get_ident() != thread:
+            return
+        calls = 1 if module is model else calls + 1
+        if calls > most:
+            raise UserError(
+                f"{folder / 'config.json'}: expected a forward of at most {most:,} calls of modules, got more; put "
+                "back the config.json that was saved with the weights"
+            )
+
+    handle = hooks.register_module_forward_pre_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextmanager
@@ -309,8 +352,8 @@ def _run_in_fork(file: Path, call: Callable[[], Any], limit: int) -> None:
         raise UserError(_needs_more_memory(file, limit))
     if code in (-signal.SIGXCPU, -signal.SIGALRM, -signal.SIGKILL):
         raise UserError(
-            f"{file}: expected settings that take at most {MAX_CPU_SECONDS} seconds of the processor, got ones that "
-            "take longer; put back the file that was saved with the model"
+            f"{file}: expected settings that take at most {MAX_CPU_SECONDS} seconds of the processor and {MAX_SECONDS} "
+            "of the clock, got ones that take longer; put back the file that was saved with the model"
         )
     if code:
         raise UserError(

@@ -8,7 +8,7 @@ import io
 import itertools
 import math
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch.nn import functional
 from jarilab.core.errors import UserError, as_user_error, import_optional
 from jarilab.core.shapes import Float
 from jarilab.data.images.image_files import IMAGE_END, INLINE_IMAGE, decode, read_bytes
-from jarilab.huggingface.limits import bounded_memory, run_bounded
+from jarilab.huggingface.limits import bounded_calls, bounded_memory, run_bounded
 from jarilab.huggingface.loading import Loaded
 from jarilab.huggingface.outputs import (
     OutputReader,
@@ -32,6 +32,7 @@ from jarilab.huggingface.outputs import (
 from jarilab.positions.patches import PatchedImage
 
 MAX_INPUT_TOKENS = 2048  # an attention map has their square
+MAX_INPUT_VALUES = 1 << 24  # an RGB image of 2,364 x 2,364 pixels
 MAX_NEW_TOKENS = 48
 CLASS_TOKEN = "class"
 MAX_UNPLACED = 16
@@ -109,8 +110,21 @@ def read(loaded: Loaded, line: str) -> ModelInput:
             )
             if IMAGE_END in line:
                 raise UserError(message)
-    with as_user_error(message), bounded_memory(loaded.folder):
+    folder = loaded.folder
+    with as_user_error(message), bounded_memory(folder), bounded_calls(folder, loaded.model):
         return _read_text(loaded, line) if read_file is None else read_file(loaded, line.strip())
+
+
+def _encoded(loaded: Loaded, file: str, call: Callable[[], Any]) -> Any:
+    """What a tokenizer or processor returns. Raises UserError for too much of it, see `run_bounded`."""
+    encoded = run_bounded(loaded.folder, file, call)
+    sizes = [value.numel() for value in encoded.values() if isinstance(value, Tensor)]
+    if max(sizes, default=0) > MAX_INPUT_VALUES:
+        raise UserError(
+            f"{loaded.folder}: expected inputs of at most {MAX_INPUT_VALUES:,} numbers, got {max(sizes):,} by {file}; "
+            "put back the file that was saved with the model"
+        )
+    return encoded
 
 
 def reads_image_and_text(loaded: Loaded) -> bool:
@@ -133,9 +147,7 @@ def main_input(loaded: Loaded) -> str:
 
 def _read_text(loaded: Loaded, line: str) -> ModelInput:
     tokenizer = loaded.tokenizer
-    encoded = run_bounded(
-        loaded.folder, "tokenizer.json", lambda: tokenizer(line, return_tensors="pt")
-    )
+    encoded = _encoded(loaded, "tokenizer.json", lambda: tokenizer(line, return_tensors="pt"))
     ids_BL = encoded["input_ids"]
     check_ids(loaded, ids_BL)
     inputs = {name: value for name, value in encoded.items() if name in parameters_of(loaded)}
@@ -247,8 +259,8 @@ def read_pixels(loaded: Loaded, line: str, **options: Any) -> Float[Tensor, "1 C
     line: the name of a file, or a data URL. options: of the image processor.
     """
     image, processor = _open_image(loaded, line), loaded.image_processor
-    encoded = run_bounded(
-        loaded.folder,
+    encoded = _encoded(
+        loaded,
         "preprocessor_config.json",
         lambda: processor(images=image, return_tensors="pt", **options),
     )
@@ -340,8 +352,8 @@ def _read_image_and_text(loaded: Loaded, line: str) -> ModelInput:
             "processor_config.json that was saved with the model"
         )
     marked, image = text if mark in text else f"{mark}\n{text}", _open_image(loaded, name)
-    encoded = run_bounded(
-        loaded.folder,
+    encoded = _encoded(
+        loaded,
         "processor_config.json",
         lambda: processor(images=image, text=marked, return_tensors="pt"),
     )
@@ -378,8 +390,8 @@ def _read_audio(loaded: Loaded, line: str) -> ModelInput:
         )
     factor = math.gcd(asked, rate)
     samples = resample_poly(_to_mono(wave).numpy(), asked // factor, rate // factor)
-    encoded = run_bounded(
-        loaded.folder,
+    encoded = _encoded(
+        loaded,
         "preprocessor_config.json",
         lambda: extractor(samples, sampling_rate=asked, return_tensors="pt"),
     )

@@ -20,7 +20,8 @@ import torch
 from helpers import folders
 from helpers.folders import SENTENCE
 from jarilab.core.errors import UserError
-from jarilab.huggingface import limits, load, read
+from jarilab.huggingface import limits, load, model_inputs, read
+from jarilab.huggingface.batches import HuggingFaceBatches
 from jarilab.huggingface.loading import Loaded
 from jarilab.huggingface.model_inputs import _read_wave
 from jarilab.huggingface.outputs import token_names
@@ -241,6 +242,12 @@ def test_a_tokenizer_from_a_stranger_is_bounded(copy, parts, message):
         ("preprocessor_config.json", '{"attention_window": [4, 1000000]}', "attention_window of at most 16,384, got 1"),
         ("model.safetensors.index.json", '{"weight_map": {"x": "../pipe"}}', "files beside it, got '../pipe'"),
         ("model.safetensors.index.json", '{"weight_map": {"x": ["a"]}}', "files beside it, got .'a'"),
+        (
+            "config.json",
+            '{"a": "%s"}' % ("x" * (1 << 23)),
+            "config.json: expected at most 8,388,608 bytes, got 8,388,617",
+        ),
+        ("generation_config.json", '{"a": "%s"}' % ("x" * (1 << 18)), "expected at most 262,144 bytes, got 262,153"),
         ("model.safetensors.index.json", "[]", "files beside it, got None"),
         ("chat_template.jinja", None, "chat_template.jinja is larger than"),
         ("normalizer.json", None, "normalizer.json is larger than"),
@@ -329,6 +336,39 @@ def test_added_tokens_and_image_sizes_from_a_stranger_are_bounded(tmp_path, monk
         with pytest.raises(UserError, match=rf"{file}: expected settings that .* {most} MB"):
             read(loaded, line)
         monkeypatch.undo()
+
+
+def test_rows_are_padded_by_a_token_that_the_model_has(bert):
+    loaded = load(bert)
+    loaded.tokenizer.add_tokens([f"new{number}" for number in range(24)])
+    loaded.tokenizer.add_special_tokens({"pad_token": "[NEW]"})
+    assert loaded.tokenizer.pad_token_id >= 24
+    batch = HuggingFaceBatches(loaded).texts_of([[2, 5, 3], [2]])
+    assert batch.kwargs["input_ids"].tolist() == [[2, 5, 3], [2, 0, 0]]
+    assert batch.kwargs["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
+def test_a_forward_without_end_is_stopped(tmp_path):
+    settings = {"embedding_size": 16, "num_hidden_layers": 10_000}  # which share their weights
+    loaded = load(folders.saved(tmp_path / "albert", "Albert", "ForMaskedLM", **settings))
+    with pytest.raises(UserError, match=r"config\.json: expected a forward of at most 18,\d+ calls of modules"):
+        read(loaded, SENTENCE)
+
+
+def test_an_input_of_too_many_numbers_is_refused(tmp_path, monkeypatch):
+    from PIL import Image
+
+    monkeypatch.setattr(model_inputs, "MAX_INPUT_VALUES", 3000)
+    vit, picture = folders.vit(tmp_path / "vit"), tmp_path / "picture.png"
+    Image.new("RGB", (40, 30)).save(picture)
+    with pytest.raises(UserError, match=r"of at most 3,000 numbers, got 3,072 by preprocessor_config\.json"):
+        read(load(vit), str(picture))
+
+
+def test_the_tensors_of_a_stranger_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_TENSORS", 3)
+    with pytest.raises(UserError, match=r"model\.safetensors: expected a model of at most 3 tensors, got "):
+        load(folders.bert(tmp_path / "bert"))
 
 
 @ON_LINUX
