@@ -256,15 +256,41 @@ def _language(data: Path, seed: int, recipe: Recipe, build: Callable[[int], nn.M
 
 # Images ---------------------------------------------------------------------------------------------------------------
 
+KEPT_PATCHES = 25
 
-def vit_pytorch(data: Path, seed: int, recipe: Recipe) -> Trainee:
+
+class KeptPatches(nn.Module):
+    """lucidrains' ViT, reading the patches whose pixels vary most, as `model.kept_patches` of jari does."""
+
+    def __init__(self, vit: Any):
+        super().__init__()
+        self.vit = vit
+
+    def forward(self, pixels_BCHW: Tensor) -> Tensor:
+        cut, *embed = self.vit.to_patch_embedding
+        patches_BLN = cut(pixels_BCHW)
+        index_BK1 = patches_BLN.var(-1).topk(KEPT_PATCHES).indices.unsqueeze(-1)
+        x_BLD = nn.Sequential(*embed)(patches_BLN) + self.vit.pos_embedding[1:]
+        first_BLD = (self.vit.cls_token + self.vit.pos_embedding[:1]).expand(len(x_BLD), -1, -1)
+        x_BKD = torch.cat((first_BLD, x_BLD.take_along_dim(index_BK1, 1)), 1)
+        return self.vit.mlp_head(self.vit.transformer(x_BKD)[:, 0])
+
+
+def vit_pytorch_kept(data: Path, seed: int, recipe: Recipe) -> Trainee:
+    """The same without the other patches."""
+    return vit_pytorch(data, seed, recipe, KeptPatches)
+
+
+def vit_pytorch(
+    data: Path, seed: int, recipe: Recipe, wrap: Callable[[nn.Module], nn.Module] = lambda vit: vit
+) -> Trainee:
     """lucidrains' ViT of the same size, with the same shifts as jari; AdamW, or today's recipe."""
     module = vision.peer()
     if module is None:
         raise ImportError("vit_pytorch")
     learned, held_out = mnist(data, held_out=False), mnist(data, held_out=True)
     torch.manual_seed(seed)
-    model = vision.theirs(module, vision.SHAPES["28"], vision.SETTINGS["class"])
+    model = wrap(vision.theirs(module, vision.SHAPES["28"], vision.SETTINGS["class"]))
     order = FixedSizeBatches(len(learned[0]), vision.BATCH, recipe.steps * vision.BATCH, seed)
     numbers, generator = itertools.count(), torch.Generator().manual_seed(seed)
 

@@ -132,8 +132,14 @@ ROWS = {
         "images", "rotary2d", 128, 0.98, "98 % of held-out images right", True, 10_000, 2500,
         {
             JARI: Contender(None, MUON, (470, 700, 1050)),
+            "jari, 25 patches": Contender(
+                None, MUON, (470, 700, 1050), settings={"model.kept_patches": peers.KEPT_PATCHES}
+            ),
             "vit-pytorch, Muon, bfloat16": Contender(
                 peers.vit_pytorch, MUON, (470, 700, 1050), needs="vit_pytorch"
+            ),
+            "vit-pytorch, the same and 25 patches": Contender(
+                peers.vit_pytorch_kept, MUON, (470, 700, 1050), needs="vit_pytorch"
             ),
             "vit-pytorch, AdamW": Contender(
                 peers.vit_pytorch, (1.5e-3, 3e-3, 6e-3), (470, 940, 1880), today=False, needs="vit_pytorch"

@@ -64,7 +64,8 @@ def encoding(name: str) -> Iterator[tuple[str, str]]:
     for language in LANGUAGES:
         file = f"docs/site/{language}/encodings/{name}.md"
         page = text(file)
-        wanted = (f"# {name}\n", "```text\n", *SECTIONS[language], f"<!-- encoding-{name}-{language} -->\n")
+        marks = f"<!-- generated: facts {name} {language} -->\n", f"<!-- encoding-{name}-{language} -->\n"
+        wanted = (f"# {name}\n", "```text\n", *SECTIONS[language], *marks)
         for part in wanted:
             if part not in page:
                 yield file, f"{part.strip()!r}, as in {file.replace(name, 'rotary')}"

@@ -81,6 +81,8 @@ def unsupported_options(model: nn.Module) -> Iterator[tuple[str, str]]:
 def _of(module: nn.Module) -> Iterator[tuple[str, str]]:
     if isinstance(module, TokenBefore):
         yield "token_before=true", "--set model.token_before=false"
+    if getattr(module, "kept_patches", None) is not None:
+        yield f"kept_patches={module.kept_patches}", "--set model.kept_patches=null"
     if isinstance(module, BatchNorm):
         yield "norm_kind=batch", "--norm-kind layer"
     if isinstance(module, nn.RMSNorm):

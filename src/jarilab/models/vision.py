@@ -18,7 +18,14 @@ from jarilab.models.layers import LayerKeywords, LayerOptions, Layers, Share
 from jarilab.models.stacks import Encoder, mean_of_tokens
 from jarilab.nn.sublayers import Table
 from jarilab.positions.coordinates import Positions
-from jarilab.positions.patches import Images, grid_of, patch_keep, patchify
+from jarilab.positions.patches import (
+    MAX_PATCHES,
+    Images,
+    grid_of,
+    most_varied,
+    patch_keep,
+    patchify,
+)
 
 Pool = Literal["mean", "class"]
 Resolution = Literal["refuse", "resize", "rescale", "extrapolate"]
@@ -36,6 +43,8 @@ class VisionTransformer(nn.Module):
     encoding: positional encoding; one for a single axis counts the patches row by row.
     pool: classify by the mean of the patches (mean), or by a class token without a position (class).
     registers: additional tokens without a position (Darcet et al. 2024).
+    kept_patches: read only so many patches of each image, those whose pixels vary most, and hide the others as padding
+        is hidden. In training they are not computed at all: half of a scanned digit is blank. None reads all.
     drop_path: probability that an example skips a sublayer of the last layer in training.
     resolution: what to do with images of another size than in training. refuse: raise an error. resize: resize the
         image. rescale: scale the positions of its patches to those of training; learned tables are interpolated.
@@ -56,6 +65,7 @@ class VisionTransformer(nn.Module):
         encoding: str = "sinusoidal2d",
         pool: Pool = "mean",
         registers: Annotated[int, Ge(0), Le(1024)] = 0,
+        kept_patches: Annotated[int, Ge(1), Le(MAX_PATCHES)] | None = None,
         drop_path: Share = 0.0,
         resolution: Resolution = "refuse",
         **layer: Unpack[LayerKeywords],
@@ -71,7 +81,7 @@ class VisionTransformer(nn.Module):
             pool,
             resolution,
         )
-        self.grid = grid_of((shape[1], shape[2]), patch_size)
+        self.grid, self.kept_patches = grid_of((shape[1], shape[2]), patch_size), kept_patches
         self.embedding = nn.Linear(shape[0] * patch_size**2, d_model)
         nowhere = registers + (pool == "class")
         self.nowhere = Table(nowhere, d_model) if nowhere else None
@@ -93,16 +103,30 @@ class VisionTransformer(nn.Module):
         then has one row. Raises UserError for images that the model cannot read.
         """
         images = self._fitting(Images.of(images))
-        x_BLD = self.embedding(patchify(images.pixels, self.patch_size))
+        positions, unplaced = (
+            self.places(images),
+            0 if self.nowhere is None else len(self.nowhere.weight),
+        )
+        patches_BLN = patchify(images.pixels, self.patch_size)
         keep_BL = patch_keep(images.keep, self.patch_size)
-        unplaced = 0
+        if self.kept_patches is not None:
+            index_BK = most_varied(patches_BLN, keep_BL, self.kept_patches)
+            if self.training:
+                patches_BLN = patches_BLN.take_along_dim(index_BK.unsqueeze(-1), 1)
+                keep_BL = None if keep_BL is None else keep_BL.take_along_dim(index_BK, 1)
+                placed = positions.slice(unplaced, positions.length)
+                positions = positions.slice(0, unplaced).concat(placed.take(index_BK))
+            else:
+                is_kept_BL = patches_BLN.new_zeros(patches_BLN.shape[:2], dtype=torch.bool)
+                is_kept_BL = is_kept_BL.scatter(1, index_BK, True)
+                keep_BL = is_kept_BL if keep_BL is None else keep_BL & is_kept_BL
+        x_BLD = self.embedding(patches_BLN)
         if self.nowhere is not None:
-            unplaced = len(self.nowhere.weight)
             x_BLD = torch.cat((self.nowhere(x_BLD.shape[0]), x_BLD), 1)
             if keep_BL is not None:
                 keep_BL = functional.pad(keep_BL, (unplaced, 0), value=True)
         first = 1 if answer_only and self.pool == "class" else None
-        x_BLD = self.encoder(x_BLD, positions=self.places(images), keep=keep_BL, first=first)
+        x_BLD = self.encoder(x_BLD, positions=positions, keep=keep_BL, first=first)
         if self.pool == "class":
             return self.generator(x_BLD[:, 0])
         patches_BPD = x_BLD[:, unplaced:]
@@ -133,12 +157,17 @@ class VisionTransformer(nn.Module):
         return {axes: self.encoder.encoding.max_positions}
 
     def _check_patches(self, encoding: str) -> None:
-        """Raises UserError if the encoding supports fewer positions than the image has numbered patches."""
+        """Raises UserError if the encoding supports fewer positions than the image has, or needs hidden patches."""
         known, patches = self.encoder.encoding.max_positions, self.grid[0] * self.grid[1]
         if known is not None and not self._on_axes and known < patches:
             raise UserError(
                 f"{encoding} knows {known} positions, but an image has {patches} patches; use positions={patches}, a "
                 "larger patch or an encoding without an end"
+            )
+        if self.kept_patches is not None and self.encoder.encoding.by_layer[0].depends_on_length:
+            raise UserError(
+                f"{encoding} depends on the number of patches, and kept_patches={self.kept_patches} hides some; omit "
+                "kept_patches or choose another encoding"
             )
 
     def _fitting(self, images: Images) -> Images:

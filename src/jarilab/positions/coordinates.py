@@ -231,6 +231,19 @@ class Positions:
             unplaced=None if self.unplaced is None else self.unplaced[..., start:stop],
         )
 
+    def take(self, index_BK: Int[Tensor, "B K"]) -> Positions:
+        """K tokens of each row, by index, in the order of the first K tokens. The positions have no relations."""
+        coordinates_BLA = self.coordinates.expand(len(index_BK), -1, -1)
+        unplaced = self.unplaced
+        if unplaced is not None:
+            unplaced = unplaced.expand(len(index_BK), -1).take_along_dim(index_BK, -1)
+        return replace(
+            self,
+            coordinates=coordinates_BLA.take_along_dim(index_BK.unsqueeze(-1), 1),
+            order=self.order[: index_BK.shape[1]],
+            unplaced=unplaced,
+        )
+
     def concat(self, later: Positions) -> Positions:
         """These tokens, then the `later` ones. Raises UserError if axes, frame or relations differ."""
         compatible = self.axes == later.axes and self.frame == later.frame

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import UInt8
 
 from jarilab.core.errors import UserError
-from jarilab.core.shapes import Bool, Float, Tensor
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.positions.coordinates import Positions
 
 # Patches of an image. One pass over so many already takes minutes.
@@ -78,6 +79,22 @@ def patch_keep(keep: Bool[Tensor, "B H W"] | None, patch: int) -> Bool[Tensor, "
         return None
     patches = patchify(keep.unsqueeze(1).float(), patch)
     return (patches > 0).any(-1)
+
+
+def most_varied(
+    patches: Float[Tensor, "B L N"], keep: Bool[Tensor, "B L"] | None, count: int
+) -> Int[Tensor, "B K"]:
+    """Indices of the `count` patches whose values vary most, in ascending order; all if there are fewer.
+
+    keep: padding comes last. Of blank patches, the first are taken.
+    """
+    variance_BL = patches.var(-1, correction=0)
+    if keep is not None:
+        variance_BL = variance_BL.masked_fill(~keep, -1)
+    # Without it, ties are broken by the program that sorts: PyTorch and ONNX Runtime would hide different patches.
+    earlier_first_L = torch.linspace(0, -1e-6, patches.shape[1], device=patches.device)
+    chosen_BK = (variance_BL + earlier_first_L).topk(min(count, patches.shape[1]), -1).indices
+    return chosen_BK.sort(-1).values
 
 
 def patch_names(positions: Positions) -> list[str]:

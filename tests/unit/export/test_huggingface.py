@@ -99,6 +99,7 @@ def test_folder_equals_the_model(kind: str, make: Any, tmp_path: Path) -> None:
             "cross_encoding=none",
         ),
         (lambda: vision(), "mean of the patches", "model.pool=class"),
+        (lambda: vision(pool="class", kept_patches=3), "kept_patches=3", "kept_patches=null"),
         (
             lambda: vision(pool="class", encoding="rotary2d"),
             "rotary2d acts inside attention",

@@ -80,12 +80,14 @@ def test_file_equals_pytorch_at_any_length_and_with_edits(runtime: Any, tmp_path
         assert np.abs(off[0] - found[0]).max() > 1e-4
 
 
-def test_image_model_equals_pytorch(runtime: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept_patches", [None, 4])
+def test_image_model_equals_pytorch(kept_patches: int | None, runtime: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = jarilab.VisionTransformer(
-        (1, 4, 6), 3, patch_size=2, d_model=16, n_heads=2, n_layers=1, encoding="rotary2d"
+        (1, 4, 6), 3, patch_size=2, d_model=16, n_heads=2, n_layers=1, encoding="rotary2d", kept_patches=kept_patches
     ).eval()
     pixels = torch.randn(1, 1, 4, 6)
+    pixels[..., 2:] = 0  # four equal patches, of which two are kept
     described = write_onnx(model, (Images(pixels),), tmp_path / "model.onnx")
     session = runtime.InferenceSession(tmp_path / "model.onnx")
     image, links = (one.name for one in session.get_inputs())

@@ -205,3 +205,41 @@ def test_every_parameter_learns():
 def test_a_choice_that_is_not_there_is_refused(option, unchecked) -> None:
     with pytest.raises(UserError, match=f"{option}.*'gone'"):
         VisionTransformer((1, 8, 8), 3, **{option: "gone"})
+
+
+# Patches that vary most -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", [name for name in ENCODINGS if not registry.spec(name).target.depends_on_length])
+@pytest.mark.parametrize("options", [{"registers": 2}, {"pool": "class"}], ids=["mean", "class"])
+@torch.no_grad()
+def test_patches_left_out_in_training_are_those_hidden_afterwards(encoding, options):
+    model, pixels = model_of(encoding, kept_patches=3, **options), images()
+    answer = model(pixels)
+    whole = model_of(encoding, **options)(pixels)
+    torch.testing.assert_close(model.train()(pixels), answer, rtol=0, atol=1e-12)
+    assert (answer - whole).abs().max() > 1e-6
+
+
+@torch.no_grad()
+def test_blank_patches_are_left_out_and_padding_before_them():
+    model, pixels = model_of("sinusoidal2d", kept_patches=3), images(count=1)
+    pixels[..., :4] = 0.3  # two of six patches
+    other = pixels.clone()
+    other[..., :4] = -0.7
+    torch.testing.assert_close(model(pixels), model(other), rtol=0, atol=0)
+    keep = torch.ones(1, 8, 12, dtype=torch.bool)
+    keep[..., 8:] = False
+    padded = Images(pixels, keep)
+    torch.testing.assert_close(model(padded), model.train()(padded), rtol=0, atol=1e-12)
+    assert (model(padded) - model(pixels)).abs().max() > 1e-6
+
+
+def test_as_many_patches_as_there_are_change_nothing():
+    pixels = images()
+    torch.testing.assert_close(model_of(kept_patches=6)(pixels), model_of()(pixels), rtol=0, atol=1e-12)
+
+
+def test_an_encoding_of_the_number_of_patches_refuses_hidden_ones():
+    with pytest.raises(UserError, match="log_length depends on the number of patches, and kept_patches=3 hides some"):
+        model_of("rotary2d+log_length", kept_patches=3)
