@@ -1,9 +1,11 @@
 """Many clients of `jarilab serve RUN` for minutes: what they are told, how long they wait, and what the server holds.
 
     python benchmarks/serve_soak.py RUN --minutes 10 --clients 32
+    python benchmarks/serve_soak.py RUN --light --requests 100000 --clients 8
     python benchmarks/serve_soak.py RUN --throughput      # batches beside one input at a time
 
-Of ten requests seven are good ones, one is a stream, one is left before its answer, one is wrong or too large.
+Of ten requests seven are good ones, one is a stream, one is left before its answer, one is wrong or too large. With
+--light each has one short input, and small mistakes, so that a busy machine answers many of them.
 """
 
 import argparse
@@ -26,6 +28,7 @@ WRONG: list[Any] = [
     {"inputs": ["9" * 2_000_000]},
     [[[[]]]],
 ]
+WRONG_LIGHT: list[Any] = [{}, {"inputs": ["1+1"], "options": {"beam_size": 10**9}}, [[[[]]]], {"inputs": "x"}]
 
 
 class Served:
@@ -60,12 +63,13 @@ def body_of(draw: random.Random, lines: list[str]) -> dict[str, Any]:
     return {"inputs": inputs, "options": draw.choice(({}, {}, {"beam_size": 4}))}
 
 
-async def ask(client: httpx.AsyncClient, draw: random.Random, lines: list[str]) -> str:
+async def ask(client: httpx.AsyncClient, draw: random.Random, lines: list[str], light: bool) -> str:
     """One request; gives what became of it."""
     kind = draw.randrange(10)
     if kind == 0:
-        return str((await client.post("/predict", json=draw.choice(WRONG))).status_code)
-    body = body_of(draw, lines)
+        wrong = draw.choice(WRONG_LIGHT if light else WRONG)
+        return str((await client.post("/predict", json=wrong)).status_code)
+    body = {"inputs": [draw.choice(lines)]} if light else body_of(draw, lines)
     if kind == 1:
         try:
             await asyncio.wait_for(client.post("/predict", json=body), draw.random() / 20)
@@ -79,18 +83,22 @@ async def ask(client: httpx.AsyncClient, draw: random.Random, lines: list[str]) 
     return str(response.status_code)
 
 
-async def soak(served: Served, lines: list[str], clients: int, minutes: float) -> None:
+async def soak(served: Served, lines: list[str], clients: int, minutes: float, requests: float, light: bool) -> None:
+    """Ask for some minutes, or until there were so many requests."""
     told: Counter[str] = Counter()
     seconds: list[float] = []
     end = time.monotonic() + 60 * minutes
 
+    def goes_on() -> bool:
+        return time.monotonic() < end and told.total() < requests
+
     async def one(number: int) -> None:
         draw = random.Random(number)
         async with httpx.AsyncClient(base_url=served.address, timeout=60) as client:
-            while time.monotonic() < end:
+            while goes_on():
                 begun = time.monotonic()
                 try:
-                    what = await ask(client, draw, lines)
+                    what = await ask(client, draw, lines, light)
                 except httpx.HTTPError as error:
                     what = type(error).__name__
                 told[what] += 1
@@ -100,7 +108,7 @@ async def soak(served: Served, lines: list[str], clients: int, minutes: float) -
         print("| minutes | requests | memory, MB | files | median, s | 99 %, s |", flush=True)
         print("| --- | --- | --- | --- | --- | --- |")
         begun = time.monotonic()
-        while time.monotonic() < end:
+        while goes_on():
             await asyncio.sleep(min(30.0, max(0.1, end - time.monotonic())))
             recent = sorted(seconds) or [0.0]
             seconds.clear()
@@ -142,6 +150,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--lines", default="1+2,12-30,7+7,21+8,30-1", help="inputs, by commas")
+    parser.add_argument("--requests", type=int, default=10**9, help="end after so many (default: no limit)")
+    parser.add_argument("--light", action="store_true", help="one short input a request")
     parser.add_argument("--throughput", action="store_true")
     options = parser.parse_args()
     lines = options.lines.split(",")
@@ -149,7 +159,7 @@ def main() -> None:
         throughput(options.run, lines, options.clients)
         return
     served = Served(options.run)
-    asyncio.run(soak(served, lines, options.clients, options.minutes))
+    asyncio.run(soak(served, lines, options.clients, options.minutes, options.requests, options.light))
     print(f"ended with code {served.end()}")
 
 

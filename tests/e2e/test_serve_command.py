@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -23,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_what_is_in_hand_is_answered_before_it_ends(run: Path) -> None:
-    words = [sys.executable, "-m", "jarilab", "serve", str(run), "--port", "0"]
+    words = [sys.executable, "-m", "jarilab", "serve", str(run), "--port", "0", "--grace", "60"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         try:
             assert process.stdout is not None
@@ -44,6 +45,28 @@ def test_what_is_in_hand_is_answered_before_it_ends(run: Path) -> None:
             assert process.wait(30) == 0
             with pytest.raises(httpx.ConnectError):
                 httpx.get(f"{address}health")
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_what_takes_longer_than_the_grace_is_refused(run: Path) -> None:
+    words = [sys.executable, "-m", "jarilab", "serve", str(run), "--port", "0", "--grace", "0.2"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().split()[0]
+            asked = {"inputs": ["one", "two", "three", "four"] * 8, "options": {"max_new_tokens": 2000, "seed": 3}}
+            with ThreadPoolExecutor(4) as clients:
+                answers = [clients.submit(httpx.post, f"{address}predict", json=asked, timeout=60) for _ in range(4)]
+                while "jarilab_queue_length 4.0" not in httpx.get(f"{address}metrics").text:
+                    assert not any(answer.done() for answer in answers)
+                process.send_signal(signal.SIGTERM)
+                assert {answer.result().status_code for answer in answers} == {503}
+                assert answers[0].result().json()["error"] == "this server is stopping; try again later"
+            assert process.wait(10) == 0
+            assert process.stderr is not None
+            assert process.stderr.read() == ""
         finally:
             process.kill()
 

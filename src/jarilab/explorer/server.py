@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 from fastapi import FastAPI, Query, Response
 from fastapi.responses import HTMLResponse
@@ -25,6 +25,8 @@ from jarilab.serving.queue import Queue
 from jarilab.serving.responses import DOCUMENTED, add_error_handlers, answer
 
 MAX_REQUESTS = 16
+GRACE_SECONDS = 2.0
+"""Seconds to finish open requests at the end."""
 Text = Field(max_length=100_000)
 Number = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 """The number of a view, head, step or token, within what tensors can index."""
@@ -229,8 +231,10 @@ def serve(
     explorer: Explorer,
     line: str,
     listening: socket.socket,
+    on_ready: Callable[[], None],
     **initial: Any,
-) -> None:
-    """Serve until interrupted. initial: see `application`."""
+) -> NoReturn:
+    """Serve until interrupted. on_ready: see `run_server.run`. initial: see `application`."""
     hosts, queue = run_server.hosts_of(listening), Queue(MAX_REQUESTS)
-    run_server.run(application(explorer, line, hosts, queue, **initial), listening, queue)
+    app = application(explorer, line, hosts, queue, **initial)
+    run_server.run(app, listening, queue, grace=GRACE_SECONDS, on_ready=on_ready)

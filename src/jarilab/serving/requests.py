@@ -38,6 +38,7 @@ class Serving:
     queue: most requests that wait or are being answered; further ones are refused.
     batch_size: inputs per batch.
     deadline: seconds for a request, including its waiting time.
+    grace: seconds to finish open requests after Ctrl-C or SIGTERM; further ones are refused.
     inputs: most inputs per request.
     characters: most characters per input.
     pixels: most pixels per image, by its header.
@@ -46,6 +47,7 @@ class Serving:
     queue: Annotated[int, Ge(1)] = 64
     batch_size: Annotated[int, Ge(1)] = 32
     deadline: Annotated[float, Ge(0.1)] = 30.0
+    grace: Annotated[float, Ge(0)] = 3.0
     inputs: Annotated[int, Ge(1)] = 32
     characters: Annotated[int, Ge(1)] = 2048
     pixels: Annotated[int, Ge(1)] = 2**22

@@ -8,8 +8,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NoReturn
 
 import h11
 from hypercorn import protocol
@@ -64,18 +64,27 @@ def hosts_of(listening: socket.socket, names: Collection[str] = ()) -> set[str]:
     return local | without_port | set(names)
 
 
-def run(app: Any, listening: socket.socket, queue: Queue, *, grace: float = 2.0) -> None:
-    """Serve until Ctrl-C or SIGTERM, then finish open requests within `grace` seconds and refuse the others.
+def run(
+    app: Any,
+    listening: socket.socket,
+    queue: Queue,
+    *,
+    grace: float,
+    on_ready: Callable[[], None] = lambda: None,
+) -> NoReturn:
+    """Serve until Ctrl-C or SIGTERM, finish open requests within `grace` seconds, refuse the others, and exit.
 
-    A second signal ends the process at once. queue: where requests of the application wait.
+    A second signal ends it at once. queue: where requests of the application wait. on_ready: called when signals are
+    handled, before the first request is accepted.
     """
     # A client that sends many requests and leaves would fill the log with a warning for each answer.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
-    asyncio.run(_serve(app, config_of(listening, grace + 1), queue, grace))
-    if queue.computing:  # for a client that is gone; at its end Python would wait for the thread
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+    asyncio.run(_serve(app, config_of(listening, grace + 1), queue, grace, on_ready))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python would wait for the thread that computes for a client that is gone, and PyTorch takes half a second of the
+    # processor to unload.
+    os._exit(0)
 
 
 class Http1(H11Protocol):
@@ -126,7 +135,9 @@ def report_faults_once(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_exception_handler(report)
 
 
-async def _serve(app: Any, config: Config, queue: Queue, grace: float) -> None:
+async def _serve(
+    app: Any, config: Config, queue: Queue, grace: float, on_ready: Callable[[], None]
+) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     report_faults_once(loop)
 
@@ -141,11 +152,12 @@ async def _serve(app: Any, config: Config, queue: Queue, grace: float) -> None:
             loop.add_signal_handler(number, on_signal, number)
         except NotImplementedError:  # Windows
             signal.signal(number, lambda number, _: loop.call_soon_threadsafe(on_signal, number))
+    on_ready()
     serving = asyncio.create_task(hypercorn_serve(app, config, shutdown_trigger=stop.wait))  # type: ignore[arg-type]
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
     # From Python 3.12 on, a closed server waits for its connections without a limit.
-    await asyncio.wait({serving}, timeout=config.graceful_timeout + 2)
+    await asyncio.wait({serving}, timeout=config.graceful_timeout)
     stopped.cancel()
     if serving.done():
         serving.result()

@@ -1,6 +1,9 @@
 """While a model is opened, its port answers with what is being done, and then belongs to the server."""
 
+import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 
@@ -40,3 +43,39 @@ def test_an_idle_client_stops_nobody_and_an_error_closes_the_port(monkeypatch: p
     refused.value.close()
     page.__exit__(UserError, UserError("no model"), None)
     assert listening.fileno() == -1
+
+
+LOADING = """
+import time
+from jarilab.cli.waiting_page import WaitingPage
+from jarilab.serving import run_server
+listening = run_server.listen("127.0.0.1", 0)
+with WaitingPage(listening) as page, page.working("opening it"):
+    print(listening.getsockname()[1], flush=True)
+    while True:
+        time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_it_opens_refuses_those_that_wait(number: signal.Signals) -> None:
+    words = [sys.executable, "-c", LOADING]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = ("127.0.0.1", int(process.stdout.readline()))
+            silent = socket.create_connection(address, timeout=10)  # the others wait behind it
+            clients = [socket.create_connection(address, timeout=10) for _ in range(8)]
+            for client in clients:
+                client.sendall(b"POST /api/look HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+            process.send_signal(number)
+            for client in clients:
+                said = b"".join(iter(lambda client=client: client.recv(4096), b"")).decode()
+                assert said.startswith("HTTP/1.1 503 ")
+                assert "opening it ..." in said or "this server is stopping" in said
+                client.close()
+            silent.close()
+            assert (process.wait(20), process.stderr and process.stderr.read()) == (0, "")
+        finally:
+            process.kill()

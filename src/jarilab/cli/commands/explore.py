@@ -255,10 +255,13 @@ def _serve(
     with waiting.working(f"looking at {line}"):
         # Errors appear here rather than in the browser.
         explorer.look(line, live=True, **initial)
-    waiting.end()
     address = run_server.address_of(listening)
-    print(f"{address}    open this address in a browser; Ctrl-C ends it", flush=True)
-    server.serve(explorer, line, listening, **initial)
+
+    def on_ready() -> None:
+        waiting.end()
+        print(f"{address}    open this address in a browser; Ctrl-C ends it", flush=True)
+
+    server.serve(explorer, line, listening, on_ready, **initial)
 
 
 def _print_models(

@@ -44,4 +44,4 @@ def run(options: argparse.Namespace) -> None:
     address, hosts = run_server.address_of(listening), run_server.hosts_of(listening, options.name)
     print(f"{address}    answers POST {address}predict; Ctrl-C ends it", flush=True)
     application = server.application(hosts)
-    run_server.run(application, listening, server.queue, grace=limits.deadline + 1)
+    run_server.run(application, listening, server.queue, grace=limits.grace)
