@@ -351,12 +351,9 @@ def _read_image_and_text(loaded: Loaded, line: str) -> ModelInput:
             f"{loaded.name}: expected an image of 1 to {MAX_INPUT_TOKENS:,} patches, got {count:,}; put back the "
             "processor_config.json that was saved with the model"
         )
-    marked, image = text if mark in text else f"{mark}\n{text}", _open_image(loaded, name)
-    encoded = _encoded(
-        loaded,
-        "processor_config.json",
-        lambda: processor(images=image, text=marked, return_tensors="pt"),
-    )
+    marked = text if mark in text else f"{mark}\n{text}"
+    given = {"images": _open_image(loaded, name), "text": marked, "return_tensors": "pt"}
+    encoded = _encoded(loaded, "processor_config.json", lambda: processor(**given))
     check_ids(loaded, encoded["input_ids"])
     ids = encoded["input_ids"][0].tolist()
     places = [place for place, each in enumerate(ids) if each == number]
