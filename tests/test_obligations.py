@@ -79,7 +79,7 @@ def task(name: str) -> Iterator[tuple[str, str]]:
     elif not first_sentence(tasks.spec(name).target):
         yield source_of(tasks.spec(name).target), "a docstring, whose first sentence says what is learned"
     for folder in ("docs/how-to/", "docs/ko/how-to/"):
-        if not re.search(rf"\b{re.escape(name)}\b", all_text(folder, "*.md")):
+        if not re.search(rf"jarilab (train|compare) {re.escape(name)}\b", all_text(folder, "*.md")):
             yield folder, f"a page that shows `jarilab train {name}`"
     if not re.search(rf'"{re.escape(name)}[":]', all_text("tests/unit/tasks", "*.py")):
         yield "tests/unit/tasks/", f'a test of the task "{name}"'
