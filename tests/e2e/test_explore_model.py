@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from helpers import folders
-from helpers.browser import Pages, ServedPages, until
+from helpers.browser import Pages, ServedPages, read_change, until
 from helpers.command import command
 from helpers.folders import FELT, SENTENCE
 from helpers.runs import tiny, train
@@ -129,6 +129,8 @@ def test_a_live_page_reads_another_text_and_switches_heads_links_and_tokens(brow
         until(page, lambda: all(part in card.inner_text() for part in parts), 60_000)
 
     says("under the mask", opens["views"][0]["answer"])
+    # Once effects are known, the server opens at another head: a reload must not.
+    assert {f"site={opens['site']}", f"head={opens['head']}"} <= set(page.url.partition("#")[2].split("&"))
     off = {"kind": "head", "site": opens["site"], "head": opens["head"]}
     effect = explorer.operate(MASKED, 0, [off])["effect"]
     assert effect["answer"] != opens["views"][0]["answer"]
@@ -173,11 +175,6 @@ def test_no_token_is_hidden_where_attentions_count_their_keys_differently(browse
         context.close()
 
 
-def told(page):
-    """What the page says of the log-probability before and after an edit; None until it says both."""
-    return re.search(r"log p (\S+) → (\S+?)\. ", page.locator(".edited").first.inner_text())
-
-
 @pytest.mark.browser
 @pytest.mark.parametrize("kind", ["masked", "words", "labels", "next", "seen", "class", "image", "both"])
 def test_a_saved_page_of_a_model_answers_to_its_switches_as_python_does(pages, here, kind):
@@ -196,12 +193,12 @@ def test_a_saved_page_of_a_model_answers_to_its_switches_as_python_does(pages, h
         address = f"#edited={quote(json.dumps([[0, edits]]))}"
         page = pages.open(document, "html[data-engines=ready] .edited", address)
         assert "You can switch heads, links and tokens in this page" in page.locator("#input-note").inner_text()
-        until(page, lambda page=page: told(page))
+        edited = page.locator(".edited").first
+        until(page, lambda edited=edited: read_change(edited.inner_text()) is not None)
         effect = explorer.operate(line, 0, edits)["effect"]
-        before, after = told(page).groups()
         log = effect["log_probability"]
-        assert float(before.replace("−", "-")) == pytest.approx(log["before"], rel=0.02), "16 bits"
-        assert float(after.replace("−", "-")) == pytest.approx(log["after"], rel=0.02)
+        change = (log["after"] - log["before"]) / len(effect["tokens"])
+        assert read_change(edited.inner_text()) == pytest.approx(change, rel=0.02, abs=0.02), "16 bits"
         if effect["answer"] != view["answer"]:
             assert effect["answer"].strip() in page.locator(".model").inner_text()
 

@@ -85,9 +85,10 @@ def test_the_first_sentences_say_what_the_model_does_and_which_head_does_it(page
     finding = page.locator("#finding")
     assert finding.inner_text() == (
         "Adds numbers. It answers 3 (90 %). encoder.0, head 1 has the largest effect: it looks at the token before "
-        "with 100 % of its weight (spread evenly it would be 33.3 %). Without it the answer is 12 times less likely "
-        "(−2.50 nats), and 3 becomes 7. None of 39 random changes of the same size does as much; 4 of 5 heads pass "
-        "this test, about 0.1 would by chance. 1 of 5 heads decides this answer: without it, another one wins."
+        "with 100 % of its weight on average (spread evenly it would be 33.3 %). Without it the answer is 12 times "
+        "less likely (−2.50 nats), and 3 becomes 7. None of 39 random changes of the same size does as much. 4 of 5 "
+        "heads do more than random changes, about 0.1 would by chance. 1 of 5 heads decides this answer: without it, "
+        "the model gives another one."
     )
     bars = page.locator("#bars .bar i").evaluate_all("bars => bars.map((bar) => bar.style.getPropertyValue('--share'))")
     assert [float(share) for share in bars] == pytest.approx([2.5 / 4, 0.2 / 4, 1])
@@ -105,11 +106,36 @@ def test_the_first_sentences_say_what_the_model_does_and_which_head_does_it(page
     [
         ([-0.1, -0.5], None, "No single head decides this answer: it stays the same without any one of them."),
         ([-0.1, -0.1], [0, "7"], "No single head decides this answer: where one changes it, random changes do, too."),
-        ([-0.1, -0.5], [0, "7"], "1 of 2 heads decides this answer: without it, another one wins."),
+        ([-0.1, -0.5], [0, "7"], "1 of 2 heads decides this answer: without it, the model gives another one."),
     ],
 )
 def test_whether_a_head_decides_is_said_as_it_follows(pages: Pages, effects: Any, turns: Any, said: str) -> None:
     assert pages.open(render(asked_page(*effects, turns=turns))).locator("#finding b").last.inner_text() == said
+
+
+def test_a_page_saved_before_all_was_measured_says_so(pages: Pages) -> None:
+    shown = asked_page(-0.1, -2.5)
+    effects = shown["views"][0]["effects"]
+    effects["done"], effects["sites"]["encoder.0"]["draws"] = False, [39, 12]
+    page = pages.open(render(shown))
+    finding = page.locator("#finding")
+    assert "12 random changes of the same size; the page was saved before all 39 were tried." in finding.inner_text()
+    assert "not fully compared with chance" in page.locator(".disc-key").inner_text()
+    page.locator("[data-head='0']").first.click()
+    assert finding.inner_text().endswith("so this may be chance. the head with the largest effect: encoder.0, head 1")
+    effects["sites"] = {}
+    assert (
+        "saved before the effects of the heads were measured"
+        in pages.open(render(shown)).locator(".disc-key").inner_text()
+    )
+
+
+def test_a_long_answer_is_cut_above_its_tokens(pages: Pages) -> None:
+    shown = asked_page(-0.1, -2.5)
+    shown["views"][0]["answer"] = "street " * 60
+    answer = pages.open(render(shown)).locator(".model .token.big")
+    assert len(answer.inner_text()) <= 120
+    assert answer.get_attribute("title").count("street") == 60
 
 
 def test_a_text_without_an_answer_has_tokens_instead(pages: Pages) -> None:

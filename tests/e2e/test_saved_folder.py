@@ -3,7 +3,6 @@
 import functools
 import http.server
 import os
-import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import jaxtyping
 import pytest
 
 import jarilab
-from helpers.browser import Pages, until
+from helpers.browser import Pages, change_in, read_change, until
 from helpers.command import command
 from jarilab.explorer import open_explorer
 from jarilab.explorer.page_folder import DEFAULT_RUNTIME, RUNTIME_FILES
@@ -133,10 +132,7 @@ def test_an_edit_does_in_a_folder_what_it_does_in_python(
     edited = page.locator("#models .edited").first
     until(page, lambda: "other places" in edited.text_content())
     effect = open_explorer([runs / "none", runs / "rotary"]).operate("12+7", 1, [edit])["effect"]
-    found = re.search(r"log p (\S+) → (\S+?)\. ", edited.text_content())
-    assert found
-    after = effect["log_probability"]["after"]
-    assert float(found[2].replace("−", "-")) == pytest.approx(after, rel=6e-3)
+    assert read_change(edited.text_content()) == change_in(effect)
     assert edited.locator(".token.big").text_content() == (effect["answer"] or "∅")
 
 

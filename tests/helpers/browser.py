@@ -4,8 +4,9 @@ Its fixtures are there for every file of tests; matplotlib and Playwright are im
 """
 
 import io
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,15 @@ def until(page: Any, is_so: Callable[[], bool], milliseconds: int = 20_000) -> N
             return
         page.wait_for_timeout(50)
     assert is_so()
+
+
+def read_change(text: str) -> float | None:
+    """What a page says that edits changed in the log-probability, in nats a token; None until it says so."""
+    found = re.search(r"Log-probability of [^:]+: (\S+) nats", text)
+    return float(found[1].replace("−", "-")) if found else None
+
+
+def change_in(effect: Mapping[str, Any]) -> Any:
+    """The same of the payload of an effect, to three decimals."""
+    log = effect["log_probability"]
+    return pytest.approx((log["after"] - log["before"]) / len(effect["tokens"]), rel=6e-3, abs=6e-4)

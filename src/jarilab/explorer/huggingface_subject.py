@@ -33,7 +33,7 @@ from jarilab.inspect.study.example import Batch
 from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.pages.kit.image_data import picture_of
 from jarilab.pages.program.inputs import FixedInput
-from jarilab.pages.program.program import program_of
+from jarilab.pages.program.program import program_of, why_not
 
 SEPARATOR = "/"
 """Separates the name of a layer that runs several times from the number of the call."""
@@ -47,6 +47,7 @@ PURPOSES = {
     "masked": ("fills in masked tokens of a text", "글에서 가려진 토큰을 채웁니다"),
     "words": ("fills in masked tokens of a text", "글에서 가려진 토큰을 채웁니다"),
     "written": ("writes a text for its input", "입력에 맞는 글을 씁니다"),
+    "transcribed": ("writes down the words of a sound", "소리에 담긴 말을 받아 적습니다"),
     "class": ("assigns a class to its input", "입력을 분류합니다"),
     "labels": ("assigns a class to each token", "토큰마다 분류를 하나씩 매깁니다"),
     "vectors": ("turns its input into vectors", "입력을 벡터로 바꿉니다"),
@@ -202,7 +203,9 @@ class HuggingFaceSubject(Subject):
         for side, image in (("source", reading.image), ("target", reading.target_image)):
             if image is not None and side in names:
                 view["sides"][side]["picture"] = picture_of(image)
-        purpose = PURPOSES["image" if self.reads_image_and_text else recording.comparison.kind]
+        kind = "image" if self.reads_image_and_text else recording.comparison.kind
+        is_sound = reading.image is not None and reading.image.seconds is not None
+        purpose = PURPOSES["transcribed" if is_sound and kind == "written" else kind]
         note = recording.windows.note or view["purpose"] or ("", "")
         sides = {side: shown["tokens"] for side, shown in view["sides"].items()}
         # Rollout multiplies maps of equal size; pooling and windows change the size.
@@ -316,7 +319,7 @@ class HuggingFaceSubject(Subject):
             with _no_warnings():
                 exported = program(loaded.model, fixed)
         except UserError as error:
-            return {"why": (str(error), str(error))}
+            return {"why": why_not(error)}
         count = unpacked(exported["sample"]["scores"]).shape[-1]
         # The given tokens of a text are not the model's answer.
         fixed_labels = len(reader.labels) if reader.kind == "words" else reader.first

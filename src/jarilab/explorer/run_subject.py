@@ -24,7 +24,7 @@ from jarilab.inspect.intervene.controls import Proceed
 from jarilab.inspect.measure.alignment import Link
 from jarilab.inspect.record.capture import Tape, look_inside, record
 from jarilab.inspect.record.model_io import scores_of, to_float64
-from jarilab.pages.program.program import program_of
+from jarilab.pages.program.program import program_of, why_not
 from jarilab.runs import snapshots
 from jarilab.runs.folder import read_metrics
 from jarilab.runs.loaded import load
@@ -280,7 +280,7 @@ class RunSubject(Subject):
         try:
             exported = program(predictor.traced_model, trace.inputs)
         except UserError as error:
-            return {"why": (str(error), str(error))}
+            return {"why": why_not(error)}
         return {"program": exported, "text": text}
 
     @cached_property

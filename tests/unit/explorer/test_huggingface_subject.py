@@ -394,7 +394,9 @@ def test_a_sound_has_its_spectrogram_and_frames_named_by_time(tmp_path):
     tone = numpy.sin(numpy.arange(16_000) / 4) * numpy.linspace(0, 20_000, 16_000)
     wavfile.write(tmp_path / "tone.wav", 16_000, tone.astype("int16"))
     subject = HuggingFaceSubject(folders.whisper(tmp_path / "whisper"))
-    source = subject.view(str(tmp_path / "tone.wav"), 0)["sides"]["source"]
+    view = subject.view(str(tmp_path / "tone.wav"), 0)
+    source = view["sides"]["source"]
+    assert "writes down the words of a sound" in view["purpose"][0]
     assert (source["tokens"][0], source["tokens"][1], len(source["tokens"])) == ("0.00 s", "0.02 s", 50)
     picture = source["picture"]
     assert (picture["rows"], picture["columns"], picture["seconds"]) == (1, 50, 1.0)

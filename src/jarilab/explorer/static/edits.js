@@ -1,9 +1,10 @@
 // The edits in force at each model, by the switch and the keys of the map of the model, cuts of cells and the panel; each is carried out at once.
 import { pressable } from "kit/controls.js";
 import { el, painted } from "kit/elements.js";
-import { known, number, percent } from "kit/numbers.js";
+import { known, percent } from "kit/numbers.js";
 import { token, tokenNode } from "kit/tokens.js";
 import { speaking } from "kit/words.js";
+import { signed } from "./effects.js";
 import { answerOf, siteHidden } from "./sites.js";
 import { WORDS } from "./words.js";
 
@@ -23,6 +24,10 @@ const t = speaking({
   allHeads: ["{0}, all heads", "{0}, 모든 헤드"],
   becomes: ["instead of {0}", "원래는 {0}"],
   same: ["as before", "그대로"],
+  likelihood: ["Log-probability of the answer before: {0}.", "처음 답의 로그 확률: {0}."],
+  likelihood_words: ["Log-probability of the words of the text: {0}.", "글에 있는 낱말들의 로그 확률: {0}."],
+  likelihood_labels: ["Log-probability of the classes before: {0}.", "처음 분류들의 로그 확률: {0}."],
+  ofOne: ["{0} nats", "{0} nat"], ofMany: ["{0} nats a token, most at {1} ({2})", "토큰마다 {0} nat, 가장 크게는 {1}에서({2})"],
   beside: ["A larger effect than {0} of {1} edits of the same kind at random other places.", "무작위로 고른 다른 자리의 같은 편집 {1}개 가운데 {0}개보다 효과가 큽니다."],
   remove: ["Undo: {0}", "되돌리기: {0}"],
   restore: ["Undo all", "모두 되돌리기"],
@@ -173,14 +178,21 @@ export function editedNode(app, index, where = "card") {
   return el("div", { class: "edited", role: "status" }, el("p", {}, chips, all), error ? el("p", { class: "error" }, error) : busy && !result ? el("p", {}, t("wait")) : result && whatItDid(app, index, result));
 }
 
+/** What edits changed in the log-probability of the answer before: the mean of its tokens, and the token that changed most. */
+export function likelihoodNode({ says }, { log_probability: log, tokens }) {
+  const size = signed((log.after - log.before) / tokens.length);
+  const each = tokens.map(({ token: text, before, after }) => [text, Math.log(after) - Math.log(before)]).filter(([, change]) => Number.isFinite(change));
+  const [text, change] = each.reduce((one, other) => Math.abs(other[1]) > Math.abs(one[1]) ? other : one, ["", 0]);
+  return t.parts(["words", "labels"].includes(says) ? `likelihood_${says}` : "likelihood", tokens.length > 1 ? t.parts("ofMany", size, tokenNode(text), signed(change)) : t("ofOne", size));
+}
+
 function whatItDid(app, index, { effect }) {
   const before = app.view(index).answer;
   const { answer, controls, divergence } = effect;
   const changed = known(answer) && answer !== before;
   const now = known(answer) && el("p", { class: "answer" }, `${t(answerOf(app.view(index)))} `, tokenNode(answer, { class: `token big ${changed ? "changed" : ""}` }), " ",
     changed ? t.parts("becomes", tokenNode(before)) : t("same"));
-  const { log_probability: log } = effect;
-  const change = el("span", {}, log ? `log p ${number(log.before)} → ${number(log.after)}. ` : `${t("vectorsMoved", percent(divergence))} `);
+  const change = el("span", {}, effect.log_probability ? likelihoodNode(app.view(index), effect) : t("vectorsMoved", percent(divergence)), " ");
   const smaller = controls?.filter((control) => control.divergence < divergence).length;
   return [now, el("p", { class: "note" }, change, controls?.length ? t("beside", smaller, controls.length) : "")];
 }

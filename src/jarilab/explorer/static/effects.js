@@ -4,6 +4,14 @@ import { known } from "kit/numbers.js";
 
 const LADDER = [0.01, 0.03, 0.1, 0.3, 1, 3, 10];
 
+/** An effect with its sign, in the unit of its view. */
+export function signed(value, unit = "nats") {
+  const size = Math.abs(unit === "moved" ? 100 * value : value);
+  if (size < 5e-5) return unit === "moved" ? "0 %" : "0";
+  const text = size >= 0.095 ? size.toFixed(2) : size.toFixed(size >= 0.00095 ? 3 : 4);
+  return unit === "moved" ? `${size.toFixed(size < 9.95 ? 1 : 0)} %` : `${value < 0 ? "−" : "+"}${text}`;
+}
+
 /** The effects of a view's heads, {sites, tokens, unit, controls, smallest, done}; null where none are known. */
 export const effectsOf = ({ effects }) => effects?.sites && Object.keys(effects.sites).length ? effects : null;
 

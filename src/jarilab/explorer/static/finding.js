@@ -5,8 +5,8 @@ import { known, number, percent } from "kit/numbers.js";
 import { cutToken, nameNode, token, tokenNode } from "kit/tokens.js";
 import { language, speaking } from "kit/words.js";
 import { drawnSite, headEdit, isInForce } from "./edits.js";
-import { effectOf, effectsOf, summaryOf } from "./effects.js";
-import { ROLE_WORDS, signed } from "./model_map.js";
+import { effectOf, effectsOf, signed, summaryOf } from "./effects.js";
+import { ROLE_WORDS } from "./model_map.js";
 import { roleOf } from "./roles.js";
 import { answerPlaces } from "./sentence.js";
 import { headWeights, NAMED } from "./sites.js";
@@ -17,7 +17,7 @@ const t = speaking({
   answers_masked: ["Under the mask it puts {0} ({1}).", "가려진 자리에 넣은 토큰은 {0}입니다({1})."], answers_class: ["The class that it gives is {0} ({1}).", "분류는 {0}입니다({1})."],
   least: ["It answers {0}; its least sure token is {1} ({2}).", "답은 {0}이고, 가장 불확실한 토큰은 {1}입니다({2})."],
   best: ["{0} has the largest effect: it {1}.", "{0}: 효과가 가장 큰 헤드입니다. {1}."], one: ["{0} {1}.", "{0}: {1}."],
-  share: ["{0} with {1} of its weight (spread evenly it would be {2})", "{0}(가중치의 {1}, 고르게 보면 {2})"],
+  share: ["{0} with {1} of its weight on average (spread evenly it would be {2})", "{0}(가중치의 평균 {1}, 고르게 보면 {2})"],
   nats: ["Without it the answer is {0} ({1} nats)", "끄면 답의 확률이 {0}({1} nat)"], natsOff: ["It is off now: the answer is {0} ({1} nats)", "지금은 꺼져 있습니다. 답의 확률이 {0}({1} nat)"],
   natsOfMany: ["Without it the tokens of the answer are on average {0} ({1} nats a token)", "끄면 답의 토큰 확률이 평균 {0}(토큰마다 {1} nat)"],
   natsOfManyOff: ["It is off now: the tokens of the answer are on average {0} ({1} nats a token)", "지금은 꺼져 있습니다. 답의 토큰 확률이 평균 {0}(토큰마다 {1} nat)"],
@@ -27,17 +27,18 @@ const t = speaking({
   moved: ["Without it the output vectors move by {0} of their length", "끄면 출력 벡터가 길이의 {0}만큼 움직입니다"],
   most: [", most at {0} ({1})", ", 가장 크게는 {0}에서({1})"],
   turns: [", and {0} becomes {1}", ". {0} 대신 다음 토큰이 됩니다: {1}"], stays: [", and the answer stays the same", ". 답은 그대로입니다"],
-  above: ["None of {0} random changes of the same size does as much; {1} of {2} heads pass this test, about {3} would by chance.", "같은 크기의 무작위 변경 {0}개 가운데 이만큼 바꾸는 것은 없습니다. 헤드 {2}개 중 {1}개가 그렇고, 우연이면 {3}개쯤입니다."],
-  below: ["Random changes of the same size do as much, so this may be chance; {0} of {1} heads do more than that, about {2} would by chance.", "같은 크기의 무작위 변경도 그만큼 바꾸므로 우연일 수 있습니다. 헤드 {1}개 중 {0}개가 우연보다 크고, 우연이면 {2}개쯤입니다."],
-  small: ["That is next to nothing. {0} of {1} heads do more than chance, about {2} would by chance.", "거의 아무 효과도 없습니다. 헤드 {1}개 중 {0}개가 우연보다 크고, 우연이면 {2}개쯤입니다."],
+  above: ["None of {0} random changes of the same size does as much.", "같은 크기의 무작위 변경 {0}개 가운데 이만큼 바꾸는 것은 없습니다."],
+  below: ["Random changes of the same size do as much, so this may be chance.", "같은 크기의 무작위 변경도 그만큼 바꾸므로 우연일 수 있습니다."],
+  small: ["That is next to nothing.", "거의 아무 효과도 없습니다."],
+  count: ["{0} of {1} heads do more than random changes, about {2} would by chance.", "헤드 {1}개 중 {0}개가 무작위 변경보다 크게 바꿉니다. 우연이면 {2}개쯤입니다."],
   open: ["More than each of {0} random changes of the same size so far; {1} will be tried.", "지금까지 해 본 무작위 변경 {0}개보다 큽니다. {1}개까지 해 봅니다."],
+  openSaved: ["More than each of {0} random changes of the same size; the page was saved before all {1} were tried.", "같은 크기의 무작위 변경 {0}개보다 큽니다. {1}개를 다 해 보기 전에 페이지를 저장했습니다."],
   beyond: ["Changes of the same size cannot be tried in this model.", "이 모델에서는 같은 크기의 변경을 해 볼 수 없습니다."],
   steady: ["No single head decides this answer: it stays the same without any one of them.", "이 답을 혼자 정하는 헤드는 없습니다. 헤드를 하나만 꺼서는 답이 바뀌지 않습니다."],
   none: ["No single head decides this answer: where one changes it, random changes do, too.", "이 답을 혼자 정하는 헤드는 없습니다. 헤드 하나로 답이 바뀌는 곳에서는 무작위 변경으로도 바뀝니다."],
-  decides: ["{0} of {1} heads decides this answer: without it, another one wins.", "헤드 {1}개 중 {0}개가 이 답을 정합니다. 그것을 끄면 다른 답이 나옵니다."],
-  decide: ["{0} of {1} heads decide this answer: without any one of them, another one wins.", "헤드 {1}개 중 {0}개가 이 답을 정합니다. 그중 하나만 꺼도 다른 답이 나옵니다."],
+  decides: ["{0} of {1} heads decides this answer: without it, the model gives another one.", "헤드 {1}개 중 {0}개가 이 답을 정합니다. 그것을 끄면 다른 답이 나옵니다."],
+  decide: ["{0} of {1} heads decide this answer: without any one of them, the model gives another one.", "헤드 {1}개 중 {0}개가 이 답을 정합니다. 그중 하나만 꺼도 다른 답이 나옵니다."],
   goBest: ["the head with the largest effect: {0}", "효과가 가장 큰 헤드: {0}"],
-  measuring: ["The effects of the heads are being measured …", "헤드의 효과를 재는 중입니다 …"],
   bar_effect: ["this head off", "이 헤드 끔"], bar_largest: ["largest of {0} random", "무작위 {0}번 중 최대"], bar_layer: ["whole layer off", "층 전체 끔"],
   looks_same_place: ["looks at the digits of the same place", "같은 자리의 숫자를 봅니다"], looks_previous: ["looks at the token before", "바로 앞 토큰을 봅니다"],
   looks_next: ["looks at the token after", "바로 다음 토큰을 봅니다"], looks_self: ["looks at its own place", "자기 자리를 봅니다"],
@@ -83,7 +84,7 @@ function looking(app, summary) {
 function mattering(app) {
   const { site, head, view } = app.state;
   const [effects, one] = [effectsOf(app.view()), effectOf(app.view(), site, head)];
-  if (!one) return app.view().effects && !app.view().effects.why ? t("measuring") : null;
+  if (!one) return app.view().effects && !app.view().effects.why ? t(app.live ? "measuring" : "notMeasured") : null;
   const many = effects.tokens.length > 1;
   const hasAnswer = known(app.view().answer) || app.view().says === "labels";
   const words = effects.unit === "moved" ? "moved" : `nats${!hasAnswer ? "OfText" : many ? "OfMany" : ""}${isInForce(view, headEdit(site, head)) ? "Off" : ""}`;
@@ -108,11 +109,11 @@ function sure(app, summary) {
   if (!one) return [];
   const { controls, smallest, done, unit } = effectsOf(app.view());
   const { passing, all, chance, measured, steady, deciding } = summary;
-  const words = one.passes ? t("above", controls, passing, all, chance) : one.open ? t("open", one.draws, controls) : one.beyond ? t("beyond")
-    : Math.abs(one.effect) < smallest ? t("small", passing, all, chance) : t("below", passing, all, chance);
+  const words = one.passes ? t("above", controls) : one.open ? t(app.live ? "open" : "openSaved", one.draws, controls) : one.beyond ? t("beyond")
+    : Math.abs(one.effect) < smallest ? t("small") : t("below");
   const whole = measured && done && unit === "nats" && !summary.best.beyond && known(app.view().answer);
   const verdict = whole && (deciding ? t(deciding > 1 ? "decide" : "decides", deciding, all) : t(steady ? "steady" : "none"));
-  return [el("span", { class: "sure" }, words), verdict && el("b", {}, verdict)];
+  return [el("span", { class: "sure" }, words, done && !one.beyond && ` ${t("count", passing, all, chance)}`), verdict && el("b", {}, verdict)];
 }
 
 function bestButton(app, summary) {
@@ -144,7 +145,7 @@ export function drawMost(root, app) {
     const drawn = drawnSite(view, one);
     return Array.from({ length: one.heads }, (_, number) => ({ site: one.site, head: number, weight: headWeights(drawn, number)[query * shape[1] + key] }));
   }).sort((one, other) => other.weight - one.weight).slice(0, 5);
-  const button = (one) => pressable(`most ${one.site} ${one.head}`, [t("headName", one.site, one.head), " ", percent(one.weight)], () => app.set({ site: one.site, head: one.head }),
+  const button = (one) => pressable(`most ${one.site} ${one.head}`, [t("headName", one.site, one.head), " · ", percent(one.weight)], () => app.set({ site: one.site, head: one.head }),
     { "aria-pressed": String(one.site === site && one.head === head) });
   refill(root, t("lookMost"), " ", heads.filter(({ weight }) => weight > 0).map(button));
 }

@@ -8,7 +8,7 @@ import { nameNode, token, tokenNode } from "kit/tokens.js";
 import { toned } from "kit/tones.js";
 import { rankOf, looksSame } from "kit/weights.js";
 import { differenceNote } from "./compare.js";
-import { isGone, isInForce, linkEdit, toggleEdit, tokenEdit } from "./edits.js";
+import { headEdit, isGone, isInForce, linkEdit, toggleEdit, tokenEdit } from "./edits.js";
 import { drawLegend } from "./legend.js";
 import { linesNode } from "./lines.js";
 import { drawnOf, panesOf } from "./panes.js";
@@ -213,7 +213,7 @@ export function markCell(app) {
 function valueIn(app, pane, { query, key }) {
   const columns = pane.site.shape[1];
   const value = pane.data[query * columns + key];
-  if (pane.hidden?.[query * columns + key]) return [pane.name, t("hiddenCell")];
+  if (pane.hidden?.[query * columns + key]) return [pane.name, t(pane.kind === "map" && isInForce(pane.index, headEdit(pane.site.site, app.state.head)) ? "proof_off" : "hiddenCell")];
   if (pane.kind === "difference") {
     const apart = known(pane.strip?.[query]) ? ` · ${t("rowDivergence", number(pane.strip[query]))}` : "";
     return [pane.name, `${value > 0 ? "+" : ""}${value.toFixed(4).replace("-", "−")}${apart}`];

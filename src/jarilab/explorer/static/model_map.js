@@ -2,11 +2,12 @@
 import { letterOf, pressable } from "kit/controls.js";
 import { el, refill, styled, svg } from "kit/elements.js";
 import { clamp, known } from "kit/numbers.js";
+import { firstPayload } from "kit/payload.js";
 import { nameNode } from "kit/tokens.js";
 import { toned } from "kit/tones.js";
 import { language, speaking } from "kit/words.js";
 import { headEdit, isInForce, toggleEdit } from "./edits.js";
-import { effectOf, effectsOf, summaryOf } from "./effects.js";
+import { effectOf, effectsOf, signed, summaryOf } from "./effects.js";
 import { ROLES, roleOf } from "./roles.js";
 import { kindsOf, wordsOf } from "./sites.js";
 import { WORDS } from "./words.js";
@@ -20,22 +21,13 @@ export const ROLE_WORDS = {
 const t = speaking({
   size_nats: ["size: nats a token that the answer loses without it", "크기: 끄면 답이 토큰마다 잃는 nat"],
   size_moved: ["size: how far the output vectors move without it", "크기: 끄면 출력 벡터가 움직이는 거리"],
-  unmeasured: ["The effects of the heads are being measured …", "헤드의 효과를 재는 중입니다 …"],
   noEffects: ["Tiles say what a head looks at. Its effect was not measured for this input.", "바탕색은 헤드가 보는 것입니다. 이 입력에서 효과는 재지 않았습니다."],
   failed: ["Effects cannot be measured: {0}", "효과를 잴 수 없습니다: {0}"],
-  whole: ["layer off", "층 끔"], chance: ["no more than chance", "우연 이하"], open: ["still compared with chance", "우연과 비교 중"],
+  whole: ["layer off", "층 끔"], chance: ["no more than chance", "우연 이하"], open: ["still compared with chance", "우연과 비교 중"], openSaved: ["not fully compared with chance", "우연과 비교하다 멈춤"],
   helps: ["better without it", "없는 편이 나음"], isOff: ["switched off", "꺼짐"],
   off: ["Switch {0} off", "{0} 끄기"], on: ["Switch {0} on again", "{0} 다시 켜기"],
   label: ["{0}: {1}, {2}", "{0}: {1}, {2}"], unknown: ["effect not known", "효과 모름"],
 }, ROLE_WORDS, WORDS);
-
-/** An effect with its sign, in the unit of its view. */
-export function signed(value, unit = "nats") {
-  const size = Math.abs(unit === "moved" ? 100 * value : value);
-  if (size < 5e-5) return unit === "moved" ? "0 %" : "0";
-  const text = size >= 0.095 ? size.toFixed(2) : size.toFixed(size >= 0.00095 ? 3 : 4);
-  return unit === "moved" ? `${size.toFixed(size < 9.95 ? 1 : 0)} %` : `${value < 0 ? "−" : "+"}${text}`;
-}
 
 export function drawModelMap(root, app) {
   const { views } = app.payload;
@@ -171,13 +163,13 @@ function discOf({ role, effect, mark }, full) {
 }
 function keyOf(view, shown, summary) {
   const effects = effectsOf(view);
-  if (!summary) return [el("p", {}, view.effects?.why ? t("failed", view.effects.why[language() === "ko" ? 1 : 0]) : t(view.effects ? "unmeasured" : "noEffects")), ...roleKeys(shown, view)];
+  if (!summary) return [el("p", {}, view.effects?.why ? t("failed", view.effects.why[language() === "ko" ? 1 : 0]) : t(!view.effects ? "noEffects" : firstPayload.live ? "measuring" : "notMeasured")), ...roleKeys(shown, view)];
   const marks = ["chance", "open", "helps", "isOff"].filter((mark) => shown.has(mark));
   const size = (part) => {
     const disc = discOf({ role: null, effect: part * summary.full, mark: "passes" }, summary.full);
     const value = Number((part * summary.full).toPrecision(1));
     return el("span", { class: "size" }, disc, effects.unit === "moved" ? `${100 * value} %` : `${value} nat`);
   };
-  return [el("p", {}, t(`size_${effects.unit}`)), size(1), size(0.1), ...marks.map((mark) => el("span", {}, discOf({ role: null, effect: summary.full / 4, mark }, summary.full), t(mark))), ...roleKeys(shown)];
+  return [el("p", {}, t(`size_${effects.unit}`)), size(1), size(0.1), ...marks.map((mark) => el("span", {}, discOf({ role: null, effect: summary.full / 4, mark }, summary.full), t(mark === "open" && !firstPayload.live ? "openSaved" : mark))), ...roleKeys(shown)];
 }
 const roleKeys = (shown) => ROLES.filter((role) => shown.has(role)).map((role) => el("span", {}, discOf({ role, effect: 0.4, mark: "passes" }, 1), t(role)));

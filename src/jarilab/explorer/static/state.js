@@ -20,13 +20,14 @@ const CHOICES = { only: ONLY, drawn: DRAWN, scale: SCALES, display: ["map", "lin
 const COUNTS = ["view", "head", "query", "key", "top", "first", "second"];
 const ASK_QUEUE_MS = 1000;
 const FLAGS = ["heads", "every", "cutting", "plain"];
+const PLACE = ["view", "site", "head", "query", "key"]; // once effects are known, a server opens at another head
 const WAYPOINTS = ["view", "site", "head", "drawn", "display", "panel", "steps", "input", "first", "second", "edited"]; // a way back is kept for these
 
 const { view, site, head, query, key } = firstPayload; // what the page opens at
 const defaults = {
   view, site, head, query, key,
   only: "all", scale: "even",
-  drawn: "weights", display: "map", zoom: "fit", top: 3, heads: false, every: false, cutting: false, plain: false, first: 0, second: 1, panel: "walk", steps: {}, input: firstPayload.views[0].input,
+  drawn: "weights", display: "map", zoom: "fit", top: 3, heads: false, every: false, cutting: false, plain: false, first: 0, second: Math.min(1, firstPayload.views.length - 1), panel: "walk", steps: {}, input: firstPayload.views[0].input,
   edited: "", // the edits in force, as edits.js writes them
 };
 
@@ -47,7 +48,7 @@ function writeAddress(keepsWay) {
   for (const [key, value] of Object.entries(app.state)) {
     const steps = key === "steps" && Object.entries(value).map((pair) => pair.join(":")).join(" ");
     const words = steps || (value === true ? "1" : value === false ? "0" : value);
-    if (key === "steps" ? steps : known(value) && value !== defaults[key]) address.set(key, words);
+    if (key === "steps" ? steps : known(value) && (value !== defaults[key] || (app.live && PLACE.includes(key)))) address.set(key, words);
   }
   if (chosenLanguage()) address.set("lang", chosenLanguage());
   try {
@@ -288,6 +289,7 @@ export async function lookAsAddressed(patch) {
 export function followAddress() {
   const { input, steps } = app.state;
   addEventListener("popstate", followBack);
+  if (app.live) writeAddress(false);
   if ((app.reading() && input !== app.view(0).input) || Object.keys(steps).length) lookAsAddressed({ input, steps });
 }
 export function languageChanged() {

@@ -105,14 +105,30 @@ def _count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+class ModelSizeError(UserError):
+    """A model of too many parameters for a page. korean: the message on a Korean page."""
+
+    def __init__(self, count: int):
+        super().__init__(
+            f"a page carries models of {LARGEST:,} parameters at most, got {count:,}; save a folder, with --save "
+            "page/, or look into this one live, with jarilab explore"
+        )
+        self.korean = (
+            f"페이지에는 파라미터 {LARGEST:,}개까지의 모델만 담기는데, 이 모델은 {count:,}개입니다. --save page/ 로 "
+            "폴더에 저장하거나 jarilab explore로 직접 여세요"
+        )
+
+
+def why_not(error: UserError) -> tuple[str, str]:
+    """Why a page has no program, in English and Korean; what PyTorch says is English in both."""
+    return str(error), getattr(error, "korean", str(error))
+
+
 def _check_size(model: nn.Module) -> None:
     """Raises UserError for a model that is too large for a page."""
     count = _count(model)
     if count > LARGEST:
-        raise UserError(
-            f"a page carries models of {LARGEST:,} parameters at most, got {count:,}; save a folder, with --save "
-            "page/, or look into this one live, with jarilab explore"
-        )
+        raise ModelSizeError(count)
 
 
 def _names(read: Sequence[Read]) -> list[tuple[str, str]]:

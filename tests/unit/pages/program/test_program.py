@@ -22,7 +22,7 @@ from jarilab.inspect.intervene.moved_positions import PositionEdit, move_tokens
 from jarilab.models.decoding import greedy
 from jarilab.pages.kit.page import bundle
 from jarilab.pages.program.graph import OPERATORS
-from jarilab.pages.program.program import LARGEST, halved, program_of
+from jarilab.pages.program.program import LARGEST, ModelSizeError, halved, program_of, why_not
 from jarilab.positions.patches import Images
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -373,8 +373,9 @@ def test_different_answer_is_detected(page: Page) -> None:
 
 def test_large_models_are_refused() -> None:
     large = LanguageModel(TOKENS, d_model=512, n_heads=2, n_layers=1, d_ff=LARGEST // 1024)
-    with pytest.raises(UserError, match="a page carries models of 3,000,000 parameters at most, got"):
+    with pytest.raises(ModelSizeError, match="a page carries models of 3,000,000 parameters at most, got") as refused:
         program_of(large, (tokens_of(ids_of(3), "target"),))
+    assert "파라미터 3,000,000개까지의 모델만" in why_not(refused.value)[1]
 
 
 class Curious(nn.Module):

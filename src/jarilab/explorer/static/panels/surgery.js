@@ -5,7 +5,7 @@ import { tokenNode } from "kit/tokens.js";
 import { speaking } from "kit/words.js";
 import { commandOf } from "../command.js";
 import { beginPanel, cellAt, hiddenOf, nameCell, numbered, smallMap, withDetail } from "./kit.js";
-import { editedNode, editsOf, isGone, isInForce, toggleEdit, tokenEdit } from "../edits.js";
+import { editedNode, editsOf, isGone, isInForce, likelihoodNode, toggleEdit, tokenEdit } from "../edits.js";
 import { headWeights, isOfTokens } from "../sites.js";
 import { WORDS } from "../words.js";
 
@@ -43,11 +43,8 @@ const t = speaking({
   before: ["before", "전"],
   after: ["after", "후"],
   ofToken: ["token", "토큰"],
-  log: ["log-probability of the first answer: {0} → {1}", "처음 답의 로그 확률: {0} → {1}"],
   probability: ["Probability of each token of the first answer", "처음 답의 토큰별 확률"],
   divergence: ["Divergence of the next-token distributions: {0} nats (at most ln 2 = 0.693)", "다음 토큰 분포의 발산: {0} nat(최대 ln 2 = 0.693)"],
-  log_words: ["log-probability of the words of the text: {0} → {1}", "글에 있는 낱말들의 로그 확률: {0} → {1}"],
-  log_labels: ["log-probability of the first classes: {0} → {1}", "처음 분류의 로그 확률: {0} → {1}"],
   probability_words: ["Probability of each word of the text", "글에 있는 낱말마다의 확률"],
   probability_labels: ["Probability of the first class of each token", "토큰마다 처음 분류의 확률"],
   probability_class: ["Probability of the first class", "처음 분류의 확률"],
@@ -145,14 +142,14 @@ function resultNode(app, { view, effect }, busy) {
   const { log_probability: log } = effect;
   const wordsFor = (key) => SAYS[app.view().says]?.includes(key) ? `${key}_${app.view().says}` : key;
   return el("section", { class: "surgery-result", "aria-label": t("after") },
-    log ? [el("p", {}, t(wordsFor("log"), number(log.before), number(log.after))),
+    log ? [el("p", {}, likelihoodNode(app.view(), effect)),
       scrolling(t(wordsFor("probability")), tableOf([t("ofToken"), t("before"), t("after")], tokens, t(wordsFor("probability"))))] : null,
     likeliestNode(effect.likeliest),
     el("p", {}, log ? t(wordsFor("divergence"), number(effect.divergence)) : t("vectorsMoved", percent(effect.divergence))), busy ? note(t("wait")) : stripOf(app, effect), maps(app, view));
 }
 
 /** What has words of its own, by what a model says. */
-const SAYS = { words: ["log", "probability", "divergence"], labels: ["log", "probability", "divergence"], class: ["probability", "divergence"], masked: ["divergence"] };
+const SAYS = { words: ["probability", "divergence"], labels: ["probability", "divergence"], class: ["probability", "divergence"], masked: ["divergence"] };
 
 /** The likeliest of what can be said at the one place of an answer. */
 function likeliestNode(likeliest) {
