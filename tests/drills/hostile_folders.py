@@ -14,6 +14,7 @@ import gc
 import importlib
 import json
 import os
+import platform
 import random
 import shutil
 import struct
@@ -704,13 +705,11 @@ class Folders:
         findings.counts[outcome] += 1
         findings.peak, findings.longest = max(findings.peak, attempt.peak), max(findings.longest, seconds)
         last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
-        if outcome not in ("read", "refused"):
-            took = f"{attempt.peak >> 20} MB {seconds:.0f} s"
-            note = f"{number}: {outcome} {attempt.code} | {words[0]} | {what} | {took} | {last[:200]}"
+        took = f"{attempt.peak >> 20} MB {seconds:.0f} s"
+        note = f"{number}: {outcome} {attempt.code} | {words[0]} | {what} | {took} | {last[:200]}"
+        if is_bad := outcome not in ("read", "refused"):
             findings.bad.setdefault(outcome, []).append(note)
-            print(note, file=sys.stderr, flush=True)
-        elif os.environ.get("JARI_FOLDERS_SAY"):
-            note = f"{number}: {outcome} | {words[0]} | {what} | {seconds:.1f} s | {last[:200]}"
+        if is_bad or os.environ.get("JARI_FOLDERS_SAY"):
             print(note, file=sys.stderr, flush=True)
         shutil.rmtree(case.folder, ignore_errors=True)
         for left in ("study", "again"):
@@ -762,6 +761,7 @@ def warm_up() -> None:
     for name in transformers.models.auto.modeling_auto.MODEL_MAPPING_NAMES:
         if name in BASES:
             importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+    platform.platform()  # runs `uname`, once in each process that trains
     gc.freeze()
 
 
