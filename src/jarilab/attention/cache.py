@@ -20,10 +20,13 @@ class LayerCache:
     def __init__(self) -> None:
         self.length = 0
         self._buffers: list[Tensor] = []
+        self._selected: Tensor | None = None  # rows of the buffers that remain, if not yet copied
 
     @property
     def rows(self) -> int | None:
         """The number of sequences; None if the cache is empty."""
+        if self._selected is not None:
+            return len(self._selected)
         return self._buffers[0].shape[0] if self._buffers else None
 
     def append(
@@ -32,10 +35,14 @@ class LayerCache:
         """Append and return all keys `(B, H, K, E)`, values `(B, H, K, W)` and states so far."""
         start, end = self.length, self.length + k.shape[2]
         new = (k, v, *states)
-        if not self._buffers or self._buffers[0].shape[2] < end:
-            old = self._buffers or [None] * len(new)
-            pairs = zip(old, new, strict=True)
-            self._buffers = [_enlarged(buffer, added, start, end) for buffer, added in pairs]
+        if not self._buffers:
+            self._buffers = [_allocated(added, end) for added in new]
+        elif self._selected is not None:
+            # Not larger than needed: the next selection copies again, and bfloat16 products copy keys with gaps.
+            self._buffers = self._copied(end)
+        elif self._buffers[0].shape[2] < end:
+            # Doubled, so that appending tokens one by one copies each key about once on average.
+            self._buffers = self._copied(max(end, 2 * start))
         for buffer, added in zip(self._buffers, new, strict=True):
             buffer[:, :, start:end] = added
         self.length = end
@@ -44,6 +51,8 @@ class LayerCache:
     def filled(self) -> tuple[Tensor, ...]:
         """All keys, values and states so far."""
         assert self._buffers, "nothing was appended yet"
+        if self._selected is not None:
+            self._buffers = self._copied(self.length)
         return tuple([buffer.narrow(2, 0, self.length) for buffer in self._buffers])
 
     def since(self, first: int) -> LayerCache:
@@ -55,19 +64,31 @@ class LayerCache:
 
     def select(self, rows: Int[Tensor, " R"]) -> None:
         """Keep these rows, in this order. Tensors returned earlier do not change."""
-        self._buffers = [buffer.index_select(0, rows) for buffer in self._buffers]
+        # Copied with the next key, in one pass.
+        self._selected = rows if self._selected is None else self._selected.index_select(0, rows)
+
+    def _copied(self, capacity: int) -> list[Tensor]:
+        """The selected rows in new buffers for `capacity` keys."""
+        rows, self._selected = self._selected, None
+        return [_copy(buffer[:, :, : self.length], rows, capacity) for buffer in self._buffers]
 
 
-def _enlarged(buffer: Tensor | None, new: Tensor, length: int, end: int) -> Tensor:
-    """A buffer for at least `end` keys, starting with the `length` keys of the old one."""
-    batch, heads, _, width = new.shape
+def _copy(kept: Tensor, rows: Tensor | None, capacity: int) -> Tensor:
+    larger = _allocated(kept if rows is None else kept[:1].expand(len(rows), -1, -1, -1), capacity)
+    start = larger[:, :, : kept.shape[2]]
+    if rows is None or kept.requires_grad:
+        start[:] = kept if rows is None else kept.index_select(0, rows)
+    else:
+        torch.index_select(kept, 0, rows, out=start)
+    return larger
+
+
+def _allocated(like: Tensor, capacity: int) -> Tensor:
+    """An uninitialized buffer for `capacity` keys."""
+    batch, heads, _, width = like.shape
     # A tensor created under `inference_mode` could not be written to outside it.
     with torch.inference_mode(False):
-        # Doubled, so that appending tokens one by one copies each key about once on average.
-        larger = new.new_empty(batch, heads, max(end, 2 * length), width)
-    if buffer is not None:
-        larger[:, :, :length] = buffer[:, :, :length]
-    return larger
+        return like.new_empty(batch, heads, capacity, width)
 
 
 class OfOneSource:

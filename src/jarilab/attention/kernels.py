@@ -213,8 +213,9 @@ def _products(
     keys = call.k.shape[2]
     q_NQE = call.q.reshape(batch * heads, queries, width)
     k_NEK = call.k.reshape(batch * heads, keys, width).transpose(1, 2)
-    if terms_BHQK is None and queries <= FEW_QUERIES and q_NQE.dtype is torch.bfloat16:
-        # Transposed: in bfloat16 transposed keys are copied first, which takes longer than everything else.
+    gaps = not call.k.is_contiguous()
+    if terms_BHQK is None and queries <= FEW_QUERIES and gaps and q_NQE.dtype is torch.bfloat16:
+        # Transposed: in bfloat16 keys with gaps are copied first, and faster as they are than transposed.
         scores_NKQ = torch.bmm(k_NEK.transpose(1, 2), (q_NQE * scale).transpose(1, 2))
         scores_NQK = scores_NKQ.transpose(1, 2).contiguous()
     elif terms_BHQK is None:

@@ -19,7 +19,7 @@ from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import EncoderLayer, LayerKeywords, LayerOptions, Layers
-from jarilab.models.one_token import one_token
+from jarilab.models.one_token import one_token, readout
 from jarilab.nn.sublayers import Scale, TokenEmbedding
 from jarilab.nn.token_before import NOTHING, REACH, TokenBefore
 from jarilab.positions.coordinates import Positions, Tokens
@@ -322,7 +322,7 @@ class LanguageModel(nn.Module):
             keep=read.keep,
             cache=cache,
         )
-        return self._scores(x_RLD[:, -ids.shape[1] :])
+        return self._scores(x_RLD[:, -ids.shape[1] :], cache)
 
     def new_cache(self) -> KVCache:
         return KVCache(len(self.decoder.layers))
@@ -349,6 +349,8 @@ class LanguageModel(nn.Module):
             cache.last_ids = row_BK[:, -REACH:]
         return x_BLD + self.token_before(self.embedding, row_BK, documents)
 
-    def _scores(self, x_BLD: Float[Tensor, "B *L D"]) -> Float[Tensor, "B *L V"]:
+    def _scores(
+        self, x_BLD: Float[Tensor, "B *L D"], cache: KVCache | None = None
+    ) -> Float[Tensor, "B *L V"]:
         weight = self.embedding.weight if self.generator is None else self.generator.weight
-        return functional.linear(x_BLD, weight, self.generator_bias)
+        return readout(cache, x_BLD, weight, self.generator_bias)

@@ -7,7 +7,6 @@ from typing import Unpack
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from jarilab.attention.cache import KVCache, select_positions
 from jarilab.core.errors import UserError
@@ -15,6 +14,7 @@ from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import LayerKeywords, LayerOptions, Layers
+from jarilab.models.one_token import readout
 from jarilab.models.stacks import Decoder, Encoder
 from jarilab.nn.sublayers import Scale, TokenEmbedding
 from jarilab.positions.coordinates import Positions, Tokens
@@ -139,7 +139,7 @@ class EncoderDecoder(nn.Module):
             origin=state.origin,
         )
         weight = self.target_embedding.weight if self.generator is None else self.generator.weight
-        return functional.linear(x_RLD, weight, self.generator_bias)
+        return readout(cache, x_RLD, weight, self.generator_bias)
 
     def new_cache(self) -> KVCache:
         return KVCache(len(self.decoder.layers))

@@ -1,14 +1,13 @@
 """One token of each row through the layers of a stack, as plain functions.
 
 With few numbers, an operation takes less time than the call of its module with hooks, options and shape checks. These
-functions do what `EncoderLayer` and `DecoderLayer` do in evaluation, by the same operations, so scores are identical.
-They are made once for each cache. With hooks or other modules, the modules are called.
+functions compute what `EncoderLayer` and `DecoderLayer` compute in evaluation, up to rounding. They are made once for
+each cache, as are copies of the weights in the layout of oneDNN. With hooks or other modules, the modules are called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -26,10 +25,10 @@ from jarilab.models.layers import DecoderLayer, EncoderLayer
 from jarilab.nn.dropout import Dropout
 from jarilab.nn.sublayers import FeedForward, Linear, Residual, linear
 
-MAX_ROWS = 256
-"""With more rows, products dominate, and `Attention` fuses three into one."""
-MAX_FUSED_ROWS = 16
-"""With more rows, `linear` adds the bias afterwards."""
+MAX_PLAIN_ROWS = 16
+"""With more rows, products in float32 are faster with packed weights, also if these are packed for one answer."""
+
+PACKED_DTYPES = (torch.float32, torch.bfloat16)
 
 LAYERS = (
     EncoderLayer,
@@ -45,7 +44,7 @@ NORMS = (nn.LayerNorm, nn.RMSNorm)
 EVERYWHERE = (of_modules._global_forward_hooks, of_modules._global_forward_pre_hooks)
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""`linear`, or PyTorch's."""
+"""`linear` of an input, a weight and a bias."""
 Sublayer = Callable[..., Tensor]
 """Maps the input `(R, D)`, a Product and the further arguments of a layer to its output."""
 
@@ -59,6 +58,7 @@ class OneToken:
         parts = [part for layer in layers for part in layer.modules()]
         dictionaries = [(part._forward_hooks, part._forward_pre_hooks) for part in parts]
         self.hooks = [hooks for both in (*dictionaries, EVERYWHERE) for hooks in both]
+        self.packed: dict[torch.dtype, _Packed] = {}
 
     @property
     def is_unhooked(self) -> bool:
@@ -70,15 +70,60 @@ class OneToken:
 
         of_layers: for each further argument of a layer, the values for all layers.
         """
-        product = functional.linear if x_R1D.shape[0] <= MAX_FUSED_ROWS else linear
+        product = self.product(x_R1D)
         # `inference_mode` takes a tenth less time than `no_grad`, which is on already. Nothing made here is kept: a
-        # cache allocates outside. Autocast would round the weights at each token under it.
-        rounds = torch.is_autocast_enabled("cpu")
-        with nullcontext() if rounds else torch.inference_mode():
+        # cache allocates outside.
+        with torch.inference_mode():
             x_RD = x_R1D.squeeze(1)
             for layer, *arguments in zip(self.layers, *of_layers, strict=True):
                 x_RD = layer(x_RD, product, *arguments)
             return x_RD.unsqueeze(1)
+
+    def product(self, x_R1D: Float[Tensor, "R 1 D"]) -> Product:
+        """Return the fastest function for linear maps of so many rows, in the precision of autocast."""
+        rounds = torch.is_autocast_enabled("cpu")
+        dtype = torch.get_autocast_dtype("cpu") if rounds else x_R1D.dtype
+        few = x_R1D.shape[0] <= MAX_PLAIN_ROWS
+        if not torch.backends.mkldnn.is_available() or dtype not in PACKED_DTYPES:
+            return functional.linear if few else linear
+        if few and not rounds:
+            return functional.linear
+        return self.packed.setdefault(dtype, _Packed(dtype))
+
+
+class _Packed:
+    """Linear maps by oneDNN, each with a copy of its weight in the layout of oneDNN's kernels."""
+
+    # On an AMD EPYC with AVX-512, a product of 160 rows takes 0.4 to 0.5 of MKL's time in float32, and 0.8 to 0.9 of
+    # the time with plain weights in bfloat16. Packing 4.7 million weights takes 6 ms; a step of 16 rows saves 1 ms.
+
+    def __init__(self, dtype: torch.dtype):
+        self.dtype = dtype
+        self.linear = torch.ops.mkldnn._linear_pointwise.default
+        self._packed: dict[Tensor, tuple[Tensor, Tensor | None]] = {}
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        packed = self._packed.get(weight)
+        if packed is None:
+            bias = None if bias is None else bias.detach().to(self.dtype)
+            layout = torch.ops.mkldnn._reorder_linear_weight(
+                weight.detach().to(self.dtype), x.shape[0]
+            )
+            packed = self._packed[weight] = layout, bias
+        return self.linear(x.to(self.dtype), *packed, "none", [], "")
+
+
+def readout(
+    cache: KVCache | None,
+    x: Float[Tensor, "R L D"],
+    weight: Float[Tensor, "V D"],
+    bias: Float[Tensor, " V"] | None,
+) -> Float[Tensor, "R L V"]:
+    """Return the scores of tokens, with packed weights if the cache has them."""
+    functions = None if cache is None or cache.writes is None else cache.writes[1]
+    if functions is None or x.shape[1] != 1 or torch.is_grad_enabled():
+        return functional.linear(x, weight, bias)
+    return cast(OneToken, functions).product(x)(x, weight, bias)
 
 
 def one_token(
@@ -88,7 +133,7 @@ def one_token(
     cache: KVCache | None,
 ) -> OneToken | None:
     """Return the layers of a stack as functions, or None if `x` needs the modules. in_order: returns the modules."""
-    if cache is None or x.shape[1] != 1 or x.shape[0] > MAX_ROWS or torch.compiler.is_compiling():
+    if cache is None or x.shape[1] != 1 or torch.compiler.is_compiling():
         return None
     if torch.is_grad_enabled() or stack.training or x.device.type != "cpu":
         return None

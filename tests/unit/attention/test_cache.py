@@ -32,6 +32,20 @@ def test_selecting_leaves_what_was_handed_out_as_it_is():
     assert torch.equal(cache.filled()[0][:, :, :2], before[[2, 2, 0, 1]])
 
 
+def test_selections_follow_each_other_before_the_next_key():
+    cache, keys = LayerCache(), torch.randn(3, 1, 2, 4, requires_grad=True)
+    cache.append(keys, keys)
+    cache.select(torch.tensor([2, 0, 1, 1]))
+    cache.select(torch.tensor([3, 0]))
+    assert cache.rows == 2
+    new = torch.randn(2, 1, 1, 4)
+    k, _ = cache.append(new, new)
+    assert torch.equal(k, torch.cat((keys[[1, 2]], new), 2))
+    assert k.is_contiguous(), "bfloat16 products copy keys with gaps"
+    k.sum().backward()
+    assert keys.grad[:, 0, 0, 0].tolist() == [0, 1, 1]
+
+
 def test_selected_rows_keep_their_own_positions():
     cache = KVCache(1)
     index_BL1 = torch.tensor([[3, 4], [50, 51], [7, 9]]).unsqueeze(-1)

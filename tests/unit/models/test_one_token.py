@@ -128,6 +128,25 @@ def test_in_bfloat16(passed, monkeypatch):
     assert passed
 
 
+@pytest.mark.parametrize("precision", [None, torch.bfloat16])
+@pytest.mark.parametrize("build", [language_model, translator])
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="weights are packed for oneDNN")
+def test_packed_weights(build, precision, passed, monkeypatch):
+    model, packed, pack = build(n_kv_heads=1, generator_bias=True), [], torch.ops.mkldnn._reorder_linear_weight
+    source = Tokens.of(torch.randint(VOCABULARY, (one_token.MAX_PLAIN_ROWS + 1, 3)), "source")
+
+    def counted(weight, rows):
+        packed.append(weight.dtype)
+        return pack(weight, rows)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", counted)
+    with torch.autocast("cpu", precision, enabled=precision is not None):
+        assert_as_by_modules(monkeypatch, lambda: written(model, source))
+    of_layer, readouts = 8 if build is translator else 6, 2  # by functions and by modules
+    assert packed == [precision or torch.float32] * (2 * of_layer + readouts), "each weight once in an answer"
+    assert passed
+
+
 def test_a_hook_that_comes_in_the_middle_hears_the_rest(passed):
     model, calls = language_model(), []
     step = iter(jarilab.sample(model, torch.tensor([[1, 2]]), end=-1, longest=9, seed=1))
@@ -179,18 +198,16 @@ def test_modules_that_are_not_as_here_are_called(change, passed):
     assert not passed
 
 
-def test_training_gradients_and_many_rows_are_the_modules_own(passed):
+def test_training_and_gradients_are_the_modules_own(passed):
     model = language_model()
 
-    def step(cache, start, rows=2):
-        ids = torch.ones(rows, 1, dtype=torch.long)
+    def step(cache, start):
+        ids = torch.ones(2, 1, dtype=torch.long)
         positions = Positions.sequence(1, start, frame="target")
         return model.step(model.start(None), ids, positions, cache)
 
     assert step(model.new_cache(), 0).requires_grad
     with torch.no_grad():
-        step(model.new_cache(), 0, one_token.MAX_ROWS + 1)
-        assert not passed
         cache = model.new_cache()
         assert not step(cache, 0).is_inference()
         model.train()

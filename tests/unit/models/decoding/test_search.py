@@ -405,11 +405,18 @@ def test_no_n_gram_is_written_twice(number):
 
 
 def test_the_likeliest_are_those_of_topk():
-    for vocabulary, number in ((5, 5), (64, 3), (700, 2), (700, 8), (1000, 20)):
-        scores = torch.randn(7, vocabulary)
-        wanted, (values, ids) = scores.topk(number), _likeliest(scores, number)
+    for hypotheses, vocabulary, number in ((1, 5, 5), (1, 64, 3), (3, 700, 2), (4, 700, 8), (10, 1000, 20)):
+        log_BHV, totals_BH = torch.randn(7, hypotheses, vocabulary), torch.randn(7, hypotheses)
+        wanted = (log_BHV + totals_BH.unsqueeze(-1)).flatten(1).topk(number)
+        values, indices = _likeliest(log_BHV, totals_BH, number)
         assert torch.equal(values, wanted.values)
-        assert torch.equal(ids, wanted.indices)
+        assert torch.equal(indices, wanted.indices)
+
+
+def test_a_small_vocabulary_has_unused_continuations():
+    values, indices = _likeliest(torch.zeros(1, 1, 3), torch.ones(1, 1), 5)
+    assert values.tolist() == [[1, 1, 1, float("-inf"), float("-inf")]]
+    assert set(indices.flatten().tolist()) == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
