@@ -82,7 +82,8 @@ ROWS = {
     "images": Row(
         "images", "rotary2d", {"training.examples": 30_000, "training.evaluations": 1}, "accuracy", True,
         {"3 layers of width 96": {"model.n_layers": 3, "model.d_model": 96, "model.d_ff": 384},
-         "12 layers of width 48": {"model.n_layers": 12, "model.d_model": 48, "model.d_ff": 192}},
+         "12 layers of width 48": {"model.n_layers": 12, "model.d_model": 48, "model.d_ff": 192},
+         "25 patches": {"model.kept_patches": 25}},
         lambda data: {"task.train": str(data / "mnist"), "task.valid": str(data / "mnist")},
     ),
     "translation": Row(
