@@ -102,7 +102,10 @@ class _Packed:
         self.linear = torch.ops.mkldnn._linear_pointwise.default
         self._packed: dict[Tensor, tuple[Tensor, Tensor | None]] = {}
 
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def __call__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, fused: str = "none"
+    ) -> Tensor:
+        """fused: the operation of oneDNN that follows the product."""
         packed = self._packed.get(weight)
         if packed is None:
             bias = None if bias is None else bias.detach().to(self.dtype)
@@ -110,7 +113,7 @@ class _Packed:
                 weight.detach().to(self.dtype), x.shape[0]
             )
             packed = self._packed[weight] = layout, bias
-        return self.linear(x.to(self.dtype), *packed, "none", [], "")
+        return self.linear(x.to(self.dtype), *packed, fused, [], "")
 
 
 def readout(
