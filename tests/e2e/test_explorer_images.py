@@ -22,13 +22,13 @@ WEIGHTS = [[0.1, 0.3, 0.05, 0.15, 0.2, 0.1, 0.1], *([[0.4, 0.0, 0.1, 0.2, 0.1, 0
 NAMES = ["[0]", "0,0", "0,1", "0,2", "1,0", "1,1", "1,2"]
 
 
-def image_page(pool: str = "class", pixels: Any = None) -> str:
+def image_page(pool: str = "class", pixels: Any = None, **fields: Any) -> str:
     """Greys from left to right under 2 x 3 patches."""
     view = made_view([made_site("encoder.0", [WEIGHTS])], source=NAMES)
     pixels = numpy.tile(numpy.arange(6) * 50, (4, 1))[..., None] if pixels is None else pixels
     place = {"rows": 2, "columns": 3, "height": 2, "width": 3, "first": 1, "pool": pool}
     view["sides"]["source"]["picture"] = {"pixels": payload.block(torch.as_tensor(pixels), "uint8"), **place}
-    return render(made_page(view))
+    return render(made_page(view | fields))
 
 
 def patch_of(page: Any, name: str) -> tuple[float, float]:
@@ -76,7 +76,11 @@ def test_a_patch_pointed_at_is_a_query_of_the_map_and_a_click_pins_it(pages: Pag
     page.locator("[data-keep=image-side]").select_option("key")
     page.mouse.click(*middle_of_patch(page, 1, 1, 2, 3))
     page.mouse.move(2, 2)
-    assert page.locator("#readout").text_content().startswith("row 1, column 2 (6) → row 1, column 1 (5)weight 0.5000")
+    assert (
+        page.locator("#readout")
+        .text_content()
+        .startswith("row 1, column 2 (token 6) → row 1, column 1 (token 5)weight 0.5000")
+    )
 
 
 @pytest.mark.long
@@ -95,7 +99,7 @@ def test_keys_walk_over_the_patches_and_say_where(pages: Pages) -> None:
     page.locator(IMAGE).focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
-    assert page.locator("#readout").text_content().startswith("row 1, column 2 (6)")
+    assert page.locator("#readout").text_content().startswith("row 1, column 2 (token 6)")
     assert page.locator("#live").text_content().startswith("query 1,2")
     assert page.locator(IMAGE).evaluate("node => node === document.activeElement")
 
@@ -115,6 +119,17 @@ def test_tokens_without_a_place_are_chosen_beside_the_image(pages: Pages) -> Non
     assert page.locator("#readout").text_content().startswith("the [0] at place 0")
     patches = numpy.array(WEIGHTS[0])[1:].reshape(2, 3)
     assert_cover(page, patches / patches.max())
+
+
+def test_no_folder_of_the_machine_stands_in_what_is_passed_on(pages: Pages) -> None:
+    page = pages.open(image_page(input="/home/somebody/secret/cat.png"))
+    assert page.title().startswith("cat.png ·")
+    for kind in ("CSV", "SVG"):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=kind).click()
+        text = Path(download.value.path()).read_text()
+        assert "cat.png" in text
+        assert "secret" not in text
 
 
 def test_text_has_no_image(pages: Pages) -> None:

@@ -47,7 +47,7 @@ def test_a_code_pointed_at_shows_what_it_looked_at(pages: Pages) -> None:
     page = pages.open(painted_page(), at="#query=3&key=1")
     assert image_pixels(page, "pixels")[0, :, 0].tolist() == [0, 60, 120, 180]
     page.mouse.move(*middle_of_patch(page, 1, 0, 2, 2))
-    assert page.locator("#readout").text_content().startswith("row 1, column 0 (5)")
+    assert page.locator("#readout").text_content().startswith("row 1, column 0 (token 5)")
     assert_cover(page, [[0.5, 0.5], [1.0, 0.0]])  # what came later has no weight
     words = page.locator(".image-row .word")
     assert words.all_text_contents() == ["<bos>0.100", "red0.400", "<picture>0.100"], "its keys are the caption too"

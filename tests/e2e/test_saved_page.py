@@ -117,6 +117,8 @@ def test_an_edit_does_in_the_page_what_it_does_in_python(
         smaller = sum(control["divergence"] < effect["divergence"] for control in effect["controls"])
         assert f"A larger effect than {smaller} of 3 edits" in edited.text_content()
     assert edited.locator(".token.big").text_content() == (effect["answer"] or "∅")
+    finding = page.locator("#finding").text_content()
+    assert (" is off now." in finding) == (edit["kind"] == "head"), "and does not say what it looks at"
     checked = "off: it has no weights" if edit["kind"] == "head" else "checked in part"  # it knows no output of an edit
     assert checked in proof.text_content()
     assert read_change(edited.text_content()) == change_in(effect)
@@ -517,6 +519,9 @@ def test_a_state_is_passed_on_as_a_link_a_page_and_a_figure(
     until(again, lambda: again.title().startswith("7+8"))
     until(again, lambda: again.locator("#input").input_value() == "7+8")
     assert "query=1&key=2" in again.evaluate("() => location.hash"), "the cell of the link, not the sharpest one"
+    for only, parts in (("model", ".heads-of"), ("answer", ".model")):
+        figure = pages.open(render(payload), READY, f"#only={only}", width=320)
+        assert figure.locator(parts).filter(visible=True).count() == 1, "of the model that is looked at"
     figure = pages.open(render(payload), READY, "#only=map", width=320)
     assert figure.locator("#maps .pane:visible").count() == 1
     assert figure.locator("#finding").is_visible()

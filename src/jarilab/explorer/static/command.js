@@ -2,7 +2,7 @@
 import { refill } from "kit/elements.js";
 import { known } from "kit/numbers.js";
 import { commandNode } from "kit/proof.js";
-import { imageName, imageOf, inputName } from "./sites.js";
+import { imageOf, inputName, isDropped } from "./sites.js";
 import { t } from "./words.js";
 
 /** A word of a POSIX shell. One that begins with a dash would be an option. */
@@ -19,12 +19,14 @@ function stepOf({ payload: { views } }) {
   return newest || views.some((view) => view.step !== step) ? [] : [`--step ${step}`];
 }
 
+const pathOf = (input) => isDropped(input) ? t("dropped") : input;
+
 /** The command that opens live what is shown here. */
 export function commandOf(app) {
   const view = app.view(0);
-  const image = view.with_image ? [valued("--image", imageName(imageOf(view)))] : [];
+  const image = view.with_image ? [valued("--image", pathOf(imageOf(view)))] : [];
   const { site, head } = app.state;
-  return ["jarilab explore", runsOf(app), ...image, valued("--input", inputName(view)), ...stepOf(app), `--site ${quoted(site)} --head ${head}`].join(" ");
+  return ["jarilab explore", runsOf(app), ...image, valued("--input", view.with_image ? inputName(view) : pathOf(view.input)), ...stepOf(app), `--site ${quoted(site)} --head ${head}`].join(" ");
 }
 
 /** Below a saved page: the command that makes it again. */

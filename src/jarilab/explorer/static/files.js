@@ -17,7 +17,7 @@ export function filesNode({ live, payload: { files = [], views: [view] } }, look
   const read = async (file) => { if (file?.type.startsWith("image/")) look(await inlined(file)); };
   document.ondragover = (event) => event.preventDefault();
   document.ondrop = (event) => { event.preventDefault(); read(event.dataTransfer.files[0]); };
-  const options = [...new Set([...files, image])].map((file) => [file, imageName(file).split("/").at(-1)]);
+  const options = [...new Set([...files, image])].map((file) => [file, imageName(file)]);
   return el("div", { class: "row" }, labelled(t("ofFolder"), chooser("file", image, options, look)),
     labelled(t("own"), el("input", { type: "file", accept: "image/*", "data-keep": "own file", onchange: ({ target }) => read(target.files[0]) })));
 }

@@ -16,13 +16,11 @@ const t = speaking({
   answers: ["It answers {0} ({1}).", "답은 {0}입니다({1})."], answers_next: ["After this text it expects {0} ({1}).", "이 글 다음에 올 토큰으로 고른 것은 {0}입니다({1})."],
   answers_masked: ["Under the mask it puts {0} ({1}).", "가려진 자리에 넣은 토큰은 {0}입니다({1})."], answers_class: ["The class that it gives is {0} ({1}).", "분류는 {0}입니다({1})."],
   least: ["It answers {0}; its least sure token is {1} ({2}).", "답은 {0}이고, 가장 불확실한 토큰은 {1}입니다({2})."],
-  best: ["{0} has the largest effect: it {1}.", "{0}: 효과가 가장 큰 헤드입니다. {1}."], one: ["{0} {1}.", "{0}: {1}."],
+  best: ["{0} has the largest effect: it {1}.", "{0}: 효과가 가장 큰 헤드입니다. {1}."], one: ["{0} {1}.", "{0}: {1}."], isOff: ["{0} is off now.", "{0}: 지금은 꺼져 있습니다."],
   share: ["{0} with {1} of its weight on average (spread evenly it would be {2})", "{0}(가중치의 평균 {1}, 고르게 보면 {2})"],
-  nats: ["Without it the answer is {0} ({1} nats)", "끄면 답의 확률이 {0}({1} nat)"], natsOff: ["It is off now: the answer is {0} ({1} nats)", "지금은 꺼져 있습니다. 답의 확률이 {0}({1} nat)"],
+  nats: ["Without it the answer is {0} ({1} nats)", "끄면 답의 확률이 {0}({1} nat)"],
   natsOfMany: ["Without it the tokens of the answer are on average {0} ({1} nats a token)", "끄면 답의 토큰 확률이 평균 {0}(토큰마다 {1} nat)"],
-  natsOfManyOff: ["It is off now: the tokens of the answer are on average {0} ({1} nats a token)", "지금은 꺼져 있습니다. 답의 토큰 확률이 평균 {0}(토큰마다 {1} nat)"],
   natsOfText: ["Without it the tokens of the text are on average {0} ({1} nats a token)", "끄면 글의 토큰 확률이 평균 {0}(토큰마다 {1} nat)"],
-  natsOfTextOff: ["It is off now: the tokens of the text are on average {0} ({1} nats a token)", "지금은 꺼져 있습니다. 글의 토큰 확률이 평균 {0}(토큰마다 {1} nat)"],
   less: ["{0} less likely", "{0} 줄어듭니다"], more: ["{0} more likely", "{0} 늘어납니다"], timesLess: ["{0} times less likely", "{0}분의 1로 줄어듭니다"], timesMore: ["{0} times more likely", "{0}배로 늘어납니다"],
   moved: ["Without it the output vectors move by {0} of their length", "끄면 출력 벡터가 길이의 {0}만큼 움직입니다"],
   most: [", most at {0} ({1})", ", 가장 크게는 {0}에서({1})"],
@@ -74,20 +72,21 @@ const isBest = ({ best }, { site, head }) => best.site === site && best.head ===
 function looking(app, summary) {
   const { views } = app.payload;
   const { site, head, view } = app.state;
-  const found = roleOf(app.view(), view, app.site(), head);
   const name = el("b", {}, t("headName", site, head), views.length > 1 && [" (", nameNode(app.view().name), ")"]);
+  if (isInForce(view, headEdit(site, head))) return t.parts("isOff", name); // it looks at nothing
+  const found = roleOf(app.view(), view, app.site(), head);
   const looks = !found ? t("looks_none") : ["even", "none"].includes(found.role) ? t(`looks_${found.role}`) : t("share", t(`looks_${found.role}`), percent(found.share), percent(found.chance));
   return t.parts(summary?.measured && isBest(summary, app.state) && effectOf(app.view(), site, head).passes ? "best" : "one", name, looks);
 }
 
 /** What the answer loses without the head. */
 function mattering(app) {
-  const { site, head, view } = app.state;
+  const { site, head } = app.state;
   const [effects, one] = [effectsOf(app.view()), effectOf(app.view(), site, head)];
   if (!one) return app.view().effects && !app.view().effects.why ? t(app.live ? "measuring" : "notMeasured") : null;
   const many = effects.tokens.length > 1;
   const hasAnswer = known(app.view().answer) || app.view().says === "labels";
-  const words = effects.unit === "moved" ? "moved" : `nats${!hasAnswer ? "OfText" : many ? "OfMany" : ""}${isInForce(view, headEdit(site, head)) ? "Off" : ""}`;
+  const words = effects.unit === "moved" ? "moved" : `nats${!hasAnswer ? "OfText" : many ? "OfMany" : ""}`;
   const size = el("b", {}, signed(one.effect, effects.unit));
   const [place, change, turns] = one.hit;
   const nodeAt = (at) => tokenNode(effects.tokens[at] ?? "");

@@ -73,7 +73,7 @@ function modelCard(view, index) {
   const title = el("h2", {}, app.payload.views.length > 1 ? choose() : nameNode(view.name));
   const silent = SILENT.includes(view.says) && el("p", { class: "note" }, t(`says_${view.says}`, view.mask));
   const answer = known(view.answer) ? el("p", { class: "answer" }, `${t(answerOf(view))} `, el("bdi", { class: "token big", title: token(view.answer) }, cutToken(view.answer, LONGEST)), verdict(view)) : silent;
-  return toned(view.name, el("article", { class: "model" }, el("div", { class: "said" }, title, answer, more), editedNode(app, index),
+  return toned(view.name, el("article", { class: index === app.state.view ? "model chosen" : "model" }, el("div", { class: "said" }, title, answer, more), editedNode(app, index),
     el("div", { class: "spoken" }, spokenNodes(app, view, index))));
 }
 const SILENT = ["vectors", "words", "labels"]; // what gives no answer: why, and what edits are told by

@@ -135,6 +135,7 @@ function stateOf(view, index, site, head) {
 export function markModelMap(root, app) {
   const { view, site, head } = app.state;
   app.payload.views.forEach((_, index) => {
+    root.children[index].classList.toggle("chosen", index === view);
     const grid = root.children[index].querySelector(".heads");
     const buttons = [...grid.querySelectorAll("[data-site]")];
     const open = buttons.find((button) => index === view && button.dataset.site === site && Number(button.dataset.head) === head);

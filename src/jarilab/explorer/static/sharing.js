@@ -46,7 +46,9 @@ export function shareButtons(app) {
 async function pageOf(app) {
   const { site, head, steps, input } = app.state;
   const html = app.live ? (await app.post("/api/page", { input, steps, site, head })).html : original;
-  const payload = { ...JSON.parse(PAYLOAD.exec(html)[2]), state: location.hash.slice(1) };
+  const state = new URLSearchParams(location.hash.slice(1));
+  if (app.live) state.delete("input"); // the page that the server makes is of this one
+  const payload = { ...JSON.parse(PAYLOAD.exec(html)[2]), state: String(state) };
   const words = JSON.stringify(payload).replace(/[<>&]/g, (letter) => `\\u00${letter.charCodeAt(0).toString(16)}`);
   const about = { title: document.title, description: sentenceOf(), image: previewOf(app) ?? "" };
   return html.replace(PAYLOAD, (_, begin, __, end) => begin + words + end).replace(/<title>[^<]*/, () => `<title>${escaped(about.title)}`)

@@ -3,15 +3,17 @@ import { block } from "kit/blocks.js";
 import { unique } from "kit/numbers.js";
 import { t } from "./words.js";
 
-const isDropped = (input) => input.startsWith("data:image/");
-/** The input of a view in words: an image that was dropped has no name; beside an image, the text. */
-export const inputName = ({ input, with_image: withImage }) => withImage ? input.slice(input.indexOf("\t") + 1) : isDropped(input) ? t("dropped") : input;
+export const isDropped = (input) => input.startsWith("data:image/");
+/** The input of a view in words: beside an image, the text. */
+export const inputName = ({ input, with_image: withImage, sides }) => withImage ? input.slice(input.indexOf("\t") + 1) : sides.source?.picture ? imageName(input) : input;
 /** The image of an input, which stands before the text of a model that reads both. */
 export const imageOf = ({ input, with_image: withImage }) => withImage ? input.split("\t", 1)[0] : input;
 /** The input with another image or text. */
-export const inputWith = (view, { image = imageOf(view), text = inputName(view) }) => view.with_image ? `${image}\t${text}` : text;
-/** The name of an image as people know it. */
-export const imageName = (image) => isDropped(image) ? t("dropped") : image;
+export const inputWith = (view, { image = imageOf(view), text = inputName(view) }) => view.with_image ? `${image}\t${text}`
+  : view.sides.source?.picture && !FOLDERS.test(text) ? (FOLDERS.exec(view.input)?.[0] ?? "") + text : text;
+const FOLDERS = /^(?!data:).*[/\\]/;
+/** The name of a file without its folders, which are of this machine; an image that was dropped has none. */
+export const imageName = (image) => isDropped(image) ? t("dropped") : image.replace(FOLDERS, "");
 /** The weights of one head, query after query. */
 export function headWeights(site, head) {
   const size = site.shape[0] * site.shape[1];
