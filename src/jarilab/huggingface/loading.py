@@ -55,7 +55,13 @@ class Loaded:
                 f"{self.folder} has no tokenizer (tokenizer.json), which text needs; save it there, too: "
                 "tokenizer.save_pretrained(FOLDER)"
             )
-        return self._load_processor("AutoTokenizer", "tokenizer", "tokenizer.json")
+        tokenizer = self._load_processor("AutoTokenizer", "tokenizer", "tokenizer.json")
+        if not isinstance(tokenizer, library().PreTrainedTokenizerBase):
+            raise UserError(
+                f"{self.folder / 'tokenizer_config.json'}: expected one tokenizer, got {type(tokenizer).__name__}; put "
+                "back the file that was saved with the model"
+            )
+        return tokenizer
 
     @cached_property
     def target_tokenizer(self) -> Any:

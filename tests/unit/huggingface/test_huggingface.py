@@ -338,6 +338,12 @@ def test_added_tokens_and_image_sizes_from_a_stranger_are_bounded(tmp_path, monk
         monkeypatch.undo()
 
 
+def test_a_tokenizer_that_is_two_is_refused(copy):
+    (copy / "tokenizer_config.json").write_text('{"tokenizer_class": "RagTokenizer"}')
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: expected one tokenizer, got RagTokenizer"):
+        read(load(copy), SENTENCE)
+
+
 def test_rows_are_padded_by_a_token_that_the_model_has(bert):
     loaded = load(bert)
     loaded.tokenizer.add_tokens([f"new{number}" for number in range(24)])
