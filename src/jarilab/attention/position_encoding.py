@@ -36,8 +36,9 @@ class PositionEncoding(nn.Module):
         enc = jarilab.PositionEncoding("rotary", n_heads=8, d_head=64, causal=True)
         y = enc.attention(q, k, v)  # as F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    `attention` works for every encoding of one axis. `rotate`, `bias` and `score_mod` serve the encodings that are only
-    that; others raise UserError and name what they need.
+    `attention` works for every encoding. Those of images need `positions=jarilab.Positions.grid(rows, columns)`.
+    `rotate`, `bias` and `score_mod` serve the encodings that are only that; others raise UserError and name what they
+    need.
 
     spec: of the encoding, such as `t5:buckets=16`. n_heads: H. d_head: E of queries and keys. causal: queries never
     see later keys, which `attention`, `bias` and `score_mod` then ensure. cross: keys are of another sequence. d_model:
@@ -94,13 +95,17 @@ class PositionEncoding(nn.Module):
         """The model's input with positions. Raises UserError if the encoding adds nothing there."""
         self._check("embed")
         self._input_calls.add("embed")
-        return self.encoding.embed(x, _positions(positions, x.shape[1], 0, "sequence", x.device))
+        return self.encoding.embed(
+            x, self._positions(positions, x.shape[1], 0, "sequence", x.device)
+        )
 
     def inject(self, x: Float[Tensor, "B L D"], positions: At = None) -> Float[Tensor, "B L D"]:
         """The input of the maps to queries and keys. Raises UserError if the encoding adds nothing there."""
         self._check("inject")
         self._input_calls.add("inject")
-        return self.encoding.inject(x, _positions(positions, x.shape[1], 0, "sequence", x.device))
+        return self.encoding.inject(
+            x, self._positions(positions, x.shape[1], 0, "sequence", x.device)
+        )
 
     def rotate(
         self,
@@ -180,8 +185,8 @@ class PositionEncoding(nn.Module):
         attn_mask: boolean (True may attend) or a summand of the scores, any shape that expands to `(B, H, Q, K)`; it
         may be combined with is_causal. is_causal: also True if the encoding is `causal`. scale: of q.k, 1 / sqrt(E) by
         default. positions, key_positions: of queries and keys. By default keys are at 0, 1, 2, ... and queries are the
-        last of them, as with a cache, which keeps keys unrotated. x: the input from which keys were made, for encodings
-        that read it.
+        last of them, as with a cache, which keeps keys unrotated. Without key_positions, as many keys as queries of one
+        sequence are at `positions`. x: the input from which keys were made, for encodings that read it.
 
         Unlike PyTorch's function, a causal mask compares positions: 1 query over 5 keys sees all 5.
         Raises UserError for shapes that do not fit, a missing `x`, and an encoding of the input without `embed`.
@@ -263,7 +268,9 @@ class PositionEncoding(nn.Module):
     ) -> tuple[Positions, Positions]:
         """Positions of queries and keys; without any, the queries are the last of the keys."""
         cross, device = self.site.cross, like.device
-        k_pos = _positions(key_positions, keys, 0, "source" if cross else "sequence", device)
+        if key_positions is None and queries == keys and not cross:
+            key_positions = positions
+        k_pos = self._positions(key_positions, keys, 0, "source" if cross else "sequence", device)
         if positions is key_positions and queries == keys and not cross:
             return k_pos, k_pos
         if queries > keys and not cross and positions is None:
@@ -272,9 +279,30 @@ class PositionEncoding(nn.Module):
                 "encoding with cross=True"
             )
         first = 0 if cross else keys - queries
-        return _positions(
+        return self._positions(
             positions, queries, first, "target" if cross else "sequence", device
         ), k_pos
+
+    def _positions(
+        self, at: At, length: int, first: int, frame: str, device: torch.device
+    ) -> Positions:
+        """Positions of `length` tokens; `first` is the place of the first in the order of all."""
+        axes = self.encoding.axes
+        if at is None and 1 not in axes:
+            raise UserError(
+                f"{self.spec}: expected positions of {' or '.join(map(str, axes))} axes, got none; pass positions=, "
+                "such as jarilab.Positions.grid(rows, columns)"
+            )
+        if at is None:
+            return Positions.sequence(length, first, frame=frame, device=device)
+        if not isinstance(at, Positions):
+            order_L = torch.arange(first, first + length, device=device)
+            at = Positions(at.unsqueeze(-1), order_L, frame=frame)
+        if at.length != length:
+            raise UserError(
+                f"expected positions of {length} tokens, got {at.length}; give each token one"
+            )
+        return at
 
     def _check_input(self) -> None:
         """Raises UserError if positions were to be added to the input, and have not been."""
@@ -309,20 +337,6 @@ class PositionEncoding(nn.Module):
             return "use F.scaled_dot_product_attention(q, k, v)"
         first = [INPUT_CALLS[hook] for hook in sorted(self.encoding.hooks & set(INPUT_CALLS))]
         return "use " + " and ".join([*first, "enc.attention(q, k, v)"])
-
-
-def _positions(at: At, length: int, first: int, frame: str, device: torch.device) -> Positions:
-    """Positions of `length` tokens; `first` is the place of the first in the order of all."""
-    if at is None:
-        return Positions.sequence(length, first, frame=frame, device=device)
-    if not isinstance(at, Positions):
-        order_L = torch.arange(first, first + length, device=device)
-        at = Positions(at.unsqueeze(-1), order_L, frame=frame)
-    if at.length != length:
-        raise UserError(
-            f"expected positions of {length} tokens, got {at.length}; give each token one"
-        )
-    return at
 
 
 def _split_mask(

@@ -99,8 +99,11 @@ def test_patches_of_an_image_equal_jarilabs(spec):
     module, encoding = twins(spec, causal=False)
     x, grid = torch.randn(2, 6, D, dtype=torch.float64), jarilab.Positions.grid(2, 3)
     q, k, v = projected(module, encoding, x, grid)
-    own = encoding.attention(q, k, v, positions=grid, key_positions=grid)
+    own = encoding.attention(q, k, v, positions=grid)  # keys, too
     assert torch.allclose(joined(module, own), module(x, positions=grid), atol=1e-6)
+    assert torch.equal(own, encoding.attention(q, k, v, positions=grid, key_positions=grid))
+    with pytest.raises(UserError, match=r"expected positions of 2 axes, got none; pass .*Positions\.grid\(rows"):
+        encoding.attention(q, k, v)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
