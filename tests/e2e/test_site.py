@@ -346,6 +346,14 @@ def test_a_page_has_the_tables_of_the_code(path: Path) -> None:
     assert page == reference.written(page), "run `python docs/build/reference.py`"
 
 
+def test_every_picture_has_a_maker() -> None:
+    pytest.importorskip("playwright.sync_api")
+    import pictures
+
+    drawn = {path.stem for path in (ROOT / "docs").glob("*.png")}
+    assert drawn == set(pictures.PICTURES), "add it to docs/build/pictures.py"
+
+
 def test_addresses_of_before_lead_on(tmp_path: Path) -> None:
     english = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     targets = {target for new in moved.MOVED.values() for target in new.split()}
