@@ -41,8 +41,8 @@ class Detector(nn.Module):
         detections = model(pixels_BCHW)  # scores (S, B, N, 11) and boxes (S, B, N, 4) of all S layers
 
     channels: of the images. classes: number of classes, without "no object". queries: largest number of objects in an
-    image. query_positions: boxes gives each query a learned box, whose centre is its position in the image. vectors
-    gives it no position; a learned vector is added to queries and keys in each layer (DETR). refinement: each layer
+    image. query_positions: position of a query in the image: the centre of its learned box (boxes), or none, with a
+    learned vector in each layer as in DETR (vectors). refinement: each layer
     starts from the boxes of the layer before; otherwise from the learned boxes. stem: what computes tokens of 8 x 8
     pixels: three convolutions of stride 2, or a linear map of patches. encoding: of encoder, decoder and
     cross-attention; DETR has sinusoidal2d:where=inject,normalised=true. encoder_encoding: encoding of the encoder alone

@@ -46,9 +46,9 @@ class VisionTransformer(nn.Module):
     kept_patches: read only so many patches of each image, those whose pixels vary most, and hide the others as padding
         is hidden. In training they are not computed at all: half of a scanned digit is blank. None reads all.
     drop_path: probability that an example skips a sublayer of the last layer in training.
-    resolution: what to do with images of another size than in training. refuse: raise an error. resize: resize the
-        image. rescale: scale the positions of its patches to those of training; learned tables are interpolated.
-        extrapolate: use further positions.
+    resolution: what to do with images of another size than in training: raise an error (refuse), resize the image,
+        rescale patch positions to those of training, or extrapolate to further positions. Rescaling interpolates
+        learned tables.
     n_layers: layers of the encoder.
 
     `__init__` has the options of layers, from `d_model` to `kernel`.

@@ -213,7 +213,8 @@ class Task(ABC):
             )
         if length < 2:
             raise UserError(
-                f"length: expected 2 or more {cls.length_unit}, got {length}; give a longer one"
+                f"length (--length, --eval-lengths): expected 2 or more {cls.length_unit}, got {length}; give a longer "
+                "one"
             )
         if stride is not None and not 1 <= stride <= length:
             raise UserError(

@@ -57,8 +57,8 @@ Pixels = UInt8[Tensor, "B 3 H W"]
 class Captions(Task):
     """Captions and images: generated scenes of real handwritten digits, or a folder of images with texts.
 
-    train: scenes, or a folder of images, each with a *.txt of the same name. captions: captions of scenes: row ("three
-    one seven") or attributes ("a small red 3 top left"). digits: a folder of MNIST's files for scenes, instead of
+    train: scenes, or a folder of images, each with a *.txt of the same name. captions: style of scenes, row ("three one
+    seven") or attributes ("a small red 3 top left"). digits: a folder of MNIST's files for scenes, instead of
     scikit-learn's scans. scenes: number of training scenes. unseen: share of word combinations that no training scene
     has; these are then measured. size: height and width of a folder's images, in pixels. codes: a run whose image
     tokenizer is used; by default one is trained first. quantizer: quantizer of the image tokenizer. code_steps:

@@ -54,9 +54,9 @@ class Translation(PairsTask):
     words and characters in bytes, as bpe and unigram always do. longest: maximal tokens of a line; longer pairs are
     omitted and counted. swap: translate from the second file to the first. metric: metric by which runs are compared.
     tokenized: the files are tokenized, so words are what is between spaces, in the vocabulary and in BLEU.
-    bleu_tokenizer: how sacreBLEU splits text that is not tokenized. auto takes zh for Chinese, char (single
-    characters) for other text without blanks, and 13a (the rules of WMT) for the rest. ja-mecab, ko-mecab and flores200
-    need packages of their own.
+    bleu_tokenizer: how sacreBLEU splits text that is not tokenized. By default (auto), zh for Chinese, char (single
+    characters) for other text without blanks, and 13a (the rules of WMT) for the rest. Three need packages of their
+    own: ja-mecab, ko-mecab and flores200.
     """
 
     def __init__(

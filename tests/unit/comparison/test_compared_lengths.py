@@ -139,7 +139,7 @@ def test_a_finished_run_is_measured_where_it_lacks(text: Path, tmp_path: Path) -
     ("lengths", "parts"),
     [
         ([32, 65], ["learned", "0 to 63", "got 64", "without a limit"]),
-        ([1], ["2 or more", "got 1", "give"]),
+        ([1], ["--eval-lengths", "2 or more", "got 1", "give"]),
         ([400], ["400", "got 301", "smaller length"]),
     ],
 )

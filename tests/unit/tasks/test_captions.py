@@ -13,6 +13,7 @@ from PIL import Image
 import jarilab
 from jarilab.cli import main
 from jarilab.core.errors import UserError
+from jarilab.core.options import options_of
 from jarilab.data.captions import judges, sources
 from jarilab.data.captions.attributes import attributes, describe_images, glyphs, matches_caption
 from jarilab.data.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
@@ -539,3 +540,8 @@ def test_a_folder_trains_and_its_image_tokenizer_serves_another_run(tmp_path: Pa
 def test_mnist_makes_scenes() -> None:
     source = SceneSource(STYLES["row"], str(Path(os.environ["JARILAB_DATA"]) / "mnist"), 10, 0.0)
     assert source.images(torch.arange(4)).shape == (4, 3, 16, 48)
+
+
+def test_help_of_captions_names_both_styles():
+    """`scenes: ` within the sentence would end it, since that is an option."""
+    assert all(word in options_of(Captions)["captions"].meaning for word in ("row", "attributes"))

@@ -58,7 +58,7 @@ def arguments(parser: Parser, words: Words) -> None:
     )
     parser.add_options("verb", options, without=without)
     add_resources(parser)
-    parser.epilog = "`jarilab compare FOLDER` continues a study, or adds encodings and seeds to it."
+    parser.epilog = "`jarilab compare FOLDER` continues a study, adds encodings or seeds, or reports it (--report)."
     add_task(parser, words, without=(ENCODING,))
     parser.show_first(
         "--encodings",

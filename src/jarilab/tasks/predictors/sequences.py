@@ -42,8 +42,8 @@ from jarilab.tasks.predictors.links import Linking
 class SequenceOptions(Decoding):
     """n_best: different answers to each source, best first, with their scores; at most the beam's size. alignments:
     append the source token that each token of the answer attends to most, as `answer ||| 0-0 1-2` (source-target, from
-    0). auto takes the mean head of the last layer but one. A site and a head, such as decoder.1.cross:2, take that
-    head.
+    0). With auto, by the mean head of the last layer but one; with a site and a head, such as decoder.1.cross:2, by
+    that head.
     """
 
     n_best: int = 1
