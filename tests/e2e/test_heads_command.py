@@ -197,6 +197,14 @@ def test_a_model_of_windows_leaves_nothing(here: Path) -> None:
     assert not (here / "a").exists()
 
 
+def test_a_model_of_image_and_text_says_that_it_read_no_image(models: Path, here: Path) -> None:
+    folders.llava(here / "llava")
+    (here / "few.txt").write_text("what is it\n")
+    with_image = command("heads", "llava", "--data", "few.txt", "--out", "a")
+    assert "no image was read: llava reads images too, and this is text alone" in with_image.stderr
+    assert "was read" not in command("heads", models / "bert", "--data", "few.txt", "--out", "b").stderr
+
+
 @pytest.mark.long
 def test_a_long_example_is_shown_in_part(models: Path, here: Path) -> None:
     (here / "long.txt").write_text("The " * 50 + "\n")

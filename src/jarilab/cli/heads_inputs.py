@@ -124,6 +124,7 @@ def about(reader: Reader, data: ExampleFile, count: int) -> dict[str, Any]:
     return {
         **identity_of(reader, data),
         "kind": data.kind,
+        "unread": reader.unread,
         "examples": count,
         "first": first.origin,
         "tokens": _sides(batch.tokens[0]),

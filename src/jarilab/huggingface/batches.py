@@ -60,13 +60,15 @@ class EncodedText:
 
 
 class HuggingFaceBatches:
-    """Reads rows as batches of a model. kind: of the rows that it reads."""
+    """Reads rows as batches of a model. kind: of the rows. unread: another kind that the model reads beside it."""
 
     def __init__(self, loaded: Loaded):
         self.loaded = loaded
         self.model: nn.Module = loaded.model
         self.kind: Kind = KINDS.get(main_input(loaded), "text")
         self._parameters = parameters_of(loaded)
+        also = [KINDS[name] for name in KINDS if name in self._parameters]
+        self.unread: Kind | None = also[0] if also and self.kind == "text" else None
         self._has_decoder = bool(getattr(loaded.config, "is_encoder_decoder", False))
 
     def about(self) -> dict[str, Any]:

@@ -23,12 +23,13 @@ MAX_TOKENS = 2048
 
 
 class RunBatches:
-    """Reads rows as the run's task does, one at a time. kind: of the rows that it reads."""
+    """Reads rows as the run's task does, one at a time. kind: of the rows. unread: as in `HuggingFaceBatches`."""
 
     def __init__(self, opened: OpenRun):
         self.opened = opened
         self.model: nn.Module = opened.predictor.traced_model
         self.kind: Kind = "image" if opened.predictor.reads_files else "text"
+        self.unread: Kind | None = None
 
     def about(self) -> dict[str, Any]:
         """The model of a study: the run's name, its experiment and its step."""

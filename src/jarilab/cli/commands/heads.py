@@ -269,6 +269,13 @@ def _facts_text(facts: dict[str, Any]) -> list[str]:
     if facts["kind"] in ("image", "sound"):
         return lines
     added = "no start token is added" if start is None else f"the start token {start} is added"
+    if facts["unread"] is not None:
+        model, kind = facts["model"], facts["unread"]
+        return [
+            *lines,
+            added,
+            f"no {kind} was read: {model} reads {kind}s too, and this is text alone",
+        ]
     return [*lines, added]
 
 
