@@ -583,6 +583,35 @@ FACTS = [
 ]
 
 
+def test_a_printed_page_has_no_controls(pages: Pages, trained: dict[str, Any]) -> None:
+    page = pages.open(render(trained))
+    page.emulate_media(media="print")
+    assert not page.locator("#options, #language, .cut, [role=switch]").filter(visible=True).count()
+    assert page.locator("#readout").evaluate("node => getComputedStyle(node).position") == "static"
+
+
+def test_lines_of_one_tone_differ_by_dashes(pages: Pages) -> None:
+    site = made_site("decoder.0.self", random_rows(9, 4, 4, 0), "target", "target")
+    page = pages.open(render(made_page(made_view([site], target="abcd"))), at="#display=lines&heads=1")
+    looks = page.locator(".lines path").evaluate_all(
+        "lines => lines.map((line) => [line.getAttribute('stroke'), line.getAttribute('stroke-dasharray')].join())"
+    )
+    assert len(set(looks)) == 9
+
+
+def test_a_curve_is_read_where_one_points(pages: Pages, trained: dict[str, Any]) -> None:
+    page = pages.open(render(trained))
+    chart, caption = page.locator(".chart"), page.locator("#scrubbing figcaption")
+    before = caption.inner_text()
+    step = trained["views"][0]["curve"][0][0]
+    page.mouse.move(0, 0)
+    chart.hover(position={"x": 75, "y": 40})
+    assert f"at step {step}: none " in caption.inner_text()
+    assert caption.inner_text() != before
+    page.mouse.move(0, 0)
+    assert caption.inner_text() == before
+
+
 def test_csv_has_the_weights(pages: Pages) -> None:
     page, weights, hidden = exported(pages)
     lines = save(page, "csv").decode().splitlines()

@@ -16,6 +16,8 @@ const TOP = 24;
 const COUNT = 2000; // more nodes than this make a page slow; the weakest lines give way
 
 const toneOf = (head, onPaper) => TONES[isNight() && !onPaper ? "dark" : "light"][head % TONES.light.length];
+/** Of more than eight heads, those of one tone differ by dashes. */
+const dashOf = (head) => ["none", "6 4", "2 3", "9 3 2 3"][Math.floor(head / TONES.light.length) % 4];
 
 /** The links to draw, strongest first: the `top` keys of each query, of one head or of all. */
 function linksOf(app, { site }) {
@@ -50,7 +52,7 @@ export function linesDrawing(app, pane, onPaper = false) {
     const [from, to] = [y(link.query) + aside, y(link.key) + aside];
     const ends = `${cutToken(pane.rowTokens[link.query], 12)} → ${cutToken(pane.columnTokens[link.key], 12)}`;
     return svg("path", { d: `M${left} ${from}C${left + 90} ${from} ${right - 90} ${to} ${right} ${to}`, fill: "none",
-      stroke: toneOf(link.head, onPaper), "stroke-width": (1 + 5 * link.weight).toFixed(2), "stroke-opacity": (0.15 + 0.85 * link.weight).toFixed(3) },
+      stroke: toneOf(link.head, onPaper), "stroke-dasharray": dashOf(link.head), "stroke-width": (1 + 5 * link.weight).toFixed(2), "stroke-opacity": (0.15 + 0.85 * link.weight).toFixed(3) },
     svg("title", {}, `${t("head")} ${link.head}: ${ends} ${link.weight.toFixed(4)}`));
   };
   const title = (x, anchor, words) => svg("text", { x, y: 14, "text-anchor": anchor, "font-size": 12, fill: "currentColor" }, words);
@@ -81,7 +83,8 @@ export function linesNode(app, pane) {
       go(app.state.query + move);
     } }, drawing);
   drawing.setAttribute("aria-hidden", "true");
-  const dot = (head) => svg("svg", { width: 12, height: 12, "aria-hidden": "true" }, svg("circle", { cx: 6, cy: 6, r: 5, fill: toneOf(head) }));
+  const dot = (head) => svg("svg", { width: 24, height: 12, "aria-hidden": "true" },
+    svg("path", { d: "M0 6H24", stroke: toneOf(head), "stroke-width": 5, "stroke-dasharray": dashOf(head) }));
   const tones = app.state.heads && el("p", { class: "tones" }, Array.from({ length: pane.site.heads }, (_, head) =>
     el("span", {}, dot(head), ` ${t("head")} ${head}`)));
   const [first] = links;

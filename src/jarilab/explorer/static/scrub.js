@@ -91,7 +91,14 @@ function chartOf(app, view, steps) {
     move(step);
     caption.replaceChildren(words(step), ...heldOut(step));
   };
-  return { cursor: follow, node: el("figure", {}, chart, caption) };
+  let shown = view.step;
+  chart.addEventListener("pointermove", ({ clientX }) => {
+    const { left, width: drawn } = chart.getBoundingClientRect();
+    const pointed = ((clientX - left) / drawn * width - 70) / (width - 146) * end;
+    follow(nearest(losses.find((rows) => rows.length), clamp(pointed, 0, end))[0]);
+  });
+  chart.addEventListener("pointerleave", () => follow(shown));
+  return { cursor: (step) => follow(shown = step), node: el("figure", {}, chart, caption) };
 }
 /** A metric's value for people. */
 const valueOf = ({ share, digits }, value) => share ? percent(value) : value.toFixed(digits);

@@ -55,6 +55,23 @@ def test_lines_of_heads_differ_for_colour_blind_readers(sight: str, name: str) -
     assert (len(seen), min(apart) > 0.1) == (8, True)
 
 
+ROLES = {
+    "tokens": "same_place previous next self duplicate induction first last offset even none",
+    "patches": "neighbour row column ink self first even none",
+}
+
+
+@pytest.mark.parametrize("page", ROLES)
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_roles_of_a_page_have_different_tones(sight: str, dark: bool, page: str) -> None:
+    found = re.findall(r"--role-(\w+): (#[0-9a-f]{6});", read("jarilab.explorer", "model_map.css"))
+    tones = dict(found[len(found) // 2 :] if dark else found[: len(found) // 2])
+    seen = [oklab(tones[role], sight) for role in ROLES[page].split()]
+    apart = [numpy.linalg.norm(a - b) for number, a in enumerate(seen) for b in seen[:number]]
+    assert min(apart) > 0.06
+
+
 def test_encodings_of_the_package_have_different_tones() -> None:
     assert len({tone_of(encoding) for encoding in ENCODINGS}) == TONES
     assert tone_of("none") == TONES - 1, "grey"
