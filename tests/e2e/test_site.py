@@ -344,6 +344,7 @@ def test_no_page_has_more_than_1500_words(kind: str) -> None:
 def test_a_page_has_the_tables_of_the_code(path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     assert page == reference.written(page), "run `python docs/build/reference.py`"
+    assert not re.search(r"^\|.*\n[^|\n]", page, re.M), "a line below a table becomes one of its rows: leave one empty"
 
 
 def test_every_picture_has_a_maker() -> None:
