@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import re
@@ -16,6 +17,7 @@ from helpers import folders
 from helpers.browser import Pages
 from helpers.command import command
 from helpers.runs import tiny, train
+from jarilab.cli import main
 from jarilab.core.errors import UserError
 
 pytestmark = [
@@ -133,6 +135,19 @@ def test_heads_are_patched_between_two_inputs(models: Path) -> None:
     assert "expected a second input that the model reads differently, got the same tokens" in same.stderr
     said = command("causes", models / "llama", *words, "--corrupt", "The street was too wide", *FEW)
     assert said.stdout.splitlines()[2].split()[4:6] == ["noised", "restored"]
+
+
+def test_the_wait_names_what_is_quicker(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def working(description: str) -> contextlib.AbstractContextManager[None]:
+        said.append(description)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr("jarilab.training.progress.working", working)
+    for words in ([], ["--screen", "2"]):
+        main(["causes", str(models / "llama"), "--text", TEXT, "--controls", "3", *words])
+    assert ["--screen 8 is quicker" in each for each in said] == [True, False]
 
 
 @pytest.mark.long

@@ -47,7 +47,8 @@ def run(options: argparse.Namespace) -> None:
     if options.out:
         check_file(Path(options.out))  # before the work
     limit_memory(options)
-    with working(f"ablating the heads of {options.model}"):
+    quicker = "" if options.verb.get("screen") else " (of hundreds of heads, --screen 8 is quicker)"
+    with working(f"ablating the heads of {options.model}{quicker}"):
         result = causes(options.model, options.text, **options.verb)
     if options.json or options.out or options.verb.get("steer"):
         with working("computing the sections of the page"):
