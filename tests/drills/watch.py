@@ -19,7 +19,7 @@ NEVER = (
     "urllib.Request",
     "webbrowser.open",
 )
-TRIAL = "jarilab.huggingface.limits"
+TRIAL = "jarilab.core.bounds"
 """The module that tries settings in a fork first, which this hook watches, too."""
 
 

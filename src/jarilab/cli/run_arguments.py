@@ -64,7 +64,7 @@ def add_memory_limit(parser: Any) -> None:
 def limit_memory(options: Any) -> None:
     """Apply `--limit-memory` to the folders of Hugging Face that are opened next."""
     if options.limit_memory is not None:
-        from jarilab.huggingface.limits import use_memory
+        from jarilab.core.bounds import use_memory
 
         use_memory(options.limit_memory)
 

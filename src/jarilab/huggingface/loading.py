@@ -10,14 +10,9 @@ from typing import Any
 
 from torch import nn
 
+from jarilab.core.bounds import bounded_memory, run_bounded
 from jarilab.core.errors import UserError, as_user_error, import_optional, no_model
-from jarilab.huggingface.limits import (
-    bounded_memory,
-    bounded_model,
-    check_settings,
-    read_settings,
-    run_bounded,
-)
+from jarilab.huggingface.limits import bounded_model, check_settings, read_settings
 from jarilab.huggingface.swapping import CONFIG_KEY, restore
 
 TARGET = "target"

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from jarilab.core.bounds import bounded_memory, run_bounded
 from jarilab.core.errors import UserError, as_user_error, import_optional
 from jarilab.core.shapes import Float
 from jarilab.data.images.image_files import IMAGE_END, INLINE_IMAGE, decode, read_bytes
-from jarilab.huggingface.limits import bounded_calls, bounded_memory, run_bounded
+from jarilab.huggingface.limits import bounded_calls
 from jarilab.huggingface.loading import Loaded
 from jarilab.huggingface.outputs import (
     OutputReader,

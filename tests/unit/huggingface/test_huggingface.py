@@ -19,6 +19,7 @@ import torch
 
 from helpers import folders
 from helpers.folders import SENTENCE
+from jarilab.core import bounds
 from jarilab.core.errors import UserError
 from jarilab.huggingface import limits, load, model_inputs, read
 from jarilab.huggingface.batches import HuggingFaceBatches
@@ -279,17 +280,17 @@ def test_a_start_token_that_is_none_is_refused(tmp_path, start):
 
 
 def test_opening_a_folder_keeps_a_limit_of_memory(tmp_path):
-    limits.use_memory(1e-3)
+    bounds.use_memory(1e-3)
     try:
         with pytest.raises(
             UserError, match="need at most 1 MB, got ones that need more; allow more with --limit-memory"
         ):
             load(folders.bert(tmp_path / "bert", vocab_size=30_000))
     finally:
-        limits.use_memory(None)
+        bounds.use_memory(None)
     assert load(tmp_path / "bert").kind == "BertForMaskedLM"
     with pytest.raises(UserError, match="expected gigabytes above 0, got -1"):
-        limits.use_memory(-1)
+        bounds.use_memory(-1)
 
 
 @ON_LINUX
@@ -304,17 +305,17 @@ def test_opening_a_folder_keeps_a_limit_of_memory(tmp_path):
     ],
 )
 def test_what_settings_ask_for_is_tried_within_limits(tmp_path, monkeypatch, call, message):
-    monkeypatch.setattr(limits, "MAX_CPU_SECONDS", 1)
-    monkeypatch.setattr(limits, "MAX_SECONDS", 3)
+    monkeypatch.setattr(bounds, "MAX_CPU_SECONDS", 1)
+    monkeypatch.setattr(bounds, "MAX_SECONDS", 3)
     (tmp_path / "x.json").write_text("{}")
     with ThreadPoolExecutor(1) as pool, pytest.raises(UserError, match=message):
-        pool.submit(limits.run_bounded, tmp_path, "x.json", call).result()  # a server reads in a thread
+        pool.submit(bounds.run_bounded, tmp_path, "x.json", call).result()  # a server reads in a thread
 
 
 def test_a_call_within_limits_gives_its_value_and_its_errors(tmp_path):
-    assert limits.run_bounded(tmp_path, "x.json", lambda: 3) == 3
+    assert bounds.run_bounded(tmp_path, "x.json", lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
-        limits.run_bounded(tmp_path, "x.json", lambda: 1 // 0)
+        bounds.run_bounded(tmp_path, "x.json", lambda: 1 // 0)
 
 
 @ON_LINUX
@@ -332,7 +333,7 @@ def test_added_tokens_and_image_sizes_from_a_stranger_are_bounded(tmp_path, monk
     cases = ((bert, SENTENCE, "tokenizer.json", 64), (vit, str(picture), "preprocessor_config.json", 640))
     for folder, line, file, most in cases:
         loaded = load(folder)
-        monkeypatch.setattr(limits, "memory_limit", lambda _, most=most: most << 20)
+        monkeypatch.setattr(bounds, "memory_limit", lambda _, most=most: most << 20)
         with pytest.raises(UserError, match=rf"{file}: expected settings that .* {most} MB"):
             read(loaded, line)
         monkeypatch.undo()
@@ -383,8 +384,8 @@ def test_blocks_of_two_threads_leave_no_limit_of_memory(tmp_path):
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with ExitStack() as first, ExitStack() as second:
-        first.enter_context(limits.bounded_memory(tmp_path))
-        second.enter_context(limits.bounded_memory(tmp_path))
+        first.enter_context(bounds.bounded_memory(tmp_path))
+        second.enter_context(bounds.bounded_memory(tmp_path))
         assert resource.getrlimit(resource.RLIMIT_DATA) != before
         first.close()
         assert resource.getrlimit(resource.RLIMIT_DATA) != before

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, final
 
+from jarilab.core.bounds import run_bounded
 from jarilab.core.errors import UserError, as_user_error, import_optional
 from jarilab.core.storage.files import read_bytes
 from jarilab.data.text.pieces import KINDS
@@ -43,10 +44,14 @@ def read(path: Path) -> tuple[str, list[str], bool]:
     contents = read_bytes(path, MAX_BYTES)
     is_model = path.suffix == ".model"
     text = (base64.b64encode(contents) if is_model else contents).decode(errors="replace")
-    try:
-        opened = library(text)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+
+    def named() -> Any:
+        try:
+            return library(text)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+
+    opened = run_bounded(path.parent, path.name, named)
     pieces = [opened.id_to_token(number) for number in range(opened.get_vocab_size())]
     if not pieces or None in pieces:
         raise UserError(

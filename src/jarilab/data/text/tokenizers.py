@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from jarilab.core.bounds import run_bounded
 from jarilab.core.errors import UserError, as_user_error, unknown
 from jarilab.data.text import tokenizer_files
 from jarilab.data.text.pieces import (
@@ -287,11 +288,14 @@ class Tokenizer:
         """Read the tokenizer of a run from a file. Raises UserError."""
         try:
             with path.open(encoding="utf-8") as file:
-                return Tokenizer.from_json(file.read(MAX_JSON_CHARACTERS + 1))
+                tokenizer = Tokenizer.from_json(file.read(MAX_JSON_CHARACTERS + 1))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(
                 f"{path} cannot be read: {error}; the run needs it to answer; restore the file"
             ) from None
+        if tokenizer.kind == "file":
+            run_bounded(path.parent, path.name, lambda: library(tokenizer._vocabulary))
+        return tokenizer
 
     @cached_property
     def fingerprint(self) -> str:

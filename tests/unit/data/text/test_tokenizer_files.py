@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tokenizers as hf
 
+from jarilab.core import bounds
 from jarilab.core.errors import UserError
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.data.text.tokenizers import UNKNOWN, Tokenizer, from_file, train
@@ -152,3 +153,15 @@ def test_a_sentencepiece_model(tmp_path):
     (tmp_path / "bad.model").write_bytes(Path(__file__).read_bytes())
     with pytest.raises(UserError, match="expected a SentencePiece model"):
         from_file(str(tmp_path / "bad.model"))
+
+
+def test_a_tokenizer_of_too_much_memory_is_refused_wherever_it_lies(tmp_path: Path, monkeypatch):
+    file, vocabulary = tmp_path / "tokenizer.json", tmp_path / "vocabulary.json"
+    theirs = byte_pairs()
+    theirs.add_tokens([f"{number} {'x' * 500}" for number in range(3000)])
+    theirs.save(str(file))
+    vocabulary.write_text(from_file(str(file)).to_json())
+    monkeypatch.setattr(bounds, "memory_limit", lambda folder: 1 << 20)
+    for path in (file, vocabulary):
+        with pytest.raises(UserError, match=rf"{path}: expected settings that (keep to|need at most) 1 MB"):
+            from_file(str(path))
