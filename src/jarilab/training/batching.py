@@ -107,7 +107,8 @@ class TokenBudgetBatches(Batches):
                 f"training.tokens={tokens} holds no example of {longest} tokens; use training.tokens={longest} "
                 "or more, or shorter examples"
             )
-        self._lengths = lengths.numpy().astype(np.int64)
+        # Halves of int64, for millions of examples. Sums of int32 are int64.
+        self._lengths = lengths.numpy().astype(np.int32)
         self._ranks = _ranks(self._lengths)
         pool = max(1, POOL * tokens // max(1, int(totals_N.double().mean().ceil())))
         self._pool = min(len(lengths), pool)
@@ -128,7 +129,7 @@ class TokenBudgetBatches(Batches):
     def at(self, step: int) -> Int[Tensor, " B"]:
         epoch = bisect_right(self._first_steps, step) - 1
         plan, batch = self._plan(epoch), step - self._first_steps[epoch]
-        return plan.examples[plan.starts[batch] : plan.stops[batch]]
+        return plan.examples[plan.starts[batch] : plan.stops[batch]].long()
 
     def _plan(self, epoch: int) -> _Epoch:
         if self._epoch is None or self._epoch[0] != epoch:
@@ -138,7 +139,8 @@ class TokenBudgetBatches(Batches):
             starts = _cuts(self._lengths[examples], self._pool, self.tokens)
             stops = np.append(starts[1:], len(examples))
             shuffled = torch.randperm(len(starts), generator=generator).numpy()
-            plan = _Epoch(torch.from_numpy(examples), starts[shuffled], stops[shuffled])
+            examples = torch.from_numpy(examples.astype(np.int32))
+            plan = _Epoch(examples, starts[shuffled], stops[shuffled])
             self._epoch = epoch, plan
         return self._epoch[1]
 

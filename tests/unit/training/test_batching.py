@@ -156,3 +156,11 @@ def test_the_order_is_that_of_a_loop(tokens, seed, size):
 def test_a_budget_far_beyond_the_data_costs_no_memory():
     order = TokenBudgetBatches(torch.tensor([[2], [3], [2]]), 10**13, 3, 1)
     assert [sorted(batch.tolist()) for batch in walked(order)] == [[0, 1, 2]]
+
+
+def test_a_planned_example_takes_few_bytes():
+    lengths_NS = torch.randint(4, 40, (10_000, 2))
+    batches = TokenBudgetBatches(lengths_NS, 4096, 10_000, 1)
+    assert batches.at(0).dtype == torch.int64
+    held = batches._lengths.nbytes + batches._ranks.nbytes + batches._plan(0).examples.nbytes
+    assert held <= 14 * 10_000, "int32 for two lengths and an index, int16 for a rank"
