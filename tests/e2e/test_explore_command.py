@@ -19,6 +19,7 @@ import pytest
 
 from helpers.browser import Pages, ServedPages, assert_colours, canvas_bytes, until
 from helpers.command import command
+from jarilab.cli import main
 from jarilab.explorer import Explorer, open_explorer
 from jarilab.pages.kit.data_blocks import unpacked
 
@@ -229,6 +230,15 @@ def test_a_file_is_saved_and_opens(pages: Pages, runs: Path, tmp_path: Path) -> 
     assert page.locator("#head-title").text_content() == "decoder.0.cross, head 0"
     assert re.match(r"L0H0 · \S*decoder\.layers\.0\.cross_attention", page.locator("#head-origin").text_content())
     until(page, lambda: page.locator("#panel-walk canvas").count() > 0)
+
+
+def test_a_file_that_measured_only_a_part_is_saved_with_a_sentence(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("jarilab.explorer.session.SAVING_SECONDS", 1e-9)
+    monkeypatch.setattr("jarilab.explorer.run_subject.EFFECTS_SECONDS", 1e-9)
+    main(["explore", str(runs / "rotary"), "--input", "12+7", "--save", str(tmp_path / "part.html")])
+    assert "not fully compared with chance" in capsys.readouterr().err
 
 
 def test_without_an_input_an_example_is_looked_at_and_opened(runs: Path, tmp_path: Path) -> None:

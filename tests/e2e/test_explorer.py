@@ -86,9 +86,9 @@ def test_the_first_sentences_say_what_the_model_does_and_which_head_does_it(page
     assert finding.inner_text() == (
         "Adds numbers. It answers 3 (90 %). encoder.0, head 1 has the largest effect: it looks at the token before "
         "with 100 % of its weight on average (spread evenly it would be 33.3 %). Without it the answer is 12 times "
-        "less likely (−2.50 nats), and 3 becomes 7. None of 39 random changes of the same size does as much. 4 of 5 "
-        "heads do more than random changes, about 0.1 would by chance. 1 of 5 heads decides this answer: without it, "
-        "the model gives another one."
+        "less likely (−2.50 nats), and 3 becomes 7. None of 39 random changes of the same size does as much. Heads "
+        "that do more than random changes: 4 of 5; about 0.1 would by chance. 1 of 5 heads decides this answer: "
+        "without it, the model gives another one."
     )
     bars = page.locator("#bars .bar i").evaluate_all("bars => bars.map((bar) => bar.style.getPropertyValue('--share'))")
     assert [float(share) for share in bars] == pytest.approx([2.5 / 4, 0.2 / 4, 1])
@@ -111,6 +111,14 @@ def test_the_first_sentences_say_what_the_model_does_and_which_head_does_it(page
 )
 def test_whether_a_head_decides_is_said_as_it_follows(pages: Pages, effects: Any, turns: Any, said: str) -> None:
     assert pages.open(render(asked_page(*effects, turns=turns))).locator("#finding b").last.inner_text() == said
+
+
+def test_the_heads_after_the_best_are_named_where_there_is_no_answer(pages: Pages) -> None:
+    shown = asked_page(-0.1, -2.5, -0.9, -0.3)
+    shown["views"][0] |= {"answer": None, "outputs": [], "says": "vectors"}
+    shown["views"][0]["effects"]["unit"] = "moved"
+    said = pages.open(render(shown)).locator("#finding b").last.inner_text()
+    assert said == "It is not alone: next come encoder.0, head 2 (90 %) and encoder.0, head 3 (30 %)."
 
 
 def test_a_page_saved_before_all_was_measured_says_so(pages: Pages) -> None:

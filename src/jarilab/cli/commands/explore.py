@@ -222,6 +222,7 @@ def _runtime_of(options: argparse.Namespace) -> Path:
 def _save(options: argparse.Namespace, page: Page) -> None:
     """Write the page or the figure to the file of `--save`."""
     from jarilab import explorer
+    from jarilab.cli.terminal import say
 
     page.save(options.save)
     if Path(options.save).suffix.lower() not in explorer.PAGES:
@@ -229,6 +230,11 @@ def _save(options: argparse.Namespace, page: Page) -> None:
         return
     size = len(page.html.encode()) / 1e6
     print(f"{options.save}: {size:.1f} MB, opens in any browser without a network")
+    if any((view["effects"] or {}).get("done") is False for view in page.payload["views"]):
+        say(
+            "the effects of some heads are not fully compared with chance, since the time for it was over; to save "
+            "them all, open the page live, without --save, wait, and press Save this page as it is"
+        )
     if options.open:
         open_in_browser(Path(options.save).resolve().as_uri())
 

@@ -30,7 +30,7 @@ export function effectOf(view, site, head) {
 }
 
 /**
- * Of all heads: {best: [site, head], passing, deciding, all, chance, full, steady, measured}; null where none is known. chance: how many
+ * Of all heads: {best: {site, head}, others, passing, deciding, all, chance, full, steady, measured}; null where none is known. others: the two after the best. chance: how many
  * would pass by chance. deciding: how many pass without which another token wins. full: the effect of a full disc. steady: without any
  * single head, each token of the answer stays the likeliest.
  */
@@ -43,7 +43,8 @@ export function summaryOf(view) {
   const standing = heads.filter((one) => one.passes || one.open || one.beyond);
   const best = (standing.length ? standing : heads).reduce(larger);
   const largest = Math.abs(heads.reduce(larger).effect);
-  return { best, all, measured: heads.length === all, passing: heads.filter((one) => one.passes).length,
+  const others = standing.filter((one) => one !== best).sort((one, other) => Math.abs(other.effect) - Math.abs(one.effect)).slice(0, 2);
+  return { best, others, all, measured: heads.length === all, passing: heads.filter((one) => one.passes).length,
     deciding: heads.filter((one) => one.passes && one.hit[2]).length, chance: Number((all / (effects.controls + 1)).toFixed(all > effects.controls ? 0 : 1)),
     full: LADDER.find((step) => step >= largest * 0.98) ?? largest, steady: heads.length === all && heads.every(({ hit }) => !hit[2]) };
 }

@@ -28,7 +28,8 @@ const t = speaking({
   above: ["None of {0} random changes of the same size does as much.", "같은 크기의 무작위 변경 {0}개 가운데 이만큼 바꾸는 것은 없습니다."],
   below: ["Random changes of the same size do as much, so this may be chance.", "같은 크기의 무작위 변경도 그만큼 바꾸므로 우연일 수 있습니다."],
   small: ["That is next to nothing.", "거의 아무 효과도 없습니다."],
-  count: ["{0} of {1} heads do more than random changes, about {2} would by chance.", "헤드 {1}개 중 {0}개가 무작위 변경보다 크게 바꿉니다. 우연이면 {2}개쯤입니다."],
+  count: ["Heads that do more than random changes: {0} of {1}; about {2} would by chance.", "무작위 변경보다 크게 바꾸는 헤드는 {1}개 중 {0}개이고, 우연이면 {2}개쯤입니다."],
+  others: ["It is not alone: next come {0} ({1}) and {2} ({3}).", "이 헤드만이 아닙니다. 그다음은 {0}({1}), {2}({3})입니다."],
   open: ["More than each of {0} random changes of the same size so far; {1} will be tried.", "지금까지 해 본 무작위 변경 {0}개보다 큽니다. {1}개까지 해 봅니다."],
   openSaved: ["More than each of {0} random changes of the same size; the page was saved before all {1} were tried.", "같은 크기의 무작위 변경 {0}개보다 큽니다. {1}개를 다 해 보기 전에 페이지를 저장했습니다."],
   beyond: ["Changes of the same size cannot be tried in this model.", "이 모델에서는 같은 크기의 변경을 해 볼 수 없습니다."],
@@ -107,11 +108,11 @@ function sure(app, summary) {
   const one = effectOf(app.view(), site, head);
   if (!one) return [];
   const { controls, smallest, done, unit } = effectsOf(app.view());
-  const { passing, all, chance, measured, steady, deciding } = summary;
+  const { passing, all, chance, measured, steady, deciding, others } = summary;
   const words = one.passes ? t("above", controls) : one.open ? t(app.live ? "open" : "openSaved", one.draws, controls) : one.beyond ? t("beyond")
     : Math.abs(one.effect) < smallest ? t("small") : t("below");
   const whole = measured && done && unit === "nats" && !summary.best.beyond && known(app.view().answer);
-  const verdict = whole && (deciding ? t(deciding > 1 ? "decide" : "decides", deciding, all) : t(steady ? "steady" : "none"));
+  const verdict = done && unit === "moved" && isBest(summary, app.state) && others.length > 1 ? t("others", ...others.flatMap((other) => [t("headName", other.site, other.head), signed(other.effect, unit)])) : whole && (deciding ? t(deciding > 1 ? "decide" : "decides", deciding, all) : t(steady ? "steady" : "none"));
   return [el("span", { class: "sure" }, words, done && !one.beyond && ` ${t("count", passing, all, chance)}`), verdict && el("b", {}, verdict)];
 }
 
