@@ -17,14 +17,16 @@ decode: sentences per CPU-second by a beam of 5 over batches of 32, in float32 a
 end token is forbidden until --length tokens are written, so that all do equal work. CTranslate2 runs jari's weights,
 exported; Marian is of equal size. Weights are random in all: the work is the same.
 
+products: all linear maps of a step of the decoder for these beams, by PyTorch's linear, with weights packed for oneDNN
+as `jarilab.models.one_token` has them, and by PyTorch's int8 with dynamic scales. Int8 includes rounding the inputs,
+bfloat16 their cast.
+
 Speeds are medians of interleaved rounds, ratios are taken within a round.
 
 Measured 2026-11-21, PyTorch 2.13, one core of an Intel Xeon with AVX-512 BF16 and AMX that others used too, 3 to 5
 rounds, in float32; bfloat16: a step takes torch.nn.Transformer 1.2; 1.8 times as long as jari with AdamW, Marian 1.3;
 1.5, x-transformers 1.2; 1.5, JoeyNMT 1.3; 1.4, jari with Muon 1.1; 1.3. rotary 1.02; 1.05 over sinusoidal, t5 0.99;
-0.99, alibi 0.99; 0.98. Writing takes CTranslate2 0.74 and Marian 1.5 times as long as jari. Give or take 0.1. On an
-AMD EPYC with AVX-512 BF16, 2026-11-23, writing in float32; bfloat16: jari 1; 0.52, CTranslate2 0.51; refused there,
-Marian 1.29; 0.96.
+0.99, alibi 0.99; 0.98. Give or take 0.1.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ SMOOTHING = 0.1
 LONGEST = 512
 BEAM, AT_ONCE = 5, 32
 TARGETS = {"rotary": 1.05, "t5": 1.10, "alibi": 1.02}
-PARTS = ("train", "encodings", "decode")
+PARTS = ("train", "encodings", "decode", "products")
 
 
 # Data -----------------------------------------------------------------------------------------------------------------
@@ -391,6 +393,54 @@ def decode(given: Any, table: timing.Table) -> None:
         )
 
 
+def products(given: Any, table: timing.Table) -> None:
+    warnings.filterwarnings("ignore", "torch.quantize_per")
+    sizes = [(WIDTH, WIDTH)] * 6 + [(WIDTH, HIDDEN), (HIDDEN, WIDTH)]
+    sizes = [*sizes * LAYERS, (WIDTH, VOCABULARY)]
+    inputs = {width: torch.randn(BEAM * AT_ONCE, width) for width in (WIDTH, HIDDEN)}
+    weights = [torch.randn(out, width) * width**-0.5 for width, out in sizes]
+    half = [weight.bfloat16() for weight in weights]
+    pack, packed_linear = torch.ops.mkldnn._reorder_linear_weight, torch.ops.mkldnn._linear_pointwise.default
+
+    def each(maps: Sequence[Callable[[Tensor], Tensor]]) -> Callable[[], None]:
+        def step() -> None:
+            for (width, _), linear in zip(sizes, maps, strict=True):
+                linear(inputs[width])
+
+        return step
+
+    def packed(weights: list[Tensor], dtype: torch.dtype) -> Callable[[], None]:
+        layouts = [pack(weight, BEAM * AT_ONCE) for weight in weights]
+        return each([lambda x, w=w: packed_linear(x.to(dtype), w, None, "none", [], "") for w in layouts])
+
+    def int8(engine: str) -> Callable[[], None]:
+        torch.backends.quantized.engine = engine
+        maps = []
+        for weight in weights:
+            scale = weight.abs().amax(1).double() / 127
+            rounded = torch.quantize_per_channel(
+                weight, scale, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8
+            )
+            maps.append(torch.ops.quantized.linear_prepack(rounded, None))
+        return each([lambda x, w=w: torch.ops.quantized.linear_dynamic(x, w) for w in maps])
+
+    contenders: dict[str, Callable[[], object]] = {
+        "float32": each([lambda x, w=w: functional.linear(x, w) for w in weights]),
+        "float32, packed": packed(weights, torch.float32),
+        "bfloat16": each([lambda x, w=w: functional.linear(x.bfloat16(), w) for w in half]),
+        "bfloat16, packed": packed(half, torch.bfloat16),
+        **{f"int8, {engine}": int8(engine) for engine in ("fbgemm", "onednn")},
+    }
+    with torch.no_grad():
+        times = timing.measure(contenders, given.rounds)
+    for name in contenders:
+        table.add(
+            contender=name,
+            ms_a_step=round(1e3 * statistics.median(times[name]), 2),
+            time_over_float32=timing.ratio(times, name, "float32"),
+        )
+
+
 def main() -> None:
     parser = timing.arguments(__doc__, rounds=7)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
@@ -406,7 +456,7 @@ def main() -> None:
         keep_freed_memory()
     table = timing.Table(given.json)
     for part in given.parts:
-        {"train": train, "encodings": encodings, "decode": decode}[part](given, table)
+        {"train": train, "encodings": encodings, "decode": decode, "products": products}[part](given, table)
     table.close()
 
 
