@@ -31,6 +31,7 @@ MAX_QUOTED = 200
 """Characters of a quote in a message, which is there to be recognised, not to be read whole."""
 _LONG_QUOTE = re.compile(
     r"""(?<=[\s(\[{:=]')(?:[^'\\\n]|\\.){201,}(?=')|(?<=[\s(\[{:=]")(?:[^"\\\n]|\\.){201,}(?=")|(?!['"])\S{201,}"""
+    r"""|[\[{][^\[\]{}\n]{201,}[\]}]"""  # a list or an object, such as one of a JSON file
 )
 
 

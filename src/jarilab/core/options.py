@@ -15,7 +15,7 @@ from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from jarilab.core.errors import UserError, closest_match
+from jarilab.core.errors import UserError, closest_match, shortened
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -122,7 +122,7 @@ def validated(annotation: Any, value: Any, *, strict: bool = False) -> Any:
         where = "".join(f"{part}: " for part in problem["loc"] if isinstance(value, dict))
         told = problem_of(problem)
         link = "," if problem["type"] in EXPECTED else ";"
-        raise UserError(f"{where}{told}{link} got {problem['input']!r}") from None
+        raise UserError(f"{where}{told}{link} got {shortened(repr(problem['input']))}") from None
 
 
 def problem_of(problem: Any) -> str:
@@ -171,7 +171,9 @@ def check_fields(where: str, fields: Mapping[str, Any], record: Any) -> None:
     where: the file. fields: the annotation of each required field.
     """
     if not isinstance(record, dict):
-        raise UserError(f"{where}: expected named fields, {', '.join(fields)}; got {record!r}")
+        raise UserError(
+            f"{where}: expected named fields, {', '.join(fields)}; got {shortened(repr(record))}"
+        )
     for name, annotation in fields.items():
         if name not in record:
             raise UserError(f"{where}: {name} is missing; put the file back as it was written")

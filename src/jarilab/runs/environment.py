@@ -51,17 +51,18 @@ def what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def recorded_command(environment: Mapping[str, Any]) -> str:
-    """The command of a run, quoted for a shell, or `jarilab train` if what is recorded is no command of jarilab.
+    """The command of a run, quoted for a shell, or `jarilab train` if what is recorded trains no model.
 
-    Whoever wrote the run chose this text: pasted as it stands it could start another program.
+    Whoever wrote the run chose this text: pasted as it stands it could start another program, or overwrite a file.
     """
     text = str(environment.get("command", ""))
     try:
         words = shlex.split(text)
     except ValueError:
         words = []
-    is_plain = words[:1] == ["jarilab"] and text.isprintable() and shlex.join(words) == text
-    return text if is_plain else "jarilab train"
+    trains = words[:1] == ["jarilab"] and words[1:2] in (["train"], ["compare"])
+    is_plain = text.isprintable() and shlex.join(words) == text
+    return text if trains and is_plain and "--trust-code" not in words else "jarilab train"
 
 
 def typed_command() -> str:

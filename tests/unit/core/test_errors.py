@@ -26,6 +26,7 @@ def test_a_quote_of_any_length_is_shortened():
     assert message.startswith("unknown encoding 'x y")
     assert message.endswith("x y'; did you mean 'rotary'?")
     assert len(str(UserError(f"{'a' * 5000} is missing"))) < 220
+    assert len(str(UserError(f"expected text, got {['rotary'] * 5000}; put the file back"))) < 260
     two = "the heads' " + "long words " * 30 + "differ from 'this'"
     assert str(UserError(two)) == two
     exact = "got '" + "x" * 190 + "'; do"

@@ -10,7 +10,7 @@ import pytest
 from annotated_types import Ge
 
 from jarilab.core.errors import UserError
-from jarilab.core.options import options_of, read_options, unpack_options
+from jarilab.core.options import check_fields, options_of, read_options, unpack_options
 
 
 def test_options_are_the_keyword_only_parameters():
@@ -90,3 +90,11 @@ def test_the_signature_names_shared_options() -> None:
 def test_a_keyword_that_is_not_there_is_refused(keywords) -> None:
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(keywords))}'"):
         House(3, **keywords)
+
+
+@pytest.mark.parametrize("value", [[[["rotary"]]] * 5000, {"sum": ["rotary"] * 5000}])
+def test_a_long_value_of_a_record_is_shortened(value: object) -> None:
+    with pytest.raises(UserError) as refused:
+        check_fields("run.json", {"encoding": str}, {"encoding": value})
+    assert len(str(refused.value)) < 300
+    assert str(refused.value).endswith("; put the file back as it was written")

@@ -23,6 +23,9 @@ def test_a_command_of_jarilab_is_shown(command):
         "jarilab train '\x1b[2J'",
         "jarilab 'train",
         "python evil.py",
+        "jarilab export runs/a --out /home/anna/.profile",
+        "jarilab train --from runs/a --trust-code",
+        "jarilab",
         5,
     ],
 )

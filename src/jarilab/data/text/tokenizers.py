@@ -288,11 +288,15 @@ class Tokenizer:
         """Read the tokenizer of a run from a file. Raises UserError."""
         try:
             with path.open(encoding="utf-8") as file:
-                tokenizer = Tokenizer.from_json(file.read(MAX_JSON_CHARACTERS + 1))
+                text = file.read(MAX_JSON_CHARACTERS + 1)
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(
                 f"{path} cannot be read: {error}; the run needs it to answer; restore the file"
             ) from None
+        try:
+            tokenizer = Tokenizer.from_json(text)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
         if tokenizer.kind == "file":
             run_bounded(path.parent, path.name, lambda: library(tokenizer._vocabulary))
         return tokenizer

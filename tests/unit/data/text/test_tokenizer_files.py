@@ -101,7 +101,11 @@ def test_the_vocabulary_of_another_run(tmp_path):
     [
         ("tokenizer.json", "{", "expected a tokenizer.json that tokenizer.save.*, got a file that it refuses"),
         ("tokenizer.json", '{"model": {}}', "expected a tokenizer.json that tokenizer.save"),
-        ("vocabulary.json", "{}", "expected a tokenizer written by jarilab; got no 'jari tokenizer 2'"),
+        (
+            "vocabulary.json",
+            "{}",
+            "vocabulary.json: expected a tokenizer written by jarilab; got no 'jari tokenizer 2'",
+        ),
         ("text.txt", "words", "expected a SentencePiece model or a tokenizer.json|needs the package sentencepiece"),
     ],
 )
