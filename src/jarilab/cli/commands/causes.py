@@ -47,7 +47,11 @@ def run(options: argparse.Namespace) -> None:
     if options.out:
         check_file(Path(options.out))  # before the work
     limit_memory(options)
-    quicker = "" if options.verb.get("screen") else " (of hundreds of heads, --screen 8 is quicker)"
+    quicker = (
+        ""
+        if options.verb.get("screen")
+        else " (of hundreds of heads, --screen 8 is quicker, but may miss some)"
+    )
     with working(f"ablating the heads of {options.model}{quicker}"):
         result = causes(options.model, options.text, **options.verb)
     if options.json or options.out or options.verb.get("steer"):
