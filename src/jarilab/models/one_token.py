@@ -118,10 +118,10 @@ class _Packed:
 
 def readout(
     cache: KVCache | None,
-    x: Float[Tensor, "R L D"],
+    x: Float[Tensor, "*B D"],
     weight: Float[Tensor, "V D"],
     bias: Float[Tensor, " V"] | None,
-) -> Float[Tensor, "R L V"]:
+) -> Float[Tensor, "*B V"]:
     """Return the scores of tokens, with packed weights if the cache has them."""
     functions = None if cache is None or cache.writes is None else cache.writes[1]
     if functions is None or x.shape[1] != 1 or torch.is_grad_enabled():
