@@ -148,7 +148,11 @@ def main_input(loaded: Loaded) -> str:
 
 def _read_text(loaded: Loaded, line: str) -> ModelInput:
     tokenizer = loaded.tokenizer
-    encoded = _encoded(loaded, "tokenizer.json", lambda: tokenizer(line, return_tensors="pt"))
+    texts = _texts_of(loaded, line)
+    segments = {"return_token_type_ids": True} if len(texts) > 1 else {}
+    encoded = _encoded(
+        loaded, "tokenizer.json", lambda: tokenizer(*texts, return_tensors="pt", **segments)
+    )
     ids_BL = encoded["input_ids"]
     check_ids(loaded, ids_BL)
     inputs = {name: value for name, value in encoded.items() if name in parameters_of(loaded)}
@@ -160,6 +164,15 @@ def _read_text(loaded: Loaded, line: str) -> ModelInput:
     output_reader = text_output_reader(loaded, ids, output)
     answer = None if output_reader is None else output_reader.answer(output)
     return ModelInput(inputs, {"source": names, "target": names}, answer, output_reader)
+
+
+def _texts_of(loaded: Loaded, line: str) -> list[str]:
+    """The line, or the two texts of a model of sentence pairs, between which it has a tab or the separator token."""
+    separator = loaded.tokenizer.sep_token
+    if separator is None or getattr(loaded.config, "type_vocab_size", 1) < 2:
+        return [line]
+    texts = [text.strip() for text in line.replace("\t", separator).split(separator)]
+    return texts if len(texts) == 2 and all(texts) else [line]
 
 
 def check_ids(loaded: Loaded, ids_BL: Tensor) -> None:

@@ -389,6 +389,18 @@ def test_the_next_tokens_of_a_korean_text_are_its_text(tmp_path):
     assert [one["token"] for one in view["outputs"]][:5] == ["한²", "한³", "국¹", "국²", "국³"]
 
 
+@pytest.mark.parametrize("between", ["\t", " [SEP] "])
+def test_a_model_of_pairs_reads_two_sentences(tmp_path, between):
+    subject = HuggingFaceSubject(folders.bert(tmp_path / "bert"))
+    reading = subject.record(f"The animal{between}it was tired").reading
+    assert reading.names["source"] == ["[CLS]", "The", "animal", "[SEP]", "it", "was", "tired", "[SEP]"]
+    assert reading.inputs["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
+    alone = subject.record("The animal it was tired").reading
+    assert alone.names["source"].count("[SEP]") == 1
+    decoder = HuggingFaceSubject(folders.llama(tmp_path / "llama"))
+    assert decoder.record(f"The animal{between}it").reading.names["source"].count("[SEP]") == 1 + ("SEP" in between)
+
+
 def test_a_sound_has_its_spectrogram_and_frames_named_by_time(tmp_path):
     wavfile = pytest.importorskip("scipy.io.wavfile")
     tone = numpy.sin(numpy.arange(16_000) / 4) * numpy.linspace(0, 20_000, 16_000)

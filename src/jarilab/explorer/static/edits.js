@@ -2,7 +2,7 @@
 import { pressable } from "kit/controls.js";
 import { el, painted } from "kit/elements.js";
 import { known, percent } from "kit/numbers.js";
-import { token, tokenNode } from "kit/tokens.js";
+import { answerNode, token, tokenNode } from "kit/tokens.js";
 import { speaking } from "kit/words.js";
 import { signed } from "./effects.js";
 import { answerOf, siteHidden } from "./sites.js";
@@ -190,7 +190,7 @@ function whatItDid(app, index, { effect }) {
   const before = app.view(index).answer;
   const { answer, controls, divergence } = effect;
   const changed = known(answer) && answer !== before;
-  const now = known(answer) && el("p", { class: "answer" }, `${t(answerOf(app.view(index)))} `, tokenNode(answer, { class: `token big ${changed ? "changed" : ""}` }), " ",
+  const now = known(answer) && el("p", { class: "answer" }, `${t(answerOf(app.view(index)))} `, answerNode(answer, 120, { class: `token big ${changed ? "changed" : ""}` }), " ",
     changed ? t.parts("becomes", tokenNode(before)) : t("same"));
   const change = el("span", {}, effect.log_probability ? likelihoodNode(app.view(index), effect) : t("vectorsMoved", percent(divergence)), " ");
   const smaller = controls?.filter((control) => control.divergence < divergence).length;

@@ -2,7 +2,7 @@
 import { pressable } from "kit/controls.js";
 import { el, refill, styled } from "kit/elements.js";
 import { known, number, percent } from "kit/numbers.js";
-import { cutToken, nameNode, token, tokenNode } from "kit/tokens.js";
+import { answerNode, nameNode, tokenNode } from "kit/tokens.js";
 import { language, speaking } from "kit/words.js";
 import { drawnSite, headEdit, isInForce } from "./edits.js";
 import { effectOf, effectsOf, signed, summaryOf } from "./effects.js";
@@ -63,7 +63,7 @@ function answering(view) {
   const places = answerPlaces(view).filter(({ top }) => top?.length);
   if (!known(view.answer) || !places.length || places.some(({ token, top }) => top[0][0] !== token)) return null;
   const least = places.reduce((one, other) => other.top[0][1] < one.top[0][1] ? other : one);
-  const answer = el("b", {}, el("bdi", { class: "token big", title: token(view.answer) }, cutToken(view.answer, LONGEST)));
+  const answer = el("b", {}, answerNode(view.answer, LONGEST));
   const share = percent(least.top[0][1]);
   return places.length > 1 ? t.parts("least", answer, tokenNode(least.token), share) : t.parts(NAMED.includes(view.says) ? `answers_${view.says}` : "answers", answer, share);
 }

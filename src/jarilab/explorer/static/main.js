@@ -4,7 +4,7 @@ import { onNightfall } from "kit/draw.js";
 import { byId, el, painted, refill, styled } from "kit/elements.js";
 import { clamp, known } from "kit/numbers.js";
 import { firstPayload } from "kit/payload.js";
-import { cutToken, nameNode, token, tokenNode } from "kit/tokens.js";
+import { answerNode, nameNode, token, tokenNode } from "kit/tokens.js";
 import { toned } from "kit/tones.js";
 import { languageButton } from "kit/words.js";
 import { drawAgain, runsOf } from "./command.js";
@@ -62,7 +62,6 @@ function inputNote(views) {
   return views[0].words.length ? t("inputSaved", models) : null;
 }
 
-const LONGEST = 120; // letters of an answer, whose tokens stand below
 function modelCard(view, index) {
   const facts = [["task", view.task], ["encoding", view.encoding], ["step", view.step], ["seed", view.seed], ["runName", view.run],
     ["experiment", view.experiment?.slice(0, 8)]].filter(([, value]) => known(value));
@@ -72,7 +71,7 @@ function modelCard(view, index) {
     el("p", { class: "facts" }, facts.map(([name, value]) => el("span", {}, `${t(name)} `, el("b", {}, nameNode(value))))));
   const title = el("h2", {}, app.payload.views.length > 1 ? choose() : nameNode(view.name));
   const silent = SILENT.includes(view.says) && el("p", { class: "note" }, t(`says_${view.says}`, view.mask));
-  const answer = known(view.answer) ? el("p", { class: "answer" }, `${t(answerOf(view))} `, el("bdi", { class: "token big", title: token(view.answer) }, cutToken(view.answer, LONGEST)), verdict(view)) : silent;
+  const answer = known(view.answer) ? el("p", { class: "answer" }, `${t(answerOf(view))} `, answerNode(view.answer), verdict(view)) : silent;
   return toned(view.name, el("article", { class: index === app.state.view ? "model chosen" : "model" }, el("div", { class: "said" }, title, answer, more), editedNode(app, index),
     el("div", { class: "spoken" }, spokenNodes(app, view, index))));
 }

@@ -17,5 +17,7 @@ export function cutToken(text, length) {
 }
 /** An element with a token, cut by the style sheet, whole in its title. */
 export const tokenNode = (text, attributes = {}) => el("bdi", { class: "token", title: token(text), ...attributes }, token(text));
+/** An answer in large letters, of at most so many, whole in its title: its tokens stand elsewhere. */
+export const answerNode = (text, length = 120, attributes = {}) => el("bdi", { class: "token big", title: token(text), ...attributes }, cutToken(text, length));
 /** Words from elsewhere (a run's name) that must not disturb the direction of their surroundings. */
 export const nameNode = (text) => el("bdi", {}, token(String(text)));
