@@ -19,7 +19,7 @@ const t = speaking({
   one: ["{0}: {1} {2} on unseen data.", "{0}: 처음 보는 데이터에서 {1} {2}."],
   best: ["{0} is best: {1} {2}; {3} {4}.", "가장 좋음: {0}, {1} {2}. {3} {4}."],
   unranked: ["{1}: {0} {2}, {3} {4}. Not ranked.", "{1}: {0} {2}, {3} {4}. 순위는 매기지 않음."],
-  unrankedMany: ["{1}: {0} {2}, {3} {4}, {5} more. No encoding is ranked best.", "{1}: {0} {2}, {3} {4} 외 {5}개. 가장 나은 하나를 정할 수 없음."],
+  unrankedMany: ["{1}: {0} {2}, {3} {4}, {5} more. The best is unclear.", "{1}: {0} {2}, {3} {4} 외 {5}개. 가장 나은 하나를 정할 수 없음."],
 }, WORDS);
 
 /** Whether an encoding is better than every other one, by the verdicts of the table. */
