@@ -80,6 +80,7 @@ addressed:
 
 # The time of the commit, so that whoever builds it gets the same bytes.
 release: addressed .venv/developed
+	$(PIP) --editable '.[all]'
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) JARILAB_REPOSITORY="$(REPOSITORY)" $(BIN)/python -m build --outdir dist
 	$(BIN)/python -m twine check --strict dist/*

@@ -26,9 +26,14 @@ LICENCES = {
     "Apache Software License": "Apache-2.0",
     "BSD License": "BSD-3-Clause",
     "MIT License": "MIT",
+    "ISC License (ISCL)": "ISC",
+    "ISC License": "ISC",
+    "3-Clause BSD License": "BSD-3-Clause",
+    "FreeBSD": "BSD-2-Clause",
+    "Apache 2.0 License": "Apache-2.0",
     "Python Software Foundation License": "PSF-2.0",
 }
-"""SPDX identifiers of the classifiers of packages that name no licence otherwise."""
+"""SPDX identifiers of what packages without an SPDX expression state: a classifier, or words of their own."""
 
 
 def licence_of(name: str) -> str:
@@ -38,11 +43,11 @@ def licence_of(name: str) -> str:
     named = [kind.rpartition("::")[2].strip() for kind in kinds if kind.startswith("License ::")]
     known = [LICENCES[kind] for kind in named if kind in LICENCES]
     text = about.get("License", "").partition("\n")[0][:60]
-    return about.get("License-Expression") or (known or [text])[0] or "unknown"
+    return about.get("License-Expression") or (known or [LICENCES.get(text, text)])[0] or "unknown"
 
 
 def packages(requirements: Iterable[str], extras: Iterable[str] = ("",)) -> Iterator[str]:
-    """The installed packages that these requirements ask for, and what those ask for."""
+    """The packages that these requirements ask for, and what those ask for that are installed."""
     seen: set[tuple[str, str]] = set()
     queue = [(Requirement(each), extra) for each in requirements for extra in extras]
     while queue:
@@ -54,27 +59,38 @@ def packages(requirements: Iterable[str], extras: Iterable[str] = ("",)) -> Iter
             if (name, own) in seen:
                 continue
             seen.add((name, own))
+            yield name
             try:
                 needs = metadata.requires(name) or []
-            except metadata.PackageNotFoundError:  # an extra that is not installed
+            except metadata.PackageNotFoundError:  # see `component`
                 continue
-            yield name
             queue += [(Requirement(each), own) for each in needs]
+
+
+def component(name: str) -> dict[str, Any]:
+    """A package in the bill. One that is not installed has no version, and standard error gets a warning."""
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        print(
+            f"{name} is not installed, so its version and what it needs are missing; "
+            "pip install '.[all]'",
+            file=sys.stderr,
+        )
+        return {"type": "library", "name": name, "purl": f"pkg:pypi/{name}"}
+    return {
+        "type": "library",
+        "name": name,
+        "version": version,
+        "purl": f"pkg:pypi/{name}@{version}",
+        "licenses": [{"license": {"name": licence_of(name)}}],
+    }
 
 
 def bill(version: str) -> dict[str, Any]:
     """The bill of materials of this environment."""
     found = {*packages(metadata.requires(NAME) or [], ("", *EXTRAS))} - {NAME}
-    components = [
-        {
-            "type": "library",
-            "name": name,
-            "version": metadata.version(name),
-            "purl": f"pkg:pypi/{name}@{metadata.version(name)}",
-            "licenses": [{"license": {"name": licence_of(name)}}],
-        }
-        for name in sorted(found)
-    ]
+    components = [component(name) for name in sorted(found)]
     about = {
         "type": "library",
         "name": NAME,
