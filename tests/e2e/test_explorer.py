@@ -593,8 +593,9 @@ FACTS = [
 
 def test_a_printed_page_has_no_controls(pages: Pages, trained: dict[str, Any]) -> None:
     page = pages.open(render(trained))
+    page.locator("[data-head='1']").first.click()
     page.emulate_media(media="print")
-    assert not page.locator("#options, #language, .cut, [role=switch]").filter(visible=True).count()
+    assert not page.locator("#options, #language, .cut, [role=switch], #finding button").filter(visible=True).count()
     assert page.locator("#readout").evaluate("node => getComputedStyle(node).position") == "static"
 
 
