@@ -25,10 +25,13 @@ def without_home(text: str) -> str:
 
     Cards, pages and tables are passed on; the name of their author's account is not theirs to tell.
     """
-    home = str(Path.home())
-    if len(home) < 2 or home not in text:
-        return text
-    path = re.compile(rf"(?<![\w/.-]){re.escape(home)}(?:/[^\s\"',\]]*|(?![\w.-]))")
-    if not Path.cwd().is_relative_to(home):  # a relative path would name the home
-        return path.sub(lambda found: f"~{found[0][len(home) :]}", text)
-    return path.sub(lambda found: os.path.relpath(found[0]), text)
+    # A home is often a link to a folder on another disk, and the current folder has that folder's name.
+    for home in {str(Path.home()), str(Path.home().resolve())}:
+        if len(home) < 2 or home not in text:
+            continue
+        path = re.compile(rf"(?<![\w/.-]){re.escape(home)}(?:/[^\s\"',\]]*|(?![\w.-]))")
+        if Path.cwd().is_relative_to(home):
+            text = path.sub(lambda found: os.path.relpath(found[0]), text)
+        else:  # a relative path would name the home
+            text = path.sub(lambda found, home=home: f"~{found[0][len(home) :]}", text)
+    return text

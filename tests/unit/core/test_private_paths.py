@@ -39,6 +39,12 @@ def test_a_folder_outside_of_the_home_does_not_name_it(home, monkeypatch, tmp_pa
     assert without_home(f"--train {home}/data/a.de {home}") == "--train ~/data/a.de ~"
 
 
+def test_a_home_that_is_a_link_is_found_by_both_names(home, monkeypatch, tmp_path):
+    (tmp_path / "linked").symlink_to(home)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "linked")
+    assert without_home(f"{home}/data/a.de {tmp_path}/linked/data/b.de") == "../data/a.de ~/data/b.de"
+
+
 def test_a_home_at_the_root_changes_nothing(monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: Path("/"))
     assert without_home("/a/b") == "/a/b"
