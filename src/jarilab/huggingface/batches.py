@@ -67,7 +67,7 @@ class HuggingFaceBatches:
         self.model: nn.Module = loaded.model
         self.kind: Kind = KINDS.get(main_input(loaded), "text")
         self._parameters = parameters_of(loaded)
-        also = [KINDS[name] for name in KINDS if name in self._parameters]
+        also: list[Kind] = [KINDS[name] for name in KINDS if name in self._parameters]
         self.unread: Kind | None = also[0] if also and self.kind == "text" else None
         self._has_decoder = bool(getattr(loaded.config, "is_encoder_decoder", False))
 
