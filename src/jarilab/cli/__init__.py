@@ -64,7 +64,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         return 0
     except OSError as error:
         # A full disk, a name that is too long, a folder without permission: a traceback would not help.
-        where = "standard output" if error.filename is None else error.filename
+        where = "standard output" if error.filename is None else shortened(str(error.filename))
         say(_with_short_arguments(f"{where}: {error.strerror or error}", words))
         return 2
     except (MemoryError, RuntimeError) as error:

@@ -14,6 +14,7 @@ import torch
 
 from jarilab._version import __version__
 from jarilab.core.devices import cpu_info
+from jarilab.core.errors import shortened
 from jarilab.core.private_paths import without_home
 
 DECIDING = ("jari", "python", "torch", "threads", "cpu", "capability")
@@ -47,7 +48,7 @@ def what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     before, now = {**EXECUTION_DEFAULTS, **before}, {**EXECUTION_DEFAULTS, **now}
     deciding = [key for key in (*DECIDING, *EXECUTION_DEFAULTS) if key in before]
     changed = [key for key in deciding if before[key] != now.get(key)]
-    return [f"{key} was {before[key]}, is {now.get(key)}" for key in changed]
+    return [f"{key} was {shortened(str(before[key]))}, is {now.get(key)}" for key in changed]
 
 
 def recorded_command(environment: Mapping[str, Any]) -> str:

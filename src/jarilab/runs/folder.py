@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, final
 
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, shortened
 from jarilab.core.options import check_fields
 from jarilab.core.storage.files import (
     check_format,
@@ -270,6 +270,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     check_format(path, FORMAT, record)
     record = unseal_record(path, record)
     check_fields(str(path), FIELDS, record)
+    check_fields(f"{path}: environment", {"threads": int}, record["environment"])
     return record
 
 
@@ -300,7 +301,8 @@ def read_experiment(record: dict[str, Any], where: Path) -> Experiment:
     experiment = Experiment.read(record["experiment"], str(where))
     if experiment.hash != record["hash"]:
         raise UserError(
-            f"{where} is damaged: its experiment has the hash {experiment.hash}, and {record['hash']} stands there; "
+            f"{where} is damaged: its experiment has the hash {experiment.hash}, and "
+            f"{shortened(record['hash'])} stands there; "
             "put the file back as it was written"
         )
     return experiment

@@ -1,8 +1,13 @@
 """Recorded commands: typed again they run jarilab and nothing else."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from jarilab.runs.environment import recorded_command
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import check_format
+from jarilab.runs.environment import recorded_command, what_changed
 
 
 @pytest.mark.parametrize("command", ["jarilab train copy --out 'my run'", "jarilab compare copy --encodings none,t5"])
@@ -35,3 +40,13 @@ def test_another_command_is_not_shown(command):
 
 def test_a_record_without_a_command():
     assert recorded_command({}) == "jarilab train"
+
+
+def test_a_long_value_of_a_record_is_not_quoted_whole() -> None:
+    long: Any = [[["a b"]]] * 3000
+    with pytest.raises(UserError) as refused:
+        check_format(Path("run.json"), "jari run 1", {"format": long})
+    assert len(str(refused.value)) < 400
+    (line,) = what_changed({"torch": long}, {"torch": "2.13"})
+    assert len(line) < 250
+    assert line.endswith(", is 2.13")

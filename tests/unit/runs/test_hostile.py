@@ -14,6 +14,7 @@ from jarilab.comparison import curves
 from jarilab.comparison.table import tabulate
 from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
+from jarilab.core.storage.files import read_json, seal_record, write_json
 from jarilab.runs import loaded, snapshots
 from jarilab.runs.catalog import runs_in
 from jarilab.runs.folder import read_experiment, read_run
@@ -181,6 +182,26 @@ def test_links_of_a_run_are_refused_and_their_targets_untouched(whole: Path, tmp
         train(run, tiny(training__examples=16 * 3, training__evaluations=3), snapshots=1)
     assert sorted(one.name for one in target.iterdir()) == ["inner", "precious"]
     assert (target / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"environment": {}}, "environment: threads is missing"),
+        ({"environment": {"threads": [1]}}, "environment: threads: expected an integer"),
+        ({"hash": "no hash " * 1000}, "is damaged: its experiment has the hash"),
+    ],
+)
+def test_a_record_with_values_that_jari_does_not_write(
+    whole: Path, tmp_path: Path, change: dict[str, Any], told: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    record = {**read_json(run / "run.json"), **change}
+    write_json(run / "run.json", seal_record({name: record[name] for name in record if name != "sha256"}))
+    with pytest.raises(UserError, match=told) as refused:
+        read_experiment(read_run(run), run / "run.json")
+    assert len(str(refused.value)) < 600
 
 
 def test_a_run_without_checkpoints_says_that_it_begins_again(

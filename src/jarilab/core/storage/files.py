@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jarilab._version import __version__
-from jarilab.core.errors import UserError
+from jarilab.core.errors import UserError, shortened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,8 +105,8 @@ def check_format(path: Path, expected: str, record: Any) -> None:
     got = record.get("format") if isinstance(record, dict) else None
     if got != expected:
         raise UserError(
-            f"{path}: expected format {expected!r} of jarilab {__version__}, got {got!r}, which another version wrote "
-            "and this one does not read; train again into another folder"
+            f"{path}: expected format {expected!r} of jarilab {__version__}, got {shortened(repr(got))}, "
+            "which another version wrote and this one does not read; train again into another folder"
         )
 
 
