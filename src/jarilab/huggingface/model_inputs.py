@@ -8,7 +8,7 @@ import io
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,9 +116,11 @@ def read(loaded: Loaded, line: str) -> ModelInput:
         return _read_text(loaded, line) if read_file is None else read_file(loaded, line.strip())
 
 
-def _encoded(loaded: Loaded, file: str, call: Callable[[], Any]) -> Any:
+def _encoded(loaded: Loaded, file: str, processor: Any, *given: Any, **options: Any) -> Any:
     """What a tokenizer or processor returns. Raises UserError for too much of it, see `run_bounded`."""
-    encoded = run_bounded(loaded.folder, file, call)
+    encoded = run_bounded(
+        loaded.folder, file, lambda: processor(*given, return_tensors="pt", **options)
+    )
     sizes = [value.numel() for value in encoded.values() if isinstance(value, Tensor)]
     if max(sizes, default=0) > MAX_INPUT_VALUES:
         raise UserError(
@@ -150,9 +152,7 @@ def _read_text(loaded: Loaded, line: str) -> ModelInput:
     tokenizer = loaded.tokenizer
     texts = _texts_of(loaded, line)
     segments = {"return_token_type_ids": True} if len(texts) > 1 else {}
-    encoded = _encoded(
-        loaded, "tokenizer.json", lambda: tokenizer(*texts, return_tensors="pt", **segments)
-    )
+    encoded = _encoded(loaded, "tokenizer.json", tokenizer, *texts, **segments)
     ids_BL = encoded["input_ids"]
     check_ids(loaded, ids_BL)
     inputs = {name: value for name, value in encoded.items() if name in parameters_of(loaded)}
@@ -273,11 +273,7 @@ def read_pixels(loaded: Loaded, line: str, **options: Any) -> Float[Tensor, "1 C
     line: the name of a file, or a data URL. options: of the image processor.
     """
     image, processor = _open_image(loaded, line), loaded.image_processor
-    encoded = _encoded(
-        loaded,
-        "preprocessor_config.json",
-        lambda: processor(images=image, return_tensors="pt", **options),
-    )
+    encoded = _encoded(loaded, "preprocessor_config.json", processor, images=image, **options)
     return encoded["pixel_values"].float()
 
 
@@ -366,8 +362,8 @@ def _read_image_and_text(loaded: Loaded, line: str) -> ModelInput:
             "processor_config.json that was saved with the model"
         )
     marked = text if mark in text else f"{mark}\n{text}"
-    given = {"images": _open_image(loaded, name), "text": marked, "return_tensors": "pt"}
-    encoded = _encoded(loaded, "processor_config.json", lambda: processor(**given))
+    given = {"images": _open_image(loaded, name), "text": marked}
+    encoded = _encoded(loaded, "processor_config.json", processor, **given)
     check_ids(loaded, encoded["input_ids"])
     ids = encoded["input_ids"][0].tolist()
     places = [place for place, each in enumerate(ids) if each == number]
@@ -401,11 +397,8 @@ def _read_audio(loaded: Loaded, line: str) -> ModelInput:
         )
     factor = math.gcd(asked, rate)
     samples = resample_poly(_to_mono(wave).numpy(), asked // factor, rate // factor)
-    encoded = _encoded(
-        loaded,
-        "preprocessor_config.json",
-        lambda: extractor(samples, sampling_rate=asked, return_tensors="pt"),
-    )
+    file = "preprocessor_config.json"
+    encoded = _encoded(loaded, file, extractor, samples, sampling_rate=asked)
     inputs = {name: value for name, value in encoded.items() if name in parameters_of(loaded)}
     if loaded.config.is_encoder_decoder:
         reading = _generate(loaded, inputs, {})

@@ -3,12 +3,14 @@
 import base64
 import importlib.util
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import tokenizers as hf
 
-from jarilab.core import bounds
 from jarilab.core.errors import UserError
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.data.text.tokenizers import UNKNOWN, Tokenizer, from_file, train
@@ -159,13 +161,28 @@ def test_a_sentencepiece_model(tmp_path):
         from_file(str(tmp_path / "bad.model"))
 
 
-def test_a_tokenizer_of_too_much_memory_is_refused_wherever_it_lies(tmp_path: Path, monkeypatch):
+READING = """
+import sys
+from jarilab.core import bounds, errors
+from jarilab.data.text.tokenizers import from_file
+
+bounds.use_memory(20 / 1024)
+try:
+    from_file(sys.argv[1])
+except errors.UserError as error:
+    print(error)
+"""
+
+
+def test_a_tokenizer_of_too_much_memory_is_refused_wherever_it_lies(tmp_path: Path):
     file, vocabulary = tmp_path / "tokenizer.json", tmp_path / "vocabulary.json"
     theirs = byte_pairs()
     theirs.add_tokens([f"{number} {'x' * 500}" for number in range(3000)])
     theirs.save(str(file))
     vocabulary.write_text(from_file(str(file)).to_json())
-    monkeypatch.setattr(bounds, "memory_limit", lambda folder: 1 << 20)
+    script = tmp_path / "read.py"
+    script.write_text(READING)
     for path in (file, vocabulary):
-        with pytest.raises(UserError, match=rf"{path}: expected settings that (keep to|need at most) 1 MB"):
-            from_file(str(path))
+        # A process of its own: one with freed memory could use that again.
+        ended = subprocess.run([sys.executable, script, path], capture_output=True, text=True, check=True)
+        assert re.match(rf"{path}: expected settings that (keep to|need at most) 20 MB", ended.stdout), ended
