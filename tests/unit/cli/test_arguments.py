@@ -207,7 +207,7 @@ def run_of(tmp_path):
         folder = tmp_path / kind
         folder.mkdir(exist_ok=True)
         experiment = Experiment.of(kind, precision="float32").as_dict() | changes
-        record = {"format": FORMAT, "data": "", "kept": {}, "environment": {}, "experiment": experiment}
+        record = {"format": FORMAT, "data": "", "kept": {}, "environment": {"threads": 1}, "experiment": experiment}
         record["hash"] = Experiment(**experiment).hash
         write_json(folder / "run.json", seal_record(record))
         return str(folder)

@@ -54,7 +54,7 @@ def written(trial):
     }
     trial.folder.mkdir(exist_ok=True)
     record = {"format": FORMAT, "hash": trial.experiment.hash, "experiment": trial.experiment.as_dict()}
-    record |= {"data": "", "kept": {}, "environment": {}}
+    record |= {"data": "", "kept": {}, "environment": {"threads": 1}}
     seal(trial.folder / "run.json", record)
     seal(trial.folder / "result.json", result)
     return trial
