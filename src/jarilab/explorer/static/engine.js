@@ -69,7 +69,7 @@ export class Engine {
     const most = Math.min(longest?.[side] ?? LARGEST, this.program.lengths[side][1] ?? Infinity);
     // A text goes on where it ends, so it may have no token yet.
     if (kind === "continuation") {
-      const { ids } = this.reader.read(input, most);
+      const { ids } = this.reader.readKnown(input, most);
       return { ...this.sample, target: ids.length ? ids : [first] };
     }
     return { ...this.sample, source: readSome(this.reader, input, most).ids };

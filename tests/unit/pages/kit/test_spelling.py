@@ -248,6 +248,25 @@ def test_tokenization_equals_python(page: Any, made: Any) -> None:
     assert read > 10, "too few of the texts have tokens to tell anything"
 
 
+def test_a_text_to_answer_is_refused_as_in_python(page: Any) -> None:
+    script = """([read, texts]) => {
+        const reader = new spelling.Reader(read, []);
+        return texts.map((text) => {
+             try { return reader.readKnown(text, 100000).ids; } catch (error) { return null; } });
+    }"""
+    for kind, lowercase in itertools.product(KINDS, (False, True)):
+        tokenizer = train(kind, LEARNED[:1], size=420, lowercase=lowercase)
+        found = page.evaluate(script, [plain(Spelling(tokenizer.reading()))["read"], [*TEXTS, "ÄPFEL", "Mat"]])
+        expected = []
+        for text in (*TEXTS, "ÄPFEL", "Mat"):
+            try:
+                expected.append(tokenizer.encode_known(text))
+            except UserError:
+                expected.append(None)
+        assert found == expected, kind
+        assert None in expected or tokenizer.knows_all
+
+
 def test_unknown_token_keeps_its_text(page: Any) -> None:
     for kind, lowercase in itertools.product(("words", "characters"), (False, True)):
         tokenizer = train(kind, LEARNED, size=420, lowercase=lowercase)

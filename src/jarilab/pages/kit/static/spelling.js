@@ -39,7 +39,7 @@ export class Reader {
     this.longest = texts.reduce((most, piece) => Math.max(most, piece.length), 0);
   }
 
-  /** {ids, originals}: token IDs, and the text that each stands for. most: IDs at most. Throws an Error for people to read. */
+  /** {ids, originals, unread}: token IDs, the text that each stands for, and the unknown ones. most: IDs at most. Throws an Error for people to read. */
   read(text, most) {
     const { nfc, lowercase, rules, kind, unknown, end } = this.rules;
     if (!text.isWellFormed()) throw new Error(t("half"));
@@ -48,17 +48,28 @@ export class Reader {
     const joined = JOINED[kind];
     const least = Math.ceil(plain.length / this.longest); // told before long words are joined, which takes the square of their length
     if (joined && least > most) throw new Error(t("long", most, least));
-    const [ids, originals] = [[], []];
+    const [ids, originals, unread] = [[], [], []];
     for (const [piece, original] of this.pieces(plain)) {
       const tokens = joined ? joined(lettersOf(piece), this) : this.spelled(piece);
       for (const one of tokens) {
         ids.push(this.numbers.get(one) ?? unknown ?? this.strange(one));
         originals.push(original);
+        if (ids.at(-1) === unknown) unread.push(one.replace(/^ /, "") || one);
       }
     }
     const available = typeof end === "number" ? most - 1 : most;
     if (ids.length > available) throw new Error(t("long", available, ids.length));
-    return { ids: available === most ? ids : [...ids, end], originals };
+    return { ids: available === most ? ids : [...ids, end], originals, unread };
+  }
+
+  /** `read` of a text to answer. Refuses unknown characters, and unknown words with strange letters if no word is known. */
+  readKnown(text, most) {
+    const result = this.read(text, most);
+    const letters = new Set(this.texts.join(""));
+    const isStrange = (word) => this.rules.kind === "characters" || Array.from(word).some((letter) => !letters.has(letter));
+    const refusable = this.rules.kind === "characters" || result.unread.length === result.originals.length;
+    const strange = refusable ? result.unread.find(isStrange) : undefined;
+    return strange === undefined ? result : this.strange(strange);
   }
 
   /** Each match of the cut, and what it was before each character was put into lower case by itself. */
@@ -117,7 +128,7 @@ const JOINED = { bpe: merged, unigram: likeliestPieces };
 
 /** An input that has tokens. Throws an Error in words. */
 export function readSome(reader, text, most) {
-  const result = reader.read(text, most);
+  const result = reader.readKnown(text, most);
   if (!result.originals.length) throw new Error(t("empty"));
   return result;
 }
