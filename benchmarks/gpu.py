@@ -1,4 +1,5 @@
-"""One GPU: what every encoding costs over `none`, a language model's step beside Hugging Face's, and writing.
+"""One GPU: what every encoding costs over `none`, a language model's step beside Hugging Face's, recording and
+writing.
 
 Wall time between two waits for the GPU, medians in turns; memory at its peak. `--small` is for trying the script
 itself, on any device: its figures mean nothing. Not run on a GPU yet.
@@ -8,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import timing
 import torch
@@ -32,7 +34,8 @@ from jarilab.training.determinism import deterministic
 from jarilab.training.optimization import build_optimizers
 
 Optimizer = Literal["muon", "adamw"]
-PARTS = ("attention", "step", "writing")
+HUGGING_FACE = "Hugging Face"
+PARTS = ("attention", "step", "record", "writing")
 SHAPE = {"d_model": 768, "n_heads": 12, "n_layers": 12}
 SMALL = {"d_model": 32, "n_heads": 4, "n_layers": 2}
 
@@ -40,10 +43,11 @@ SMALL = {"d_model": 32, "n_heads": 4, "n_layers": 2}
 class Bench:
     """device: where. small: shapes that only try the script. vocabulary: nanoGPT's, GPT-2's rounded up to 64."""
 
-    def __init__(self, device: torch.device, small: bool, rounds: int, table: timing.Table):
-        self.device, self.small, self.rounds, self.table = device, small, rounds, table
-        self.shape = SMALL if small else SHAPE
-        self.vocabulary = 64 if small else 50304
+    def __init__(self, device: torch.device, given: Any, table: timing.Table):
+        self.device, self.table = device, table
+        self.small, self.rounds, self.lengths, self.models = given.small, given.rounds, given.lengths, given.models
+        self.shape = SMALL if self.small else SHAPE
+        self.vocabulary = 64 if self.small else 50304
         self.precision = "bfloat16"
 
     def wait(self) -> None:
@@ -73,7 +77,7 @@ class Bench:
 
     def attention(self) -> None:
         """Forward and backward of one causal attention, each encoding of one axis beside `none`."""
-        for length in (64,) if self.small else (1024, 4096, 16384):
+        for length in (64,) if self.small else self.lengths:
             for name in registry.names():
                 if 1 in registry.spec(name).target.axes:
                     try:
@@ -127,18 +131,23 @@ class Bench:
         """A step of GPT-2's 124M, batches of 16 x 1,024, compiled, in bfloat16: tokens a second."""
         batch, length = (2, 32) if self.small else (16, 1024)
         ids = torch.randint(self.vocabulary, (batch, length + 1), device=self.device)
+        makers = {f"jari {name}": partial(self._jari, name) for name in ("none", "rotary", "alibi", "t5")}
+        makers["jari learned"] = partial(self._jari, f"learned:positions={length}")
+        makers["jari learned, Muon"] = makers["jari learned"]
+        makers[HUGGING_FACE] = partial(self._hugging_face, length)
         contenders = {}
-        for name in ("none", "rotary", "alibi", "t5"):
-            contenders[f"jari {name}"] = self._step(self._jari(name), ids, "muon" if name == "none" else "adamw")
-        contenders["jari learned"] = self._step(self._jari(f"learned:positions={length}"), ids, "adamw")
-        contenders["Hugging Face"] = self._step(self._hugging_face(length), ids, "adamw")
+        for name in dict.fromkeys([*(self.models or makers), HUGGING_FACE]):
+            begin = time.perf_counter()
+            contenders[name] = self._step(makers[name](), ids, "muon" if "Muon" in name else "adamw")
+            contenders[name]()
+            print(f"{name}: {time.perf_counter() - begin:.0f} s until the first step", flush=True)
         times = self.measure(contenders)
         for name, run in contenders.items():
             seconds = timing.milliseconds(times, name) / 1000
             self.table.add(
                 model=name,
                 tokens_a_second=round(batch * length / seconds),
-                over_hugging_face=timing.ratio(times, "Hugging Face", name),
+                over_hugging_face=timing.ratio(times, HUGGING_FACE, name),
                 MB=self.peak(run),
             )
 
@@ -182,6 +191,30 @@ class Bench:
 
         return run
 
+    def record(self) -> None:
+        """A forward of the same shape with gradients off, 1 and 8 rows of 1,024 tokens, recorded and not."""
+        model = self._jari("rotary").to(self.device, torch.bfloat16).eval()
+        for rows in (1, 8):
+            ids_BL = torch.randint(self.vocabulary, (rows, 32 if self.small else 1024), device=self.device)
+
+            def forward(ids_BL: torch.Tensor = ids_BL) -> object:
+                with torch.no_grad():
+                    return model(ids_BL)
+
+            def recorded(ids_BL: torch.Tensor = ids_BL) -> object:
+                with torch.no_grad(), jarilab.record(model) as tape:
+                    model(ids_BL)
+                return tape
+
+            contenders: dict[str, Callable[[], object]] = {"forward": forward, "recorded": recorded}
+            times = self.measure(contenders)
+            self.table.add(
+                rows=rows,
+                ms=timing.milliseconds(times, "recorded"),
+                over_forward=timing.ratio(times, "recorded", "forward"),
+                **{f"MB_{name}": self.peak(run) for name, run in contenders.items()},
+            )
+
     def writing(self) -> None:
         """Tokens a second after a prompt of 16, greedy, 1 and 64 rows."""
         model: Generates = self._jari("rotary").to(self.device, torch.bfloat16).eval()  # type: ignore[assignment]
@@ -214,6 +247,8 @@ def main() -> None:
     parser = timing.arguments(__doc__, rounds=7)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", choices=PARTS, help="one part of it")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096, 16384], help="of attention")
+    parser.add_argument("--models", nargs="+", help="of a step, beside Hugging Face's: 'jari rotary' ...; default all")
     parser.add_argument("--small", action="store_true", help="try the script itself, on small shapes")
     given = parser.parse_args()
     device = parse_device(given.device)
@@ -221,7 +256,7 @@ def main() -> None:
     torch.use_deterministic_algorithms(False)
     print(f"{device_label(device)}, PyTorch {torch.__version__}")
     table = timing.Table(given.json)
-    bench = Bench(device, given.small, given.rounds, table)
+    bench = Bench(device, given, table)
     for part in PARTS:
         if given.only in (None, part):
             getattr(bench, part)()

@@ -26,8 +26,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -214,25 +214,37 @@ class Trainer:
             print(f"{kept.stem}: {kept.read_text().splitlines()[-1]}", file=sys.stderr, flush=True)
         return [Look(*json.loads(line)) for line in kept.read_text().splitlines()]
 
+    def grid(self) -> list[Recipe]:
+        contender = ROWS[self.name].contenders[self.contender]
+        sizes = itertools.product(contender.rates, contender.lengths)
+        return [Recipe(rate, max(2, int(steps * self.given.share)), contender.today) for rate, steps in sizes]
+
     def best(self) -> tuple[Recipe, int]:
         """The best recipe of the search, and how many runs it took."""
         row, contender = ROWS[self.name], ROWS[self.name].contenders[self.contender]
         tried = {}
 
-        def attempt(rate: float, steps: int) -> None:
-            recipe = Recipe(rate, max(2, int(steps * self.given.share)), contender.today)
+        def attempt(recipe: Recipe) -> None:
             looks = self.looks(recipe, 0)
             steps_to_mark = row.reached(looks)
             last = -looks[-1].value if row.higher else looks[-1].value
             tried[recipe] = (steps_to_mark is None, last if steps_to_mark is None else steps_to_mark)
 
-        for rate, steps in itertools.product(contender.rates, contender.lengths):
-            attempt(rate, steps)
+        for recipe in self.grid():
+            attempt(recipe)
         best = min(tried, key=lambda recipe: tried[recipe])
         if best.rate in (contender.rates[0], contender.rates[-1]):
             beyond = best.rate / 2 if best.rate == contender.rates[0] else best.rate * 2
-            attempt(beyond, best.steps)
+            attempt(replace(best, rate=beyond))
         return min(tried, key=lambda recipe: tried[recipe]), len(tried)
+
+
+def search(trainers: Sequence[Trainer], at_once: int) -> None:
+    """Train the grids of all, the longest schedules first. Steps to a mark do not depend on what runs beside."""
+    runs = [(recipe, trainer) for trainer in trainers for recipe in trainer.grid()]
+    runs.sort(key=lambda run: -run[0].steps)
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(lambda run: run[1].looks(run[0], 0), runs))
 
 
 def milliseconds(looks: Sequence[Look]) -> float:
@@ -245,30 +257,39 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="a folder with tinyshakespeare/ and mnist/")
     parser.add_argument("--out", type=Path, required=True, help="where what was found is kept")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--only", nargs="+", help="contenders whose titles have one of these in them")
+    parser.add_argument(
+        "--search", type=int, metavar="N", help="only the grids, N runs at once; repeat without for the rest"
+    )
     parser.add_argument("--share", type=float, default=1.0, help="of each schedule, to try the script with")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     table = timing.Table(given.json)
+    trainers = []
     for name in given.rows:
-        row = ROWS[name]
-        for title, contender in row.contenders.items():
+        for title, contender in ROWS[name].contenders.items():
             if importlib.util.find_spec(contender.needs) is None:
                 print(f"{title} is left out: {contender.needs} is not installed", file=sys.stderr)
-                continue
-            trainer = Trainer(name, title, given)
-            recipe, runs = trainer.best()
-            curves = [trainer.looks(recipe, seed) for seed in SEEDS]
-            reached = [row.reached(looks) for looks in curves]
-            pace = statistics.median(milliseconds(looks) for looks in curves)
-            never = f"never in {recipe.steps}"
-            table.add(
-                mark=row.unit,
-                contender=title,
-                found=f"rate {recipe.rate:g}, {recipe.steps} steps, best of {runs}",
-                steps=", ".join(never if step is None else f"{step:.0f}" for step in reached),
-                ms_a_step=f"{pace:.1f}",
-                seconds=", ".join("-" if step is None else f"{step * pace / 1000:.0f}" for step in reached),
-            )
+            elif any(part in title for part in given.only or ("",)):
+                trainers.append(Trainer(name, title, given))
+    if given.search:
+        search(trainers, given.search)
+        return
+    for trainer in trainers:
+        row, title = ROWS[trainer.name], trainer.contender
+        recipe, runs = trainer.best()
+        curves = [trainer.looks(recipe, seed) for seed in SEEDS]
+        reached = [row.reached(looks) for looks in curves]
+        pace = statistics.median(milliseconds(looks) for looks in curves)
+        never = f"never in {recipe.steps}"
+        table.add(
+            mark=row.unit,
+            contender=title,
+            found=f"rate {recipe.rate:g}, {recipe.steps} steps, best of {runs}",
+            steps=", ".join(never if step is None else f"{step:.0f}" for step in reached),
+            ms_a_step=f"{pace:.1f}",
+            seconds=", ".join("-" if step is None else f"{step * pace / 1000:.0f}" for step in reached),
+        )
     table.close()
 
 
