@@ -21,6 +21,9 @@ from jarilab.encodings.base import Encoding
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
+MIN_WIDTH = 16
+"""Of the queries, keys and values of a head, which PyTorch's kernel on a GPU requires."""
+
 UNSUPPORTED_HOOKS = frozenset({"terms", "values"})
 
 
@@ -160,6 +163,11 @@ def attend(
     scale: float,
 ) -> Float[Tensor, "B H Q W"]:
     """The output; exactly 0 for queries without any key. Raises UserError if PyTorch has no such kernel."""
+    if q.device.type == "cuda" and min(q.shape[-1], v.shape[-1]) < MIN_WIDTH:
+        raise UserError(
+            f"kernel=flex expected heads of width {MIN_WIDTH} or more on a GPU, got {q.shape[-1]} for keys and "
+            f"{v.shape[-1]} for values; use fewer heads, or kernel=auto"
+        )
     score_mod = None if blockwise.bias is None else blockwise.bias.score_mod
     try:
         return _kernel(q.device.type)(

@@ -117,18 +117,20 @@ def is_blockwise(
     k_pos: Positions,
     mask: Mask | None,
     dropout: float,
+    width: int = flex.MIN_WIDTH,
 ) -> bool:
     """Whether to compute an attention block by block, if its encoding supports that.
 
     True if `kernel` requests it. Also true for long sequences with something that PyTorch's fused kernel lacks: a bias,
-    a mask other than padding or causal, or dropout on a CPU.
+    a mask other than padding or causal, or dropout on a CPU. width: of a head's queries, keys and values, the least.
     """
     if kernel != "auto":
         return kernel in ("flex", "blocks")
     device, shortest = q_pos.order.device.type, min(q_pos.length, k_pos.length)
     if device == "cuda":
         simple = "bias" not in hooks and (mask is None or mask.plain_causal)
-        return shortest >= MIN_FLEX_KEYS and not simple and not dropout
+        long_enough = shortest >= MIN_FLEX_KEYS and width >= flex.MIN_WIDTH
+        return long_enough and not simple and not dropout
     if device != "cpu" or torch.compiler.is_compiling():
         return False
     half = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.bfloat16

@@ -257,7 +257,8 @@ class Attention(nn.Module):
     ) -> bool:
         """Whether to build a Geometry without Q x K tensors. hooks: of the encoding."""
         dropout = self.dropout if self.training else 0.0
-        return is_blockwise(self.attend.kernel, hooks, q_pos, k_pos, mask, dropout)
+        width = min(self.site.d_head, self.site.d_value)
+        return is_blockwise(self.attend.kernel, hooks, q_pos, k_pos, mask, dropout, width)
 
 
 def _checked_positions(positions: Positions | None, x_BLD: Tensor, weight: Tensor) -> Positions:

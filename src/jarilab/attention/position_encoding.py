@@ -217,8 +217,9 @@ class PositionEncoding(nn.Module):
     ) -> Geometry:
         causal = self.site.causal or is_causal
         mask = Mask(causal, pairs=pairs) if causal or pairs is not None else None
+        width = min(self.site.d_head, self.site.d_value)
         blockwise = not dense and is_blockwise(
-            "auto", self.encoding.hooks, q_pos, k_pos, mask, dropout
+            "auto", self.encoding.hooks, q_pos, k_pos, mask, dropout, width
         )
         return geometry_of(self.encoding, q_pos, k_pos, mask, blockwise=blockwise)
 

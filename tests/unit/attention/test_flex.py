@@ -110,3 +110,4 @@ def test_it_is_chosen_on_a_gpu_where_something_is_added_or_hidden(hooks, mask, l
     there, here = on_a_gpu(length), Positions.sequence(length)
     assert is_blockwise("auto", frozenset(hooks), there, there, mask, dropout) is expected
     assert not is_blockwise("auto", frozenset(hooks), here, here, mask, dropout)
+    assert not is_blockwise("auto", frozenset(hooks), there, there, mask, dropout, width=8)  # PyTorch's least is 16
