@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from jarilab.core.shapes import Tensor
+from jarilab.inspect.record.function_kinds import FunctionCall
 from jarilab.inspect.record.layout import FEATURES, HEADS, UNCLEAR, Factor, einsum_letters
 from jarilab.inspect.record.tracing import UNKNOWN_AXIS, Trace, Tracer
 
@@ -155,16 +156,14 @@ class Product:
         return replace(self.axes, arrange=self.arrange)
 
 
-def product_of(func: Callable[..., Any], args: Any, kwargs: Any, tracer: Tracer) -> Product | None:
+def product_of(call: FunctionCall, tracer: Tracer) -> Product | None:
     """The attention weights and values of a matrix product; None for any other product."""
-    operands = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-    if func is torch.einsum:
-        operands = list(args[1:]) if len(args) > 2 else list(args[1])
+    operands = call.tensors
     if len(operands) != 2:
         return None
     left, right = operands
-    if func is torch.einsum:
-        return _of_einsum(args[0], left, right, tracer)
+    if call.func is torch.einsum:
+        return _of_einsum(call.args[0], left, right, tracer)
     for weights, values, is_first in ((left, right, True), (right, left, False)):
         axis = weights.ndim - (1 if is_first else 2)
         trace = tracer.of(weights).with_keys_at(axis)
@@ -335,12 +334,10 @@ def follow_weighted_values(tracer: Tracer, result: Tensor, *operands: Any) -> No
         tracer.set(result, replace(trace, weights=replace(made, operands=operands)))
 
 
-def as_einsum(
-    tracer: Tracer, output: Tensor, summed: Tensor, *args: Any, **kwargs: Any
-) -> tuple[str, Tensor, Tensor] | None:
-    """The arguments of the einsum that equals a sum of weighted values over keys; None for other sums."""
+def as_einsum(tracer: Tracer, output: Tensor, call: FunctionCall) -> FunctionCall | None:
+    """The einsum that equals a sum of weighted values over keys; None for other sums."""
+    summed, axis = call.args[0], call.argument(1, "dim")
     made = tracer.of(summed).weights
-    axis = kwargs.get("dim", args[0] if args else None)
     (axis,) = axis if isinstance(axis, tuple | list) and len(axis) == 1 else (axis,)
     if made is None or made.operands is None or not isinstance(axis, int):
         return None
@@ -351,8 +348,9 @@ def as_einsum(
     single = [i for i, size in enumerate(values.shape[:-1]) if size < weights.shape[i]]
     with torch._C.DisableTorchFunction():
         operands = weights.squeeze(-1), values.squeeze(single)
-    tracer.follow(Tensor.squeeze, (weights, -1), {}, operands[0])
-    tracer.follow(Tensor.squeeze, (values, single), {}, operands[1])
+    tracer.follow(FunctionCall(Tensor.squeeze, (weights, -1), {}), operands[0])
+    tracer.follow(FunctionCall(Tensor.squeeze, (values, single), {}), operands[1])
     of_values = "".join(each for i, each in enumerate(letters) if i not in single)
     out = letters.replace(letters[made.key_axis], "")
-    return f"{letters[:-1]},{of_values}->{out}", *operands
+    equation = f"{letters[:-1]},{of_values}->{out}"
+    return FunctionCall(torch.einsum, (equation, *operands), {})

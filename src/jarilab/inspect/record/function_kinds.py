@@ -1,10 +1,13 @@
-"""What functions do to tensors, by their names."""
+"""Calls of tensor functions, and what functions do to tensors, by their names."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
+
+from jarilab.core.shapes import Tensor
 
 
 def names(text: str) -> frozenset[str]:
@@ -38,19 +41,62 @@ _NONLINEAR = re.compile(
 )
 
 
-def positional(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The arguments of a function, with its first tensors by position: `matmul(other=v, input=w)` -> `matmul(w, v)`."""
-    if name == "where" or not kwargs:
-        return args, kwargs
-    for index, names in enumerate(_FIRST_NAMES):
-        key = next((each for each in names if each in kwargs), None)
-        if len(args) == index and key is not None:
-            args = (*args, kwargs[key])
-            kwargs = {name: value for name, value in kwargs.items() if name != key}
-    return args, kwargs
-
-
 _FIRST_NAMES = (("input", "tensors"), ("other", "mat2"))
+
+
+class FunctionCall(NamedTuple):
+    """A call of a tensor function."""
+
+    func: Callable[..., Any]
+    args: Any
+    kwargs: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.func, "__name__", "")
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors among its arguments."""
+        return list(tensors_of((*self.args, *self.kwargs.values())))
+
+    @property
+    def positional(self) -> FunctionCall:
+        """The call with its first tensors by position: `matmul(other=v, input=w)` -> `matmul(w, v)`."""
+        func, args, kwargs = self
+        if self.name == "where" or not kwargs:
+            return self
+        for index, names in enumerate(_FIRST_NAMES):
+            key = next((each for each in names if each in kwargs), None)
+            if len(args) == index and key is not None:
+                args = (*args, kwargs[key])
+                kwargs = {name: value for name, value in kwargs.items() if name != key}
+        return FunctionCall(func, args, kwargs)
+
+    def argument(self, index: int, name: str, default: Any = None) -> Any:
+        """An argument by its name, or else by its position."""
+        return self.kwargs.get(name, self.args[index] if len(self.args) > index else default)
+
+
+def tensors_within(value: Any) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of an argument, one level of nesting deep, each with the suffix of its name."""
+    if isinstance(value, Tensor):
+        yield "", value
+    elif isinstance(value, tuple | list):
+        for index, each in enumerate(value):
+            if isinstance(each, Tensor):
+                yield f"[{index}]", each
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if isinstance(each, Tensor):
+                yield f"[{key}]", each
+
+
+def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors of some arguments, one level of nesting deep."""
+    for value in values:
+        for _, tensor in tensors_within(value):
+            yield tensor
 
 
 @cache

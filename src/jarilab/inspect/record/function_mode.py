@@ -36,10 +36,10 @@ from jarilab.inspect.record.edited_output import copy_edit, no_edit, refuse_grad
 from jarilab.inspect.record.events import AttentionEvents
 from jarilab.inspect.record.flex_calls import FlexCall, listen, stop_listening
 from jarilab.inspect.record.foreign_call import ForeignCall, facts_of, versions_of
-from jarilab.inspect.record.function_kinds import PRODUCTS, is_nonlinear, positional
+from jarilab.inspect.record.function_kinds import PRODUCTS, FunctionCall, is_nonlinear
 from jarilab.inspect.record.layout import shape_of
 from jarilab.inspect.record.modules import ModuleFrame, ModuleStack, complete_output
-from jarilab.inspect.record.tracing import UNKNOWN_AXIS, Trace, Tracer, Weights, tensors_of
+from jarilab.inspect.record.tracing import UNKNOWN_AXIS, Trace, Tracer, Weights
 from jarilab.inspect.record.transforms import (
     as_computed,
     is_transforming,
@@ -127,12 +127,12 @@ class AttentionMode(TorchFunctionMode):
         if func is replace_output:
             self._tracer.set(args[0], self._tracer.of(args[1]))
             return func(*args)
+        call = FunctionCall(func, args, kwargs)
         if self._chunks:
-            args, kwargs = self._complete_read(func, args, kwargs)
-        result = func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        args, kwargs = positional(name, args, kwargs)
-        self._tracer.follow(func, args, kwargs, result)
+            call = self._complete_read(call)
+        result = func(*call.args, **call.kwargs)
+        call, name = call.positional, call.name
+        self._tracer.follow(call, result)
         if not self._stack or not isinstance(result, Tensor):
             return result
         if result.is_nested:
@@ -140,18 +140,18 @@ class AttentionMode(TorchFunctionMode):
                 self._new_event("it computes its softmax on nested tensors")
             return result
         if name in PRODUCTS:
-            return self._on_product(func, args, kwargs, result)
+            return self._on_product(call, result)
         if func in SOFTMAX:
-            self._on_softmax(result, *args, **kwargs)
+            self._on_softmax(result, *call.args, **call.kwargs)
         elif is_nonlinear(name):
             self._on_nonlinear(result)
         elif func in DROPOUT:
-            self._on_dropout(result, *args, **kwargs)
+            self._on_dropout(result, *call.args, **call.kwargs)
         elif name in ("mul", "__mul__", "__rmul__"):
-            follow_weighted_values(self._tracer, result, *args)
+            follow_weighted_values(self._tracer, result, *call.args)
         elif name == "sum":
-            einsum = as_einsum(self._tracer, result, *args, **kwargs)
-            return result if einsum is None else self._on_product(torch.einsum, einsum, {}, result)
+            einsum = as_einsum(self._tracer, result, call)
+            return result if einsum is None else self._on_product(einsum, result)
         return result
 
     def _report(
@@ -325,15 +325,13 @@ class AttentionMode(TorchFunctionMode):
         changed = replace(trace.weights, before_dropout=weights.detach(), dropout=rate)
         self._tracer.set(result, replace(trace, weights=changed))
 
-    def _on_product(
-        self, func: Callable[..., Any], args: Any, kwargs: Any, output: Tensor
-    ) -> Tensor:
-        product = product_of(func, args, kwargs, self._tracer)
+    def _on_product(self, function: FunctionCall, output: Tensor) -> Tensor:
+        product = product_of(function, self._tracer)
         if product is not None and product.is_linear_attention:
             self._new_event(NO_MAP)
             return output
         if product is None:
-            self._on_product_of_weights(args, kwargs)
+            self._on_product_of_weights(function)
             return output
         made = product.trace.weights
         assert made is not None
@@ -351,7 +349,7 @@ class AttentionMode(TorchFunctionMode):
         reads_part = call.facts.relation == "self" and call.q.shape[2] != call.v.shape[2]
         is_part = path.selects or path.products or (made.cuts and (path.cuts or reads_part))
         if is_part and not is_transforming():
-            self._defer(func, args, kwargs, output, product, path, call, event)
+            self._defer(function, output, product, path, call, event)
             return output
         frame = self._stack.innermost
         if any(chunk.frame is frame for chunk in self._chunks):
@@ -387,9 +385,9 @@ class AttentionMode(TorchFunctionMode):
             explicit_weights=explicit,
         )
 
-    def _on_product_of_weights(self, args: Any, kwargs: Any) -> None:
+    def _on_product_of_weights(self, function: FunctionCall) -> None:
         """A product of the weights of two attentions is reported as one, with the weights that it makes."""
-        made = [self._tracer.of(each).weights for each in tensors_of((*args, *kwargs.values()))]
+        made = [self._tracer.of(each).weights for each in function.tensors]
         events = [each.event for each in made if each is not None and each.normalized]
         if len(events) == 2 and events[1] >= 0 and events[0] != events[1]:
             self.events.mark_recorded(events[1])
@@ -398,9 +396,7 @@ class AttentionMode(TorchFunctionMode):
 
     def _defer(
         self,
-        func: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
+        function: FunctionCall,
         output: Tensor,
         product: Product,
         path: Path,
@@ -415,23 +411,18 @@ class AttentionMode(TorchFunctionMode):
         before = None if made is None else made.before_dropout
         weights = product.operand, product.operand if before is None else before
         trace = self._tracer.of(output)
-        path = path.of_product(func, args, kwargs, weights, chunk)
+        path = path.of_product(function, weights, chunk)
         self._tracer.set(output, replace(trace, path=path))
 
-    def _complete_read(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Report the outputs of attentions in chunks that `func` reads; returns the arguments that replace them."""
-        name = getattr(func, "__name__", "")
-        outputs = {
-            id(each): each
-            for each in tensors_of((*args, *kwargs.values()))
-            if self._open_chunks(each)
-        }
-        if not outputs or continues(name, args, kwargs, lambda each: self._tracer.of(each).path):
-            return args, kwargs
-        if name in PRODUCTS and product_of(func, args, kwargs, self._tracer) is not None:
-            return args, kwargs
+    def _complete_read(self, call: FunctionCall) -> FunctionCall:
+        """Report the outputs of attentions in chunks that a function reads; returns the call that replaces them."""
+        outputs = {id(each): each for each in call.tensors if self._open_chunks(each)}
+        if not outputs or continues(call, lambda each: self._tracer.of(each).path):
+            return call
+        if call.name in PRODUCTS and product_of(call, self._tracer) is not None:
+            return call
         replaced = {key: self._complete(each) for key, each in outputs.items()}
-        return replace_tensors(args, replaced), replace_tensors(kwargs, replaced)
+        return replace_tensors(call, replaced)
 
     def _open_chunks(self, output: Tensor) -> list[ChunkProduct]:
         path = self._tracer.of(output).path

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.record.function_kinds import names
+from jarilab.inspect.record.function_kinds import FunctionCall, names
 
 Factor = tuple[int, str]
 """The size of a part of an axis, and its label: `heads`, `features`, `unclear` or nothing."""
@@ -78,37 +78,29 @@ class Layout:
         )
         return Layout(shape, "gather", origins)
 
-    def after(
-        self,
-        kind: str,
-        func: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        tensor: Tensor,
-        output: Tensor,
-    ) -> Layout:
+    def after(self, kind: str, call: FunctionCall, tensor: Tensor, output: Tensor) -> Layout:
         """The layout of a function's result, where `tensor` has this layout."""
         shape = shape_of(output)
-        name = _name_of(func)
+        name = _name_of(call)
         if kind == "fresh":
             dims = _DIMENSIONS.get(name.replace("_transpose", ""))
             return Layout(shape) if dims is None else Layout(shape, argument=len(shape) - 1 - dims)
-        order = _order_of(name, args, kwargs, tensor.ndim)
+        order = _order_of(name, call, tensor.ndim)
         if order is not None:
             return Layout(shape, "permute", order, self)
         if name in _PIECES:
-            axis = _argument(args, kwargs, 2, "dim", 0) % tensor.ndim
+            axis = _axis(call, 2, "dim", 0) % tensor.ndim
             if axis == tensor.ndim - 1 or self.factors()[axis] == [(self.shape[axis], FEATURES)]:
                 return Layout(shape, "piece", None, self)
-        if kind == "join" and shape and isinstance(args[0], tuple | list):
-            axis = _argument(args, kwargs, 1, "dim", 0)
-            pieces = len(args[0])
+        if kind == "join" and shape and isinstance(call.args[0], tuple | list):
+            axis = _axis(call, 1, "dim", 0)
+            pieces = len(call.args[0])
             if axis == 0 and self.step == "piece" and pieces > 1:
                 return Layout(shape, "stack", pieces, self)
         if shape == self.shape:
             return self
         if name in _INDEXING and len(shape) < len(self.shape):
-            removed = _removed_axis(name, args, kwargs, self.shape, shape)
+            removed = _removed_axis(name, call, self.shape, shape)
             return Layout(shape) if removed is None else Layout(shape, "remove", removed, self)
         adds_axes = name in _RESHAPES or (name == "__getitem__" and len(shape) > len(self.shape))
         if adds_axes and math.prod(shape) == math.prod(self.shape):
@@ -153,16 +145,11 @@ class Layout:
 
     @staticmethod
     def moved_axis(
-        axis: int,
-        func: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        before: Sequence[int],
-        after: Sequence[int],
+        axis: int, call: FunctionCall, before: Sequence[int], after: Sequence[int]
     ) -> int | None:
         """Where a function moves an axis of its argument; None if the result has no such axis."""
-        name = _name_of(func)
-        order = _order_of(name, args, kwargs, len(before))
+        name = _name_of(call)
+        order = _order_of(name, call, len(before))
         if order is not None:
             return order.index(axis)
         if len(before) == len(after) and name not in _RESHAPES:
@@ -185,23 +172,24 @@ _INDEXING = {"__getitem__", "select", "unbind", "sum", "mean"}
 _PIECES = {"chunk", "split", "tensor_split", "split_with_sizes"}
 
 
-def _argument(args: Any, kwargs: Any, index: int, name: str, default: int) -> int:
-    value = kwargs.get(name, args[index] if len(args) > index else default)
+def _axis(call: FunctionCall, index: int, name: str, default: int) -> int:
+    value = call.argument(index, name, default)
     return value if isinstance(value, int) else default
 
 
-def _name_of(func: Callable[..., Any]) -> str:
+def _name_of(call: FunctionCall) -> str:
     """The name of a function, or of the attribute that `__get__` reads."""
-    name = func.__name__
-    return getattr(getattr(func, "__self__", None), "__name__", name) if name == "__get__" else name
+    name = call.name
+    owner = getattr(call.func, "__self__", None)
+    return getattr(owner, "__name__", name) if name == "__get__" else name
 
 
-def _order_of(name: str, args: Any, kwargs: Any, ndim: int) -> list[int] | None:
+def _order_of(name: str, call: FunctionCall, ndim: int) -> list[int] | None:
     """The order of axes that a permutation gives; None for other functions."""
-    order = list(range(ndim))
+    order, (_, args, kwargs) = list(range(ndim)), call
     if name in ("transpose", "swapaxes", "swapdims", "transpose_"):
-        first = _argument(args, kwargs, 1, "dim0", kwargs.get("axis0", 0))
-        second = _argument(args, kwargs, 2, "dim1", kwargs.get("axis1", 1))
+        first = _axis(call, 1, "dim0", kwargs.get("axis0", 0))
+        second = _axis(call, 2, "dim1", kwargs.get("axis1", 1))
         order[first], order[second] = order[second], order[first]
         return order
     if name in ("permute", "permute_"):
@@ -209,8 +197,7 @@ def _order_of(name: str, args: Any, kwargs: Any, ndim: int) -> list[int] | None:
         dims = (dims,) if isinstance(dims, int) else tuple(dims)
         return [dim % ndim for dim in dims] if len(dims) == ndim else None
     if name == "movedim" or name == "moveaxis":
-        source = kwargs.get("source", args[1] if len(args) > 1 else None)
-        target = kwargs.get("destination", args[2] if len(args) > 2 else args[-1])
+        source, target = call.argument(1, "source"), call.argument(2, "destination")
         if isinstance(source, int) and isinstance(target, int):
             moved = order.pop(source % ndim)
             order.insert(target % ndim, moved)
@@ -221,14 +208,14 @@ def _order_of(name: str, args: Any, kwargs: Any, ndim: int) -> list[int] | None:
 
 
 def _removed_axis(
-    name: str, args: Any, kwargs: Any, before: Sequence[int], after: Sequence[int]
+    name: str, call: FunctionCall, before: Sequence[int], after: Sequence[int]
 ) -> tuple[int, ...] | None:
     """The axes that indexing or a sum removed."""
     if name != "__getitem__":
-        dims = kwargs.get("dim", args[1] if len(args) > 1 else 0 if name == "unbind" else None)
+        dims = call.argument(1, "dim", 0 if name == "unbind" else None)
         dims = (dims,) if isinstance(dims, int) else dims
         return dims and tuple(dim % len(before) for dim in dims)
-    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
     if any(not isinstance(each, int | slice) and each is not Ellipsis for each in index):
         return None
     removed, axis = [], 0

@@ -16,8 +16,9 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.foreign_call import ForeignCall, Relation
+from jarilab.inspect.record.function_kinds import tensors_of
 from jarilab.inspect.record.sites import foreign_site_name, foreign_site_numbers
-from jarilab.inspect.record.tracing import Trace, Tracer, tensors_of
+from jarilab.inspect.record.tracing import Trace, Tracer
 from jarilab.inspect.record.value_paths import replace_tensors
 
 

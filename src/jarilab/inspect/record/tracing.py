@@ -7,7 +7,7 @@ follows whether an attention reads one sequence or two, and which axes are the b
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,14 @@ import torch
 from torch import nn
 
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.record.function_kinds import KEEPS_WEIGHTS, SELECTIONS, VIEWS, kind_of
+from jarilab.inspect.record.function_kinds import (
+    KEEPS_WEIGHTS,
+    SELECTIONS,
+    VIEWS,
+    FunctionCall,
+    kind_of,
+    tensors_within,
+)
 from jarilab.inspect.record.layout import (
     Layout,
     einsum_letters,
@@ -120,7 +127,7 @@ class Tracer:
         """Name the tensors that the outermost module is called with."""
         self.forward += 1
         for name, value in zip(names, values, strict=False):
-            for suffix, tensor in _tensors_within(value):
+            for suffix, tensor in tensors_within(value):
                 trace = self._known(tensor)
                 # Token IDs that a generation makes from constants or from logits are an input of their own.
                 if trace is None or not trace.sources or not tensor.is_floating_point():
@@ -179,32 +186,30 @@ class Tracer:
 
     # Functions
 
-    def follow(self, func: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
+    def follow(self, call: FunctionCall, result: Any) -> None:
         """Trace the result of a function."""
-        kind = kind_of(getattr(func, "__name__", ""))
+        kind = kind_of(call.name)
         if isinstance(result, Tensor):
             outputs = [result]
-        elif kind == "write" and args and isinstance(args[0], Tensor):
-            outputs = [args[0]]
+        elif kind == "write" and call.args and isinstance(call.args[0], Tensor):
+            outputs = [call.args[0]]
         elif isinstance(result, tuple | list):
             outputs = [each for each in result if isinstance(each, Tensor)]
         else:
             return
         if not outputs:
             return
-        if kind == "constant":
-            traces = []
-        else:
-            values = (*args, *kwargs.values()) if kwargs else args
-            traces = [(tensor, self.of(tensor)) for tensor in tensors_of(values)]
+        traces = []
+        if kind != "constant":
+            traces = [(tensor, self.of(tensor)) for tensor in call.tensors]
         is_tuple = isinstance(result, tuple | list)
         for index, output in enumerate(outputs):
             if not traces:
                 trace = Trace(NOTHING, _layout(output), self.forward)
             elif kind == "product":
-                trace = self._product(func, args, kwargs, traces, output)
+                trace = self._product(call, traces, output)
             else:
-                trace = self._computed(kind, func, args, kwargs, traces, output)
+                trace = self._computed(kind, call, traces, output)
                 if kind == "other" and output.is_inference():
                     viewed = self._base_of(traces[0][0])
                     trace = replace(
@@ -214,9 +219,7 @@ class Tracer:
                 trace = self._slice_of(*traces[0], output, trace)
             base = self._base_of(output) if kind == "write" else None
             path = path_after(
-                func,
-                args,
-                kwargs,
+                call,
                 self._path_of,
                 output,
                 index if is_tuple else None,
@@ -251,20 +254,14 @@ class Tracer:
         return None if base is None or not share_memory(base, view) else base
 
     def _computed(
-        self,
-        kind: str,
-        func: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        traces: list[tuple[Tensor, Trace]],
-        output: Tensor,
+        self, kind: str, call: FunctionCall, traces: list[tuple[Tensor, Trace]], output: Tensor
     ) -> Trace:
         joins = kind in ("join", "write")
         # The parameters of a layer stand beside computed data.
         data = [each for each in traces if not each[1].is_parameter]
         if joins or not any(trace.sources for _, trace in data):
             data = traces
-        if func.__name__ in SELECTIONS and data[0][0] is traces[0][0]:
+        if call.name in SELECTIONS and data[0][0] is traces[0][0]:
             data = data[:1]  # as of beams: which rows are selected is no source
         sources = union([trace.sources for _, trace in data], joins=joins)
         grown = any(
@@ -279,28 +276,24 @@ class Tracer:
                 shape_of(each[0]) == shape,
             ),
         )
-        layout = first_trace.layout.after(kind, func, args, kwargs, first, output)
-        weights = _followed(kind, func, args, kwargs, traces, output)
+        layout = first_trace.layout.after(kind, call, first, output)
+        weights = _followed(kind, call, traces, output)
         if weights is not None:
             # Masks and biases that are added to scores are no queries.
             sources = union([trace.sources for _, trace in traces if trace.weights is not None])
-        is_parameter = first_trace.is_parameter and func.__name__ in VIEWS
+        is_parameter = first_trace.is_parameter and call.name in VIEWS
         joint = any(trace.joint for _, trace in data) or (
             joins and are_of_different_inputs([trace.sources for _, trace in data])
         )
         return Trace(sources, layout, self.forward, grown, weights, is_parameter, joint=joint)
 
     def _product(
-        self,
-        func: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        traces: list[tuple[Tensor, Trace]],
-        output: Tensor,
+        self, call: FunctionCall, traces: list[tuple[Tensor, Trace]], output: Tensor
     ) -> Trace:
         """The trace of a matrix product: a projection, scores, or weights times values."""
         (left, a), (right, b) = traces[-2:] if len(traces) > 1 else (traces[0], traces[0])
-        letters = einsum_letters(args[0], left, right) if func is torch.einsum else None
+        is_einsum = call.func is torch.einsum
+        letters = einsum_letters(call.args[0], left, right) if is_einsum else None
         over = summed_axes(letters, left, right)
         for one, other, axis in ((a, b, over[0]), (b, a, over[1])):
             if one.weights is not None and one.weights.normalized:
@@ -311,7 +304,7 @@ class Tracer:
                     removed = (over[1] if one is a else over[0],)
                     layout = Layout(shape_of(output), "remove", removed, other.layout)
                 return Trace(other.sources, layout, self.forward, other.grown, joint=joint)
-        if func is torch.einsum:
+        if is_einsum:
             return self._scores_of_einsum(a, b, letters or ("", "", ""), output)
         layout = a.layout.product(shape_of(output))
         return self._scores(a, b, layout, output.ndim - 1, output.ndim - 2)
@@ -385,44 +378,18 @@ def _layout(tensor: Tensor) -> Layout:
     return Layout(shape_of(tensor))
 
 
-def _tensors_within(value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of an argument, one level of nesting deep, each with the suffix of its name."""
-    if isinstance(value, Tensor):
-        yield "", value
-    elif isinstance(value, tuple | list):
-        for index, each in enumerate(value):
-            if isinstance(each, Tensor):
-                yield f"[{index}]", each
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            if isinstance(each, Tensor):
-                yield f"[{key}]", each
-
-
-def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors of some arguments, one level of nesting deep."""
-    for value in values:
-        for _, tensor in _tensors_within(value):
-            yield tensor
-
-
 # Weights ------------------------------------------------------------------------------------------------------------
 
 
 def _followed(
-    kind: str,
-    func: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
-    traces: list[tuple[Tensor, Trace]],
-    output: Tensor,
+    kind: str, call: FunctionCall, traces: list[tuple[Tensor, Trace]], output: Tensor
 ) -> Weights | None:
     """The weights that a function passes on: its result is attention weights if an argument was."""
     for tensor, trace in traces:
         weights = trace.weights
         if weights is None or not output.is_floating_point():
             continue
-        axes = _followed_axes(kind, func, args, kwargs, tensor, weights, output)
+        axes = _followed_axes(kind, call, tensor, weights, output)
         if axes is None:
             continue
         others = [each.weights for _, each in traces if each.weights is not None]
@@ -433,8 +400,8 @@ def _followed(
             if columns is not None:
                 columns = union([each.columns for each in others if each.columns is not None])
         if before is not None:
-            before = _replayed(func, args, kwargs, tensor, before, output)
-        scores = weights.scores if func.__name__ in KEEPS_WEIGHTS else None
+            before = _replayed(call, tensor, before, output)
+        scores = weights.scores if call.name in KEEPS_WEIGHTS else None
         return replace(
             weights,
             operands=None,
@@ -449,32 +416,24 @@ def _followed(
 
 
 def _followed_axes(
-    kind: str,
-    func: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
-    tensor: Tensor,
-    weights: Weights,
-    output: Tensor,
+    kind: str, call: FunctionCall, tensor: Tensor, weights: Weights, output: Tensor
 ) -> tuple[int, int] | None:
     """The axes of keys and of queries in the result; None if it has no axis of keys."""
     key_axis, query_axis = (
-        axis
-        if axis < 0
-        else Layout.moved_axis(axis, func, args, kwargs, shape_of(tensor), shape_of(output))
+        axis if axis < 0 else Layout.moved_axis(axis, call, shape_of(tensor), shape_of(output))
         for axis in (weights.key_axis, weights.query_axis)
     )
     if key_axis is None:
         # Weights of two axes without queries and keys may be those of a router.
         is_map = weights.columns is not None or weights.event >= 0
-        if not (weights.normalized and is_map and func.__name__ in MOVES):
+        if not (weights.normalized and is_map and call.name in MOVES):
             return None
         key_axis = UNKNOWN_AXIS
     is_broadcast = key_axis >= 0 and tensor.shape[weights.key_axis] == 1 < output.shape[key_axis]
-    if is_broadcast and kind == "other" and func.__name__ != "pad":
+    if is_broadcast and kind == "other" and call.name != "pad":
         return None
     # A convolution may mix the heads of a map and leave its rows and columns.
-    is_conv = "conv" in func.__name__
+    is_conv = "conv" in call.name
     is_mixed = kind == "fresh" and weights.key_axis == tensor.ndim - 1
     if is_mixed and not (is_conv and output.shape[2:] == tensor.shape[2:]):
         return None
@@ -482,12 +441,10 @@ def _followed_axes(
 
 
 @torch.no_grad()
-def _replayed(
-    func: Callable[..., Any], args: Any, kwargs: Any, tensor: Tensor, before: Tensor, output: Tensor
-) -> Tensor | None:
+def _replayed(call: FunctionCall, tensor: Tensor, before: Tensor, output: Tensor) -> Tensor | None:
     """The result that the function has for the weights before dropout."""
-    changed = [before if value is tensor else value for value in args]
-    if kwargs.get("out") is not None or func.__name__.endswith("_"):
+    changed = [before if value is tensor else value for value in call.args]
+    if call.kwargs.get("out") is not None or call.name.endswith("_"):
         changed = [value.clone() if value is before else value for value in changed]
-    result = func(*changed, **kwargs)
+    result = call.func(*changed, **call.kwargs)
     return result if isinstance(result, Tensor) and result.shape == output.shape else None

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from jarilab.core.shapes import Tensor
-from jarilab.inspect.record.function_kinds import names
+from jarilab.inspect.record.function_kinds import FunctionCall, names, tensors_of
 
 MOVES = names(
     "view reshape _unsafe_view flatten unflatten transpose swapaxes permute movedim t squeeze "
@@ -66,23 +66,15 @@ class Path:
     def of_root(tensor: Tensor) -> Path:
         return Path(root=tensor, base=tensor)
 
-    def of_product(
-        self,
-        func: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        weights: tuple[Tensor, Tensor],
-        product: Any,
-    ) -> Path:
+    def of_product(self, call: FunctionCall, weights: tuple[Tensor, Tensor], product: Any) -> Path:
         """The path of weights times the values that have this path.
 
         weights: as they were multiplied, and before dropout.
         """
-        operands = [each for each in _flat((*args, *kwargs.values())) if each is not weights[0]]
+        operands = [each for each in call.tensors if each is not weights[0]]
         by_tensor = {id(each): self for each in operands} | {id(weights[0]): Operand(weights[1])}
-        args, kwargs = replace_tensors(args, by_tensor), replace_tensors(kwargs, by_tensor)
         products = self.products | {product}
-        return Path(func, args, kwargs, base=self.base, products=products)
+        return Path(*replace_tensors(call, by_tensor), base=self.base, products=products)
 
 
 _SOME = frozenset((True,))
@@ -120,9 +112,7 @@ class DetachedPath:
 
 
 def path_after(
-    func: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
+    call: FunctionCall,
     path_of: Callable[[Tensor], Path | None],
     output: Tensor,
     index: int | None,
@@ -132,12 +122,12 @@ def path_after(
 
     cuts: whether a function of `CUTS` dropped tokens or inputs of the batch.
     """
-    name = getattr(func, "__name__", "")
+    name = call.name
     if name not in LINEAR or not output.is_floating_point():
         return None
     if name in ZEROS:
         return Path(torch.zeros, (tuple(output.shape),), {"device": output.device})
-    tensors = [each for each in _flat((*args, *kwargs.values())) if each.is_floating_point()]
+    tensors = [each for each in call.tensors if each.is_floating_point()]
     paths = [path_of(tensor) for tensor in tensors]
     if name in CASTS:
         return paths[0] if paths else None
@@ -159,12 +149,10 @@ def path_after(
         # The values of one projection alone: others, as of a cache or of two streams, are joined to new values.
         return None
     return Path(
-        func,
-        replace_tensors(args, by_tensor),
-        replace_tensors(kwargs, by_tensor),
-        index,
+        *replace_tensors(call, by_tensor),
+        index=index,
         base=next(iter(bases.values()), None),
-        selects=_selects(name, args, known),
+        selects=_selects(name, call.args, known),
         cuts=any(path.cuts for path in known) or (name in CUTS and (name == "mean" or cuts())),
         products=frozenset[Any]().union(*(path.products for path in known)),
     )
@@ -175,7 +163,7 @@ def _selects(name: str, args: Any, paths: Sequence[Path]) -> bool:
     if any(path.selects for path in paths):
         return True
     if name == "__getitem__":
-        return bool(_flat(args[1:]))
+        return bool(list(tensors_of(args[1:])))
     if name in ("cat", "concat"):
         return len(paths) > 1 and any(path.cuts for path in paths)  # heads may be concatenated too
     return name in SELECTS
@@ -183,6 +171,8 @@ def _selects(name: str, args: Any, paths: Sequence[Path]) -> bool:
 
 def replace_tensors(value: Any, by_tensor: Mapping[int, Any]) -> Any:
     """Arguments of a function with some of their tensors replaced, by their id."""
+    if isinstance(value, FunctionCall):
+        return FunctionCall(*(replace_tensors(each, by_tensor) for each in value))
     if type(value) in (tuple, list):
         return type(value)(replace_tensors(each, by_tensor) for each in value)
     if type(value) is dict:
@@ -203,16 +193,6 @@ def _is_linear(name: str, tensors: Sequence[Tensor], paths: Sequence[Path | None
     return name in PRODUCTS and attended == [False, True]
 
 
-def _flat(values: Any) -> list[Tensor]:
-    tensors = []
-    for value in values:
-        if isinstance(value, Tensor):
-            tensors.append(value)
-        elif isinstance(value, tuple | list):
-            tensors += [each for each in value if isinstance(each, Tensor)]
-    return tensors
-
-
 READS = names(
     "size dim numel stride is_contiguous is_inference data_ptr storage_offset is_floating_point "
     "is_complex get_device element_size __len__ __repr__ __hash__ requires_grad_ register_hook"
@@ -220,9 +200,9 @@ READS = names(
 """Functions that do not read the elements of a tensor."""
 
 
-def continues(name: str, args: Any, kwargs: Any, path_of: Callable[[Tensor], Path | None]) -> bool:
+def continues(call: FunctionCall, path_of: Callable[[Tensor], Path | None]) -> bool:
     """Whether a function leaves the paths of its arguments open, as `path_after` does."""
-    tensors = [each for each in _flat((*args, *kwargs.values())) if each.is_floating_point()]
+    name, tensors = call.name, [each for each in call.tensors if each.is_floating_point()]
     paths = [path_of(tensor) for tensor in tensors]
     return name in READS or name in CASTS or name in ZEROS or _is_linear(name, tensors, paths)
 
