@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, tee
@@ -14,7 +13,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.storage.files import sha256
 from jarilab.data.images.listing import SUFFIXES, natural
 from jarilab.data.text.conllu import read_conllu
-from jarilab.data.text.text_files import lines
+from jarilab.data.text.text_files import lines, walk_visible
 from jarilab.data.text.word_links import read_links
 
 Kind = Literal["text", "pairs", "image", "sound"]
@@ -150,17 +149,9 @@ def _linked(rows: Iterator[ExampleRow], gold: Path) -> Iterator[ExampleRow]:
 def _files_of(folder: Path) -> list[Path]:
     """The files of a folder and its subfolders in natural order, without hidden ones."""
     names = []
-    for parent, subfolders, files in os.walk(folder, onerror=_refuse):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        inside = Path(parent).relative_to(folder)
-        names += [str(inside / name) for name in files if not name.startswith(".")]
+    for parent, _, files in walk_visible(folder):
+        names += [str(parent.relative_to(folder) / name) for name in files]
     return [folder / name for name in natural(names)]
-
-
-def _refuse(error: OSError) -> None:
-    raise UserError(
-        f"{error.filename}: expected a folder, got one that cannot be read ({error.strerror}); check its permissions"
-    )
 
 
 def _kind_of_folder(folder: Path) -> Kind:

@@ -66,12 +66,11 @@ def list_folders(folder: Path, notices: Notices) -> Listing:
 def _below(folder: Path, root: Path, notices: Notices) -> list[Path]:
     """List all files of a folder and its subfolders except hidden ones."""
     paths = []
-    for here, inner, names in os.walk(folder, onerror=text_files.unreadable):
-        inner[:] = [name for name in inner if not name.startswith(".")]
-        for path in (Path(here, name) for name in inner):
+    for here, inner, names in text_files.walk_visible(folder):
+        for path in (here / name for name in inner):
             if path.is_symlink():
                 notices.add(_LINKS, str(path.relative_to(root)))
-        paths += [str(Path(here, name)) for name in names if not name.startswith(".")]
+        paths += [str(here / name) for name in names]
     return [Path(path) for path in natural(paths)]
 
 

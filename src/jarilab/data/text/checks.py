@@ -8,7 +8,7 @@ from itertools import takewhile
 import numpy as np
 
 from jarilab.core.errors import counted
-from jarilab.data.finding import WARNING_SHARE, Finding, Severity, overlap_severity, share
+from jarilab.data.finding import WARNING_SHARE, Finding, overlap_severity, share
 from jarilab.data.text.alignment import check_alignment
 from jarilab.data.text.scan import SCRIPT, SCRIPTS, Scan, repeated, shared
 from jarilab.data.text.tokenizers import Tokenizer, UnknownPieces
@@ -20,8 +20,10 @@ _SHOWN = 20  # characters before and after a difference
 _QUANTILES = (0.05, 0.5, 0.95, 1.0)
 
 
-def _severity(count: int, total: int) -> Severity:
-    return "warning" if count >= WARNING_SHARE * total else "note"
+def _counted(topic: str, text: str, remedy: str, count: int, total: int) -> Finding:
+    """A finding about some of the examples: a warning from `WARNING_SHARE` of them on, else a note."""
+    severity = "warning" if count >= WARNING_SHARE * total else "note"
+    return Finding(severity, topic, text, remedy, count, total)
 
 
 def find_repeats(scan: Scan, unit: str) -> Iterator[Finding]:
@@ -34,8 +36,7 @@ def find_repeats(scan: Scan, unit: str) -> Iterator[Finding]:
         f"punctuation and white space, such as {scan.place(equal.row)} and {scan.place(equal.other)}"
     )
     remedy = "they count several times; remove them if that is not meant"
-    severity = _severity(equal.examples, len(scan))
-    yield Finding(severity, "repeats", text, remedy, equal.examples, len(scan))
+    yield _counted("repeats", text, remedy, equal.examples, len(scan))
 
 
 def find_overlap(
@@ -83,7 +84,7 @@ def find_in_pairs(scan: Scan, names: Sequence[str]) -> Iterator[Finding]:
             total = len(scan) + max(number for number, _ in scan.blank)
             text = f"{name}: {share(count, total, 'lines', 'are')} blank, the first is line {line}"
             remedy = "they are left out; look whether the files are aligned there"
-            yield Finding(_severity(count, total), "blank", text, remedy, count, total)
+            yield _counted("blank", text, remedy, count, total)
     for side, name in enumerate(names):
         lengths = scan.rows[:, side]["length"]
         yield Finding("note", "characters", f"{name}: {quantiles(lengths)} characters")
@@ -106,7 +107,7 @@ def _copies(scan: Scan) -> Iterator[Finding]:
         place = scan.place(int(is_copy.argmax()))
         text = f"{share(count, len(scan), 'pairs', 'have')} the same text on both sides, such as {place}"
         remedy = "they teach to copy; remove what is not translated"
-        yield Finding(_severity(count, len(scan)), "copies", text, remedy, count, len(scan))
+        yield _counted("copies", text, remedy, count, len(scan))
 
 
 def _ratios(scan: Scan, names: Sequence[str]) -> Iterator[Finding]:
@@ -123,7 +124,7 @@ def _ratios(scan: Scan, names: Sequence[str]) -> Iterator[Finding]:
             f"{scan.place(int(is_far.argmax()))}"
         )
         remedy = "read some of them; remove those that are no translations"
-        yield Finding(_severity(count, len(scan)), "ratio", text, remedy, count, len(scan))
+        yield _counted("ratio", text, remedy, count, len(scan))
 
 
 def find_scripts(scan: Scan, rows: np.ndarray, unit: str, side: int = 0) -> Iterator[Finding]:
@@ -140,7 +141,7 @@ def find_scripts(scan: Scan, rows: np.ndarray, unit: str, side: int = 0) -> Iter
             f"as {scan.place(int(is_other.argmax()), side)}"
         )
         remedy = "remove them if they are in another language"
-        yield Finding(_severity(count, len(rows)), "script", text, remedy, count, len(rows))
+        yield _counted("script", text, remedy, count, len(rows))
 
 
 def _slip(scan: Scan, names: Sequence[str]) -> Iterator[Finding]:
@@ -205,7 +206,7 @@ def find_too_long(lengths: np.ndarray, omitted: int, longest: int, name: str) ->
     text += (
         f"; {share(omitted, total, 'pairs', 'are')} longer than --longest {longest} and left out"
     )
-    return Finding(_severity(omitted, total), "tokens", text, "raise --longest", omitted, total)
+    return _counted("tokens", text, "raise --longest", omitted, total)
 
 
 def find_equal_documents(scan: Scan) -> Iterator[Finding]:
@@ -217,9 +218,7 @@ def find_equal_documents(scan: Scan) -> Iterator[Finding]:
         repeats = share(equal.examples, total, "documents", "repeat")
         text = f"{repeats} an earlier one, such as {files[0]} and {files[1]}"
         remedy = "remove them: a part may be held out"
-        yield Finding(
-            _severity(equal.examples, total), "documents", text, remedy, equal.examples, total
-        )
+        yield _counted("documents", text, remedy, equal.examples, total)
 
 
 def lines_of(findings: Sequence[Finding] | Iterator[Finding]) -> list[str]:

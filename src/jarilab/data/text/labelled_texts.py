@@ -95,31 +95,11 @@ def _of_folders(path: Path) -> Iterator[tuple[str, str]]:
 # Who did what to whom ------------------------------------------------------------------------------------------------
 
 NOUNS = [
-    "cat",
-    "dog",
-    "horse",
-    "bear",
-    "mouse",
-    "wolf",
-    "goat",
-    "fox",
-    "duck",
-    "sheep",
-    "lion",
-    "owl",
-]
+    "cat", "dog", "horse", "bear", "mouse", "wolf", "goat", "fox", "duck", "sheep", "lion", "owl",
+]  # fmt: skip
 VERBS = [
-    "followed",
-    "pushed",
-    "chased",
-    "called",
-    "watched",
-    "kicked",
-    "licked",
-    "helped",
-    "found",
-    "caught",
-]
+    "followed", "pushed", "chased", "called", "watched", "kicked", "licked", "helped", "found", "caught",
+]  # fmt: skip
 SAME, OTHER = "same", "other"
 
 

@@ -98,17 +98,23 @@ def document_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     paths = []
-    for folder, subfolders, names in os.walk(path, onerror=unreadable):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        visible = [name for name in names if not name.startswith(".")]
-        paths += [
-            Path(folder, name) for name in visible if name.lower().endswith(DOCUMENT_SUFFIXES)
-        ]
+    for folder, _, names in walk_visible(path):
+        paths += [folder / name for name in names if name.lower().endswith(DOCUMENT_SUFFIXES)]
     if not paths:
         raise UserError(
             f"{path}: expected files named *.txt or *.txt.gz in this folder; got none; rename or add some"
         )
     return sorted(paths)
+
+
+def walk_visible(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Yield each folder below this one with the names of its folders and files, as `os.walk`, without hidden ones.
+
+    Raises UserError for a folder that cannot be listed.
+    """
+    for parent, subfolders, names in os.walk(folder, onerror=_unreadable):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        yield Path(parent), subfolders, [name for name in names if not name.startswith(".")]
 
 
 def content_hash(paths: Sequence[Path]) -> str:
@@ -266,10 +272,9 @@ def _long(
     )
 
 
-def unreadable(error: OSError) -> None:
-    """Raise UserError for a folder that `os.walk` cannot list."""
+def _unreadable(error: OSError) -> None:
     raise UserError(
-        f"{error.filename}: cannot be read ({error.strerror}); check the path and its permissions"
+        f"{error.filename}: expected a folder, got one that cannot be read ({error.strerror}); check its permissions"
     )
 
 
