@@ -368,6 +368,20 @@ def test_the_page_is_used_by_keyboard_and_speaks_two_languages(page_html: str, p
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize(
+    ("only", "parts"), [("model", ["heads", "finding"]), ("map", ["map", "numbers"]), ("answer", ["text", "best"])]
+)
+def test_an_address_shows_one_figure(page_html: str, pages: Pages, only: str, parts: list[str]) -> None:
+    page = pages.open(page_html, at=f"#only={only}&head=L0H1", width=720)
+    every = ("heads", "map", "numbers", "text", "best", "headline", "paths", "table")
+    assert [part for part in every if page.locator(f"#{part}").is_visible()] == [p for p in every if p in parts]
+    assert all(page.locator(f"#{part}").is_visible() for part in parts)
+    heights = page.locator("body *").evaluate_all("all => all.map(one => one.getBoundingClientRect().bottom)")
+    assert max(heights) < 420
+    assert not pages.troubles
+
+
+@pytest.mark.browser
 def test_the_page_of_two_inputs_and_a_screen(models: Path, pages: Pages) -> None:
     words = {"answer": "it", "corrupt": "The street was too wide", "screen": 2, "controls": 3}
     causes = jarilab.causes(models / "llama", "The animal was too tired", **words)

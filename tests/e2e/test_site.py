@@ -73,6 +73,15 @@ def test_a_lesson_has_something_to_look_at_a_question_its_answer_and_a_check(lan
 
 
 @BOTH
+@EACH
+def test_a_lesson_shows_one_figure_at_a_time_and_its_sentences_set_it(language: str, name: str) -> None:
+    slots = [slot.split(" ", 2) for slot in pages.slots(text(language, name))]
+    figures = [words[1:] for words in slots if words[0] == "live"]
+    assert [figure for figure, *state in figures if not "".join(state).startswith("only=")] == [], "a whole page"
+    assert {figure for figure, *_ in figures} == {words[1] for words in slots if words[0] == "state"}
+
+
+@BOTH
 def test_a_lesson_leads_to_the_next(language: str) -> None:
     led = [re.findall(r"\]\((\S+)\.md\)$", text(language, name).strip())[0] for name in config.LESSONS]
     assert led == [*config.LESSONS[1:], "index"]

@@ -19,13 +19,16 @@ const answerSide = page.tokens.target ? "target" : "source";
 const sameSides = String(page.tokens.source) === String(page.tokens.target);
 let state = {};
 
-/** What the address says: a head, the head that an edge leads to, and a query. */
+/** What of the page is shown: all of it, or one figure for a lesson. */
+const ONLY = ["all", "map", "model", "answer"];
+/** What the address says: a head, the head that an edge leads to, a query, and what of the page is shown. */
 function stateOfAddress() {
   const address = new URLSearchParams(location.hash.slice(1));
   const head = rows.has(address.get("head")) ? address.get("head") : page.conclusion.heads[0] ?? page.conclusion.together[0]?.[0] ?? page.conclusion.strongest;
   const to = page.edges.some((edge) => edge.source === head && edge.target === address.get("to")) ? address.get("to") : null;
   const query = address.get("query");
-  return { head, to, query: query === null ? null : Number(query) };
+  const only = ONLY.includes(address.get("only")) ? address.get("only") : "all";
+  return { head, to, query: query === null ? null : Number(query), only };
 }
 const addressOf = (change) => {
   const { head, to, query } = { ...state, to: null, ...change };
@@ -128,6 +131,7 @@ function draw() {
   state = stateOfAddress();
   const map = mapOf(state.head);
   document.documentElement.lang = t.language();
+  document.documentElement.dataset.only = state.only;
   refill(byId("headline"), t("title"));
   refill(byId("language"), languageButton(draw));
   refill(byId("about"), tokenNode(page.model));

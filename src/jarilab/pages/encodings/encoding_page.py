@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -34,10 +34,11 @@ class Drawings:
     def html(self) -> str:
         """The page as one HTML document."""
         script = bundle(PACKAGE, "show.js")
+        names = iter(self.files())
         body = Template(read(PACKAGE, "show.html")).substitute(
             heading=_breakable(self.title),
             settings=_spoken(self.settings),
-            columns="\n".join(_section(column) for column in self.columns),
+            columns="\n".join(_section(column, names) for column in self.columns),
             script=script,
         )
         return document(PACKAGE, body, PAGE_STYLES, f"jari: {self.title}", scripts=[script])
@@ -89,22 +90,24 @@ class Drawings:
         return frame(self.html)
 
 
-def _section(column: Column) -> str:
+def _section(column: Column, names: Iterator[str]) -> str:
+    """A column; each drawing takes the next of the names of all files."""
     name = _breakable(column.name)
     sentences = "".join(
         f'<p class="lede" lang="en">{_marked(one)}.</p>' for one in column.sentences
     )
     facts = "".join(f"<li>{_spoken(words)}</li>" for words in column.facts)
-    figures = "\n".join(map(_figure, column.drawings))
+    figures = "\n".join(_figure(next(names), drawing) for drawing in column.drawings)
     return (
         f"<section><div><h2>{name}</h2>\n{sentences}<ul>{facts}</ul></div>\n"
         f'<div class="figures">{figures}</div></section>'
     )
 
 
-def _figure(drawing: Drawing) -> str:
+def _figure(file: str, drawing: Drawing) -> str:
     title, caption = _spoken(drawing.title), _spoken(drawing.caption)
-    return f"<figure><h3>{title}</h3>{drawing.markup()}<figcaption>{caption}</figcaption></figure>"
+    inside = f"<h3>{title}</h3>{drawing.markup()}<figcaption>{caption}</figcaption>"
+    return f'<figure id="{Path(file).stem}">{inside}</figure>'
 
 
 def _breakable(name: str) -> str:

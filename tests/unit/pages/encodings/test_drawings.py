@@ -451,6 +451,23 @@ def test_the_page_fits_the_window(pages, width):
     assert len(lefts) == (1 if width == 420 else 3)
 
 
+@pytest.mark.browser
+def test_an_address_shows_one_drawing(pages, tmp_path):
+    drawn = jarilab.draw_encodings("rotary", "rotary:pairing=interleaved", length=16, d_model=16, n_heads=2)
+    names = [path.stem for path in drawn.save_svgs(tmp_path)]
+    page = pages.open(drawn.html, at=f"#only={names[1]}")
+    shown = page.locator("figure").filter(visible=True)
+    assert [figure.get_attribute("id") for figure in shown.all()] == names[1:2]
+    assert page.locator(".top, .lede, li").filter(visible=True).count() == 0, "nothing else"
+    page.evaluate("name => { location.hash = `#only=${name}` }", names[-1])  # as a link of a lesson does
+    page.locator(f"#{names[-1]}").wait_for()
+    assert shown.count() == 1
+    assert page.locator("h2").filter(visible=True).inner_text() == "rotary:pairing=interleaved"
+    page.evaluate("location.hash = '#only=payload'")
+    page.locator("li").first.wait_for()
+    assert shown.count() == len(names), "no drawing has this name"
+
+
 # Mistakes -------------------------------------------------------------------------------------------------------------
 
 FAULTY = '''

@@ -13,5 +13,16 @@ function speak() {
   refill(byId("language"), languageButton(speak));
 }
 
+/** Show one drawing, for a lesson: #only= and the name of its file. */
+function frame() {
+  const wanted = new URLSearchParams(location.hash.slice(1)).get("only");
+  const figures = [...document.querySelectorAll("figure")];
+  const one = figures.find((figure) => figure.id === wanted);
+  document.documentElement.toggleAttribute("data-only", Boolean(one));
+  for (const part of [...document.querySelectorAll("section"), ...figures]) part.hidden = Boolean(one) && !part.contains(one);
+}
+
+addEventListener("hashchange", frame);
 speak();
+frame();
 document.documentElement.dataset.ready = "";
