@@ -522,6 +522,18 @@ def test_a_state_is_passed_on_as_a_link_a_page_and_a_figure(
     for only, parts in (("model", ".heads-of"), ("answer", ".model")):
         figure = pages.open(render(payload), READY, f"#only={only}", width=320)
         assert figure.locator(parts).filter(visible=True).count() == 1, "of the model that is looked at"
+    figure = pages.open(render(payload), READY, "#only=model", width=720)
+    assert (
+        figure.evaluate(
+            "Math.max(...[...document.querySelectorAll('main *')].map(one => one.getBoundingClientRect().bottom))"
+        )
+        < 330
+    )
+    wide = [
+        figure.locator(part).filter(visible=True).first.bounding_box()["width"]
+        for part in (".size .disc", "[data-head]")
+    ]
+    assert wide[0] == wide[1] < 25, "sizes can be compared with the legend"
     figure = pages.open(render(payload), READY, "#only=map", width=320)
     assert figure.locator("#maps .pane:visible").count() == 1
     assert figure.locator("#finding").is_visible()
