@@ -139,7 +139,6 @@ def is_conllu(path: Path) -> bool:
 
 
 def _linked(rows: Iterator[ExampleRow], gold: Path) -> Iterator[ExampleRow]:
-    """The rows with their links."""
     rows, texts = tee(rows)
     links = read_links(gold, (row.texts for row in texts))
     for row, link in zip(rows, links, strict=True):

@@ -43,14 +43,11 @@ def _framed(squares: Float[Tensor, "M h w"]) -> Float[Tensor, "M 24 24"]:
     """Enlarge the ink of each square to GLYPH pixels, centred in a frame, drawn as a scene of one digit."""
     labels = torch.zeros(len(squares), dtype=torch.long)  # which digit it is does not matter here
     digits = DigitImages.of(squares, labels, threshold=INK_THRESHOLD)
-    extent = digits.extent
-    longer = extent.amax(-1, keepdim=True)
-    extent = (extent / longer * GLYPH).round().clamp_min(1.0)
+    sources = torch.arange(len(digits.labels)).unsqueeze(1)
+    extent = digits.scaled(sources, torch.full(sources.shape, float(GLYPH)), least=1.0)
     corner = ((FRAME - extent) / 2).floor()
-    opposite = corner + extent
-    boxes = torch.cat((corner, opposite), -1).unsqueeze(1)
-    zero = torch.zeros(len(boxes), 1, dtype=torch.long)
-    sources = torch.arange(len(boxes)).unsqueeze(1)
+    boxes = torch.cat((corner, corner + extent), -1)
+    zero = torch.zeros_like(sources)
     plan = Plan(zero == 0, sources, zero, boxes, zero)
     scenes = Scenes(_WORLD, digits, seed=0).draw(plan)
     return scenes[:, 0].float() / 255

@@ -318,7 +318,6 @@ def _coco_image(
     names: Mapping[Any, str],
     notices: Notices,
 ) -> AnnotatedImage:
-    """Return an image with the objects of its annotations."""
     sizes = set(_sizes(image.get("height"), image.get("width")))
     objects = []
     for annotation in annotations:

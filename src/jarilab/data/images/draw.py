@@ -7,7 +7,6 @@ import io
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jaxtyping import UInt8
@@ -48,60 +47,31 @@ def grid(
         raise UserError(
             f"expected a caption for each of {len(images)} images; got {len(captions)}; give as many"
         )
-    cells = _cells(images, columns, bool(captions))
-    library: Any = import_optional("PIL.Image", "vision")
-    drawing: Any = import_optional("PIL.ImageDraw", "vision")
-    sheet = library.new("RGB", cells.sheet, "white")
-    pen = drawing.Draw(sheet)
-    font = _font(captions or ())
-    for number, image in enumerate(images):
-        left, top = cells.corner(number)
-        sheet.paste(_enlarged(image, cells.factor), (left, top))
-        if captions:
-            text = cut(captions[number], cells.width, font)
-            below = top + cells.height + 2
-            pen.text((left, below), text, fill="black", font=font)
-    return sheet
-
-
-@dataclass(frozen=True)
-class _Cells:
-    """Layout of a grid. factor: enlargement. height, width: of an enlarged image. across, down: steps between images.
-    sheet: width and height of the whole grid."""
-
-    columns: int
-    factor: int
-    height: int
-    width: int
-    across: int
-    down: int
-    sheet: tuple[int, int]
-
-    def corner(self, number: int) -> tuple[int, int]:
-        """Return left and top of an image."""
-        row, column = divmod(number, self.columns)
-        left = column * self.across + _GAP
-        top = row * self.down + _GAP
-        return left, top
-
-
-def _cells(images: Sequence[UInt8[Tensor, "_ _ _"]], columns: int, with_captions: bool) -> _Cells:
     height = max(image.shape[1] for image in images)
     width = max(image.shape[2] for image in images)
     factor = math.ceil(_CELL / max(height, width))
     height, width = factor * height, factor * width
-    across, down = width + _GAP, height + _GAP
-    if with_captions:
-        down += _TEXT + _GAP
+    # The steps from an image to the next one.
+    across, down = width + _GAP, height + _GAP + (_TEXT + _GAP if captions else 0)
     columns = min(columns, len(images))
-    rows = math.ceil(len(images) / columns)
-    sheet = (across * columns + _GAP, down * rows + _GAP)
-    pixels = math.prod(sheet)
-    if pixels > MAX_PIXELS:
+    size = across * columns + _GAP, down * math.ceil(len(images) / columns) + _GAP
+    if math.prod(size) > MAX_PIXELS:
         raise UserError(
-            f"expected a grid of at most {MAX_PIXELS:,} pixels; got {pixels:,}; give fewer or smaller ones"
+            f"expected a grid of at most {MAX_PIXELS:,} pixels; got {math.prod(size):,}; give fewer or smaller ones"
         )
-    return _Cells(columns, factor, height, width, across, down, sheet)
+    library: Any = import_optional("PIL.Image", "vision")
+    drawing: Any = import_optional("PIL.ImageDraw", "vision")
+    sheet = library.new("RGB", size, "white")
+    pen = drawing.Draw(sheet)
+    font = _font(captions or ())
+    for number, image in enumerate(images):
+        row, column = divmod(number, columns)
+        left, top = column * across + _GAP, row * down + _GAP
+        sheet.paste(_enlarged(image, factor), (left, top))
+        if captions:
+            text = cut(captions[number], width, font)
+            pen.text((left, top + height + 2), text, fill="black", font=font)
+    return sheet
 
 
 def boxes(image: UInt8[Tensor, "C H W"], labelled_boxes: Sequence[tuple[Box, str]]) -> Any:

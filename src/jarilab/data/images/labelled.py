@@ -19,7 +19,7 @@ from jarilab.core.shapes import Int, Tensor
 from jarilab.data.finding import share
 from jarilab.data.images import idx
 from jarilab.data.images.alike import Thumbnails
-from jarilab.data.images.image_files import Decoded, check_dataset_size, decode, read_bytes
+from jarilab.data.images.image_files import check_dataset_size, decode, read_bytes
 from jarilab.data.images.listing import Listing, list_csv, list_folders, natural
 from jarilab.data.images.notices import Notices, digests, few_held_out
 from jarilab.data.images.resize import Fit, Size, fitted, resize
@@ -228,7 +228,10 @@ def _from_files(where: Path, listing: Listing, wanted: Wanted, notices: Notices)
         name = os.path.relpath(path, folder)
         try:
             data = read_bytes(path)
-            image = _decoded(data, wanted, name)
+            if wanted.size is None:
+                image = decode(data, wanted.channels, name=name)
+            else:
+                image = fitted(data, wanted.channels, wanted.size, wanted.fit, name)
         except UserError as error:
             notices.unreadable(name, error, len(known), where)
             continue
@@ -249,12 +252,6 @@ def _from_files(where: Path, listing: Listing, wanted: Wanted, notices: Notices)
     return result
 
 
-def _decoded(data: bytes, wanted: Wanted, name: str) -> Decoded:
-    if wanted.size is None:
-        return decode(data, wanted.channels, name=name)
-    return fitted(data, wanted.channels, wanted.size, wanted.fit, name)
-
-
 def _of_known_classes(
     where: Path, names: Sequence[str], labels: Sequence[str], wanted: Wanted, notices: Notices
 ) -> list[int]:
@@ -272,7 +269,6 @@ def _of_known_classes(
 
 
 def _note_sizes(names: Sequence[str], count: int, wanted: Wanted, notices: Notices) -> None:
-    """Note which of `count` images were resized."""
     if wanted.size is not None:
         resizing = _FITTED[wanted.fit].format(*wanted.size)
         notices.among(count, resizing, names)
@@ -316,7 +312,6 @@ def _none_usable(where: Path, wanted: Wanted, notices: Notices) -> UserError:
 
 
 def _from_idx(images: Path, wanted: Wanted, notices: Notices) -> Labelled:
-    """Read an idx file of images and the labels in the file beside it."""
     pixels, numbers = idx.read_pair(images)
     pixels = pixels.unsqueeze(1)
     labels = [str(number) for number in numbers.tolist()]

@@ -64,7 +64,6 @@ def list_folders(folder: Path, notices: Notices) -> Listing:
 
 
 def _below(folder: Path, root: Path, notices: Notices) -> list[Path]:
-    """List all files of a folder and its subfolders except hidden ones."""
     paths = []
     for here, inner, names in text_files.walk_visible(folder):
         for path in (here / name for name in inner):

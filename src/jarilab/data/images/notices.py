@@ -104,13 +104,8 @@ class Notices:
 
 def digests(pixels: UInt8[Tensor, "N C H W"]) -> UInt64[np.ndarray, " N"]:
     """Return 8 bytes for each image, equal for equal pixels."""
-    digest_bytes = b"".join(_digest(image) for image in pixels)
-    return np.frombuffer(digest_bytes, dtype=np.uint64)
-
-
-def _digest(image: UInt8[Tensor, "C H W"]) -> bytes:
-    pixels = image.numpy().tobytes()
-    return hashlib.blake2b(pixels, digest_size=8).digest()
+    hashes = (hashlib.blake2b(image.numpy().tobytes(), digest_size=8) for image in pixels)
+    return np.frombuffer(b"".join(each.digest() for each in hashes), dtype=np.uint64)
 
 
 def few_held_out(held_out: int, total: int, remedy: str = "name more with --valid") -> list[str]:

@@ -76,7 +76,6 @@ class PathPatching:
 
     @contextmanager
     def _calls(self) -> Iterator[dict[str, AttentionCall]]:
-        """The call of each site inside the block."""
         calls: dict[str, AttentionCall] = {}
 
         def keep(site: str, call: AttentionCall, output: Tensor) -> Tensor:

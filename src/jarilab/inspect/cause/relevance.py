@@ -181,7 +181,6 @@ class InputRelevance:
         return layers
 
     def _lengths(self) -> dict[str, int]:
-        """The number of tokens of each sequence."""
         lengths: dict[str, int] = {}
         for layer in self._layers:
             rows, _, queries, keys = layer.weights.shape

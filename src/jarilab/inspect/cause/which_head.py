@@ -218,11 +218,9 @@ class HeadCauses:
         """The pairs to ablate: all of a small model, else those of heads with a larger direct than total effect."""
         if len(self.heads) <= MAX_PAIRED:
             return list(combinations(range(len(self.heads)), 2))
-        hidden = [
-            each
-            for each in np.argsort(-np.abs(direct))
-            if _is_hidden(float(zero[each]), float(direct[each]))
-        ]
+        # Others make up for most of what such a head writes.
+        is_hidden = (np.abs(direct) > MIN_EFFECT) & (np.abs(zero) < np.abs(direct) / 2)
+        hidden = [each for each in np.argsort(-np.abs(direct)) if is_hidden[each]]
         pairs = {
             tuple(sorted((int(one), other)))
             for one in hidden[:MAX_BACKED_UP]
@@ -246,7 +244,7 @@ class HeadCauses:
     def _edges(self, make: Callable[[], PathPatching]) -> list[Row]:
         """From heads that matter to the heads that carry their effect, and to the answer. make: the path patching."""
         edges = [
-            _edge(row["head"], "answer", None, row["direct"])
+            {"source": row["head"], "target": "answer", "input": None, "effect": row["direct"]}
             for row in self.rows
             if row["direct_passes"]
         ]
@@ -271,16 +269,6 @@ def _check(batch: Batch, controls: int) -> None:
             f"expected a batch of one row and a random direction or more, got {len(batch)} rows and {controls}; pass "
             "one input, or use HeadImportance for a data set"
         )
-
-
-def _edge(source: str, target: str, part: str | None, effect: float) -> Row:
-    """part: the input of the target that carries the effect: q, k or v."""
-    return {"source": source, "target": target, "input": part, "effect": effect}
-
-
-def _is_hidden(total: float, direct: float) -> bool:
-    """Whether others make up for most of what a head writes."""
-    return abs(direct) > MIN_EFFECT and abs(total) < abs(direct) / 2
 
 
 def _is_direct(row: Row) -> bool:

@@ -101,7 +101,6 @@ def _scores_by_component(
 
 
 def _product(call: AttentionCall, head: int, components: list[int]) -> Float[Tensor, "Q K"]:
-    """The scaled product of some components of q and k."""
     q_QC = call.q[0, head][:, components]
     k_KC = call.k[0, head][:, components]
     scaled_QC = call.scale * q_QC

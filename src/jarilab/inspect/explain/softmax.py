@@ -170,7 +170,9 @@ def softmax_lens(
     sampled = select_queries(call, rows_R)
     allowed_RK = allowed_QK[rows_R]
     parts = definition.summands(sampled).of_head(head)
-    slopes_RKE = _slopes(sampled, head)
+    slopes_RKE = _slopes_of_product(sampled, head)
+    if "terms" in sampled.geometry.encoding.hooks:
+        slopes_RKE = slopes_RKE + _slopes_of_terms(sampled, head)
     lens = []
     for divisor in divisors:
         scores_RK = parts.unscaled / divisor
@@ -215,15 +217,8 @@ def _sum_of_others(difference_RK: Tensor, values_RK: Tensor, p_RK: Tensor) -> Te
     return difference_RK.scatter(-1, best_R1, sum_R1)
 
 
-def _slopes(call: AttentionCall, head: int) -> Float[Tensor, "R K E"]:
-    """The derivative of `product + terms` of each query and key by the query."""
-    slopes = _slopes_of_product(call, head)
-    if "terms" in call.geometry.encoding.hooks:
-        slopes = slopes + _slopes_of_terms(call, head)
-    return slopes
-
-
 def _slopes_of_product(call: AttentionCall, head: int) -> Float[Tensor, "R K E"]:
+    """The derivative of the product of each query and key by the query."""
     q_RE = call.q[0, head]
     k_KE = call.k[0, head]
     pairs = (len(q_RE), *k_KE.shape)

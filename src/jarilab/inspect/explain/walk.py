@@ -129,7 +129,6 @@ def _normed(formula: str, norm: nn.Module | None) -> str:
 
 
 def _input_formula(tape: Tape, site: str) -> str:
-    """The formula of the input of a stack."""
     inputs = tape.inside.arguments[-1]
     if isinstance(inputs, Tensor) and inputs.is_floating_point():
         return "what the model makes of its input"
@@ -208,7 +207,6 @@ def _project(
 
 
 def _scaling(call: AttentionCall) -> str:
-    """How scores are scaled, in words."""
     width = call.q.shape[3]
     if math.isclose(call.scale, width**-0.5):
         return f"divided by sqrt({width}) = {width**0.5:.4g}"

@@ -75,7 +75,6 @@ def draw_attention(
 
 
 def _grid(maps: Sequence[tuple[AttentionSite, Map]], options: Mapping[str, Any]) -> Figure:
-    """A row of maps a site."""
     kinds = {site.kind for site, _ in maps}
     names = [site.short if len(kinds) == 1 else site.name for site, _ in maps]
     rows = []

@@ -67,7 +67,6 @@ def draw_lines(
 
 
 def _strokes(weights: np.ndarray) -> dict[str, Any]:
-    """Colours and widths of lines."""
     rgb = import_optional("matplotlib.colors", "figures").to_rgb(LINE_COLOUR)
     strengths = np.clip(weights, 0, 1)
     return {"colors": [(*rgb, each) for each in strengths], "linewidths": 0.3 + 1.7 * strengths}

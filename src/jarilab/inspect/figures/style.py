@@ -169,7 +169,6 @@ def _boldness(face: Any) -> tuple[int, str]:
 
 
 def _letters(face: Any, letters: set[str]) -> set[str]:
-    """The letters that a font has."""
     manager = import_optional("matplotlib.font_manager", "figures")
     path = getattr(manager, "FontPath", None)
     font = manager.get_font(path(face.fname, face.index) if path else face.fname)

@@ -148,7 +148,6 @@ def erasure(
 def _log_probabilities_of_copies(
     model: nn.Module, inputs: Inputs, edits: Sequence[Sequence[Edit]], at_once: int
 ) -> list[Float[Tensor, "B L V"]]:
-    """The log-probabilities of the next token with each set of edits."""
     logs: list[Tensor] = []
     for first in range(0, len(edits), at_once):
         batch_edits = edits[first : first + at_once]

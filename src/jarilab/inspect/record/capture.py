@@ -32,7 +32,7 @@ from jarilab.inspect.record.foreign_call import ForeignCall
 from jarilab.inspect.record.function_mode import AttentionMode
 from jarilab.inspect.record.generation_steps import merge_steps
 from jarilab.inspect.record.modules import ModuleFrame, SiteNames, layers_without_attention
-from jarilab.inspect.record.recorded_call import RecordedCall, Recorder
+from jarilab.inspect.record.recorded_call import RecordedCall, record_layer
 from jarilab.inspect.record.sites import (
     AttentionSite,
     Kind,
@@ -348,7 +348,7 @@ def record(
     tape = Tape(activations=Activations(model) if inside else None)
     handles: list[Any] = [] if tape.activations is None else tape.activations.attach()
     for site in selected:
-        handles += Recorder(tape.calls, site, attentions[site]).attach()
+        handles += record_layer(tape.calls, site, attentions[site])
     try:
         yield tape
     finally:

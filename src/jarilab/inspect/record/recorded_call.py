@@ -134,29 +134,23 @@ class RecordedCall:
                 )
 
 
-class Recorder:
-    """Appends the calls of one attention layer of jarilab to a tape's calls."""
+def record_layer(calls: dict[str, list[RecordedCall]], site: str, placed: Placed) -> list[Any]:
+    """Append the calls of an attention layer of jarilab to a tape's calls; returns the handles of the hooks."""
+    inputs: Inputs | None = None
 
-    def __init__(self, calls: dict[str, list[RecordedCall]], site: str, placed: Placed):
-        self._calls, self._site, self._placed = calls, site, placed
-        self._inputs: Inputs | None = None
-
-    def attach(self) -> list[Any]:
-        """Register the hooks; returns their handles."""
-        handles: list[Any] = [self._placed.add_hook(self._record)]
-        owner = self._placed.owner
-        if isinstance(owner, Attention):
-            handles.append(owner.register_forward_pre_hook(self._record_inputs))
-        return handles
-
-    def _record_inputs(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def record_inputs(module: nn.Module, args: tuple[Any, ...]) -> None:
+        nonlocal inputs
         # The first tensor is read by queries, the second by keys; with one tensor both read it.
         tensors = [value.detach() for value in args[:2] if isinstance(value, Tensor)]
-        self._inputs = tensors[0], tensors[-1]
+        inputs = tensors[0], tensors[-1]
 
-    def _record(self, module: AttentionKernel, args: tuple[AttentionCall], output: Tensor) -> None:
-        recorded = RecordedCall.of(args[0], output, self._placed, self._inputs)
-        self._calls.setdefault(self._site, []).append(recorded)
+    def record(module: AttentionKernel, args: tuple[AttentionCall], output: Tensor) -> None:
+        calls.setdefault(site, []).append(RecordedCall.of(args[0], output, placed, inputs))
+
+    handles: list[Any] = [placed.add_hook(record)]
+    if isinstance(placed.owner, Attention):
+        handles.append(placed.owner.register_forward_pre_hook(record_inputs))
+    return handles
 
 
 def _detach(call: AttentionCall) -> AttentionCall:

@@ -35,13 +35,8 @@ def plain_call(call: ForeignCall, output: Tensor) -> Iterator[tuple[ForeignCall,
     The axes of `torch.vmap` are outermost in the batch.
     """
     with temporarily_clear_interpreter_stack():
-        tensors = {
-            "q": call.q,
-            "k": call.k,
-            "v": call.v,
-            "mask": call.mask,
-            "explicit_weights": call.weights,
-        }
+        tensors = {name: getattr(call, name) for name in ("q", "k", "v", "mask")}
+        tensors["explicit_weights"] = call.weights
         unwrapped = {
             name: _Unwrapped.of(each) for name, each in tensors.items() if each is not None
         }

@@ -228,7 +228,6 @@ def _batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
 def _names_of(
     row: int, ids: Mapping[str, Tensor], valid: Mapping[str, Tensor], namer: Namer | None
 ) -> dict[str, list[str]]:
-    """The names of the tokens of a row by sequence."""
     names = {}
     for side, ids_BL in ids.items():
         of_row = ids_BL[row][valid[side][row]].tolist()

@@ -114,7 +114,6 @@ class ProbeRunner:
         return np.array(variations).reshape(-1, len(self.heads))
 
     def _maps(self, rows: Rows) -> Iterator[tuple[int, list[HeadMaps]]]:
-        """The maps of each row, numbered."""
         number = 0
         for chunk in self._chunks(rows):
             batch = self.input.batch(chunk)

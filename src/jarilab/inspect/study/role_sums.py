@@ -13,6 +13,7 @@ import torch
 from jarilab.inspect.measure.maps import Map
 from jarilab.inspect.study.example import Example, HeadMaps
 from jarilab.inspect.study.head import Head
+from jarilab.inspect.study.tables import plain
 from jarilab.inspect.study.targets import ROLES, Targets
 
 MIN_QUERIES, MIN_EXAMPLES = 30, 10
@@ -35,6 +36,13 @@ class Estimate:
     def tested(self) -> np.ndarray:
         """Whether there are enough queries and examples."""
         return (self.examples >= MIN_EXAMPLES) & (self.queries >= MIN_QUERIES)
+
+    def columns(self, *index: int) -> dict[str, Any]:
+        """One estimate as columns of a table."""
+        ends = {"score": self.mean, "low": self.low, "high": self.high}
+        counts = {"queries": self.queries, "examples": self.examples}
+        columns: dict[str, Any] = {name: plain(values[index]) for name, values in ends.items()}
+        return columns | {name: int(values[index]) for name, values in counts.items()}
 
 
 def estimate(

@@ -137,7 +137,6 @@ class Roles:
         return [self._named(self._rows_of(number)) for number in range(len(self.heads))]
 
     def _named(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """The columns of the role that is named."""
         names = ("score", "low", "high", "chance", "data_score", "data_low", "rival", "margin")
         names += ("margin_low", "queries", "examples")
         rows = [{"margin_low": None, **row} for row in rows]
@@ -196,11 +195,7 @@ class Roles:
             "tested_on": source.source,
             "weight": plain(source.weight[head, column]),
             "chance": plain(source.chance[head, column]),
-            "score": plain(scores.mean[head, column]),
-            "low": plain(scores.low[head, column]),
-            "high": plain(scores.high[head, column]),
-            "queries": int(scores.queries[head, column]),
-            "examples": int(scores.examples[head, column]),
+            **scores.columns(head, column),
             "indistinct_from": ", ".join(indistinct) or None,
             "data_weight": plain(self.data.weight[head, column]),
             "data_chance": plain(self.data.chance[head, column]),
@@ -273,15 +268,7 @@ class Roles:
         row = {**self.heads[head].columns, "role": role, "tested_on": source}
         if not each.tested[head]:
             return {**row, "holds": NOT_TESTABLE, "low": None}
-        return {
-            **row,
-            "holds": "yes" if holds else "no",
-            "score": plain(each.mean[head]),
-            "low": plain(each.low[head]),
-            "high": plain(each.high[head]),
-            "queries": int(each.queries[head]),
-            "examples": int(each.examples[head]),
-        }
+        return {**row, "holds": "yes" if holds else "no", **each.columns(head)}
 
 
 def _low(row: dict[str, Any]) -> float:

@@ -162,7 +162,6 @@ class Study:
             self._has_record = True
 
     def _resume(self) -> None:
-        """Continue from the progress of the folder."""
         saved = self._progress.arrays
         self._others = {key: saved[key] for key in saved if "/" in key}
         try:
