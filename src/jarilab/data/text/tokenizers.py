@@ -260,16 +260,9 @@ class Tokenizer:
 
     def to_json(self) -> str:
         """Return the tokenizer as JSON, equal for equal tokenizers."""
-        vocabulary = self._vocabulary
-        data = {
-            "format": FORMAT,
-            "kind": vocabulary.kind,
-            "form": asdict(vocabulary.form),
-            "pieces": vocabulary.pieces,
-            "merges": vocabulary.merges,
-            "scores": vocabulary.scores,
-            **({"library": vocabulary.library} if vocabulary.kind == "file" else {}),
-        }
+        data = {"format": FORMAT, **vars(self._vocabulary), "form": asdict(self.form)}
+        if self.kind != "file":
+            del data["library"]
         return json.dumps(data, ensure_ascii=False)
 
     @staticmethod

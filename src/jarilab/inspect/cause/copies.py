@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.hooks import RemovableHandle
 
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
@@ -157,7 +158,7 @@ class Copies:
         with ExitStack() as hooks:
             for part in () if heads_only else self.parts.streams():
                 keep = partial(keep_stream, part.event)
-                hooks.callback(self._hook_stream(part, len(batch), keep))
+                hooks.enter_context(self._hook_stream(part, len(batch), keep))
             hooks.enter_context(self.parts.hooked(keep_heads, keep_module, paths))
             run.outputs = batch.forward(self.model)
         return run
@@ -246,10 +247,11 @@ class Copies:
         with ExitStack() as hooks:
             for part in change.parts:
                 if part.kind == "stream":
-                    hooks.callback(self._hook_stream(part, rows, partial(change, part.event)))
+                    on_stream = partial(change, part.event)
+                    hooks.enter_context(self._hook_stream(part, rows, on_stream))
                 for path in self.parts.mlps[part.site] if part.kind == "mlp" else ():
                     hook = partial(change_linear, part.event)
-                    hooks.callback(self.parts.linear[path].register_forward_hook(hook).remove)
+                    hooks.enter_context(self.parts.linear[path].register_forward_hook(hook))
             if sites:
                 hooks.enter_context(
                     change_outputs(self.model, change_heads, sites, self.parts.names)
@@ -258,8 +260,8 @@ class Copies:
 
     def _hook_stream(
         self, part: Part, rows: int, change: Callable[[Tensor], Tensor]
-    ) -> Callable[[], None]:
-        """Pass the residual stream of a layer through `change`. Returns how to undo it. rows: of the forward."""
+    ) -> RemovableHandle:
+        """Pass the residual stream of a layer through `change`. rows: of the forward."""
         layer = self.model.get_submodule(part.site)
 
         def hook(module: nn.Module, *values: Any) -> Any:
@@ -267,8 +269,8 @@ class Copies:
             return change_stream(values[-1] if part.index else values, rows, change)
 
         if part.index:
-            return layer.register_forward_hook(hook).remove
-        return layer.register_forward_pre_hook(hook, with_kwargs=True).remove
+            return layer.register_forward_hook(hook)
+        return layer.register_forward_pre_hook(hook, with_kwargs=True)
 
     @contextmanager
     def _replayed(

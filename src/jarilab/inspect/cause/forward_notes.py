@@ -68,10 +68,10 @@ class ForwardNotes:
         with ExitStack() as hooks:
             for path, module in self.parts.model.named_modules():
                 if has_no_matrix(module) and path not in self.parts.linear:
-                    hooks.callback(module.register_forward_hook(self._on_norm).remove)
+                    hooks.enter_context(module.register_forward_hook(self._on_norm))
                 if isinstance(module, Attention):
                     hook = partial(self._on_attention, path)
-                    hooks.callback(module.register_forward_pre_hook(hook).remove)
+                    hooks.enter_context(module.register_forward_pre_hook(hook))
             layers = {"on_entry": self._on_entry, "on_exit": self._on_exit}
             hooks.enter_context(
                 self.parts.hooked(self._on_head, self._on_linear, self.parts.linear, **layers)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,19 +61,18 @@ def scale_of(norm: nn.Module, x: Float[Tensor, "*L D"]) -> NormScale | None:
 
     Checked numerically: the output times the scale is additive.
     """
-    rows_ND, other_ND = _pairs(x)
+    inputs = _summed_inputs(x)
     eps = next((getattr(norm, name) for name in EPSILONS if hasattr(norm, name)), 0.0)
     if eps is None:  # the default of torch.nn.RMSNorm
         eps = torch.finfo(x.dtype).eps
     try:
-        bias_D = zero_output(norm, rows_ND)
-        outputs = [norm.forward(each) - bias_D for each in (rows_ND + other_ND, rows_ND, other_ND)]
+        bias_D = zero_output(norm, inputs[0])
+        outputs = [norm.forward(each) - bias_D for each in inputs]
         if _is_additive(outputs):
             return None
         for is_centered in (False, True):
             scale = NormScale(is_centered, float(eps))
-            scales = [scale.of(each) for each in (rows_ND + other_ND, rows_ND, other_ND)]
-            products = zip(outputs, scales, strict=True)
+            products = zip(outputs, map(scale.of, inputs), strict=True)
             # In the dtype of the model, whose rounding sets the tolerance.
             if _is_additive([(y_ND * s_N1).to(y_ND.dtype) for y_ND, s_N1 in products]):
                 return scale
@@ -84,12 +84,10 @@ def scale_of(norm: nn.Module, x: Float[Tensor, "*L D"]) -> NormScale | None:
 @torch.no_grad()
 def is_affine(module: nn.Module, x: Float[Tensor, "*L D"]) -> bool:
     """Whether a module of vectors is a linear map plus a constant, checked numerically for inputs such as `x`."""
-    rows_ND, other_ND = _pairs(x)
+    inputs = _summed_inputs(x)
     try:
-        bias_D = zero_output(module, rows_ND)
-        return _is_additive(
-            [module.forward(each) - bias_D for each in (rows_ND + other_ND, rows_ND, other_ND)]
-        )
+        bias_D = zero_output(module, inputs[0])
+        return _is_additive([module.forward(each) - bias_D for each in inputs])
     except (RuntimeError, TypeError, ValueError, IndexError):
         return False
 
@@ -101,8 +99,8 @@ def zero_output(module: nn.Module, x: Float[Tensor, "*L D"]) -> Float[Tensor, " 
     return module.forward(zeros).flatten()
 
 
-def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Some vectors of `x` with vectors of noise, and other noise of the same sizes."""
+def _summed_inputs(x: Tensor) -> list[Tensor]:
+    """Sums of vectors of two kinds, and both: some of `x` with noise, and other noise of the same sizes."""
     rows_ND = x.detach().reshape(-1, x.shape[-1])[-4:]
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(2, 4, x.shape[-1], generator=generator) + 0.5  # with a mean
@@ -111,7 +109,8 @@ def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
     size_N1 = torch.where(size_N1 > 0, size_N1, torch.ones_like(size_N1))
     other_ND = torch.cat([second_ND[: len(rows_ND)] * size_N1, second_ND])
     shape = (*[1] * (x.ndim - 2), -1, x.shape[-1])
-    return torch.cat([rows_ND, first_ND]).view(shape), other_ND.view(shape)
+    one, other = torch.cat([rows_ND, first_ND]).view(shape), other_ND.view(shape)
+    return [one + other, one, other]
 
 
 def _is_additive(outputs: list[Tensor]) -> bool:
@@ -164,24 +163,17 @@ def frozen_norms(model: nn.Module, skipped: Collection[str] = ()) -> Iterator[Fr
     """Inside the block, norms have a constant scale for the gradient. skipped: paths of modules to leave alone."""
     frozen = FrozenNorms()
 
-    def freeze(path: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
-            x = args[0] if args else None
-            if (
-                not isinstance(output, Tensor)
-                or not isinstance(x, Tensor)
-                or x.shape != output.shape
-            ):
-                return None
-            is_followed = output.requires_grad and x.requires_grad and x.ndim > 1
-            return frozen.output(path, module, x, output) if is_followed else None
-
-        return hook
+    def hook(path: str, module: nn.Module, args: tuple[Any, ...], y: Any) -> Tensor | None:
+        x = args[0] if args else None
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.shape != y.shape:
+            return None
+        is_followed = y.requires_grad and x.requires_grad and x.ndim > 1
+        return frozen.output(path, module, x, y) if is_followed else None
 
     with ExitStack() as hooks:
         for path, module in model.named_modules():
             if path and path not in skipped and has_no_matrix(module):
-                hooks.callback(module.register_forward_hook(freeze(path)).remove)
+                hooks.enter_context(module.register_forward_hook(partial(hook, path)))
         hooks.enter_context(_FrozenActivations())
         yield frozen
 

@@ -219,7 +219,7 @@ class HeadEffects:
 
         with ExitStack() as hooks:
             for module in self.model.modules():
-                hooks.callback(module.register_forward_pre_hook(check).remove)
+                hooks.enter_context(module.register_forward_pre_hook(check))
             yield
 
     def _read(
@@ -228,14 +228,14 @@ class HeadEffects:
         """What is read of a forward with a copy for each draw. change: of what their sites write."""
         groups: list[Group] = [(part,) for part, _ in chosen]
         sites = {part.site for part, _ in chosen} & self._projections.keys()
+
+        def hook(path: str, module: nn.Module, args: Any, output: Tensor) -> Any:
+            return change(path, output)
+
         with ExitStack() as hooks:
             for path in {self._projections[site] for site in sites}:
-
-                def hook(module: nn.Module, args: Any, output: Tensor, path: str = path) -> Any:
-                    return change(path, output)
-
-                handle = self.model.get_submodule(path).register_forward_hook(hook)
-                hooks.callback(handle.remove)
+                module = self.model.get_submodule(path)
+                hooks.enter_context(module.register_forward_hook(partial(hook, path)))
             outputs = self._copies.run(self._clean, groups, replacement)
         return self.read(outputs, repeat_rows(self.batch, len(groups)))
 

@@ -88,7 +88,7 @@ def _each_embedding(
     with ExitStack() as hooks:
         for module in model.modules():
             if any(each.ndim == 2 for each in module.parameters(recurse=False)):
-                hooks.callback(module.register_forward_hook(hook).remove)
+                hooks.enter_context(module.register_forward_hook(hook))
         yield
 
 

@@ -198,19 +198,15 @@ class ModelParts:
         layers = [layer for layers in self.layers.values() for layer in layers]
         with ExitStack() as hooks:
             for path in paths:
-                hook = self.model.get_submodule(path).register_forward_hook(
-                    partial(on_module, path)
-                )
-                hooks.callback(hook.remove)
+                module = self.model.get_submodule(path)
+                hooks.enter_context(module.register_forward_hook(partial(on_module, path)))
             for path in layers:
                 layer = self.model.get_submodule(path)
                 if on_entry is not None:
                     hook = partial(on_entry, path)
-                    handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
-                    hooks.callback(handle.remove)
+                    hooks.enter_context(layer.register_forward_pre_hook(hook, with_kwargs=True))
                 if on_exit is not None:
-                    handle = layer.register_forward_hook(partial(on_exit, path))
-                    hooks.callback(handle.remove)
+                    hooks.enter_context(layer.register_forward_hook(partial(on_exit, path)))
             hooks.enter_context(change_outputs(self.model, on_head, self.sites, self.names))
             yield
 

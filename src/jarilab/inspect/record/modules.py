@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -55,11 +55,8 @@ class ModuleStack:
     def attach(self, stack_of_thread: Callable[[], ModuleStack]) -> None:
         """Register the hooks. stack_of_thread: returns the stack of the current thread."""
 
-        def enter(path: str) -> Callable[..., None]:
-            def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                stack_of_thread()._enter(path, module, args, kwargs)
-
-            return hook
+        def enter(path: str, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
+            stack_of_thread()._enter(path, module, args, kwargs)
 
         def leave(module: nn.Module, args: object, output: Any) -> Any:
             return stack_of_thread()._leave(module, output)
@@ -67,11 +64,12 @@ class ModuleStack:
         for path, module in self._model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
                 continue  # it takes no hooks
-            before = module.register_forward_pre_hook(enter(path), with_kwargs=True)
+            hook = partial(enter, path)
+            before = module.register_forward_pre_hook(hook, with_kwargs=True)
             # The last recording that began is the first that ends, as modes are.
             after = module.register_forward_hook(leave, prepend=True, always_call=True)
-            self._hooks.callback(before.remove)
-            self._hooks.callback(after.remove)
+            self._hooks.enter_context(before)
+            self._hooks.enter_context(after)
 
     def detach(self) -> None:
         """Remove the hooks."""

@@ -173,19 +173,17 @@ def foreign_site(
         kind = facts.relation
     elif causal or facts.rows in reading:
         kind = "decoder"
-    queries, keys = SEQUENCES[kind]
     return AttentionSite(
         name,
         kind,
         placed.layer,
-        queries,
-        keys,
+        *SEQUENCES[kind],
         placed.path,
         facts.relation,
-        causal if call.placed else None,
-        call.placed,
-        facts.note,
-        facts.folded,
+        causal=causal if call.placed else None,
+        placed=call.placed,
+        note=facts.note,
+        folded=facts.folded,
     )
 
 
