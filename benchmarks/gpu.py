@@ -26,6 +26,7 @@ from jarilab.core.errors import UserError
 from jarilab.encodings import compose
 from jarilab.encodings.base import registry
 from jarilab.models.base import Generates
+from jarilab.models.decoding import replay
 from jarilab.models.decoding.greedy_search import greedy
 from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.positions.masks import Mask
@@ -221,11 +222,17 @@ class Bench:
         longest = 16 if self.small else 256
         for rows in (1, 64):
             ids = torch.randint(self.vocabulary, (rows, 16), device=self.device)
-            times = self.measure({"jari": lambda ids=ids: self._write(model, ids, longest)})
-            seconds = timing.milliseconds(times, "jari") / 1000
-            self.table.add(rows=rows, tokens_a_second=round(rows * longest / seconds))
+            contenders = {
+                name: partial(self._write, model, ids, longest, replays)
+                for name, replays in (("replayed", True), ("single", False))
+            }
+            times = self.measure(contenders)
+            for name in contenders:
+                seconds = timing.milliseconds(times, name) / 1000
+                self.table.add(rows=rows, steps=name, tokens_a_second=round(rows * longest / seconds))
 
-    def _write(self, model: Generates, ids: torch.Tensor, longest: int) -> object:
+    def _write(self, model: Generates, ids: torch.Tensor, longest: int, replays: bool) -> object:
+        replay.MIN_STEPS = 16 if replays else longest + 1
         none = self.vocabulary  # a token that is never written, so that no row ends early
         prompt = Tokens.of(ids)
         places = jarilab.positions_after(prompt)

@@ -13,6 +13,8 @@ from helpers.runs import PowerCutError, at, cut
 from jarilab import api
 from jarilab.encodings.base import registry
 from jarilab.models.decoder import CausalStack
+from jarilab.models.decoding import replay
+from jarilab.models.decoding.greedy_search import greedy
 from jarilab.models.layers import LayerOptions
 from jarilab.positions.coordinates import Positions
 from jarilab.runs.folder import read_metrics
@@ -78,6 +80,24 @@ def test_a_step_waits_for_nothing():
         model(ids).float().logsumexp(-1).mean().backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("spec", ["rotary", "learned:positions=64", "t5", "alibi"])
+def test_replayed_steps_write_what_single_steps_write(spec, monkeypatch):
+    torch.manual_seed(1)
+    model = jarilab.LanguageModel(65, d_model=64, n_layers=2, encoding=spec).cuda().eval()
+    keep = torch.tensor([[False, True, True], [True, True, True]], device="cuda")
+    prompt = jarilab.Tokens(torch.randint(65, (2, 3), device="cuda"), Positions.from_mask(keep), keep)
+    options = {"first": 0, "end": 65, "padding": 0, "longest": 40, "places": jarilab.positions_after(prompt)}
+    captured, capture = [], replay._graph
+    monkeypatch.setattr(replay, "_graph", lambda *steps: captured.append(steps) or capture(*steps))
+    found = greedy(model, prompt, **options)
+    assert len(captured) == 1
+    monkeypatch.setattr(replay, "_on_gpu", lambda ids: False)
+    expected = greedy(model, prompt, **options)
+    assert len(captured) == 1
+    assert found.ids.equal(expected.ids)
+    assert torch.allclose(found.log_probabilities, expected.log_probabilities, atol=1e-4)
 
 
 def test_two_processes_share_the_machines_gpus(tmp_path):

@@ -113,6 +113,9 @@ class KVCache(OfOneSource):
     for one more token (`models/one_token.py`).
     """
 
+    drops = True
+    """Whether a stack with a window may drop keys outside it."""
+
     def __init__(self, n_layers: int):
         self.writes: tuple[object, object] | None = None
         self.positions: Positions | None = None
@@ -133,6 +136,10 @@ class KVCache(OfOneSource):
         """Append the positions of the next tokens and return those of all keys."""
         self.positions = new if self.positions is None else self.positions.concat(new)
         return self.positions
+
+    def orders(self, new: Positions) -> list[Tensor]:
+        """The orders of all keys with the next tokens."""
+        return [new.order] if self.positions is None else [self.positions.order, new.order]
 
     def select(self, rows: Int[Tensor, " R"], sources: Int[Tensor, " S"] | None = None) -> None:
         """Keep these rows of hypotheses and these sources, in this order; repeats are allowed.

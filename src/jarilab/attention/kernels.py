@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Literal
 
@@ -150,7 +151,7 @@ def check(
 
     Called when a model is built.
     """
-    hooks = frozenset[str]().union(*(encoding.hooks for encoding in encodings))
+    hooks = {hook for encoding in encodings for hook in encoding.hooks}
     if kernel == "flex":
         flex.check(encodings, score is None, dropout)
     if kernel == "blocks":
@@ -159,7 +160,7 @@ def check(
         _check_fused(hooks, score)
 
 
-def _check_fused(hooks: frozenset[str], score: nn.Module | None) -> None:
+def _check_fused(hooks: AbstractSet[str], score: nn.Module | None) -> None:
     """Raises UserError for scores that are no products and for the hook `values`."""
     if score is not None:
         raise UserError(

@@ -6,9 +6,10 @@ Tasks build batches on the CPU; `to_device` moves them. A model is on the device
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -122,6 +123,22 @@ def _move_dataclass(value: Any, device: torch.device, done: dict[int, Any]) -> A
         if new is not old:
             changed[field.name] = new
     return replace(value, **changed) if changed else value
+
+
+def constant(
+    values: Sequence[float], device: torch.device, dtype: torch.dtype | None = None
+) -> Tensor:
+    """A tensor of these numbers, which nobody may change. It is copied to an accelerator once."""
+    # A copy waits for the device, and cannot be captured in a CUDA graph.
+    if device.type in ("cpu", "meta") or torch.compiler.is_compiling():
+        return torch.tensor(values, device=device, dtype=dtype)
+    return _constant(tuple(values), device, dtype)
+
+
+@lru_cache(maxsize=256)
+def _constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype | None) -> Tensor:
+    with torch.inference_mode(False):  # gradients may flow through what is computed from it
+        return torch.tensor(values, device=device, dtype=dtype)
 
 
 def autocast(precision: str, device: torch.device = CPU) -> torch.autocast:

@@ -230,6 +230,10 @@ class Encoding(nn.Module):
         """
         return None
 
+    def bias_slopes(self, device: torch.device) -> Float[Tensor, " H"] | None:
+        """The slopes of a `bias` that is `-slope |j - i|`, without gradients, or None. Kernels need no lookup then."""
+        return None
+
     def initial_value(
         self, name: str, parameter: Tensor, generator: torch.Generator | None
     ) -> None:

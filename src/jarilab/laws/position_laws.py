@@ -319,7 +319,7 @@ def line(subject: Subject) -> str:
 
 
 def distance_forms(subject: Subject) -> str:
-    """`distance_vectors` and `affine_bias` match `terms`, `values` and `bias`, with equal gradients."""
+    """`distance_vectors`, `affine_bias` and `bias_slopes` match `terms`, `values` and `bias`, with equal gradients."""
     if subject.axes != 1 or subject.labels:
         raise SkippedError("it has no distances on one axis")
     compared = dict[str, None]()
@@ -360,6 +360,10 @@ def _distance_results(
     lines = encoding.affine_bias(q_pos, first, last) if "bias" in encoding.hooks else None
     if lines is not None:
         bias_HQK = skew(lines.materialized(q_pos.length), k_pos.length)
+        results["bias"] = bias_HQK.expand(*inputs.q.shape[:3], LENGTH)
+    bias_slopes = encoding.bias_slopes(ahead_QK.device) if "bias" in encoding.hooks else None
+    if bias_slopes is not None:
+        bias_HQK = -bias_slopes.to(inputs.q.dtype).view(-1, 1, 1) * ahead_QK.abs()
         results["bias"] = bias_HQK.expand(*inputs.q.shape[:3], LENGTH)
     return {hook: answer for hook, answer in results.items() if answer is not None}
 

@@ -97,7 +97,7 @@ class CausalStack(nn.Module):
     def _extended(self, cache: KVCache, new: Positions) -> Positions:
         """Return the positions of all keys visible to the new tokens. Drops keys outside the window from the cache."""
         window, held = self.mask.window, cache.positions
-        if window is not None and held is not None and held.length >= window:
+        if window is not None and cache.drops and held is not None and held.length >= window:
             # A new token sees itself and the last window - 1 of the earlier ones.
             first = held.length - (window - 1)
             cache.positions = held.slice(first, held.length)
@@ -154,9 +154,8 @@ class Prompt:
         Raises UserError for tokens whose order is not after the prompt, and for rows that do not divide evenly.
         """
         prompt = self._of_rows(ids.shape[0]).tokens
-        held = None if cache is None else cache.positions
-        if held is not None:
-            return DecodingStep(ids, positions, _kept(prompt, held.order, positions.order))
+        if cache is not None and cache.positions is not None:
+            return DecodingStep(ids, positions, _kept(prompt, *cache.orders(positions)))
         _check_behind(prompt.positions, positions)
         everywhere = prompt.positions.concat(positions)
         both = torch.cat((prompt.ids, ids), 1)

@@ -7,7 +7,7 @@ each cache, as are copies of the weights in the layout of oneDNN. With hooks or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -55,9 +55,7 @@ class OneToken:
     def __init__(self, layers: Sequence[nn.Module]):
         self.layers = [_LAYERS[type(layer)](layer) for layer in layers]
         # A module keeps its dictionaries of hooks, so all are checked at each token.
-        parts = [part for layer in layers for part in layer.modules()]
-        dictionaries = [(part._forward_hooks, part._forward_pre_hooks) for part in parts]
-        self.hooks = [hooks for both in (*dictionaries, EVERYWHERE) for hooks in both]
+        self.hooks = hooks_of_modules(layers)
         self.packed: dict[torch.dtype, _Packed] = {}
 
     @property
@@ -89,6 +87,13 @@ class OneToken:
         if few and not rounds:
             return functional.linear
         return self.packed.setdefault(dtype, _Packed(dtype))
+
+
+def hooks_of_modules(modules: Sequence[nn.Module]) -> list[Mapping[int, Any]]:
+    """The dictionaries of forward hooks of these modules, of all within them, and of all modules everywhere."""
+    parts = [part for module in modules for part in module.modules()]
+    dictionaries = [(part._forward_hooks, part._forward_pre_hooks) for part in parts]
+    return [hooks for both in (*dictionaries, EVERYWHERE) for hooks in both]
 
 
 class _Packed:

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.attention.cache import KVCache
+from jarilab.core.devices import constant
 from jarilab.core.errors import UserError
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Int, Tensor
@@ -236,7 +237,7 @@ class TextToImage(nn.Module):
         coordinates_LA = torch.full((len(order_L), 3), -1, device=device)
         coordinates_LA[:text, 0] = order_L[:text]
         coordinates_LA[text + 1 :, 1:] = grid.coordinates[:codes]
-        extent_A = torch.tensor((self.caption, self.rows, self.columns), device=device)
+        extent_A = constant((self.caption, self.rows, self.columns), device)
         return Positions(coordinates_LA, order_L, AXES, "joint", extent=extent_A)
 
     def _no_caption(self, captions: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from annotated_types import Ge, Le
 from torch import nn
 from torch.nn import functional
 
+from jarilab.core.devices import constant
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Float, Tensor
@@ -200,7 +201,7 @@ def _resized(images: Images, size: tuple[int, int]) -> Images:
 def _rescaled(positions: Positions, grid: tuple[int, int]) -> Positions:
     """Map the centres of a grid's patches to another grid over the same image."""
     assert positions.extent is not None
-    extent_A = torch.tensor(grid, device=positions.coordinates.device)
+    extent_A = constant(grid, positions.coordinates.device)
     scale_A = extent_A / positions.extent
     # Coordinate 0 is the centre of the first patch, half a patch from the edge.
     coordinates = (positions.coordinates + 0.5) * scale_A - 0.5

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from jarilab.core.devices import constant
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Int, Tensor
 
@@ -94,7 +95,7 @@ class Positions:
         rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
         coordinates_LA = torch.cartesian_prod(rows, columns)
         order_L = torch.arange(height * width, device=device)
-        extent_A = torch.tensor((height, width), device=device)
+        extent_A = constant((height, width), order_L.device)
         return Positions(coordinates_LA, order_L, ("row", "column"), frame, extent=extent_A)
 
     @staticmethod
@@ -206,7 +207,7 @@ class Positions:
             raise UserError(
                 f"these positions have no part {part!r}, got the axes {self.axes}; choose one of {parts}"
             )
-        index = torch.tensor(selected, device=self.coordinates.device)
+        index = constant(selected, self.coordinates.device)
         coordinates = self.coordinates.index_select(-1, index)
         # A rescaled grid has coordinates between -1 and 0 above its first row.
         unplaced = (coordinates <= -1).any(-1)

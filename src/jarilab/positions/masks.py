@@ -128,6 +128,39 @@ class Mask:
 
         return conjunction
 
+    def of_blocks(
+        self, q_pos: Positions, k_pos: Positions, size: int
+    ) -> tuple[Bool[Tensor, "#B Q K"], Bool[Tensor, "#B Q K"]] | None:
+        """Whether any pair of a block of `size` queries and keys may be allowed, and whether all pairs are.
+
+        Computed from the least and greatest order, document ID and so on of each block. The first answer may be True
+        where no pair is allowed. None for the rule `pairs`, which needs every pair.
+        """
+        if self.pairs is not None:
+            return None
+        (q_least, q_most), (k_least, k_most) = (
+            _blocks(pos.order[None], size) for pos in (q_pos, k_pos)
+        )
+        q_least, q_most = q_least.unsqueeze(-1), q_most.unsqueeze(-1)
+        k_least, k_most = k_least.unsqueeze(-2), k_most.unsqueeze(-2)
+        some = every = torch.ones_like(q_least >= k_least)
+        if self.causal:
+            some, every = some & (q_most >= k_least), every & (q_least >= k_most)
+        if self.window is not None:
+            apart = torch.maximum(q_least - k_most, k_least - q_most)
+            farthest = torch.maximum(q_most - k_least, k_most - q_least)
+            some, every = some & (apart < self.window), every & (farthest < self.window)
+        if self.keys is not None:
+            none, all_kept = _blocks(self.keys.long(), size)
+            some, every = some & (all_kept > 0).unsqueeze(-2), every & (none > 0).unsqueeze(-2)
+        if self.documents is not None:
+            (q_first, q_last), (k_first, k_last) = (_blocks(ids, size) for ids in self.documents)
+            q_first, q_last = q_first.unsqueeze(-1), q_last.unsqueeze(-1)
+            k_first, k_last = k_first.unsqueeze(-2), k_last.unsqueeze(-2)
+            some = some & (q_first <= k_last) & (k_first <= q_last)
+            every = every & (q_first == k_last) & (k_first == q_last)
+        return some, every
+
     def dense(self, q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "B 1 Q K"] | None:
         """The mask as a tensor; its first and third axis may be 1. None if there are no rules."""
         return self.part(q_pos, k_pos, slice(0, q_pos.length), slice(0, k_pos.length))
@@ -153,3 +186,12 @@ class Mask:
 def _row(rows: Tensor, b: Tensor) -> Tensor:
     """Index of batch row b in `rows`, whose first axis may be 1."""
     return b if rows.shape[0] > 1 else torch.zeros_like(b)
+
+
+def _blocks(x: Int[Tensor, "B L"], size: int) -> tuple[Int[Tensor, "B N"], Int[Tensor, "B N"]]:
+    """The least and the greatest of each block of `size` numbers; the last block may be shorter."""
+    missing = -x.shape[1] % size
+    if missing:
+        x = torch.cat((x, x[:, -1:].expand(-1, missing)), 1)
+    least, most = x.unflatten(1, (-1, size)).aminmax(dim=-1)
+    return least, most

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch.nn.attention import flex_attention
+from torch.nn.attention.flex_attention import create_block_mask
 
 import jarilab
+from jarilab.attention.flex import mask_of
 from jarilab.attention.kernels import is_blockwise
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
@@ -83,6 +85,20 @@ def test_training_on_a_cpu_is_refused_by_pytorch():
     attention = jarilab.Attention(16, 2, encoding="t5", kernel="flex")
     with pytest.raises(UserError, match=r"kernel=flex: .*backward on CPU.*use kernel=auto"):
         attention(torch.randn(1, 5, 16))
+
+
+@pytest.mark.parametrize("length", [256, 300])
+def test_blocks_of_a_mask_are_those_that_pytorch_finds(length):
+    pos = Positions.sequence(length)
+    ours = mask_of(Mask(causal=True, window=140), pos, pos)
+    rule = lambda b, h, q, k: (q >= k) & (q - k < 140)  # noqa: E731
+    theirs = create_block_mask(rule, None, None, length, length, "cpu")
+    for kind in ("kv", "full_kv", "q", "full_q"):
+        counts = getattr(ours, f"{kind}_num_blocks")
+        assert counts.equal(getattr(theirs, f"{kind}_num_blocks"))
+        found, expected = getattr(ours, f"{kind}_indices"), getattr(theirs, f"{kind}_indices")
+        for row, count in enumerate(counts[0, 0].tolist()):
+            assert found[0, 0, row, :count].equal(expected[0, 0, row, :count])
 
 
 class Elsewhere(Tensor):

@@ -82,3 +82,35 @@ def test_a_mask_that_is_not_boolean_is_refused():
 def test_a_padding_mask_of_another_length_is_refused():
     with pytest.raises(UserError, match="a padding mask of 4 keys, got 3"):
         rows(Mask(keys=torch.ones(1, 3, dtype=torch.bool)))
+
+
+SIZE, LENGTH = 4, 14  # the last block is shorter
+DOCUMENTS = torch.tensor([[0] * 5 + [1] * 9, [0] * 8 + [3] * 6])
+KEPT = torch.arange(LENGTH) < torch.tensor([[LENGTH], [6]])
+
+
+@pytest.mark.parametrize(
+    ("mask", "exact"),
+    [
+        (Mask(causal=True), True),
+        (Mask(window=3), True),
+        (Mask(causal=True, window=9), True),
+        (Mask(keys=KEPT), True),
+        (Mask(causal=True, documents=(DOCUMENTS, DOCUMENTS), keys=KEPT), False),
+    ],
+)
+@pytest.mark.parametrize("first_query", [0, 6])
+def test_blocks_are_seen_where_a_pair_is(mask, exact, first_query):
+    q_pos, k_pos = Positions.sequence(LENGTH, first_query), Positions.sequence(LENGTH)
+    some, every = mask.of_blocks(q_pos, k_pos, SIZE)
+    allowed = mask.dense(q_pos, k_pos)[:, 0].expand(-1, LENGTH, -1)
+    blocks = [part.flatten(1) for row in allowed.split(SIZE, 1) for part in row.split(SIZE, 2)]
+    any_pair, all_pairs = (torch.stack([check(b, 1) for b in blocks], 1) for check in (torch.any, torch.all))
+    assert every.expand_as(some).flatten(1).equal(all_pairs)
+    found = some.flatten(1)
+    assert found.equal(any_pair) if exact else bool((found >= any_pair).all()) and not found.all()
+
+
+def test_a_rule_of_pairs_has_no_blocks():
+    pos = Positions.sequence(3)
+    assert Mask(pairs=torch.ones(3, 3, dtype=torch.bool)).of_blocks(pos, pos, SIZE) is None

@@ -9,6 +9,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import nn
 
+from jarilab.core.devices import constant
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.numbers import (
@@ -60,6 +61,11 @@ class Alibi(Encoding):
             return bias_by_distance(q_pos, k_pos, self._bias_of)
         distance_1QK = distance(q_pos, k_pos).abs().unsqueeze(-3).float()
         return -_slopes_column(self.site.n_heads, distance_1QK.device) * distance_1QK
+
+    def bias_slopes(self, device: torch.device) -> Float[Tensor, " H"] | None:
+        return (
+            _slopes_column(self.site.n_heads, device).flatten() if self.slopes == "fixed" else None
+        )
 
     def _bias_of(self, ahead_R: Tensor) -> Float[Tensor, "H R"]:
         slope_SH1 = at_least_float32(self.logarithms).exp().unsqueeze(-1)
@@ -117,7 +123,7 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
 
 def _slopes_column(n_heads: int, device: torch.device) -> Float[Tensor, "H 1 1"]:
-    return torch.tensor(alibi_slopes(n_heads), device=device).view(-1, 1, 1)
+    return constant(alibi_slopes(n_heads), device).view(-1, 1, 1)
 
 
 @final

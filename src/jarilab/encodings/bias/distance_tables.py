@@ -10,6 +10,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import nn
 
+from jarilab.core.devices import constant
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.encodings.base import Encoding, Site, registry
@@ -87,7 +88,7 @@ class T5(Encoding):
         else:
             first, away = (ahead > 0).long() * (self.buckets // 2), ahead.abs()
         # Compared one by one, since a page can compute no `bucketize`.
-        starts = torch.tensor(self.starts, device=away.device)
+        starts = constant(self.starts, away.device)
         return first + (away.unsqueeze(-1) >= starts).sum(-1)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Unpack, final
 import torch
 from annotated_types import Ge, Gt
 
+from jarilab.core.devices import constant
 from jarilab.core.errors import UserError
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Tensor
@@ -293,8 +294,8 @@ class LongRope(PairRotation):
 
     def rotation(self, pos: Positions, *, keys: Positions = PROVIDED) -> tuple[Tensor, Tensor]:
         plain_F = rotary_frequencies(self.rotated, self.base, pos.coordinates.device)
-        short_F = torch.tensor(self._short_factors, dtype=plain_F.dtype, device=plain_F.device)
-        long_F = torch.tensor(self._long_factors, dtype=plain_F.dtype, device=plain_F.device)
+        short_F = constant(self._short_factors, plain_F.device, plain_F.dtype)
+        long_F = constant(self._long_factors, plain_F.device, plain_F.dtype)
         is_long_B11 = current_length(keys) > self.trained_length
         factor_B1F = torch.where(is_long_B11, long_F, short_F)
         return rotation_by_frequency(pos, plain_F / factor_B1F, self.pairing, self.temperature)

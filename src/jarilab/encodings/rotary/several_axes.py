@@ -9,6 +9,7 @@ import torch
 from annotated_types import Gt, Le
 from torch import nn
 
+from jarilab.core.devices import constant
 from jarilab.core.errors import UserError
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Float, Tensor
@@ -173,7 +174,7 @@ class Rotary3d(PairRotation):
 
     def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
         device = pos.coordinates.device
-        axis_F = torch.tensor(self._axes_of_pairs(), device=device)
+        axis_F = constant(self._axes_of_pairs(), device)
         has_axes = len(pos.axes) == AXES
         coordinate_LF = pos.coordinates[..., axis_F] if has_axes else pos.index().unsqueeze(-1)
         angle_LF = coordinate_LF.to(best_float_dtype(device)) * self._frequencies(device)

@@ -16,6 +16,7 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import COLDEST, HOTTEST, Generates, Places, in_order
+from jarilab.models.decoding.replay import Steps
 from jarilab.positions.coordinates import Tokens
 
 NEVER = float("-inf")
@@ -233,7 +234,7 @@ def _drawn(
     context: int | None,
     places: Places,
 ) -> Iterator[Drawn]:
-    state, cache = model.start(source), model.new_cache()
+    state, steps = model.start(source), Steps(model, longest)
     rows_B = torch.arange(len(prompt), device=prompt.device)
     ids_BL, ended_B = prompt.cpu(), torch.zeros(len(prompt), dtype=torch.bool)
     some_ended = False
@@ -243,11 +244,11 @@ def _drawn(
         last = ids_BL.shape[1]
         if context is not None and last - first > context:
             first = read = last - max(1, context // 2)
-            cache = model.new_cache()
+            steps = Steps(model, longest)
         start = read - first
         window_BL = ids_BL[:, first:last].to(prompt.device)
         positions = places(window_BL, start, rows_B)
-        scores_BNV = model.step(state, window_BL[:, start:], positions, cache)
+        scores_BNV = steps(state, window_BL[:, start:], positions)
         # Drawn on the CPU, so that one seed gives the same numbers on all devices.
         scores_BV = scores_BNV[:, -1].float().cpu()
         read = last
