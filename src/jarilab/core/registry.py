@@ -13,7 +13,7 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -50,6 +50,12 @@ def _text(value: Any) -> str:
         # Short only if it is the same number, since checkpoints are rebuilt from this text.
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _source_of(module: str) -> str:
+    """The text of a module, which is not imported; empty where it is not installed as source."""
+    spec: Any = importlib.util.find_spec(module)
+    return spec.loader.get_source(module) or ""
 
 
 def spec_file(spec: str) -> Path | None:
@@ -154,13 +160,25 @@ class Registry:
     def names(self) -> list[str]:
         """Every registered name, sorted. Imports the package's modules."""
         if not self._complete:
-            for name in self._packages:
-                package = importlib.import_module(name)
-                for module in pkgutil.iter_modules(package.__path__):
-                    if not module.ispkg:
-                        importlib.import_module(f"{name}.{module.name}")
+            for module in self._modules():
+                importlib.import_module(module)
             self._complete = True
         return sorted(self._classes)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a class has this name. Imports only modules whose source has it, if one registers it."""
+        if name not in self._classes and not self._complete:
+            for module in self._modules():
+                if f'.register("{name}"' in _source_of(module):
+                    importlib.import_module(module)
+        return name in self._classes or name in self.names()
+
+    def _modules(self) -> Iterator[str]:
+        """The names of the package's modules."""
+        for name in self._packages:
+            package = importlib.import_module(name)
+            modules = pkgutil.iter_modules(package.__path__, f"{name}.")
+            yield from (module.name for module in modules if not module.ispkg)
 
     def aliases(self, name: str) -> list[str]:
         """Other names of an entry."""
@@ -192,10 +210,9 @@ class Registry:
 
     def _registered(self, typed: str) -> str:
         """The registered name for a name, an alias or another case."""
-        names = self.names()
-        if typed in names:
+        if typed in self:
             return typed
-        lower = typed.lower()
+        names, lower = self.names(), typed.lower()
         if lower in self._families:
             raise self._ambiguous(lower)
         name = self._aliases.get(lower, lower)

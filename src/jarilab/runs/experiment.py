@@ -138,7 +138,7 @@ class Experiment:
             # To read the options of a class in another file is to execute it; `resolved` checks them.
             if spec_file(name):
                 continue
-            if name not in registry.names():
+            if name not in registry:
                 raise unknown(f"{section} in {where}", name, registry.names())
             key = f"{section}_options"
             target = registry.spec(name).target

@@ -7,11 +7,13 @@ same bag as `12+112`, `11+122` and many more with other answers. `ceiling` count
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from annotated_types import Ge, Le
+from jaxtyping import UInt8
 from torch import Tensor
 
 from jarilab.core.errors import UserError
@@ -41,6 +43,7 @@ from jarilab.tasks.expressions import (
     expression_tokens,
     expressions,
     hashes,
+    longest_answer,
     operands,
     root_repeats,
     source_tokens,
@@ -53,6 +56,7 @@ LARGEST_DATA = 20_000_000
 # Sums then fit into 64 bits, and an expression has at most 30 digits.
 LARGEST_NUMBER = 10**15 - 1
 HELD_OUT = 50  # one expression in fifty
+SPLIT_FOR_SURE = 10_000  # expressions, of which the hash holds some out
 AT_ONCE = 65536  # lines written out together
 DRAWN = 1000  # expressions of each operator with more digits than in training
 SAMPLES = ("21+211", "12+1", "101-11", "911-119")
@@ -101,24 +105,54 @@ class Arithmetic(TokenTask):
         self.operands, self.balanced, self.vocabulary = operands, balanced, VOCABULARY
         self.digits = len(str(maximum))
         self.answer_digits = len(str(2 * maximum)) if "+" in operators else self.digits
-        left, right, operator = expressions(minimum, maximum, operators)
-        held_out = hashes(left, right, operator) % HELD_OUT == 0
+        self._longest_answer = longest_answer(
+            minimum, maximum, operators, self.answer_digits, answers
+        )
+        # The data are computed on first use, since a prediction needs none. The hash splits any larger set.
+        if count < SPLIT_FOR_SURE:
+            _ = self._split
 
-        self._held_out = torch.from_numpy(np.flatnonzero(held_out))
-        self._training = torch.from_numpy(np.flatnonzero(~held_out))
-        if not len(self._held_out) or not len(self._training):
+    @cached_property
+    def _split(self) -> tuple[Int[Tensor, " N"], Int[Tensor, " M"]]:
+        """Return the indices of training expressions, some several times, and of held-out ones. Raises UserError."""
+        left, right, operator = expressions(self.minimum, self.maximum, self.operators)
+        held_out = hashes(left, right, operator) % HELD_OUT == 0
+        if not held_out.any() or held_out.all():
             raise UserError(
-                f"arithmetic: {count} expressions are too few to hold some out; widen minimum ... maximum"
+                f"arithmetic: {len(left)} expressions are too few to hold some out; widen minimum ... maximum"
             )
-        if balanced:
+        training = torch.from_numpy(np.flatnonzero(~held_out))
+        if self.balanced:
             shapes = digits(left) * 64 + digits(right)
             repeats = torch.from_numpy(root_repeats(shapes[~held_out]))
-            self._training = self._training.repeat_interleave(repeats)
-        which, padded = (minimum, maximum, operators), operands == "padded"
-        source = source_tokens(*which, self.digits, padded=padded)
-        target = target_tokens(*which, self.answer_digits, answers)
-        self._source, self._target = torch.from_numpy(source), torch.from_numpy(target)
-        self._operator = torch.from_numpy(operator)
+            training = training.repeat_interleave(repeats)
+        return training, torch.from_numpy(np.flatnonzero(held_out))
+
+    @cached_property
+    def _training(self) -> Int[Tensor, " N"]:
+        return self._split[0]
+
+    @cached_property
+    def _held_out(self) -> Int[Tensor, " M"]:
+        return self._split[1]
+
+    @cached_property
+    def _source(self) -> UInt8[Tensor, "N K"]:
+        which, padded = (self.minimum, self.maximum, self.operators), self.operands == "padded"
+        return torch.from_numpy(source_tokens(*which, self.digits, padded=padded))
+
+    @cached_property
+    def _target(self) -> UInt8[Tensor, "N Q"]:
+        which = (self.minimum, self.maximum, self.operators)
+        return torch.from_numpy(target_tokens(*which, self.answer_digits, self.answers))
+
+    @cached_property
+    def _operator(self) -> Int[Tensor, " N"]:
+        numbers = torch.tensor([ord(operator) for operator in self.operators])
+        return numbers.repeat((self.maximum - self.minimum + 1) ** 2)
+
+    def prepare(self) -> None:
+        _ = self._split
 
     @property
     def trained_length(self) -> int:
@@ -154,6 +188,7 @@ class Arithmetic(TokenTask):
         self._operator, self._held_out = torch.from_numpy(operator), torch.arange(len(operator))
         self.digits = length
         self.answer_digits = length + ("+" in self.operators)
+        self._longest_answer = target.shape[1]
 
     def _operands(self, numbers: Int[Tensor, " N"]) -> tuple[np.ndarray, np.ndarray]:
         """Return i and j of the expressions at these indices."""
@@ -193,7 +228,7 @@ class Arithmetic(TokenTask):
 
     @property
     def longest(self) -> dict[str, int]:
-        return {"source": self._source.shape[1], "target": self._target.shape[1]}
+        return {"source": 2 * self.digits + 1, "target": self._longest_answer}
 
     @property
     def training_size(self) -> int:

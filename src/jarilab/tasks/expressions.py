@@ -49,20 +49,29 @@ def target_tokens(
     """Return tokens of the answers, `(N, Q)`, with the end, padded. width: digits of the largest answer."""
     span = maximum - minimum + 1
     left, right = np.arange(span)[:, None], np.arange(span)
-    written, chosen = [], []
-    for operator in operators:
-        if operator == "+":
-            values, index = np.arange(2 * minimum, 2 * maximum + 1), left + right
-        else:
-            values, index = np.arange(1 - span, span), left - right + span - 1
-        written.append(_answers(values, width, answers))
-        chosen.append(index)
-    # Cut columns that no answer needs. Every value is the answer of some expression.
-    longest = max(int((tokens != PADDING).sum(1).max()) for tokens in written)
+    written = _every_answer(minimum, maximum, operators, width, answers)
+    longest = longest_answer(minimum, maximum, operators, width, answers)
     target = np.empty((span, span, len(operators), longest), dtype=np.uint8)
-    for number, (tokens, index) in enumerate(zip(written, chosen, strict=True)):
+    for number, (operator, tokens) in enumerate(zip(operators, written, strict=True)):
+        index = left + right if operator == "+" else left - right + span - 1
         target[:, :, number] = tokens[:, :longest][index]
     return target.reshape(-1, longest)
+
+
+def longest_answer(minimum: int, maximum: int, operators: str, width: int, answers: Answers) -> int:
+    """Return the columns that `target_tokens` needs."""
+    written = _every_answer(minimum, maximum, operators, width, answers)
+    return max(int((tokens != PADDING).sum(1).max()) for tokens in written)
+
+
+def _every_answer(
+    minimum: int, maximum: int, operators: str, width: int, answers: Answers
+) -> list[Array]:
+    """Return the tokens of each value of an answer, for each operator, padded."""
+    sums = np.arange(2 * minimum, 2 * maximum + 1)
+    differences = np.arange(minimum - maximum, maximum - minimum + 1)
+    values = [sums if operator == "+" else differences for operator in operators]
+    return [_answers(each, width, answers) for each in values]
 
 
 def expression_tokens(

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,6 +107,19 @@ def test_a_plus_splits_specs_but_no_number():
 
 def test_all_encodings_of_the_package_are_found():
     assert {"none", "sinusoidal", "learned", "rotary", "shaw", "t5", "alibi"} <= set(encodings.names())
+
+
+def test_a_name_is_found_without_importing_the_others():
+    code = """
+import sys
+from jarilab.tasks.base import registry
+assert "arithmetic" in registry
+assert registry.spec("arithmetic").target.__module__ == "jarilab.tasks.arithmetic"
+assert "jarilab.tasks.captions" not in sys.modules
+assert "arithmetics" not in registry
+assert "jarilab.tasks.captions" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 @pytest.mark.parametrize(

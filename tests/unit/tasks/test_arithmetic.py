@@ -516,6 +516,16 @@ def test_too_many_expressions_are_refused():
         Arithmetic(maximum=9999)
 
 
+def test_a_prediction_computes_no_expressions(monkeypatch):
+    monkeypatch.setattr("jarilab.tasks.arithmetic.expressions", None)
+    monkeypatch.setattr("jarilab.tasks.arithmetic.source_tokens", None)
+    monkeypatch.setattr("jarilab.tasks.arithmetic.target_tokens", None)
+    task = Arithmetic()
+    assert task.sources([task.read("1+1")]).ids.shape == (1, 3)
+    assert task.longest == {"source": 7, "target": 5}
+    assert task.expected("1+1") == "2"
+
+
 @pytest.mark.parametrize("maximum", [0, 1, 3])
 def test_too_few_expressions_are_refused(maximum):
     with pytest.raises(UserError, match=r"expressions are too few to hold some out; widen minimum \.\.\. maximum"):

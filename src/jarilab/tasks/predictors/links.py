@@ -14,7 +14,6 @@ from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Float, Tensor
 from jarilab.data.text import END
 from jarilab.inspect.measure.alignment import alignment
-from jarilab.inspect.record.capture import record
 from jarilab.inspect.record.sites import attentions_of
 
 AUTO = "auto"
@@ -25,6 +24,8 @@ def attention_to_source(
     model: Any, task: Any, source: Sequence[int], written: Sequence[int], site: str
 ) -> Float[Tensor, "H Q K"]:
     """Return the maps of a site while these tokens are written: a row for each, a column for each source token."""
+    from jarilab.inspect.record.capture import record  # most predictions need no recorder
+
     inputs = to_device(task.answered(list(source), written), device_of(model))
     with record(model) as tape:
         model(*inputs)
