@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import re
@@ -19,6 +18,7 @@ from helpers.command import command
 from helpers.runs import tiny, train
 from jarilab.cli import main
 from jarilab.core.errors import UserError
+from jarilab.training.progress import Working
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -140,9 +140,9 @@ def test_heads_are_patched_between_two_inputs(models: Path) -> None:
 def test_the_wait_names_what_is_quicker(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
-    def working(description: str) -> contextlib.AbstractContextManager[None]:
+    def working(description: str) -> Working:
         said.append(description)
-        return contextlib.nullcontext()
+        return Working(description)
 
     monkeypatch.setattr("jarilab.training.progress.working", working)
     for words in ([], ["--screen", "2"]):
@@ -216,6 +216,15 @@ def test_what_cannot_be_asked_is_taught(models: Path, model: str, words: list[st
     assert said.returncode == 2
     for part in parts:
         assert part in said.stderr
+
+
+def test_progress_has_a_rate_and_the_time_left(models: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("jarilab.training.progress.PLAIN_EVERY", 0.0)
+    main(["causes", str(models / "llama"), "--text", TEXT, "--controls", "3"])
+    line = r"(?m)^heads of .*: (\d+) of (\d+) ablations  [\d.,]+ ablations/s  [\d,]+ s left$"
+    told = re.findall(line, capsys.readouterr().err)
+    assert len(told) > 5
+    assert told[-1][0] == told[-1][1]
 
 
 def test_unknown_words_are_seen_among_the_tokens(models: Path) -> None:

@@ -23,7 +23,7 @@ from jarilab.explorer.cause_words import CERTAIN, Words, said, say, words_of
 from jarilab.explorer.preview import preview_payload
 from jarilab.explorer.scored_input import ScoredInput, read_input
 from jarilab.inspect.cause.steering import SCALES
-from jarilab.inspect.cause.which_head import CONTROLS, HeadCauses
+from jarilab.inspect.cause.which_head import CONTROLS, HeadCauses, Report
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.head import heads_of
@@ -173,6 +173,7 @@ def causes(
     controls: Annotated[int, Ge(1), Le(999)] = CONTROLS,
     seed: Annotated[int, Ge(0)] = 0,
     trust_code: bool = False,
+    report: Report | None = None,
 ) -> Causes:
     """Find out which heads decide the answer to one input.
 
@@ -194,6 +195,7 @@ def causes(
     controls: random directions that each head is compared with.
     seed: seed of the random directions.
     trust_code: execute the Python files that the run names.
+    report: callback after each forward, with the number of ablations that are done, and of all.
 
     Raises UserError for an input that the model cannot read, for an answer that is not one token, and for two models
     that do not fit.
@@ -211,7 +213,7 @@ def causes(
     options = {"controls": controls, "seed": seed}
     donor = None if corrupt is None else scored.corrupt(corrupt)
     changes = _changes(scored, donor, other, direction, screen, scale, **options)
-    result = causes_of(scored, batches, texts, changes, **options)
+    result = causes_of(scored, batches, texts, changes, report=report, **options)
     result.about.update(corrupt=corrupt, against=None if other is None else other.name)
     if batches is not None:
         result.about["means"] = [len(batches), Path(str(means)).name]

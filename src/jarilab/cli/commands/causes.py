@@ -29,7 +29,7 @@ def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument(
         "--text", required=True, help="input text, or an image file for a model that reads images"
     )
-    parser.add_options("verb", options_of(causes))
+    parser.add_options("verb", options_of(causes), without=("report",))
     parser.add_argument("--out", metavar="FILE", help="page to write, such as causes.html")
     add_open(parser, "the page")
     add_memory_limit(parser)
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     from jarilab.cli.terminal import check_file, open_or_point_to, show
     from jarilab.core.errors import UserError
     from jarilab.explorer.causes import causes
-    from jarilab.training.progress import working
+    from jarilab.training.progress import CountProgress, working
 
     if options.open and not options.out:
         raise UserError("--open expects a page, got no --out; name it, such as --out causes.html")
@@ -52,8 +52,16 @@ def run(options: argparse.Namespace) -> None:
         if options.verb.get("screen")
         else " (of hundreds of heads, --screen 8 is quicker, but may miss some)"
     )
-    with working(f"ablating the heads of {options.model}{quicker}"):
-        result = causes(options.model, options.text, **options.verb)
+    opening = working(f"ablating the heads of {options.model}{quicker}")
+    heads = CountProgress(f"heads of {options.model}", 1, unit="ablations")
+    with opening, heads:
+
+        def report(done: int, total: int) -> None:
+            opening.end()
+            heads.total = total
+            heads.update(done)
+
+        result = causes(options.model, options.text, report=report, **options.verb)
     if options.json or options.out or options.verb.get("steer"):
         with working("computing the sections of the page"):
             result.sections  # noqa: B018 - computed on first use

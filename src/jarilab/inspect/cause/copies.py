@@ -114,11 +114,13 @@ class Copies:
 
     can_freeze: whether the direct effect can be computed. can_replay: whether linear parts can return their clean
     outputs. pointwise: linear parts that compute each position alone. read_once: those that can run at the answers'
-    positions only. All are found by `check`.
+    positions only. All are found by `check`. report: is called after each forward of `scores`, with the number of
+    groups that are done and of all.
     """
 
-    def __init__(self, parts: ModelParts):
+    def __init__(self, parts: ModelParts, report: Callable[[int, int], None] | None = None):
         self.parts, self.model = parts, parts.model
+        self._report = report or (lambda done, total: None)
         self.can_freeze, self.can_replay = parts.can_freeze, True
         self.pointwise: frozenset[str] = frozenset()
         self.read_once: frozenset[str] = frozenset()
@@ -387,6 +389,7 @@ class Copies:
             rows = repeat_rows(clean.batch, len(chosen))
             values = checked(score(outputs, rows), name, rows) if name else score(outputs, rows)
             scores |= zip(numbers, values.unflatten(0, (len(chosen), -1)), strict=True)
+            self._report(len(scores), len(groups))
         if not scores:
             return torch.zeros(0, len(clean.batch))
         return torch.stack([scores[number] for number in range(len(groups))])

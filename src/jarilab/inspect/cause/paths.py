@@ -10,7 +10,7 @@ replaces the receiver's output by the one for the changed queries, keys or value
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,7 +46,8 @@ class Edge:
 class PathPatching:
     """Path patching of one batch. score: a metric of outputs and batch, one number a row.
 
-    donors: a batch of as many rows and tokens, whose heads replace the senders; they write 0 by default.
+    donors: a batch of as many rows and tokens, whose heads replace the senders; they write 0 by default. report: of
+    `Copies`, over edges.
     Raises UserError for a model in training mode, a score of another shape, and a model whose parts cannot be kept.
     """
 
@@ -58,10 +59,11 @@ class PathPatching:
         donors: Batch | None = None,
         *,
         seed: int = 0,
+        report: Callable[[int, int], None] | None = None,
     ):
         check_evaluating(model)
         self.parts = ModelParts(model, batch)
-        self._copies, self._score, self._seed = Copies(self.parts), score, seed
+        self._copies, self._score, self._seed = Copies(self.parts, report), score, seed
         with self._calls() as self._clean_calls:
             self._clean = self._copies.run_clean(batch)
         self._base_B = checked(score(self._clean.outputs, batch), "path patching", batch)
@@ -90,13 +92,7 @@ class PathPatching:
 
         effect: how much the score falls without this path, with its 95 % interval over the examples.
         """
-        sender = self.parts.of_head(head)
-        place = self._order(sender)
-        edges = []
-        for receiver in map(self.parts.of_head, receivers or self.parts.heads):
-            inputs = INPUTS if self._has_queries(receiver.site) else ("v",)
-            if self._order(receiver) > place:
-                edges += [Edge(sender, receiver, each) for each in inputs]
+        edges = self.edges(head, receivers)
         if not edges:
             return []
         columns = interval_columns("effect", self.effects(edges).cpu().numpy(), self._seed)
@@ -105,6 +101,17 @@ class PathPatching:
             for edge, row in zip(edges, rows_of(columns), strict=True)
         ]
         return sorted(rows, key=lambda row: -abs(row["effect"] or 0.0))
+
+    def edges(self, head: Head, receivers: Sequence[Head] | None = None) -> list[Edge]:
+        """The edges of `rows`."""
+        sender = self.parts.of_head(head)
+        place = self._order(sender)
+        edges = []
+        for receiver in map(self.parts.of_head, receivers or self.parts.heads):
+            inputs = INPUTS if self._has_queries(receiver.site) else ("v",)
+            if self._order(receiver) > place:
+                edges += [Edge(sender, receiver, each) for each in inputs]
+        return edges
 
     @torch.no_grad()
     def effects(self, edges: Sequence[Edge]) -> Float[Tensor, "B E"]:

@@ -73,6 +73,23 @@ AGAINST = ("the answer is better without it: ", "이 헤드가 없으면 답이 
 """In front of the verdict of a head with a negative effect."""
 
 Row = dict[str, Any]
+Report = Callable[[int, int], None]
+
+
+class _Progress:
+    """Adds up the reports of several passes. report: takes the ablations that are done, and all that are expected."""
+
+    def __init__(self, report: Report):
+        self._report, self._before, self._expected = report, 0, 0
+
+    def expect(self, count: int) -> None:
+        """Expect so many more ablations."""
+        self._expected += count
+
+    def __call__(self, done: int, total: int) -> None:
+        self._report(self._before + done, self._expected)
+        if done == total:
+            self._before += total
 
 
 @dataclass(eq=False)
@@ -108,6 +125,7 @@ class HeadCauses:
     means: batches over which mean ablation takes the mean; by default the positions of `batch`, and without an effect
     for a single position, whose mean is itself. only: the short names of the heads that are ablated, and among which
     backups and paths are searched; by default all.
+    report: is called after each forward, with the ablations that are done, and with all that are expected so far.
     Raises UserError as `HeadImportance` does, and for several rows, and a score that is not finite.
 
     rows: one a head, in the order of the model. pairs: heads that stand in for each other. edges: from the heads that
@@ -125,16 +143,23 @@ class HeadCauses:
         only: Collection[str] | None = None,
         controls: int = CONTROLS,
         seed: int = 0,
+        report: Report | None = None,
     ):
         def loss(outputs: Any, batch: Batch) -> Any:
             return -checked(score(outputs, batch), "score", batch)
 
         _check(batch, controls)
-        self._importance = HeadImportance(model, [batch], loss, means=means, seed=seed)
+        self._progress = _Progress(report or (lambda done, total: None))
+        self._importance = HeadImportance(
+            model, [batch], loss, means=means, seed=seed, report_groups=self._progress
+        )
         self._controls, all_heads = controls, self._importance.heads
         self.heads = [head for head in all_heads if only is None or head.short in only]
         self._parts = [self._importance.parts.of_head(head) for head in self.heads]
         singles: list[Group] = [(part,) for part in self._parts]
+        effects = 1 + self._importance.has_direct
+        expected = min(self._max_tested, len(singles)) * controls * effects
+        self._progress.expect(expected + (effects + 1 + (lead is not None)) * len(singles))
         zero, direct = self._falls("zero", singles)
         mean, _ = self._falls("mean", singles, direct=False)
         if means is None:
@@ -149,7 +174,7 @@ class HeadCauses:
         self.rows = [
             head.columns | self._effects.columns(number) for number, head in enumerate(self.heads)
         ]
-        self.edges = self._edges(lambda: PathPatching(model, batch, score))
+        self.edges = self._edges(lambda: PathPatching(model, batch, score, report=self._progress))
         by_name = {row["head"]: row for row in self.rows}
         for row in self.rows:
             _judge(row, by_name, self.pairs, self.edges)
@@ -177,8 +202,9 @@ class HeadCauses:
         if lead is not None:
             with torch.no_grad():
                 clean = float(lead(batch.forward(model), batch)[0])
+            self._progress.expect(len(pairs) if clean > 0 else -len(singles))
             if clean > 0:
-                importance = HeadImportance(model, [batch], lead)
+                importance = HeadImportance(model, [batch], lead, report_groups=self._progress)
                 changes, _ = importance.changes("zero", [*singles, *pairs], direct=False)
                 decides, by = clean + changes[0] <= 0, "turns"
         for row, is_decisive in zip(rows, decides, strict=True):
@@ -193,6 +219,7 @@ class HeadCauses:
         if not numbers:
             return []
         groups: list[Group] = [(self._parts[one], self._parts[other]) for one, other in numbers]
+        self._progress.expect(len(groups))
         together, _ = self._falls("zero", groups, direct=False)
         first, second = np.array(numbers).T
         excess = together - zero[first] - zero[second]
@@ -203,6 +230,7 @@ class HeadCauses:
             # Half of the pair's effect must come from their being off together.
             if lost_together[each] < max(MIN_EFFECT, together[each] / 2):
                 continue
+            self._progress.expect(self._controls)
             random, _ = self._falls(CONTROL, [groups[each]] * self._controls, direct=False)
             control, is_larger = compared(float(together[each]), random)
             if not is_larger:
@@ -231,15 +259,18 @@ class HeadCauses:
 
     # Rows -----------------------------------------------------------------------------------------------------------
 
+    @property
+    def _max_tested(self) -> int:
+        return max(8, MAX_CONTROL_COPIES // max(1, self._controls))
+
     def _tested(self, strength: np.ndarray) -> list[int]:
         """The heads that are compared with random directions: those of pairs, then the strongest."""
-        count = max(8, MAX_CONTROL_COPIES // max(1, self._controls))
         in_pairs = {row[name] for row in self.pairs for name in ("head", "other")}
         order = sorted(
             range(len(self.heads)),
             key=lambda each: (self.heads[each].short not in in_pairs, -strength[each]),
         )
-        return sorted(order[:count])
+        return sorted(order[: self._max_tested])
 
     def _edges(self, make: Callable[[], PathPatching]) -> list[Row]:
         """From heads that matter to the heads that carry their effect, and to the answer. make: the path patching."""
@@ -256,6 +287,7 @@ class HeadCauses:
         patching = make() if indirect else None
         for total, number in sorted(indirect, reverse=True)[:MAX_PATHS]:
             assert patching is not None
+            self._progress.expect(len(patching.edges(self.heads[number], self.heads)))
             rows = patching.rows(self.heads[number], self.heads)
             edges += [
                 row for row in rows if abs(row["effect"]) > max(MIN_EFFECT, total * MIN_SHARE)

@@ -54,6 +54,7 @@ class HeadImportance:
     batches: read several times. loss: a row's loss in nats a token, or its embedding, see `losses.Loss`. means:
     batches over which means are taken, `batches` by default. report: is called with the batches that are done and with
     all of this pass. progress: where the changes of each batch are saved, from which the same call continues.
+    report_groups: of `Copies`, within a batch.
     Raises UserError for a model in training mode, and no batch.
     """
 
@@ -67,6 +68,7 @@ class HeadImportance:
         seed: int = 0,
         report: Callable[[int, int], None] | None = None,
         progress: ProgressFile | None = None,
+        report_groups: Callable[[int, int], None] | None = None,
     ):
         check_evaluating(model)
         if not batches or (means is not None and not means):
@@ -76,13 +78,18 @@ class HeadImportance:
         self._report = report or (lambda done, total: None)
         self.parts = ModelParts(model, batches[0])
         self.heads = self.parts.heads
-        self._copies = Copies(self.parts)
+        self._copies = Copies(self.parts, report_groups)
         clean = self._copies.run_clean(batches[0])
         base = self._values(clean.outputs, clean.batch)
         self.unit = "nats a token" if base.ndim == 1 else DISTANCE
         self._copies.check(clean, self._values)
         self._means: dict[str, dict[str, Tensor]] = {}
         self._progress = progress or ProgressFile(None)
+
+    @property
+    def has_direct(self) -> bool:
+        """Whether direct effects can be computed."""
+        return self._copies.can_freeze
 
     @property
     def finished_kinds(self) -> list[Kind]:

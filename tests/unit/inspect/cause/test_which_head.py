@@ -176,6 +176,20 @@ def test_one_input_of_one_length_with_a_finite_score_is_expected():
         HeadCauses(model, one, score, means=[])
 
 
+@pytest.mark.parametrize("lead", [lead_of_previous, None])
+def test_what_is_done_and_expected_is_reported(lead):
+    reports: list[tuple[int, int]] = []
+    layers = [previous(), silent()], [BACKUP, silent()]
+    found = causes(*layers, lead=lead, controls=9, report=lambda *each: reports.append(each))
+    assert found.pairs
+    done, expected = zip(*reports, strict=True)
+    assert len(reports) > 5
+    assert list(done) == sorted(set(done))
+    assert list(expected) == sorted(expected)
+    assert done[-1] == expected[-1]
+    assert expected[0] >= 4 * (2 + 1) + 4 * 9 * 2, "zero, mean and random directions are known from the start"
+
+
 def test_the_mean_over_one_position_says_nothing():
     model, one = any_model("gpt2")[0], batch_of({"input_ids": torch.tensor([[2]])})
     answer = log_probability(3)
