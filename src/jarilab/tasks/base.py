@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, final, runtime_checkable
 
+import numpy as np
 import torch
 
 from jarilab.core.errors import UserError
@@ -272,7 +273,10 @@ class Task(ABC):
     def tokens_per_example(self) -> float | None:
         """The mean number of tokens of an example without padding; None if all are equal."""
         lengths = self.training_lengths
-        return None if lengths is None else float(lengths.sum()) / len(lengths)
+        # Unlike PyTorch, NumPy needs no copy of all in 64 bits for the sum.
+        return (
+            None if lengths is None else float(lengths.numpy().sum(dtype=np.int64)) / len(lengths)
+        )
 
     @abstractmethod
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Literal, Protocol, final, runtime_checkable
 
@@ -119,6 +120,7 @@ class PairsTask(TokenTask):
 
     def prepare(self) -> None:
         self._train = self._read_data()
+        vars(self).pop("_lengths", None)
 
     @property
     def held_out(self) -> list[tuple[str, str]]:
@@ -172,10 +174,14 @@ class PairsTask(TokenTask):
     @property
     def training_lengths(self) -> Int[Tensor, "N S"]:
         """Return the tokens of source and target with their ends, or of both as one sequence."""
+        return self._lengths
+
+    @cached_property
+    def _lengths(self) -> Int[Tensor, "N S"]:
         source, target = self._rows
-        lengths = torch.stack((source.lengths, target.lengths), 1) + 1
+        lengths = torch.stack((source.lengths, target.lengths), 1).add_(1)
         lengths = lengths if self._mixture is None else self._mixture.lengths(lengths)
-        return lengths.sum(1, keepdim=True) if self.one_sequence else lengths
+        return lengths.sum(1, True, dtype=lengths.dtype) if self.one_sequence else lengths
 
     @property
     def _rows(self) -> tuple[Rows, Rows]:

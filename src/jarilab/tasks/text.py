@@ -364,8 +364,7 @@ class Text(TokenTask):
             held_out = scan_documents([Path(self._data[0])])
             return list(find_overlap(held_out, train, LINES))
         is_held_out = self._held_out_lines(train)
-        rows = np.flatnonzero(is_held_out), np.flatnonzero(~is_held_out)
-        return list(find_overlap(train, train, LINES, *rows))
+        return list(find_overlap(train, train, LINES, is_held_out, ~is_held_out))
 
     def _held_out_lines(self, scan: Scan) -> np.ndarray:
         """Whether each line of a scan of the training files is held out."""

@@ -30,12 +30,13 @@ from jarilab.data.text.pairs import PairCounts, numbered_pairs, pair_table, pair
 from jarilab.data.text.pieces import KINDS, Form
 from jarilab.data.text.scan import Scan, scan_pairs
 from jarilab.data.text.spelling import STRIPPED, Reading, Spelling
-from jarilab.data.text.tokenizers import UNKNOWN, Tokenizer, UnknownPieces, unknown_notice
+from jarilab.data.text.tokenizers import Tokenizer, UnknownPieces, unknown_notice
 from jarilab.tasks.base import Learner, registry
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.seq2seq import JudgedBy, PairsTask, Rows
 
 _ARTIFACTS = ("vocabulary.source.json", "vocabulary.target.json")
+_ROWS_AT_ONCE = 1 << 16
 HELD_OUT = 1000  # pairs held out of the training files if there is no `valid`
 
 
@@ -170,7 +171,7 @@ class Translation(PairsTask):
         unknown = _unknown_notices(self._unknown)
         left_out = _complaints(encoded.counts, self._longest)
         self._notices = [*read_as, *left_out, *repeats, *unknown]
-        training = None if self.valid else np.flatnonzero(~self._is_held_out(encoded.numbers))
+        training = None if self.valid else _indices(~self._is_held_out(encoded.numbers))
         if self.valid:
             _ = self.held_out  # read now, so that errors come before the training
         rows = _Chosen(source, training), _Chosen(target, training)
@@ -193,22 +194,24 @@ class Translation(PairsTask):
             columns=self.columns,
         )
 
-    def _is_held_out(self, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
+    def _is_held_out(self, chosen: np.ndarray | None = None) -> np.ndarray:
         """Return which of the chosen pairs are held out: about HELD_OUT, at most a tenth, by a hash of the source.
 
+        chosen: numbers of pairs; all by default.
         Sources that are equal when normalised are held out together, and those of any tokenizer are the same.
         """
         every = self._scan(self.train).rows["key"][:, int(self.swap)]
         if not len(every):
             raise text_files.no_usable(_files(self.train))
         bound = int(min(0.1, HELD_OUT / len(every)) * 2**64)
-        keys = every[chosen]
-        held_out = keys < np.uint64(bound)
+        is_low = every < np.uint64(bound)
+        held_out = is_low if chosen is None else is_low[chosen]
         if not held_out.any() or held_out.all():
-            different = len(np.unique(keys))
-            of = "" if different == len(keys) else f" of {counted(different, 'different sources')}"
+            different = len(np.unique(every if chosen is None else every[chosen]))
+            total = len(held_out)
+            of = "" if different == total else f" of {counted(different, 'different sources')}"
             raise UserError(
-                f"{counted(len(keys), f'pairs{of}', 'are')} too few to hold some out; give held-out files with --valid"
+                f"{counted(total, f'pairs{of}', 'are')} too few to hold some out; give held-out files with --valid"
             )
         return held_out
 
@@ -266,8 +269,8 @@ class Translation(PairsTask):
         shares = {}
         for name, tokenizer, rows in zip(("source", "target"), self.tokenizers, sides, strict=True):
             if not tokenizer.knows_all:
-                ids = np.concatenate([np.asarray(row) for row in rows])
-                shares[f"{which} {name}"] = float((ids == UNKNOWN).mean())
+                missing = sum(map(tokenizer.count_unknown, rows))
+                shares[f"{which} {name}"] = missing / sum(map(len, rows))
         return shares
 
     def _held_out_unknown(self, pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
@@ -409,16 +412,13 @@ def _check_installed(words: str | None) -> None:
 class _Chosen:
     """Some rows of a store; all if `chosen` is None."""
 
-    def __init__(self, rows: store.Encoded, chosen: np.ndarray | None):
-        self._rows = rows
-        # 4 bytes a row, since there may be millions.
-        self._chosen = None if chosen is None else torch.from_numpy(chosen.astype(np.int32))
+    def __init__(self, rows: store.Encoded, chosen: Int[Tensor, " M"] | None):
+        self._rows, self._chosen = rows, chosen
 
     @property
     def lengths(self) -> Int[Tensor, " N"]:
         """The number of tokens of each row, computed at each call."""
-        every = self._rows.lengths
-        return every if self._chosen is None else every[self._chosen]
+        return self._rows.lengths if self._chosen is None else self._rows.lengths_of(self._chosen)
 
     @property
     def numbers(self) -> np.ndarray:
@@ -430,6 +430,17 @@ class _Chosen:
 
     def padded(self, indices: Int[Tensor, " B"]) -> Int[Tensor, "B L"]:
         return self._rows.padded(indices if self._chosen is None else self._chosen[indices])
+
+
+def _indices(is_chosen: np.ndarray) -> Int[Tensor, " M"]:
+    """Return where an array is true, in 4 bytes each, since there may be millions."""
+    parts = np.array_split(is_chosen, 1 + len(is_chosen) // _ROWS_AT_ONCE)
+    starts = np.cumsum([0, *map(len, parts)])
+    found = [
+        (start + np.flatnonzero(part)).astype(np.int32)
+        for start, part in zip(starts, parts, strict=False)
+    ]
+    return torch.from_numpy(np.concatenate(found))
 
 
 def _unknown_notices(shares: Mapping[str, float]) -> list[str]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from bisect import bisect_right
 from typing import NamedTuple, final
 
@@ -20,6 +21,7 @@ from jarilab.tasks.base import Batch, Task
 
 POOL = 64
 """Batches whose examples are sorted by length together."""
+_ROWS_AT_ONCE = 1 << 16
 
 
 class Batches(ABC):
@@ -79,12 +81,12 @@ class FixedSizeBatches(Batches):
             count = min(stop - start, self.size - offset)
             pieces.append(self._permutation(epoch)[offset : offset + count])
             start += count
-        return torch.cat(pieces)
+        return torch.cat(pieces).long()
 
     def _permutation(self, epoch: int) -> Tensor:
         if self._epoch is None or self._epoch[0] != epoch:
             generator = generator_for(self.seed, f"data/{epoch}")
-            self._epoch = epoch, torch.randperm(self.size, generator=generator)
+            self._epoch = epoch, _permutation(self.size, generator)
         return self._epoch[1]
 
 
@@ -100,17 +102,20 @@ class TokenBudgetBatches(Batches):
 
     def __init__(self, lengths: Int[Tensor, "N S"], tokens: int, budget: int, seed: int):
         self.tokens, self.seed = tokens, seed
-        totals_N = lengths.sum(1)
-        longest = int(totals_N.max())
+        # Halves of int64, for millions of examples.
+        self._lengths = lengths.numpy().astype(np.int32, copy=False)
+        longest, total = 0, 0
+        for some in _blocks(len(lengths)):
+            totals_B = self._lengths[some].sum(1, dtype=np.int64)
+            longest, total = max(longest, int(totals_B.max())), total + int(totals_B.sum())
         if longest > tokens:
             raise UserError(
                 f"training.tokens={tokens} holds no example of {longest} tokens; use training.tokens={longest} "
                 "or more, or shorter examples"
             )
-        # Halves of int64, for millions of examples. Sums of int32 are int64.
-        self._lengths = lengths.numpy().astype(np.int32)
         self._ranks = _ranks(self._lengths)
-        pool = max(1, POOL * tokens // max(1, int(totals_N.double().mean().ceil())))
+        mean = -(-total // len(lengths))
+        pool = max(1, POOL * tokens // max(1, mean))
         self._pool = min(len(lengths), pool)
         self._epoch: tuple[int, _Epoch] | None = None
         self._first_steps = [0]
@@ -134,15 +139,25 @@ class TokenBudgetBatches(Batches):
     def _plan(self, epoch: int) -> _Epoch:
         if self._epoch is None or self._epoch[0] != epoch:
             generator = generator_for(self.seed, f"data/{epoch}")
-            examples = torch.randperm(len(self._lengths), generator=generator).numpy()
-            examples = examples[_sorted_in_pools(self._ranks[examples], self._pool)]
-            starts = _cuts(self._lengths[examples], self._pool, self.tokens)
+            examples = _permutation(len(self._lengths), generator)
+            starts = self._sort_and_cut(examples.numpy())
             stops = np.append(starts[1:], len(examples))
             shuffled = torch.randperm(len(starts), generator=generator).numpy()
-            examples = torch.from_numpy(examples.astype(np.int32))
             plan = _Epoch(examples, starts[shuffled], stops[shuffled])
             self._epoch = epoch, plan
         return self._epoch[1]
+
+    def _sort_and_cut(self, examples: np.ndarray) -> np.ndarray:
+        """Sort each pool of examples in place. Returns where the batches start, as many of a pool as fit in each."""
+        starts = array("q")
+        for first in range(0, len(examples), self._pool):
+            pool = examples[first : first + self._pool]
+            pool[:] = pool[np.argsort(self._ranks[pool], kind="stable")]
+            lengths, start = self._lengths[pool], 0
+            while start < len(pool):
+                starts.append(first + start)
+                start += _fitting(lengths[start:], self.tokens)
+        return np.array(starts)
 
 
 @final
@@ -154,39 +169,34 @@ class _Epoch(NamedTuple):
     stops: np.ndarray
 
 
+def _permutation(size: int, generator: torch.Generator) -> Int[Tensor, " N"]:
+    """Return a random order of so many examples, in 4 bytes each: the same numbers as in 8."""
+    return torch.randperm(size, generator=generator, dtype=torch.int32)
+
+
+def _blocks(size: int) -> list[slice]:
+    """Slices of so many rows, since what is computed of all rows at once takes memory for all."""
+    return [slice(start, start + _ROWS_AT_ONCE) for start in range(0, size, _ROWS_AT_ONCE)]
+
+
 def _ranks(lengths: np.ndarray) -> np.ndarray:
     """Ranks `(N,)` of examples by their longest sequence, then by each. lengths: `(N, S)`."""
-    # lexsort's last key counts most.
-    order = np.lexsort((*lengths.T[::-1], lengths.max(1)))
-    is_equal = (lengths[order[1:]] == lengths[order[:-1]]).all(1)
-    sorted_ranks = np.concatenate(([0], np.cumsum(~is_equal)))
+    base = int(lengths.max()) + 1
+
+    def numbers(some: slice) -> np.ndarray:
+        """The lengths as digits of one number, the longest first."""
+        number = lengths[some].max(1).astype(np.int64)
+        for column in lengths[some].T:
+            number = number * base + column
+        return number
+
+    every = [np.unique(numbers(some)) for some in _blocks(len(lengths))]
+    different = np.unique(np.concatenate(every))
     # Narrow integers are sorted faster.
-    ranks = np.empty(len(lengths), np.min_scalar_type(int(sorted_ranks[-1])))
-    ranks[order] = sorted_ranks
+    ranks = np.empty(len(lengths), np.min_scalar_type(len(different) - 1))
+    for some in _blocks(len(lengths)):
+        ranks[some] = np.searchsorted(different, numbers(some))
     return ranks
-
-
-def _sorted_in_pools(ranks: np.ndarray, pool: int) -> np.ndarray:
-    """Indices `(N,)` that sort each pool of ranks, pool after pool; equal ranks keep their order."""
-    rows = -(-len(ranks) // pool)
-    # Padding of the last pool is sorted behind its ranks.
-    padded = np.full(rows * pool, ranks.max(), ranks.dtype)
-    padded[: len(ranks)] = ranks
-    order = (
-        padded.reshape(rows, pool).argsort(axis=1, kind="stable") + pool * np.arange(rows)[:, None]
-    )
-    return order.ravel()[: len(ranks)]
-
-
-def _cuts(lengths: np.ndarray, pool: int, tokens: int) -> np.ndarray:
-    """The first example of each batch, which holds as many of its pool as fit. lengths: `(N, S)`, sorted in pools."""
-    starts = []
-    for first in range(0, len(lengths), pool):
-        start, last = first, min(first + pool, len(lengths))
-        while start < last:
-            starts.append(start)
-            start += _fitting(lengths[start:last], tokens)
-    return np.array(starts)
 
 
 def _fitting(lengths: np.ndarray, tokens: int) -> int:

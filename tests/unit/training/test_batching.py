@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tracemalloc
 
 import pytest
 import torch
@@ -164,3 +165,21 @@ def test_a_planned_example_takes_few_bytes():
     assert batches.at(0).dtype == torch.int64
     held = batches._lengths.nbytes + batches._ranks.nbytes + batches._plan(0).examples.nbytes
     assert held <= 14 * 10_000, "int32 for two lengths and an index, int16 for a rank"
+
+
+def test_planning_takes_no_copies_in_memory():
+    lengths_NS = torch.randint(4, 40, (1_000_000, 2), dtype=torch.int32)
+    tracemalloc.start()
+    try:
+        TokenBudgetBatches(lengths_NS, 4096, 1_000_000, 1)
+        assert tracemalloc.get_traced_memory()[1] < 8_000_000, "NumPy's share: 2 bytes an example for its rank"
+    finally:
+        tracemalloc.stop()
+    assert FixedSizeBatches(1000, 10, 1000, 1)._permutation(0).dtype == torch.int32
+
+
+@pytest.mark.parametrize("size", [5, 100_003])
+def test_an_order_is_that_of_64_bits(size):
+    order = FixedSizeBatches(size, size, size, 7).at(0)
+    assert order.dtype == torch.int64
+    assert torch.equal(order, torch.randperm(size, generator=generator_for(7, "data/0")))

@@ -10,7 +10,7 @@ import numpy as np
 from jarilab.core.errors import counted
 from jarilab.data.finding import WARNING_SHARE, Finding, overlap_severity, share
 from jarilab.data.text.alignment import check_alignment
-from jarilab.data.text.scan import SCRIPT, SCRIPTS, Scan, repeated, shared
+from jarilab.data.text.scan import SCRIPT, SCRIPTS, Keys, Scan, repeated, shared
 from jarilab.data.text.tokenizers import Tokenizer, UnknownPieces
 
 MIN_CORRELATION = 0.1
@@ -43,35 +43,28 @@ def find_overlap(
     held_out: Scan,
     train: Scan,
     unit: str,
-    held_rows: np.ndarray | None = None,
-    train_rows: np.ndarray | None = None,
+    is_held_out: np.ndarray | None = None,
+    is_trained: np.ndarray | None = None,
     *,
     side: int = 0,
 ) -> Iterator[Finding]:
     """Yield a finding if held-out texts are training texts too.
 
-    unit: `sources` or `lines`. held_rows, train_rows: the rows of the scans that are meant; all by default. side: of
-    pairs, the one that models read.
+    unit: `sources` or `lines`. is_held_out, is_trained: which rows of the scans are meant, `(N,)`; all by default.
+    side: of pairs, the one that models read.
     """
-    keys, known = _read_keys(held_out, side, held_rows), _read_keys(train, side, train_rows)
+    keys, known = held_out.keys_of(side, is_held_out), train.keys_of(side, is_trained)
     equal = shared(keys, known)
     if equal is None:
         return
-    row = equal.row if held_rows is None else int(held_rows[equal.row])
-    other = equal.other if train_rows is None else int(train_rows[equal.other])
+    places = f"{held_out.place(equal.row, side)} and {train.place(equal.other, side)}"
     text = (
         f"held out: {share(equal.examples, len(keys), unit, 'are')} also in the training files, apart from case, "
-        f"punctuation and white space, such as {held_out.place(row, side)} and {train.place(other, side)}"
+        f"punctuation and white space, such as {places}"
     )
     remedy = "they make scores better than they are; hold out others"
     severity = overlap_severity(equal.examples, len(keys))
     yield Finding(severity, "overlap", text, remedy, equal.examples, len(keys))
-
-
-def _read_keys(scan: Scan, side: int, rows: np.ndarray | None) -> np.ndarray:
-    keys = scan.rows["key"]
-    keys = keys if keys.ndim == 1 else keys[:, side]
-    return np.asarray(keys if rows is None else keys[rows])
 
 
 def find_in_pairs(scan: Scan, names: Sequence[str]) -> Iterator[Finding]:
@@ -211,7 +204,7 @@ def find_too_long(lengths: np.ndarray, omitted: int, longest: int, name: str) ->
 
 def find_equal_documents(scan: Scan) -> Iterator[Finding]:
     """Yield a finding if documents are equal."""
-    equal = repeated(scan.documents)
+    equal = repeated(Keys(scan.documents))
     if equal is not None:
         total = len(scan.documents)
         files = scan.files[equal.row][0], scan.files[equal.other][0]

@@ -30,6 +30,8 @@ SCRIPT, QUESTION, EXCLAMATION, DIGIT = 15, 16, 32, 64
 """Bits of `Scan.marks`."""
 MIN_LETTERS = 20
 """Shorter lines of a document are not compared: they repeat by chance."""
+MAX_PARTS = 64
+"""Keys are compared in at most so many parts. Each part reads all keys again."""
 
 _NAMES = {"CJK": 3, "HIRAGANA": 3, "KATAKANA": 3} | {
     name.upper(): number for number, name in enumerate(SCRIPTS) if number != 3
@@ -38,7 +40,7 @@ _OTHERS = re.compile(r"[\W_]+")
 _DIGIT = re.compile(r"\d")
 _SCRIPT_LETTERS = 8
 _ROWS_AT_ONCE = 1 << 16
-_PARTS = 16
+_PART_ROWS = 1 << 18
 _ROW = np.dtype([("key", "<u8"), ("line", "<u4"), ("length", "<u2"), ("marks", "u1")])
 
 
@@ -94,11 +96,14 @@ class Scan:
         return len(self.rows)
 
     @property
-    def keys(self) -> np.ndarray:
-        """8 bytes for each row, equal for equal normalised texts or pairs."""
+    def keys(self) -> Keys:
+        """Keys of all rows; those of pairs count both sides."""
+        return Keys(self.rows["key"])
+
+    def keys_of(self, side: int = 0, chosen: np.ndarray | None = None) -> Keys:
+        """Keys of one side of pairs, or of documents. chosen: which rows count, `(N,)`; all by default."""
         keys = self.rows["key"]
-        # An odd factor loses nothing, and swapped sides differ.
-        return keys if keys.ndim == 1 else keys[:, 0] * np.uint64(0x9E3779B97F4A7C15) ^ keys[:, 1]
+        return Keys(keys if keys.ndim == 1 else keys[:, side], chosen)
 
     def place(self, row: int, side: int = 0) -> Place:
         """Return where a row is. side: 0 for the source, 1 for the target."""
@@ -209,24 +214,65 @@ class Equal(NamedTuple):
     other: int
 
 
-def repeated(keys: np.ndarray) -> Equal | None:
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """8 bytes for each text, equal for equal normalised texts. They are read in blocks, to keep memory small.
+
+    values: `(N,)`, or `(N, 2)` for pairs. chosen: which texts count, `(N,)`; all by default.
+    """
+
+    values: np.ndarray
+    chosen: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.values) if self.chosen is None else int(np.count_nonzero(self.chosen))
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts to divide them: of _PART_ROWS each, as far as MAX_PARTS reaches."""
+        return min(MAX_PARTS, 1 + len(self.values) // _PART_ROWS)
+
+    def part(self, number: int, parts: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the keys with this remainder by `parts`, and their rows, in order."""
+        keys, rows = [], []
+        for start in range(0, len(self.values), _ROWS_AT_ONCE):
+            some = slice(start, start + _ROWS_AT_ONCE)
+            block = np.asarray(self.values[some])
+            if block.ndim == 2:
+                # An odd factor loses nothing, and swapped sides differ.
+                block = block[:, 0] * np.uint64(0x9E3779B97F4A7C15) ^ block[:, 1]
+            is_in = block % parts == number
+            if self.chosen is not None:
+                is_in &= self.chosen[some]
+            keys.append(block[is_in])
+            rows.append(start + np.flatnonzero(is_in))
+        return np.concatenate(keys), np.concatenate(rows)
+
+
+def repeated(keys: Keys) -> Equal | None:
     """Return how many of these texts repeat an earlier one; None if none does."""
-    count, first, other = 0, len(keys), 0
-    for part in range(_PARTS):  # of the keys by their last bits, so that little is sorted at a time
-        rows = np.flatnonzero(keys % _PARTS == part)
-        order = rows[np.argsort(keys[rows], kind="stable")]
-        is_same = keys[order[1:]] == keys[order[:-1]]
-        later = order[1:][is_same]
+    count, first, other = 0, len(keys.values), 0
+    for number in range(keys.parts if len(keys.values) else 0):
+        values, rows = keys.part(number, keys.parts)
+        order = np.argsort(values, kind="stable")
+        is_same = values[order[1:]] == values[order[:-1]]
+        later = rows[order[1:][is_same]]
         count += len(later)
         if len(later) and later.min() < first:
-            first, other = int(later.min()), int(order[:-1][is_same][later.argmin()])
+            first, other = int(later.min()), int(rows[order[:-1][is_same][later.argmin()]])
     return Equal(count, first, other) if count else None
 
 
-def shared(keys: np.ndarray, known: np.ndarray) -> Equal | None:
+def shared(keys: Keys, known: Keys) -> Equal | None:
     """Return how many of these texts are among the known; None if none is."""
-    is_known = np.isin(keys, known)
-    if not is_known.any():
-        return None
-    row = int(np.argmax(is_known))
-    return Equal(int(is_known.sum()), row, int(np.argmax(known == keys[row])))
+    count, first, other = 0, len(keys.values), 0
+    parts = max(keys.parts, known.parts)
+    for number in range(parts if len(keys.values) and len(known.values) else 0):
+        values, rows = keys.part(number, parts)
+        known_values, known_rows = known.part(number, parts)
+        is_known = np.isin(values, known_values)
+        count += int(is_known.sum())
+        if is_known.any() and rows[is_known.argmax()] < first:
+            first = int(rows[is_known.argmax()])
+            other = int(known_rows[np.argmax(known_values == values[is_known.argmax()])])
+    return Equal(count, first, other) if count else None

@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 _NUMBERS = "pairs.numbers"
 _BATCH_ROWS = 4096
+_ROWS_AT_ONCE = 1 << 16
 _BATCH_CHARACTERS = 1 << 18
 
 
@@ -54,8 +55,20 @@ class Encoded:
 
     @property
     def lengths(self) -> Int[Tensor, " N"]:
-        """The number of tokens of each row (int64), computed at each call."""
-        return torch.from_numpy(np.diff(self.offsets))
+        """The number of tokens of each row, computed at each call."""
+        return self.lengths_of(None)
+
+    def lengths_of(self, rows: Int[Tensor, " M"] | None) -> Int[Tensor, " M"]:
+        """Return the number of tokens of some rows, or of all, below 2^31 each, as int32."""
+        lengths = np.empty(len(self) if rows is None else len(rows), np.int32)
+        for start in range(0, len(lengths), _ROWS_AT_ONCE):
+            stop = start + _ROWS_AT_ONCE
+            if rows is None:
+                lengths[start:stop] = np.diff(self.offsets[start : stop + 1])
+            else:
+                starts, ends = self._ends(rows[start:stop])
+                lengths[start:stop] = ends - starts
+        return torch.from_numpy(lengths)
 
     def padded(self, indices: Int[Tensor, " B"] | Sequence[int]) -> Int[Tensor, "B L"]:
         """Return the rows at `indices`, int64, padded at the end to the longest of them.

@@ -65,6 +65,7 @@ UNKNOWN = 3
 
 MAX_JSON_CHARACTERS = 64_000_000
 COUNTED_CHARACTERS = 1_000_000
+_IDS_AT_ONCE = 1 << 18
 """Characters of a text in which unknown pieces are counted."""
 
 CUTS = {"bpe": BYTE_LEVEL, "unigram": BYTE_LEVEL, "words": WORDS, "characters": CHARACTERS}
@@ -191,7 +192,13 @@ class Tokenizer:
 
     def has_unknown(self, ids: Sequence[int] | np.ndarray) -> bool:
         """Whether one of these ids is UNKNOWN, which bpe and unigram lack."""
-        return not self.knows_all and UNKNOWN in ids
+        return not self.knows_all and any(UNKNOWN in part for part in _parts(ids))
+
+    def count_unknown(self, ids: Sequence[int] | np.ndarray) -> int:
+        """Return how many of these ids are UNKNOWN."""
+        if self.knows_all:
+            return 0
+        return sum(int(np.count_nonzero(np.asarray(part) == UNKNOWN)) for part in _parts(ids))
 
     def decode(self, ids: Sequence[int], copies: Sequence[str] | None = None) -> str:
         """Return the text up to the first END or PADDING.
@@ -352,6 +359,11 @@ class UnknownPieces:
             return UnknownPieces(0.0, 0.0, 0.0)
         count, joined = len(missing), "".join(missing)
         return UnknownPieces(count / tokens, len(joined) / count, len(joined.encode()) / count)
+
+
+def _parts(ids: Sequence[int] | np.ndarray) -> Iterator[Sequence[int] | np.ndarray]:
+    """Yield ids in parts, since they may be a corpus on disk, and to compare one takes a byte of memory."""
+    return (ids[start : start + _IDS_AT_ONCE] for start in range(0, len(ids), _IDS_AT_ONCE))
 
 
 def _first(parts: Iterable[str], characters: int) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What is found in texts before training, each fault planted."""
 
 import random
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,18 @@ import pytest
 from jarilab.data.finding import Finding
 from jarilab.data.text.alignment import MIN_ROWS, check_alignment
 from jarilab.data.text.checks import find_equal_documents, find_in_pairs, find_overlap, find_repeats, find_scripts
-from jarilab.data.text.scan import DIGIT, QUESTION, SCRIPT, SCRIPTS, normal, scan_documents, scan_pairs
+from jarilab.data.text.scan import (
+    DIGIT,
+    QUESTION,
+    SCRIPT,
+    SCRIPTS,
+    Keys,
+    normal,
+    repeated,
+    scan_documents,
+    scan_pairs,
+    shared,
+)
 
 SIDES = ("source", "target")
 
@@ -125,8 +137,22 @@ def test_overlap_names_both_places(tmp_path: Path) -> None:
     assert "valid.de:2 and" in finding.text
     assert finding.text.endswith("a.de:2")
     assert not list(find_overlap(valid, train, "targets", side=1))
-    rows = np.array([0]), np.array([1])
-    assert not list(find_overlap(train, train, "sources", *rows))
+    is_held_out = np.array([True, False])
+    assert not list(find_overlap(train, train, "sources", is_held_out, ~is_held_out))
+
+
+@pytest.mark.parametrize("columns", [(), (2,)])
+def test_millions_of_lines_are_compared_in_little_memory(columns):
+    values = np.random.default_rng(1).integers(0, 2**64, (4_000_000, *columns), np.uint64)
+    values[3_999_999], values[2_000_007] = values[17], values[7]
+    is_late = np.arange(len(values)) >= 2_000_000
+    tracemalloc.start()
+    try:
+        assert repeated(Keys(values)) == (2, 2_000_007, 7)
+        assert shared(Keys(values, is_late), Keys(values, ~is_late)) == (2, 2_000_007, 7)
+        assert tracemalloc.get_traced_memory()[1] < 28_000_000, "7 bytes a line"
+    finally:
+        tracemalloc.stop()
 
 
 def test_documents_and_their_lines(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_pairs_become_numbers(tsv: Path) -> None:
     assert made.counts == PairCounts(pairs=4)
     assert len(made) == len(made.source) == len(made.target) == 4
     assert made.source.lengths.tolist() == [2, 3, 6, 1]
-    assert made.source.lengths.dtype == torch.int64
+    assert made.source.lengths.dtype == torch.int32
     assert made.source.tokens == 12
     assert made.target.tokens == len("".join(KOREAN))
 
@@ -370,3 +371,15 @@ def test_tokenizers_of_pairs(tsv: Path, cache: Path, monkeypatch: pytest.MonkeyP
     assert tokenizer == both
     assert tokenizer is again
     assert len(entries(cache)) == 3
+
+
+def test_lengths_of_millions_of_rows_take_4_bytes_each():
+    offsets = np.arange(0, 3_000_003, 3)
+    rows = Encoded(np.zeros(3_000_000, np.uint16), offsets)
+    tracemalloc.start()
+    try:
+        assert (rows.lengths == 3).all()
+        assert rows.lengths_of(torch.tensor([0, 999_999])).tolist() == [3, 3]
+        assert tracemalloc.get_traced_memory()[1] < 6_500_000
+    finally:
+        tracemalloc.stop()

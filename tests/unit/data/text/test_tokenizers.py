@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 import unicodedata
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -368,3 +370,17 @@ def test_a_file_that_a_run_keeps_is_read_again(tmp_path):
     path.write_bytes(b"\xff")
     with pytest.raises(UserError, match=r"vocabulary.json cannot be read: .*; restore the file"):
         Tokenizer.read(path)
+
+
+def test_unknown_tokens_of_a_corpus_are_found_in_little_memory():
+    tokenizer = train("characters", ["abc"], size=10)
+    ids = np.full(8_000_000, 4, np.uint16)
+    tracemalloc.start()
+    try:
+        assert not tokenizer.has_unknown(ids)
+        ids[-1] = UNKNOWN
+        assert tokenizer.has_unknown(ids)
+        assert tokenizer.count_unknown(ids) == tokenizer.count_unknown(ids[-9:].tolist()) == 1
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
