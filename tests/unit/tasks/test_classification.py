@@ -10,7 +10,9 @@ import torch
 import jarilab
 from helpers.command import command
 from jarilab import UserError
+from jarilab.data.images.labelled import Labelled
 from jarilab.runs.experiment import Experiment
+from jarilab.tasks.classification import _mean_and_deviation
 from jarilab.tasks.digits import Digits
 from jarilab.tasks.images import ImageClassification
 
@@ -62,6 +64,20 @@ def test_images_are_normalised_as_the_training_images_are():
     pixels = digits._normalised(digits._training.images(torch.arange(1437)))
     assert pixels.mean().abs() < 1e-5
     assert pixels.std() == pytest.approx(1, abs=1e-3)
+
+
+def test_mean_and_deviation_are_taken_in_batches(monkeypatch):
+    sizes, images = [], Labelled.images
+    monkeypatch.setattr(Labelled, "images", lambda self, indices: sizes.append(len(indices)) or images(self, indices))
+    pixels = torch.randint(0, 256, (700, 3, 5, 4), dtype=torch.uint8)
+    pixels[:, 1] = 7
+    marks = torch.arange(700)
+    found = _mean_and_deviation(Labelled(pixels, marks % 2, ["a", "b"], marks))
+    assert (sum(sizes), max(sizes)) == (700, 256)
+    of_all = pixels.double() / 255
+    expected = torch.stack((of_all.mean((0, 2, 3)), of_all.std((0, 2, 3)).clamp_min(1e-3)))
+    assert torch.equal(torch.tensor(found), expected.float())
+    assert torch.tensor(found, dtype=torch.float64).allclose(expected, rtol=1e-12)
 
 
 def test_a_batch_is_the_same_for_a_seed_and_its_targets_add_up_to_1():
