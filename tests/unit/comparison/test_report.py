@@ -440,6 +440,8 @@ def test_page_fits_the_window_and_is_quiet(open_report: Any, scheme: str, width:
     for kind in ("decoder cross-attention", "0 to 1", "equal digits together", "CPU seconds"):
         page.get_by_label(kind).check()
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    for words in page.locator("svg .ceiling-label").all():
+        assert words.evaluate("one => one.getBBox().x + one.getBBox().width - one.ownerSVGElement.clientWidth") <= 0
 
 
 def test_hostile_text_stays_text(open_report: Any, payload: Payload) -> None:

@@ -167,7 +167,7 @@ function drawParts() {
 function drawAll() {
   const dotsOf = ({ encoding }) => trials.filter((trial) => trial.encoding === encoding && known(trial.value));
   const rows = summary.map((row) => ({ ...row, value: row.mean, dots: dotsOf(row) }));
-  drawBars(bars, metricTitle(), rows, ceiling.all, t("ceiling", shown(ceiling.all)));
+  drawBars(bars, metricTitle(), rows, ceiling.all, t(bars.clientWidth < 500 ? "ceilingShort" : "ceiling", shown(ceiling.all)));
   if (errors) drawErrors(errors, t("errorsTitle"), rows);
   for (const box of groupBars.querySelectorAll(".chart")) {
     const { group } = box.dataset;

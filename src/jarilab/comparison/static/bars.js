@@ -54,9 +54,9 @@ function bar(row, name, { left, end, x }, y) {
       svg("title", {}, t("trial", dot.seed, shown(dot.value)))))));
 }
 
-function limitLine(limit, words, { bottom, x }) {
+function limitLine(limit, words, { bottom, x }, width) {
   const flip = limit > 0.5;
-  const place = { x: x(limit) + (flip ? -6 : 6), y: 14, "text-anchor": flip ? "end" : "start" };
+  const place = { x: flip ? x(limit) - 6 : Math.min(x(limit) + 6, width - 6.5 * words.length), y: 14, "text-anchor": flip ? "end" : "start" };
   return [svg("line", { class: "ceiling", x1: x(limit), x2: x(limit), y1: 4, y2: bottom + 4 }),
     svg("text", { class: "ceiling-label", ...place }, words)];
 }
@@ -70,7 +70,7 @@ export function drawBars(box, label, rows, limit, limitWords) {
   const words = `${label}: ${values}${known(limit) ? `; ${limitWords}` : ""}`;
   box.replaceChildren(svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words },
     axisLines(width, laid), rows.map((row, index) => bar(row, laid.names[index], laid, laid.y(index))),
-    known(limit) && limitLine(limit, limitWords, laid)));
+    known(limit) && limitLine(limit, limitWords, laid, width)));
 }
 
 const wrong = (share) => known(share) ? 1 - share : null;
