@@ -621,6 +621,16 @@ def test_a_curve_is_read_where_one_points(pages: Pages, trained: dict[str, Any])
     assert caption.inner_text() == before
 
 
+def test_the_name_at_the_end_of_a_curve_is_whole(pages: Pages, trained: dict[str, Any]) -> None:
+    first = {**trained["views"][0], "name": "add-rotary"}
+    page = pages.open(render({**trained, "views": [first, *trained["views"][1:]]}), width=375)
+    name, chart = (
+        page.locator(".chart .end", has_text="add-rotary").bounding_box(),
+        page.locator(".chart").bounding_box(),
+    )
+    assert name["x"] + name["width"] <= chart["x"] + chart["width"]
+
+
 def test_csv_has_the_weights(pages: Pages) -> None:
     page, weights, hidden = exported(pages)
     lines = save(page, "csv").decode().splitlines()

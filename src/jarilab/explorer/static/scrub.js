@@ -63,7 +63,7 @@ function chartOf(app, view, steps) {
   const end = Math.max(...all.map(([step]) => step), ...steps) || 1;
   const levels = all.map(([, loss]) => Math.log10(loss));
   const [low, high] = [Math.min(...levels), Math.max(...levels)];
-  const x = (step) => 70 + step / end * (width - 146);
+  const x = (step) => 70 + step / end * (width - 160);
   const y = (loss) => 14 + (high - Math.log10(loss)) / (high - low || 1) * (floor - 14);
   const point = ([step, loss]) => `${x(step).toFixed(1)} ${y(loss).toFixed(1)}`;
   // names keep their distance
@@ -80,11 +80,11 @@ function chartOf(app, view, steps) {
   const cursor = svg("line", { class: "cursor", y1: 6, y2: floor + 4 });
   const move = (step) => { cursor.setAttribute("x1", x(step)); cursor.setAttribute("x2", x(step)); };
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "chart", role: "img", "aria-label": words(view.step) },
-    [10 ** high, 10 ** low].map((loss) => [svg("line", { class: "axis", x1: 70, x2: width - 76, y1: y(loss), y2: y(loss) }),
+    [10 ** high, 10 ** low].map((loss) => [svg("line", { class: "axis", x1: 70, x2: width - 90, y1: y(loss), y2: y(loss) }),
       svg("text", { x: 64, y: y(loss) + 4, "text-anchor": "end" }, number(loss))]),
     steps.map((step) => svg("line", { class: "tick", x1: x(step), x2: x(step), y1: floor + 2, y2: floor + 8 })),
     losses.map((rows, index) => rows.length ? toned(app.payload.views[index].name, svg("path", { class: variantOf(app.payload.views[index].name) ? "curve other" : "curve", d: `M${rows.map(point).join("L")}` })) : null),
-    ends.map(({ index, at }) => toned(app.payload.views[index].name, svg("text", { class: "end", x: width - 70, y: at + 4 }, cutToken(app.payload.views[index].name, 10)))),
+    ends.map(({ index, at }) => toned(app.payload.views[index].name, svg("text", { class: "end", x: width - 84, y: at + 4 }, cutToken(app.payload.views[index].name, 10)))),
     svg("text", { x: 70, y: height - 8 }, "0"), svg("text", { x: x(end), y: height - 8, "text-anchor": "middle" }, `${t("step")} ${end}`), cursor);
   const caption = el("figcaption", {});
   const follow = (step) => {
@@ -94,7 +94,7 @@ function chartOf(app, view, steps) {
   let shown = view.step;
   chart.addEventListener("pointermove", ({ clientX }) => {
     const { left, width: drawn } = chart.getBoundingClientRect();
-    const pointed = ((clientX - left) / drawn * width - 70) / (width - 146) * end;
+    const pointed = ((clientX - left) / drawn * width - 70) / (width - 160) * end;
     follow(nearest(losses.find((rows) => rows.length), clamp(pointed, 0, end))[0]);
   });
   chart.addEventListener("pointerleave", () => follow(shown));
