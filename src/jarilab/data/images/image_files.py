@@ -107,7 +107,10 @@ def read_bytes(path: Path, kind: str = "an image") -> bytes:
     """Return the bytes of a regular file. Raises UserError for any other, and above MAX_FILE_BYTES."""
     with text_files.open_binary(path) as stream:
         size = os.fstat(stream.fileno()).st_size
-        data = stream.read(MAX_FILE_BYTES + 1) if size <= MAX_FILE_BYTES else b""
+        # Python allocates all that is asked for, and half a gigabyte for each file would fragment the heap.
+        data = stream.read(size + 1) if size <= MAX_FILE_BYTES else b""
+        if len(data) > size:  # it grew meanwhile
+            data += stream.read(MAX_FILE_BYTES + 1 - len(data))
     if max(size, len(data)) > MAX_FILE_BYTES:
         raise UserError(
             f"{path}: expected {kind} of at most {MAX_FILE_BYTES:,} bytes; got {size:,}; make it smaller"

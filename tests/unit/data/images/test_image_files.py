@@ -2,6 +2,7 @@
 
 import os
 import struct
+import tracemalloc
 import warnings
 import zlib
 from io import BytesIO
@@ -309,3 +310,14 @@ def test_few_bits_of_colours_stored_in_sixteen_are_refused(kind: int) -> None:
     words = refused(deep_png(1023, kind))
     assert "expected colours that use 16 bits; got a brightest value of 15 of 255 or less" in words
     assert "multiply the values by 64 or 16" in words
+
+
+def test_a_small_file_takes_little_memory_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "small.png"
+    path.write_bytes(bytes(3000))
+    tracemalloc.start()
+    try:
+        assert len(read_bytes(path)) == 3000
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
