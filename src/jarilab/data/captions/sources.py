@@ -282,7 +282,6 @@ class FolderSource(CaptionSource):
 
     @property
     def fingerprint(self) -> str:
-        held = (
-            self._captioned.images.numpy().tobytes() + "\n".join(self._captioned.captions).encode()
-        )
+        held = self._captioned.images.numpy().tobytes()
+        held += "\n".join(self._captioned.captions).encode()
         return f"sha256 {hashlib.sha256(held).hexdigest()}"

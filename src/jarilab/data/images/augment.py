@@ -161,7 +161,7 @@ def mixup(
     Each image has its own share from Beta(alpha, alpha); the paper draws one share for a batch.
     """
     share_B = _shares(len(pixels_BCHW), alpha, generator)
-    partner_B = _partners(len(pixels_BCHW), generator)
+    partner_B = torch.randperm(len(pixels_BCHW), generator=generator)
     return _mixed(pixels_BCHW, partner_B, share_B), _mixed(targets_BV, partner_B, share_B)
 
 
@@ -177,7 +177,7 @@ def cutmix(
     """
     batch, _, height, width = pixels_BCHW.shape
     share_B = _shares(batch, alpha, generator)
-    partner_B = _partners(batch, generator)
+    partner_B = torch.randperm(batch, generator=generator)
     row_B1, column_B1 = torch.rand((2, batch, 1), generator=generator)
     # The rectangle has the image's aspect ratio and covers 1 - share of its area.
     half_B1 = (1 - share_B).sqrt()[:, None] / 2
@@ -209,7 +209,3 @@ def _shares(count: int, alpha: float, generator: torch.Generator) -> Float[Tenso
     seed = int(torch.randint(2**63 - 1, (), generator=generator))
     shares = np.random.default_rng(seed).beta(alpha, alpha, count)
     return torch.from_numpy(shares).float()
-
-
-def _partners(count: int, generator: torch.Generator) -> Tensor:
-    return torch.randperm(count, generator=generator)

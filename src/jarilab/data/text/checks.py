@@ -144,11 +144,9 @@ def _slip(scan: Scan, names: Sequence[str]) -> Iterator[Finding]:
     if (slip := alignment.slip) is not None:
         lines = counted(abs(slip.shift), "lines")
         where, missing = ("after", names[1]) if slip.shift > 0 else ("before", names[0])
-        to = (
-            "to the end"
-            if slip.stop == len(scan)
-            else f"to about line {scan.place(slip.stop).line:,}"
-        )
+        to = "to the end"
+        if slip.stop < len(scan):
+            to = f"to about line {scan.place(slip.stop).line:,}"
         text = (
             f"the sides slip: from about {scan.place(slip.start)} {to}, a {names[1]} belongs to the {names[0]} {lines} "
             f"{where} it, by lengths, digits and question marks"

@@ -202,11 +202,8 @@ def _is_title(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row names the columns: by usual words, or a word above a column of numbers."""
     first, rest = rows[0] if rows else [], rows[1:]
     cells = [cell.strip() for cell in first]
-    if (
-        not cells
-        or len(set(cells)) < len(cells)
-        or not all(cell and len(cell) <= _MAX_TITLE and cell[-1] not in ".?!" for cell in cells)
-    ):
+    are_short = [0 < len(cell) <= _MAX_TITLE and cell[-1] not in ".?!" for cell in cells]
+    if not cells or len(set(cells)) < len(cells) or not all(are_short):
         return False
     usual = [c for c, cell in enumerate(cells) if _words(cell) and _words(cell) <= _TITLES]
     if any(row[column].strip() == cells[column] for row in rest for column in usual):

@@ -66,9 +66,8 @@ def read_conllu(path: Path) -> Iterator[Sentence]:
     """
     block: list[tuple[int, str]] = []
     is_empty = True
-    for number, line in enumerate(
-        chain(lines(path), [""]), 1
-    ):  # the last sentence may end without a blank line
+    # The last sentence may end without a blank line.
+    for number, line in enumerate(chain(lines(path), [""]), 1):
         if line.strip():
             block.append((number, line))
             continue

@@ -125,8 +125,6 @@ def role_pairs(share: float) -> tuple[LabelledTexts, LabelledTexts]:
 
 def _sentence(roles: tuple[str, str], verb: str, passive: bool) -> str:
     agent, patient = roles
-    return (
-        f"the {patient} was {verb} by the {agent}"
-        if passive
-        else f"the {agent} {verb} the {patient}"
-    )
+    if passive:
+        return f"the {patient} was {verb} by the {agent}"
+    return f"the {agent} {verb} the {patient}"

@@ -156,9 +156,7 @@ def _pieces(path: Path) -> Iterator[str]:
             used -= bool(block) and data[:used].endswith(b"\r")
             complete, pending = data[:used], data[used:]
             line += complete.count(b"\n")
-            column = (
-                len(complete) - complete.rfind(b"\n") - 1 + (0 if b"\n" in complete else column)
-            )
+            column = len(complete.rpartition(b"\n")[2]) + (0 if b"\n" in complete else column)
             text += complete.decode().replace("\r\n", "\n")
             cut = _cut(text) if block else len(text)
             if cut:
@@ -262,11 +260,9 @@ def _long(
     size -= last.endswith(b"\n")
     while b"\n" not in last and size <= _MAX_COUNTED_BYTES and (last := stream.read(_BLOCK)):
         size += len(last.partition(b"\n")[0])
-    counted = (
-        f"{size:,} bytes"
-        if size <= _MAX_COUNTED_BYTES
-        else f"more than {_MAX_COUNTED_BYTES:,} bytes"
-    )
+    counted = f"{size:,} bytes"
+    if size > _MAX_COUNTED_BYTES:
+        counted = f"more than {_MAX_COUNTED_BYTES:,} bytes"
     return UserError(
         f"{path}:{number}: expected lines of at most {longest:,} bytes; got one of {counted}; break it up"
     )

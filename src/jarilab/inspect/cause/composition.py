@@ -121,9 +121,8 @@ def _pairs(parts: ModelParts, sites: list[str]) -> Iterator[tuple[str, str]]:
 
 def _scores(one: _Folded, other: _Folded, name: Input, length: int) -> Float[Tensor, "T H G"]:
     """The scores of all heads H of one site and G of another, at each distance."""
-    read, rest = {"q": (other.q, other.k), "k": (other.k, other.q), "v": (other.v, other.o.mT)}[
-        name
-    ]
+    operands = {"q": (other.q, other.k), "k": (other.k, other.q), "v": (other.v, other.o.mT)}
+    read, rest = operands[name]
     middle_HGWE = torch.einsum("hwd,gde->hgwe", one.o, read)
     # With |A M B^T|^2 = sum of (M^T A^T A M) * (B^T B), a rotation between M and B turns the small B^T B alone.
     left_HGEE = middle_HGWE.mT @ _gram(one.v)[:, None] @ middle_HGWE

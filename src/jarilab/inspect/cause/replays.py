@@ -57,9 +57,8 @@ class LinearCall(NamedTuple):
         except (RuntimeError, ValueError, IndexError, TypeError):
             return False
         expected = output.flatten(0, 1)[ends]
-        return alone.shape == expected.shape and torch.allclose(
-            alone, expected, rtol=tolerance, atol=tolerance
-        )
+        has_shape = alone.shape == expected.shape
+        return has_shape and torch.allclose(alone, expected, rtol=tolerance, atol=tolerance)
 
 
 class Replay:

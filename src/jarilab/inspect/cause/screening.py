@@ -162,9 +162,9 @@ def _actual_changes(
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float | None:
     """Spearman's correlation, ties at their mean rank; None for fewer than 3 values, or equal ones."""
-    values = np.stack([one, other])
-    if values.shape[1] < MIN_RANKED or (np.ptp(values, 1) == 0).any():
+    from scipy.stats import spearmanr
+
+    if len(one) < MIN_RANKED or not np.ptp(one) or not np.ptp(other):
         return None
-    rows, columns = values[:, :, None], values[:, None]
-    ranks = (rows > columns).sum(2) + (rows >= columns).sum(2)
-    return float(np.corrcoef(ranks)[0, 1])
+    correlation: Any = spearmanr(one, other)[0]
+    return float(correlation)

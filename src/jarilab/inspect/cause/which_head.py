@@ -364,9 +364,9 @@ def _conclusion(rows: Sequence[Row], pairs: Sequence[Row], controls: int) -> Row
     together = [[pair["head"], pair["other"]] for pair in pairs if pair["decides"]]
     strongest = max(rows, key=lambda row: abs(row["total"]))
     passing = sum(bool(row["passes"]) for row in rows)
-    verdict = (
-        "heads" if deciding else "pair" if together else "no_head" if not passing else "no_single"
-    )
+    verdict = "no_single" if passing else "no_head"
+    if deciding or together:
+        verdict = "heads" if deciding else "pair"
     return {
         "verdict": verdict,
         "heads": deciding,

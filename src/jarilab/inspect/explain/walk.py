@@ -133,10 +133,9 @@ def _input_formula(tape: Tape, site: str) -> str:
     if isinstance(inputs, Tensor) and inputs.is_floating_point():
         return "what the model makes of its input"
     if isinstance(inputs, Images):
-        is_source = tape.site(site).queries == "source"
-        return (
-            "what the model makes of each patch" if is_source else "a learned vector of each query"
-        )
+        if tape.site(site).queries == "source":
+            return "what the model makes of each patch"
+        return "a learned vector of each query"
     model = tape.inside.model
     embeddings = [module for module in model.modules() if isinstance(module, TokenEmbedding)]
     scaled = any(embedding.scale != 1 for embedding in embeddings)

@@ -85,11 +85,8 @@ class HeadAxes:
 
     def restored(self, tensor: Tensor, like: Tensor) -> Tensor:
         """The tensor `(B, H, X, Y)` in the axes of `like`, from which `with_heads` would make it."""
-        if (
-            self.arrange is None
-            and self.then is None
-            and self.order == tuple(range(len(self.order)))
-        ):
+        is_in_order = self.order == tuple(range(len(self.order)))
+        if is_in_order and self.arrange is None and self.then is None:
             return tensor.reshape(like.shape)
         index = torch.arange(like.numel(), device=like.device).view(like.shape)
         result = torch.empty_like(like).flatten()
@@ -219,10 +216,8 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
     if letters_of is None:
         return None
     of_left, of_right, out = letters_of
-    for weights, letters, values, of_values in (
-        (left, of_left, right, of_right),
-        (right, of_right, left, of_left),
-    ):
+    orders = (left, of_left, right, of_right), (right, of_right, left, of_left)
+    for weights, letters, values, of_values in orders:
         trace = tracer.of(weights)
         for axis, letter in enumerate(letters):
             if letter in of_values and letter not in out:

@@ -123,10 +123,8 @@ def join(
 
 def _value_positions(root: Tensor, products: Sequence[ChunkProduct], factors: Factors) -> Positions:
     """Where the values `(B, H, K, W)` are in their root."""
-    numbers = (
-        torch.arange(root.numel(), dtype=torch.float64, device=root.device).view(root.shape) + 1
-    )
-    numbers = torch.zeros_like(root, dtype=torch.float64).copy_(numbers)
+    counted = torch.arange(1, root.numel() + 1, device=root.device).view(root.shape)
+    numbers = torch.zeros_like(root, dtype=torch.float64).copy_(counted)
     along_keys, along_width = set[int](), set[int]()
     rows = []
     for product in products:

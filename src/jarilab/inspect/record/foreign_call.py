@@ -313,10 +313,8 @@ class ForeignCall:
             # `allowed` has one axis for all heads. The bias hides keys that only some heads may attend to.
             by_any_head = allowed.any(1, keepdim=True)
             if not bool((allowed == by_any_head).all()):
-                bias = torch.zeros((), device=allowed.device) if bias is None else bias
-                bias = (bias + torch.zeros(allowed.shape, device=allowed.device)).masked_fill(
-                    by_any_head & ~allowed, float("-inf")
-                )
+                hidden = by_any_head & ~allowed
+                bias = torch.where(hidden, -torch.inf, 0.0 if bias is None else bias)
             allowed = by_any_head
         return allowed, bias
 

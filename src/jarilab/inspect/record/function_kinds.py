@@ -24,6 +24,7 @@ _JOIN = re.compile(
     r"cat|concat|concatenate|stack|[hvd]stack|(index_copy|scatter|masked_scatter|index_put|slice_scatter)"
 )
 _WRITE = re.compile(r"__setitem__|(index_copy|scatter|masked_scatter|index_put|index_fill)_|copy_")
+_KINDS = {"constant": _CONSTANT, "fresh": _FRESH, "join": _JOIN, "write": _WRITE}
 PRODUCTS = names("matmul linalg_matmul bmm mm baddbmm einsum __matmul__ __rmatmul__")
 VIEWS = names(
     "t transpose permute view reshape flatten unflatten __getitem__ __get__ select unbind chunk "
@@ -95,19 +96,16 @@ def tensors_within(value: Any) -> Iterator[tuple[str, Tensor]]:
 def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
     """The tensors of some arguments, one level of nesting deep."""
     for value in values:
-        for _, tensor in tensors_within(value):
-            yield tensor
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list | dict):
+            yield from (tensor for _, tensor in tensors_within(value))
 
 
 @cache
 def kind_of(name: str) -> str:
     """`constant`, `fresh`, `join`, `write`, `product` or `other`."""
-    for kind, pattern in (
-        ("constant", _CONSTANT),
-        ("fresh", _FRESH),
-        ("join", _JOIN),
-        ("write", _WRITE),
-    ):
+    for kind, pattern in _KINDS.items():
         if pattern.fullmatch(name):
             return kind
     return "product" if name in PRODUCTS else "other"

@@ -264,9 +264,8 @@ def _mismatch(
             f"beam_indices do not fit {site}: expected call {number} to continue the rows that they name, got other "
             "keys. Pass those of the generation that was recorded"
         )
-    if not steps[0].source.is_cross and keys.are_read_in_other_rows_by(
-        steps[number], keys.first[number]
-    ):
+    step, first = steps[number], keys.first[number]
+    if not steps[0].source.is_cross and keys.are_read_in_other_rows_by(step, first):
         return UserError(
             f"the calls of {site} are of a beam search, which reorders its beams: call {number} continues other rows "
             f"than call {number - 1}. Expected beam_indices, got none. {HOW_TO_GET_BEAM_INDICES}"

@@ -138,9 +138,8 @@ class HeadImportance:
                     CONTROL, [groups[each] for each in first], direct=False
                 )
             columns = self._columns(kind, total, total)
-            columns |= interval_columns("direct", direct, self._seed) | interval_columns(
-                "control", control, self._seed
-            )
+            columns |= interval_columns("direct", direct, self._seed)
+            columns |= interval_columns("control", control, self._seed)
             table = rows_of(columns)
             for rank, each in enumerate(order):
                 rows.append(self.heads[each].columns | {"rank": rank + 1} | table[each])
@@ -194,9 +193,8 @@ class HeadImportance:
             "head": [chosen[one].short for one in first],
             "other": [chosen[other].short for other in second],
         }
-        columns |= self._columns(kind, total, excess) | interval_columns(
-            "excess", excess, self._seed
-        )
+        columns |= self._columns(kind, total, excess)
+        columns |= interval_columns("excess", excess, self._seed)
         return sorted(rows_of(columns), key=lambda row: -abs(row["excess"] or 0.0))
 
     # Changes --------------------------------------------------------------------------------------------------------

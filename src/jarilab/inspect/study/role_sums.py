@@ -117,9 +117,8 @@ class RoleSums:
         defined_RQ = targets.defined.double()
         on_first_RHR = mass_RHQ @ apart_RRQ.transpose(1, 2)
         # The weight on the second role's targets, at the same queries.
-        mean_RHR = (on_first_RHR - on_first_RHR.transpose(0, 2)) / queries_RR.clamp_min(
-            1
-        ).unsqueeze(1)
+        difference_RHR = on_first_RHR - on_first_RHR.transpose(0, 2)
+        mean_RHR = difference_RHR / queries_RR.clamp_min(1).unsqueeze(1)
         margin_HRR = mean_RHR.transpose(0, 1).numpy()
         added = {"dn": (queries_RR > 0).double().numpy(), "dq": queries_RR.numpy()}
         return added | {
