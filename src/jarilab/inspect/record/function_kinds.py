@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from jarilab.core.shapes import Tensor
 
@@ -45,26 +46,22 @@ _NONLINEAR = re.compile(
 _FIRST_NAMES = (("input", "tensors"), ("other", "mat2"))
 
 
-class FunctionCall(NamedTuple):
-    """A call of a tensor function."""
+@dataclass(eq=False)
+class FunctionCall:
+    """A call of a tensor function. name: of the function. tensors: among its arguments."""
 
     func: Callable[..., Any]
     args: Any
     kwargs: dict[str, Any]
 
-    @property
-    def name(self) -> str:
-        return getattr(self.func, "__name__", "")
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The tensors among its arguments."""
-        return list(tensors_of((*self.args, *self.kwargs.values())))
+    def __post_init__(self) -> None:
+        self.name: str = getattr(self.func, "__name__", "")
+        self.tensors = list(tensors_of((*self.args, *self.kwargs.values())))
 
     @property
     def positional(self) -> FunctionCall:
         """The call with its first tensors by position: `matmul(other=v, input=w)` -> `matmul(w, v)`."""
-        func, args, kwargs = self
+        args, kwargs = self.args, self.kwargs
         if self.name == "where" or not kwargs:
             return self
         for index, names in enumerate(_FIRST_NAMES):
@@ -72,7 +69,7 @@ class FunctionCall(NamedTuple):
             if len(args) == index and key is not None:
                 args = (*args, kwargs[key])
                 kwargs = {name: value for name, value in kwargs.items() if name != key}
-        return FunctionCall(func, args, kwargs)
+        return FunctionCall(self.func, args, kwargs)
 
     def argument(self, index: int, name: str, default: Any = None) -> Any:
         """An argument by its name, or else by its position."""
@@ -81,16 +78,14 @@ class FunctionCall(NamedTuple):
 
 def tensors_within(value: Any) -> Iterator[tuple[str, Tensor]]:
     """Tensors of an argument, one level of nesting deep, each with the suffix of its name."""
+    items: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, Tensor):
         yield "", value
-    elif isinstance(value, tuple | list):
-        for index, each in enumerate(value):
-            if isinstance(each, Tensor):
-                yield f"[{index}]", each
     elif isinstance(value, dict):
-        for key, each in value.items():
-            if isinstance(each, Tensor):
-                yield f"[{key}]", each
+        items = value.items()
+    elif isinstance(value, tuple | list):
+        items = enumerate(value)
+    yield from ((f"[{key}]", each) for key, each in items if isinstance(each, Tensor))
 
 
 def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:

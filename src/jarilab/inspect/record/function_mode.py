@@ -422,7 +422,7 @@ class AttentionMode(TorchFunctionMode):
         if call.name in PRODUCTS and product_of(call, self._tracer) is not None:
             return call
         replaced = {key: self._complete(each) for key, each in outputs.items()}
-        return replace_tensors(call, replaced)
+        return FunctionCall(call.func, *replace_tensors((call.args, call.kwargs), replaced))
 
     def _open_chunks(self, output: Tensor) -> list[ChunkProduct]:
         path = self._tracer.of(output).path

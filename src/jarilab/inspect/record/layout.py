@@ -179,14 +179,14 @@ def _axis(call: FunctionCall, index: int, name: str, default: int) -> int:
 
 def _name_of(call: FunctionCall) -> str:
     """The name of a function, or of the attribute that `__get__` reads."""
-    name = call.name
-    owner = getattr(call.func, "__self__", None)
-    return getattr(owner, "__name__", name) if name == "__get__" else name
+    if call.name != "__get__":
+        return call.name
+    return getattr(getattr(call.func, "__self__", None), "__name__", call.name)
 
 
 def _order_of(name: str, call: FunctionCall, ndim: int) -> list[int] | None:
     """The order of axes that a permutation gives; None for other functions."""
-    order, (_, args, kwargs) = list(range(ndim)), call
+    order, args, kwargs = list(range(ndim)), call.args, call.kwargs
     if name in ("transpose", "swapaxes", "swapdims", "transpose_"):
         first = _axis(call, 1, "dim0", kwargs.get("axis0", 0))
         second = _axis(call, 2, "dim1", kwargs.get("axis1", 1))

@@ -73,8 +73,9 @@ class Path:
         """
         operands = [each for each in call.tensors if each is not weights[0]]
         by_tensor = {id(each): self for each in operands} | {id(weights[0]): Operand(weights[1])}
+        args, kwargs = replace_tensors((call.args, call.kwargs), by_tensor)
         products = self.products | {product}
-        return Path(*replace_tensors(call, by_tensor), base=self.base, products=products)
+        return Path(call.func, args, kwargs, base=self.base, products=products)
 
 
 _SOME = frozenset((True,))
@@ -148,9 +149,12 @@ def path_after(
     if not is_output and (name not in MOVES or len(bases) > 1):
         # The values of one projection alone: others, as of a cache or of two streams, are joined to new values.
         return None
+    args, kwargs = replace_tensors((call.args, call.kwargs), by_tensor)
     return Path(
-        *replace_tensors(call, by_tensor),
-        index=index,
+        call.func,
+        args,
+        kwargs,
+        index,
         base=next(iter(bases.values()), None),
         selects=_selects(name, call.args, known),
         cuts=any(path.cuts for path in known) or (name in CUTS and (name == "mean" or cuts())),
@@ -171,8 +175,6 @@ def _selects(name: str, args: Any, paths: Sequence[Path]) -> bool:
 
 def replace_tensors(value: Any, by_tensor: Mapping[int, Any]) -> Any:
     """Arguments of a function with some of their tensors replaced, by their id."""
-    if isinstance(value, FunctionCall):
-        return FunctionCall(*(replace_tensors(each, by_tensor) for each in value))
     if type(value) in (tuple, list):
         return type(value)(replace_tensors(each, by_tensor) for each in value)
     if type(value) is dict:
