@@ -8,12 +8,15 @@ jari trains as `jarilab train` does; the others are in `peers.py`. What is not i
 
 The search: each contender gets three rates times three lengths of the schedule, nine short runs with seed 0, and one
 more if the best rate is at an edge. The best is the one that needs the fewest steps to the mark; if none reaches it,
-the one that ends best. With that setting three fresh seeds are trained. The mark is reached where a line between two
+the one that ends best. A run ends early where another has reached the mark in fewer steps. With that setting three
+fresh seeds are trained. The mark is reached where a line between two
 looks crosses it, if the next look is above it too. The longest schedules of the others are twice jari's or more.
 
-Steps do not depend on what else the machine does, but seconds do. So the time of a step is that of the fastest
-stretch between two looks, and seconds are steps times this time. Looks are not counted. One thread. Each run is a
-process of its own; its looks are kept in --out, and it is not trained again.
+Steps do not depend on what else the machine does, but seconds do. So the contenders of a row then take turns with
+short runs, three each. The time of a step is that of the fastest stretch between two looks of these, and seconds are
+steps times this time. Looks are not counted. One thread. Each run is a process of its own; its looks are kept in
+--out, and it is not trained again. Run the searches and seeds with `--at-once` on any machine, and the last command
+on an idle one.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import math
 import multiprocessing
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +44,7 @@ import jarilab
 
 SEARCH_LOOKS, LOOKS = 12, 25
 SEEDS = (1, 2, 3)
+PACE_STEPS, PACE_LOOKS, PACE_SEEDS = 60, 6, (101, 102, 103)
 JARI = "jari"
 
 
@@ -153,11 +157,14 @@ ROWS = {
 # What trains ----------------------------------------------------------------------------------------------------------
 
 
-def train(name: str, contender: str, recipe: Recipe, seed: int, data: Path, kept: Path) -> None:
-    """Train one run and keep its looks as lines of `kept`."""
+def train(name: str, contender: str, recipe: Recipe, seed: int, data: Path, kept: Path, limit: float) -> None:
+    """Train one run, up to `limit` steps, and keep its looks as lines of `kept`."""
     torch.set_num_threads(1)
-    row, looks = ROWS[name], SEARCH_LOOKS if seed == 0 else LOOKS
-    examples = row.search_examples if seed == 0 else row.examples
+    row, looks, examples = ROWS[name], LOOKS, ROWS[name].examples
+    if seed == 0:
+        looks, examples = SEARCH_LOOKS, row.search_examples
+    if seed in PACE_SEEDS:
+        looks, examples = PACE_LOOKS, row.batch
     entry = row.contenders[contender]
     every = max(1, recipe.steps // looks)
     if entry.peer is None:
@@ -171,6 +178,8 @@ def train(name: str, contender: str, recipe: Recipe, seed: int, data: Path, kept
             seconds += time.process_time() - begin
             if step % every == 0 or step == recipe.steps:
                 found.append(Look(step, seconds, learner.measure(examples)))
+            if step > limit:
+                break
     lines = "".join(f"{json.dumps(look)}\n" for look in found)
     begun = kept.with_suffix(".begun")
     begun.write_text(lines)
@@ -197,7 +206,7 @@ def _train_jari(
 # The search and the table ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trainer:
     """Trains what is not kept, each run in a process of its own."""
 
@@ -205,12 +214,12 @@ class Trainer:
     contender: str
     given: Any
 
-    def looks(self, recipe: Recipe, seed: int) -> list[Look]:
+    def looks(self, recipe: Recipe, seed: int, limit: float = math.inf) -> list[Look]:
         title = f"{self.name}-{self.contender}-{recipe.rate:g}-{recipe.steps}-{seed}".replace(" ", "_")
         kept = self.given.out / f"{title.replace(',', '')}.jsonl"
         if not kept.exists():
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
-                alone.submit(train, self.name, self.contender, recipe, seed, self.given.data, kept).result()
+                alone.submit(train, self.name, self.contender, recipe, seed, self.given.data, kept, limit).result()
             print(f"{kept.stem}: {kept.read_text().splitlines()[-1]}", file=sys.stderr, flush=True)
         return [Look(*json.loads(line)) for line in kept.read_text().splitlines()]
 
@@ -225,12 +234,13 @@ class Trainer:
         tried = {}
 
         def attempt(recipe: Recipe) -> None:
-            looks = self.looks(recipe, 0)
+            limit = min((steps for never, steps in tried.values() if not never), default=math.inf)
+            looks = self.looks(recipe, 0, limit)
             steps_to_mark = row.reached(looks)
             last = -looks[-1].value if row.higher else looks[-1].value
             tried[recipe] = (steps_to_mark is None, last if steps_to_mark is None else steps_to_mark)
 
-        for recipe in self.grid():
+        for recipe in sorted(self.grid(), key=lambda recipe: recipe.steps):
             attempt(recipe)
         best = min(tried, key=lambda recipe: tried[recipe])
         if best.rate in (contender.rates[0], contender.rates[-1]):
@@ -239,17 +249,27 @@ class Trainer:
         return min(tried, key=lambda recipe: tried[recipe]), len(tried)
 
 
-def search(trainers: Sequence[Trainer], at_once: int) -> None:
-    """Train the grids of all, the longest schedules first. Steps to a mark do not depend on what runs beside."""
-    runs = [(recipe, trainer) for trainer in trainers for recipe in trainer.grid()]
-    runs.sort(key=lambda run: -run[0].steps)
+def train_all(trainers: Sequence[Trainer], at_once: int) -> None:
+    """Search for each contender, then train its seeds."""
+
+    def train_one(trainer: Trainer) -> None:
+        recipe, _ = trainer.best()
+        for seed in SEEDS:
+            trainer.looks(recipe, seed)
+
     with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(lambda run: run[1].looks(run[0], 0), runs))
+        list(pool.map(train_one, trainers))
 
 
-def milliseconds(looks: Sequence[Look]) -> float:
-    """Of a step, in the fastest stretch between two looks."""
-    return min(1000 * (b.seconds - a.seconds) / (b.step - a.step) for a, b in pairwise(looks))
+def paces(trainers: Sequence[Trainer]) -> dict[Trainer, float]:
+    """Milliseconds of a step of each, in the fastest stretch between two looks of short runs in turns."""
+    found = dict.fromkeys(trainers, math.inf)
+    for seed in PACE_SEEDS:
+        for trainer in trainers:
+            looks = trainer.looks(replace(trainer.best()[0], steps=PACE_STEPS), seed)
+            stretches = [(b.seconds - a.seconds) / (b.step - a.step) for a, b in pairwise(looks)]
+            found[trainer] = min(found[trainer], 1000 * min(stretches))
+    return found
 
 
 def main() -> None:
@@ -258,9 +278,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="where what was found is kept")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--only", nargs="+", help="contenders whose titles have one of these in them")
-    parser.add_argument(
-        "--search", type=int, metavar="N", help="only the grids, N runs at once; repeat without for the rest"
-    )
+    parser.add_argument("--at-once", type=int, default=1, help="only train, so many contenders at once")
     parser.add_argument("--share", type=float, default=1.0, help="of each schedule, to try the script with")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -272,24 +290,23 @@ def main() -> None:
                 print(f"{title} is left out: {contender.needs} is not installed", file=sys.stderr)
             elif any(part in title for part in given.only or ("",)):
                 trainers.append(Trainer(name, title, given))
-    if given.search:
-        search(trainers, given.search)
+    train_all(trainers, given.at_once)
+    if given.at_once > 1:
+        print("all are trained; repeat the command without --at-once on an idle machine", file=sys.stderr)
         return
-    for trainer in trainers:
-        row, title = ROWS[trainer.name], trainer.contender
-        recipe, runs = trainer.best()
-        curves = [trainer.looks(recipe, seed) for seed in SEEDS]
-        reached = [row.reached(looks) for looks in curves]
-        pace = statistics.median(milliseconds(looks) for looks in curves)
-        never = f"never in {recipe.steps}"
-        table.add(
-            mark=row.unit,
-            contender=title,
-            found=f"rate {recipe.rate:g}, {recipe.steps} steps, best of {runs}",
-            steps=", ".join(never if step is None else f"{step:.0f}" for step in reached),
-            ms_a_step=f"{pace:.1f}",
-            seconds=", ".join("-" if step is None else f"{step * pace / 1000:.0f}" for step in reached),
-        )
+    for name in given.rows:
+        for trainer, pace in paces([each for each in trainers if each.name == name]).items():
+            row, (recipe, runs) = ROWS[name], trainer.best()
+            reached = [row.reached(trainer.looks(recipe, seed)) for seed in SEEDS]
+            never = f"never in {recipe.steps}"
+            table.add(
+                mark=row.unit,
+                contender=trainer.contender,
+                found=f"rate {recipe.rate:g}, {recipe.steps} steps, best of {runs}",
+                steps=", ".join(never if step is None else f"{step:.0f}" for step in reached),
+                ms_a_step=f"{pace:.1f}",
+                seconds=", ".join("-" if step is None else f"{step * pace / 1000:.0f}" for step in reached),
+            )
     table.close()
 
 

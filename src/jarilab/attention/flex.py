@@ -195,9 +195,8 @@ def attend(
         )
     score_mod = None if blockwise.bias is None else blockwise.bias.score_mod
     try:
-        return _kernel(q.device.type)(
-            q, k, v, score_mod=score_mod, block_mask=blockwise.blocks, scale=scale
-        )
+        kernel = flex_attention if torch.compiler.is_compiling() else _kernel(q.device.type)
+        return kernel(q, k, v, score_mod=score_mod, block_mask=blockwise.blocks, scale=scale)
     except NotImplementedError as error:
         raise UserError(f"kernel=flex: {error}; use kernel=auto") from None
 

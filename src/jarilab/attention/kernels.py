@@ -41,7 +41,7 @@ Kernel = Literal["auto", "explicit", "fused", "blocks", "flex", "definition"]
 MIN_FUSED_KEYS = {torch.float32: 49, torch.bfloat16: 1025}
 # Blocks on a CPU, if there are as many queries. In float32 they win from 256 on, but by 4 to 6 % without dropout.
 MIN_BLOCKS_KEYS = {torch.float32: 512, torch.bfloat16: 1024}
-# FlexAttention, on a GPU. Not measured on one yet.
+# FlexAttention, on a GPU. The limit was not measured.
 MIN_FLEX_KEYS = 128
 
 # Up to this many scores, one fused operation is faster than three, at any length.
