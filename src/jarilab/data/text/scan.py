@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jarilab.core.storage.content_cache import cached
+from jarilab.core.storage.mapped import release
 from jarilab.data.text.pairs import numbered_pairs, table_facts
 from jarilab.data.text.text_files import CHUNK_BYTES, content_hash, document_files, documents
 
@@ -246,6 +247,7 @@ class Keys:
                 is_in &= self.chosen[some]
             keys.append(block[is_in])
             rows.append(start + np.flatnonzero(is_in))
+        release(self.values)
         return np.concatenate(keys), np.concatenate(rows)
 
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from jarilab.core.bounds import run_bounded
 from jarilab.core.errors import UserError, as_user_error, unknown
+from jarilab.core.storage.mapped import release
 from jarilab.data.text import tokenizer_files
 from jarilab.data.text.pieces import (
     BYTE,
@@ -363,7 +364,11 @@ class UnknownPieces:
 
 def _parts(ids: Sequence[int] | np.ndarray) -> Iterator[Sequence[int] | np.ndarray]:
     """Yield ids in parts, since they may be a corpus on disk, and to compare one takes a byte of memory."""
-    return (ids[start : start + _IDS_AT_ONCE] for start in range(0, len(ids), _IDS_AT_ONCE))
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        part = ids[start : start + _IDS_AT_ONCE]
+        yield part
+        if isinstance(part, np.ndarray):
+            release(part)
 
 
 def _first(parts: Iterable[str], characters: int) -> Iterator[str]:
