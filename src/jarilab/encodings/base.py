@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
 import torch
-from torch import nn
+from torch import Generator, nn
 
 from jarilab.core.options import options_of
 from jarilab.core.registry import Registry
@@ -234,9 +234,7 @@ class Encoding(nn.Module):
         """The slopes of a `bias` that is `-slope |j - i|`, without gradients, or None. Kernels need no lookup then."""
         return None
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         """Initialize one parameter in place.
 
         name: as in `named_parameters()`: `table`, or `network.0.weight` for a parameter of a submodule, which by

@@ -52,7 +52,7 @@ def export(run: str | Path, out: str | Path, *, trust_code: bool = False) -> dic
     model = _checked_model(loaded.model)
     check_places(loaded)
     task: Any = loaded.task  # an encoder-decoder reads tokens
-    source, target = (embedding.weight.shape[0] for embedding in _embeddings(model))
+    source, target = (embedding.weight.shape[0] for embedding in model.embeddings)
     out = check_empty(out)
     with writing(out) as partial:
         report = write(
@@ -161,16 +161,12 @@ def _checked_model(model: nn.Module) -> EncoderDecoder:
     return model
 
 
-def _embeddings(model: EncoderDecoder) -> tuple[Any, Any]:
-    return model.source_embedding or model.target_embedding, model.target_embedding
-
-
 def _transformer(model: EncoderDecoder, source: Places, target: Places) -> Any:
     library: Any = import_optional("ctranslate2.specs", "ctranslate2")
     kinds = library.transformer_spec
     encoder = _stack(library, kinds.TransformerEncoderSpec, model.encoder, source)
     decoder = _stack(library, kinds.TransformerDecoderSpec, model.decoder, target)
-    source_embedding, target_embedding = _embeddings(model)
+    source_embedding, target_embedding = model.embeddings
     encoder.embeddings[0].weight = _array(source_embedding.weight)
     decoder.embeddings.weight = _array(target_embedding.weight)
     decoder.projection.weight = _array((model.generator or target_embedding).weight)

@@ -52,7 +52,7 @@ def _tokens(model: Any, task: Any) -> dict[str, Any]:
     }
     if is_alone:
         return tokens
-    sources = (model.source_embedding or model.target_embedding).weight.shape[0]
+    sources = model.embeddings[0].weight.shape[0]
     names = task.show_source(range(sources))
     return {"source": names, "source_ends": source_ends(task, sources), **tokens}
 

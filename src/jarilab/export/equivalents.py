@@ -413,5 +413,5 @@ def _translated(model: Any) -> Compared:
 
 def _embeddings(model: Any) -> tuple[Tensor, Tensor]:
     """The scaled embeddings of source and target."""
-    target = model.target_embedding
-    return scaled_rows(model.source_embedding or target), scaled_rows(target)
+    source, target = model.embeddings
+    return scaled_rows(source), scaled_rows(target)

@@ -127,7 +127,7 @@ class PaddingState:
     keep: Bool[Tensor, "B K"]
 
     def reading(self, ids: Tensor, positions: Positions, cache: Any) -> DecodingStep:
-        return DecodingStep(ids, positions, self.keep)
+        return ids, positions, self.keep
 
 
 class StepAlone(nn.Module):
@@ -207,8 +207,7 @@ class EncoderDecoderParts(Exportable):
 
     @property
     def _sources(self) -> int:
-        embedding = self.model.source_embedding
-        return self._targets if embedding is None else len(embedding.weight)
+        return len(self.model.embeddings[0].weight)
 
     @property
     def _targets(self) -> int:
@@ -249,10 +248,8 @@ class LanguageModelParts(Exportable):
         past = [one.nothing for one in part.inputs if one.name.startswith("past")]
         for rows, length in (*COMPARED, (2, longest["target"])):
             length = _few(min(length, longest["target"]), end)
-            ids_BL, keep_BL = (
-                _drawn(self._vocabulary, rows, length),
-                _keep_mask(rows, length).flip(1),
-            )
+            ids_BL = _drawn(self._vocabulary, rows, length)
+            keep_BL = _keep_mask(rows, length).flip(1)
             cached = [tensor.expand(rows, *tensor.shape[1:]) for tensor in past]
             cache = self.model.new_cache()
             places = Positions.from_mask(keep_BL, frame="target")

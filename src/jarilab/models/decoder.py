@@ -105,16 +105,8 @@ class CausalStack(nn.Module):
         return cache.extend(new)
 
 
-@dataclass(frozen=True, eq=False)
-class DecodingStep:
-    """The tokens that one step reads.
-
-    keep: False on padding among all tokens so far; None if there is none.
-    """
-
-    ids: Int[Tensor, "R L"]
-    positions: Positions
-    keep: Bool[Tensor, "R K"] | None = None
+DecodingStep = tuple[Int[Tensor, "R N"], Positions, Bool[Tensor, "R K"] | None]
+"""The tokens that one step reads, their positions, and False on padding among all tokens so far, if there is some."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +120,7 @@ class NoPrompt:
         self, ids: Int[Tensor, "R L"], positions: Positions, cache: KVCache | None
     ) -> DecodingStep:
         """Return the step of these tokens alone."""
-        return DecodingStep(ids, positions)
+        return ids, positions, None
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,11 +147,10 @@ class Prompt:
         """
         prompt = self._of_rows(ids.shape[0]).tokens
         if cache is not None and cache.positions is not None:
-            return DecodingStep(ids, positions, _kept(prompt, *cache.orders(positions)))
+            return ids, positions, _kept(prompt, *cache.orders(positions))
         _check_behind(prompt.positions, positions)
         everywhere = prompt.positions.concat(positions)
-        both = torch.cat((prompt.ids, ids), 1)
-        return DecodingStep(both, everywhere, _kept(prompt, everywhere.order))
+        return torch.cat((prompt.ids, ids), 1), everywhere, _kept(prompt, everywhere.order)
 
     def _of_rows(self, rows: int) -> Prompt:
         """Return the prompt repeated for this number of rows."""
@@ -314,14 +305,10 @@ class LanguageModel(nn.Module):
         cache: KVCache | None,
     ) -> Float[Tensor, "R L V"]:
         """Return the scores after each of `ids`. With a cache, `ids` are only the tokens that it lacks."""
-        read = state.reading(ids, positions, cache)
-        x_RLD = self.decoder(
-            self._embedded(read.ids, read.keep, cache=cache),
-            positions=read.positions,
-            keep=read.keep,
-            cache=cache,
-        )
-        return self._scores(x_RLD[:, -ids.shape[1] :], cache)
+        read, places, keep = state.reading(ids, positions, cache)
+        x_RND = self._embedded(read, keep, cache=cache)
+        x_RND = self.decoder(x_RND, positions=places, keep=keep, cache=cache)
+        return self._scores(x_RND[:, -ids.shape[1] :], cache)
 
     def new_cache(self) -> KVCache:
         return KVCache(len(self.decoder.layers))

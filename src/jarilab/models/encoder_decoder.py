@@ -120,8 +120,7 @@ class EncoderDecoder(nn.Module):
     def start(self, source: Tokens | None) -> Memory:
         """Encode the source. Raises UserError without a source, and for several documents in a row."""
         source = one_a_row(source)
-        embedding = self.source_embedding or self.target_embedding
-        x_BKD = embedding(source.ids)
+        x_BKD = self.embeddings[0](source.ids)
         memory_BKD = self.encoder(x_BKD, positions=source.positions, keep=source.keep)
         return Memory(memory_BKD, source.positions, source.keep)
 
@@ -140,6 +139,11 @@ class EncoderDecoder(nn.Module):
         )
         weight = self.target_embedding.weight if self.generator is None else self.generator.weight
         return readout(cache, x_RLD, weight, self.generator_bias)
+
+    @property
+    def embeddings(self) -> tuple[TokenEmbedding, TokenEmbedding]:
+        """Those of source and target, which may be the same."""
+        return self.source_embedding or self.target_embedding, self.target_embedding
 
     def new_cache(self) -> KVCache:
         return KVCache(len(self.decoder.layers))

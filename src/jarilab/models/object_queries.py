@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal, final
 
 import torch
-from torch import nn
+from torch import Generator, nn
 
 from jarilab.attention.geometry import geometry_of
 from jarilab.core.errors import UserError
@@ -163,7 +163,5 @@ class Slots(Encoding):
     def inject(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         return x + self.weight.to(x.dtype) if pos.frame == QUERIES else x
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         nn.init.normal_(parameter, generator=generator)

@@ -76,12 +76,8 @@ class VisionTransformer(nn.Module):
             if value not in get_args(choices):
                 raise unknown(name, value, get_args(choices))
         d_model = LayerOptions(**layer).d_model
-        self.shape, self.patch_size, self.pool, self.resolution = (
-            shape,
-            patch_size,
-            pool,
-            resolution,
-        )
+        self.shape, self.patch_size = shape, patch_size
+        self.pool, self.resolution = pool, resolution
         self.grid, self.kept_patches = grid_of((shape[1], shape[2]), patch_size), kept_patches
         self.embedding = nn.Linear(shape[0] * patch_size**2, d_model)
         nowhere = registers + (pool == "class")
@@ -104,10 +100,8 @@ class VisionTransformer(nn.Module):
         then has one row. Raises UserError for images that the model cannot read.
         """
         images = self._fitting(Images.of(images))
-        positions, unplaced = (
-            self.places(images),
-            0 if self.nowhere is None else len(self.nowhere.weight),
-        )
+        positions = self.places(images)
+        unplaced = 0 if self.nowhere is None else len(self.nowhere.weight)
         patches_BLN = patchify(images.pixels, self.patch_size)
         keep_BL = patch_keep(images.keep, self.patch_size)
         if self.kept_patches is not None:

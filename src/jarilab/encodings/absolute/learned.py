@@ -6,7 +6,7 @@ from typing import Annotated, Literal, final
 
 import torch
 from annotated_types import Ge, Le
-from torch import nn
+from torch import Generator, nn
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
@@ -42,9 +42,7 @@ class Learned(Encoding):
     def max_positions(self) -> int:
         return self.positions
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         # The root mean square of sinusoids, 1 / sqrt 2: token embeddings, scaled by sqrt(D), have unit variance, and a
         # table of 0.02 would need hundreds of steps to matter.
         nn.init.normal_(parameter, std=0.5**0.5, generator=generator)
@@ -120,9 +118,7 @@ class Learned2d(Encoding):
     def max_positions(self) -> int:
         return min(self.rows, self.columns)
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         # In total the root mean square of sinusoids, 1 / sqrt 2.
         std = 0.5**0.5 if self.layout == "table" else 0.5
         nn.init.normal_(parameter, std=std, generator=generator)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, final
 
 import torch
 from annotated_types import Gt
-from torch import nn
+from torch import Generator, nn
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
@@ -82,9 +82,7 @@ class ScaledSinusoidal(Encoding):
         self.scale = nn.Parameter(torch.empty(1))
         self.reset()
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         nn.init.constant_(parameter, self.site.d_model**-0.5)  # as x-transformers
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:

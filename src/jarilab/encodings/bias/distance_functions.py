@@ -7,7 +7,7 @@ from typing import Annotated, Literal, final
 
 import torch
 from annotated_types import Ge, Gt
-from torch import nn
+from torch import Generator, nn
 
 from jarilab.core.devices import constant
 from jarilab.core.shapes import Float, Tensor
@@ -51,9 +51,7 @@ class Alibi(Encoding):
             self.logarithms = nn.Parameter(torch.empty(sides, site.n_heads))
             self.reset()
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         parameter.copy_(torch.tensor(alibi_slopes(self.site.n_heads)).log().expand_as(parameter))
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
@@ -150,9 +148,7 @@ class Kerple(Encoding):
         self.free_r2 = nn.Parameter(torch.empty(site.n_heads))
         self.reset()
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         nn.init.uniform_(parameter, MIN_KERPLE, 1, generator=generator)
         is_doubled = (self.kernel, name) in (("log", "free_r1"), ("power", "free_r2"))
         # The inverse of `coefficients`, in float64: the logarithm of expm1 loses digits near 0.

@@ -8,7 +8,7 @@ from typing import Annotated, final
 
 import torch
 from annotated_types import Ge, Gt
-from torch import nn
+from torch import Generator, nn
 from torch.nn import functional
 
 from jarilab.core.shapes import Float, Tensor
@@ -116,9 +116,7 @@ class Fire(Encoding):
         self.free_share = nn.Parameter(torch.empty(()))
         self.reset()
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         if name == "free_slope":
             parameter.fill_(inverse_softplus(self.slope))
         elif name == "free_share":
@@ -148,11 +146,8 @@ class Fire(Encoding):
 
     def _bias_of(self, ahead_R: Tensor, farthest: Tensor) -> Float[Tensor, "H R"]:
         ratio_R = self._psi(ahead_R.abs()) / self._psi(farthest)
-        inner_weight, inner_bias = (
-            at_least_float32(self.inner.weight),
-            at_least_float32(self.inner.bias),
-        )
-        hidden_RF = ratio_R.unsqueeze(-1) * inner_weight.t() + inner_bias
+        slope_1F = at_least_float32(self.inner.weight).t()
+        hidden_RF = ratio_R.unsqueeze(-1) * slope_1F + at_least_float32(self.inner.bias)
         return at_least_float32(self.outer.weight) @ hidden_RF.relu().t()
 
     def affine_bias(self, q_pos: Positions, first: int, last: int) -> AffineBias:
@@ -237,9 +232,7 @@ class ContinuousBias2d(Encoding):
         self.last = nn.Linear(hidden, site.n_heads, bias=False)
         self.reset()
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         if name == "last.weight":
             # As the authors: biases start near 0.
             nn.init.normal_(parameter, std=0.02, generator=generator)

@@ -8,7 +8,7 @@ from typing import Annotated, final
 
 import torch
 from annotated_types import Ge, Le
-from torch import nn
+from torch import Generator, nn
 
 from jarilab.core.devices import constant
 from jarilab.core.errors import UserError
@@ -63,9 +63,7 @@ class T5(Encoding):
         self.table = nn.Parameter(torch.empty(buckets, site.n_heads))
         self.reset()
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         nn.init.normal_(parameter, std=0.3, generator=generator)
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
@@ -136,9 +134,7 @@ class Table2d(Encoding):
     def max_distance(self) -> int | None:
         return None if self.clip else min(self.rows, self.columns)
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         nn.init.normal_(parameter, std=0.3, generator=generator)  # as t5
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:

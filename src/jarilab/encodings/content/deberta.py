@@ -6,7 +6,7 @@ from typing import Annotated, final
 
 import torch
 from annotated_types import Ge
-from torch import nn
+from torch import Generator, nn
 
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Encoding, Site, registry
@@ -43,9 +43,7 @@ class DeBERTa(Encoding):
         self.query = nn.Linear(site.d_model, site.n_heads * site.d_head, bias=False)
         self.reset()
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         if name == "table":
             # Unit variance, as the inputs of the maps to queries and keys.
             nn.init.normal_(parameter, generator=generator)

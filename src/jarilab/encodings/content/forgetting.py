@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Generator, nn
 from torch.nn import functional
 
 from jarilab.core.shapes import Bool, Float, Int, Tensor
@@ -37,9 +37,7 @@ class Forgetting(Encoding):
         self.gate = nn.Linear(site.d_model, site.n_heads)
         self.reset()
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         if name == "gate.bias":
             parameter.fill_(self.start)
         else:

@@ -7,7 +7,7 @@ from typing import Annotated, final
 
 import torch
 from annotated_types import Ge
-from torch import nn
+from torch import Generator, nn
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
@@ -73,9 +73,7 @@ class Shaw(Encoding):
         used = {"terms": self.key_table, "values": self.value_table}
         return frozenset(hook for hook, table in used.items() if table is not None)
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         # Key vectors have the size of the keys they are added to. Value vectors start small, since they are added to
         # the output whatever the content is.
         std = parameter.shape[-1] ** -0.5 if name == "key_table" else 0.02
@@ -183,9 +181,7 @@ class Shaw2d(Encoding):
         used = {"terms": self.key_row_table, "values": self.value_row_table}
         return frozenset(hook for hook, table in used.items() if table is not None)
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         # As shaw's, for the sum of both axes.
         std = (2 * parameter.shape[-1]) ** -0.5 if name.startswith("key") else 0.02
         nn.init.normal_(parameter, std=std, generator=generator)

@@ -8,7 +8,7 @@ from typing import Annotated, final
 
 import torch
 from annotated_types import Gt
-from torch import nn
+from torch import Generator, nn
 
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.encodings.base import PROVIDED, Encoding, Site, registry
@@ -50,9 +50,7 @@ class Pope(Encoding):
         self.phase = nn.Parameter(torch.empty(site.n_heads, site.d_head))
         self.reset()
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         nn.init.zeros_(parameter)
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> PolarAngles:

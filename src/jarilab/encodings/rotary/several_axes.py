@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Unpack, final
 
 import torch
 from annotated_types import Gt, Le
-from torch import nn
+from torch import Generator, nn
 
 from jarilab.core.devices import constant
 from jarilab.core.errors import UserError
@@ -79,9 +79,7 @@ class Rotary2d(PlaneRotation):
             self.frequency = nn.Parameter(torch.empty(site.n_heads, self.rotated // 2, 2))
             self.reset()
 
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
+    def initial_value(self, name: str, parameter: Tensor, generator: Generator | None) -> None:
         # In each head `f_i (cos a, sin a)` and `f_i (-sin a, cos a)` with a random a and f_i = base^(-4i/R), as in the
         # authors' `init_random_2d_freqs`.
         heads = parameter.shape[0]

@@ -86,7 +86,7 @@ def check_option(name: str, value: Any, holds: bool, expected: str) -> None:
 @final
 @dataclass(frozen=True)
 class Filters:
-    """Temperature, top-k and top-p, in the order in which they apply. None turns a filter off.
+    """Repetition penalty, temperature, top-k, top-p and min-p, which apply in this order. None turns a filter off.
 
     Raises UserError for values out of range.
     """
@@ -94,42 +94,34 @@ class Filters:
     temperature: float
     top_k: int | None
     top_p: float | None
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         temperature, top_k, top_p = self.temperature, self.top_k, self.top_p
+        min_p, penalty = self.min_p, self.repetition_penalty
         warm = temperature == 0 or COLDEST <= temperature <= HOTTEST
         expected = f"0 (the likeliest always), or {COLDEST} to {HOTTEST}"
         check_option("temperature", temperature, warm, expected)
         check_option("top_k", top_k, top_k is None or top_k >= 1, "1 token or more")
         share = top_p is None or 0 < top_p <= 1
         check_option("top_p", top_p, share, "a probability above 0, 1 at most")
-
-    def apply(self, scores_BV: Tensor) -> Tensor:
-        """Return the scores divided by the temperature, without the tokens that the filters exclude."""
-        scores_BV = scores_BV / self.temperature
-        if self.top_k is not None:
-            scores_BV = keep_top_k(scores_BV, self.top_k)
-        if self.top_p is not None:
-            scores_BV = keep_top_p(scores_BV, self.top_p)
-        return scores_BV
-
-
-@final
-@dataclass(frozen=True)
-class _Choice:
-    """The rule that takes the next token from its scores."""
-
-    filters: Filters
-    min_p: float | None
-    repetition_penalty: float
-
-    def __post_init__(self) -> None:
-        min_p, penalty = self.min_p, self.repetition_penalty
         share = min_p is None or 0 < min_p <= 1
         check_option("min_p", min_p, share, "a share above 0, 1 at most")
         held = LEAST_PENALTY <= penalty <= MOST_PENALTY
         expected = f"{LEAST_PENALTY} to {MOST_PENALTY}; 1 is none, 1.2 is usual"
         check_option("repetition_penalty", penalty, held, expected)
+
+    def apply(self, scores_BV: Tensor) -> Tensor:
+        """Return the scores divided by the temperature, without the tokens that top-k, top-p and min-p exclude."""
+        scores_BV = scores_BV / self.temperature
+        if self.top_k is not None:
+            scores_BV = keep_top_k(scores_BV, self.top_k)
+        if self.top_p is not None:
+            scores_BV = keep_top_p(scores_BV, self.top_p)
+        if self.min_p is not None:
+            scores_BV = keep_min_p(scores_BV, self.min_p)
+        return scores_BV
 
     def take(
         self, scores_BV: Tensor, ids_BL: Tensor, generators: Sequence[torch.Generator]
@@ -137,12 +129,9 @@ class _Choice:
         """Return a token for each row, `(B,)`. generators: one for all rows, or one for each."""
         if self.repetition_penalty != 1:
             scores_BV = penalise_repetition(scores_BV, ids_BL, self.repetition_penalty)
-        if self.filters.temperature == 0:
+        if self.temperature == 0:
             return scores_BV.argmax(-1)
-        scores_BV = self.filters.apply(scores_BV)
-        if self.min_p is not None:
-            scores_BV = keep_min_p(scores_BV, self.min_p)
-        parts = scores_BV.softmax(-1).chunk(len(generators))
+        parts = self.apply(scores_BV).softmax(-1).chunk(len(generators))
         pairs = zip(parts, generators, strict=True)
         drawn = [torch.multinomial(part, 1, generator=generator) for part, generator in pairs]
         return torch.cat(drawn).squeeze(1)
@@ -179,7 +168,7 @@ def sample(
     Tokens are drawn on the CPU by a generator with this seed. With one seed for each row, a row is drawn as it would be
     alone. Raises UserError before drawing for impossible options.
     """
-    choice = _Choice(Filters(temperature, top_k, top_p), min_p, repetition_penalty)
+    filters = Filters(temperature, top_k, top_p, min_p, repetition_penalty)
     if prompt.ndim != 2 or 0 in prompt.shape:
         raise UserError(
             f"expected a prompt of 1 token or more for each row, (B, L), got {tuple(prompt.shape)}; "
@@ -196,18 +185,9 @@ def sample(
         raise UserError(
             f"expected one seed, or one for each of the {len(prompt)} rows, got {len(seeds)}"
         )
+    generators = [torch.Generator().manual_seed(one) for one in seeds]
     # Not a generator itself: options are checked at the call, not at the first token.
-    return _drawn(
-        model,
-        prompt,
-        source,
-        end,
-        longest,
-        choice,
-        [torch.Generator().manual_seed(one) for one in seeds],
-        context,
-        places,
-    )
+    return _drawn(model, prompt, source, end, longest, filters, generators, context, places)
 
 
 def rows_of(drawn: Iterable[Drawn], rows: int) -> list[Iterator[int]]:
@@ -229,7 +209,7 @@ def _drawn(
     source: Tokens | None,
     end: int,
     longest: int,
-    choice: _Choice,
+    filters: Filters,
     generators: Sequence[torch.Generator],
     context: int | None,
     places: Places,
@@ -252,7 +232,7 @@ def _drawn(
         # Drawn on the CPU, so that one seed gives the same numbers on all devices.
         scores_BV = scores_BNV[:, -1].float().cpu()
         read = last
-        ids_B = choice.take(scores_BV, ids_BL, generators)
+        ids_B = filters.take(scores_BV, ids_BL, generators)
         if some_ended:
             ids_B = ids_B.masked_fill(ended_B, end)
         ids_B1 = ids_B.unsqueeze(1)
