@@ -99,7 +99,8 @@ def sentences(count: int, generator: torch.Generator) -> list[tuple[list[int], l
 
 
 def tokens_of(rows: Sequence[list[int]]) -> Tokens:
-    ids, keep = right_padded([[*row, END] for row in rows], PADDING)
+    ids = right_padded([[*row, END] for row in rows])
+    keep = ids != PADDING
     return Tokens(ids, Positions.sequence(ids.shape[1], frame="source"), keep)
 
 
@@ -114,8 +115,8 @@ def batches_of(tokens: int, count: int = 4) -> list[Batch]:
             if size * (len(rows) + 1) > tokens:
                 break
             rows.append(pair)
-        said, _ = right_padded([[FIRST, *target] for _, target in rows], PADDING)
-        labels, _ = right_padded([[*target, END] for _, target in rows], PADDING)
+        said = right_padded([[FIRST, *target] for _, target in rows])
+        labels = right_padded([[*target, END] for _, target in rows])
         batches.append(Batch((tokens_of([source for source, _ in rows]), Tokens.of(said, "target")), labels))
     return batches
 

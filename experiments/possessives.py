@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 import jarilab
-from jarilab.data.text import FIRST, PADDING
+from jarilab.data.text import FIRST
 from jarilab.inspect.intervene.interventions import Edit, HeadOff, Link, operate
 from jarilab.positions.coordinates import Tokens
 from jarilab.runs.loaded import OpenRun
@@ -125,7 +125,7 @@ class Measured:
     def inputs(self, chosen: Sequence[Sentence]) -> tuple[Tokens, Tokens]:
         """German, and the English words before the pronoun, padded."""
         task: Any = self.run.task
-        before, _ = right_padded([[FIRST, *one.before] for one in chosen], PADDING)
+        before = right_padded([[FIRST, *one.before] for one in chosen])
         return task.sources([one.source for one in chosen]), Tokens.of(before, "target")
 
     @torch.no_grad()

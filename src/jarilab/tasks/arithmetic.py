@@ -307,8 +307,7 @@ class Arithmetic(TokenTask):
         return self.vocabulary.encode(text)
 
     def sources(self, lines: Sequence[list[int]]) -> Tokens:
-        ids, _ = right_padded(lines, PADDING)
-        return self._sources(ids)
+        return self._sources(right_padded(lines))
 
     def _sources(self, ids: Int[Tensor, "B K"]) -> Tokens:
         if self.one_sequence:

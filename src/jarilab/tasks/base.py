@@ -11,12 +11,14 @@ from typing import Any, ClassVar, Literal, Protocol, Self, final, runtime_checka
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from jarilab.core.errors import UserError
 from jarilab.core.registry import Registry
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.data.finding import SEVERITIES, Finding
 from jarilab.data.images.alike import Thumbnails, find_alike
+from jarilab.data.text import PADDING
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.metrics import METRICS, Metric
 from jarilab.tasks.policies.base import PositionPolicy, Sequential
@@ -57,13 +59,12 @@ def evenly(count: int, examples: int | None) -> Int[Tensor, " N"]:
     return torch.arange(examples) * count // examples
 
 
-def right_padded(lines: Sequence[list[int]], padding: int) -> tuple[Tensor, Tensor]:
-    """Return token ids `(B, L)`, padded at the end, and which are real."""
-    longest = max((len(line) for line in lines), default=0)
-    ids = torch.full((len(lines), longest), padding)
-    for row, line in enumerate(lines):
-        ids[row, : len(line)] = torch.tensor(line, dtype=torch.long)
-    return ids, torch.arange(longest) < torch.tensor([[len(line)] for line in lines])
+def right_padded(lines: Sequence[list[int]]) -> Int[Tensor, "B L"]:
+    """Return token ids, padded at the end."""
+    rows = [torch.tensor(line, dtype=torch.long) for line in lines]
+    if not rows:
+        return torch.empty(0, 0, dtype=torch.long)
+    return pad_sequence(rows, batch_first=True, padding_value=PADDING)
 
 
 def without_padding(line: Sequence[int], padding: int) -> list[int]:
@@ -108,6 +109,14 @@ class Learner(Protocol):
     def most_attended(self, source: list[int], written: Sequence[int]) -> list[int]:
         """Return, for each written token, the index of the source token with the largest weight, the end included."""
         ...
+
+
+def full_names(**sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by their full names: `{"model.d_model": 256}` for `model={"d_model": 256}`."""
+    named: dict[str, Any] = {}
+    for section, options in sections.items():
+        named |= {f"{section}.{name}": value for name, value in options.items()}
+    return named
 
 
 @registry.base

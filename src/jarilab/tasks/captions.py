@@ -39,7 +39,16 @@ from jarilab.data.images.resize import fitted
 from jarilab.data.text import FIRST, PADDING, tokenizers
 from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.nn.loss import cross_entropy
-from jarilab.tasks.base import Batch, Learner, Losses, Task, evenly, registry, right_padded
+from jarilab.tasks.base import (
+    Batch,
+    Learner,
+    Losses,
+    Task,
+    evenly,
+    full_names,
+    registry,
+    right_padded,
+)
 from jarilab.tasks.classification import held_out_number
 from jarilab.tasks.metrics import METRICS
 
@@ -114,9 +123,7 @@ class Captions(Task):
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
         training = {"examples": 150_000, "batch_size": 48, "lr": 4e-3, "evaluations": 5}
-        return {f"training.{n}": v for n, v in training.items()} | {
-            "training.evaluation_examples": 128
-        }
+        return full_names(training={**training, "evaluation_examples": 128})
 
     # Preparation --------------------------------------------------------------------------------------------------
 
@@ -212,13 +219,13 @@ class Captions(Task):
 
     @property
     def model_options(self) -> dict[str, Any]:
-        facts = self._facts
-        options = {
+        return {
             "vocab_size": len(self.words),
             "codes": len(self.codes),
-            "caption": facts["longest"],
+            "caption": self._facts["longest"],
+            "rows": self._facts["height"],
+            "columns": self._facts["width"],
         }
-        return options | {"rows": facts["height"], "columns": facts["width"]}
 
     @property
     def training_size(self) -> int:
@@ -350,17 +357,10 @@ class Captions(Task):
 
     def sources(self, lines: Sequence[list[int]]) -> Int[Tensor, "B T"]:
         """Return captions as the model's input, padded at the end."""
-        return right_padded([[FIRST, *line] for line in lines], PADDING)[0]
+        return right_padded([[FIRST, *line] for line in lines])
 
     def images(
-        self,
-        model: Any,
-        prompt: str,
-        count: int,
-        *,
-        rerank: int = 1,
-        seed: int = 1,
-        **drawing: Any,
+        self, model: Any, prompt: str, count: int, *, rerank: int = 1, seed: int = 1, **drawing: Any
     ) -> Iterator[Pixels]:
         """Yield `count` images for a caption after each row of codes; missing codes are empty.
 
@@ -389,12 +389,10 @@ class Captions(Task):
 
     def expected(self, line: str) -> str | None:
         """Return a caption in the words of `judged`; None if it is not of the style, or without a judge."""
+        if self.style is None:
+            return None
         try:
-            return (
-                None
-                if self.style is None
-                else self.style.caption(self.style.understand(line.lower()))
-            )
+            return self.style.caption(self.style.understand(line.lower()))
         except UserError:
             return None
 
@@ -420,9 +418,9 @@ class Captions(Task):
     @property
     def _size(self) -> tuple[int, int]:
         """Height and width of the images."""
-        return (
-            (self.size, self.size) if self.style is None else (self.style.height, self.style.width)
-        )
+        if self.style is None:
+            return self.size, self.size
+        return self.style.height, self.style.width
 
     def describe(self) -> str:
         count = f"{self.training_size:,}"

@@ -25,7 +25,7 @@ from jarilab.data.images.alike import Thumbnails
 from jarilab.data.images.labelled import Labelled
 from jarilab.data.images.resize import Fit, fitted
 from jarilab.positions.patches import Images
-from jarilab.tasks.base import Batch, Task, evenly
+from jarilab.tasks.base import Batch, Task, evenly, full_names
 from jarilab.tasks.labels import ClassLabel, LabelTask
 
 Side = Annotated[int, Ge(1), Le(4096)]
@@ -176,7 +176,6 @@ class ClassificationTask(LabelTask, ImageTask):
     model_arguments = ("shape", "classes")
     metadata_file, metadata_fields = "pictures.json", OF_IMAGES
     length_unit = "pixels of the longer side"
-    _at_once = AT_ONCE
 
     def __init__(self, augmentation: Augmentation, fit: Fit = "stretch"):
         self._augmentation = augmentation
@@ -303,8 +302,7 @@ class ClassificationTask(LabelTask, ImageTask):
             "label_smoothing": 0.1,
             "warmup": 0.1,
         }
-        training |= options
-        return {f"training.{name}": value for name, value in training.items()}
+        return full_names(training=training | options)
 
 
 def _mean_and_deviation(images: Labelled) -> tuple[list[float], list[float]]:

@@ -18,16 +18,11 @@ from jarilab.core.storage.files import read_json
 from jarilab.data.finding import Finding, overlap_severity, share
 from jarilab.data.text import END, FIRST, PADDING, store, text_files
 from jarilab.data.text.checks import find_unknown, lines_of, quantiles
-from jarilab.data.text.labelled_texts import (
-    LabelledTexts,
-    Texts,
-    read_labelled_texts,
-    role_pairs,
-)
+from jarilab.data.text.labelled_texts import LabelledTexts, Texts, read_labelled_texts, role_pairs
 from jarilab.data.text.scan import normal
 from jarilab.data.text.tokenizers import Tokenizer, UnknownPieces, unknown_notice
 from jarilab.positions.coordinates import Tokens
-from jarilab.tasks.base import Batch, registry
+from jarilab.tasks.base import Batch, full_names, registry, right_padded
 from jarilab.tasks.ceiling import bag_ceiling
 from jarilab.tasks.labels import LabelTask
 
@@ -96,8 +91,7 @@ class Classify(LabelTask):
     def defaults(cls, model: str) -> Mapping[str, Any]:
         training = {"examples": 100_000, "batch_size": 64, "lr": 3e-3, "evaluations": 10}
         options = {"d_model": 64, "n_heads": 4, "n_layers": 2, "norm": "pre"}
-        of_model = {f"model.{name}": value for name, value in options.items()}
-        return {f"training.{name}": value for name, value in training.items()} | of_model
+        return full_names(training=training, model=options)
 
     # Its data -------------------------------------------------------------------------------------------------------
 
@@ -300,9 +294,7 @@ class Classify(LabelTask):
         return row
 
     def sources(self, lines: Sequence[list[int]]) -> Tokens:
-        offsets = np.cumsum([0, *map(len, lines)])
-        rows = store.Encoded(np.concatenate([np.array(line) for line in lines]), offsets)
-        return self.tokens(rows.padded(range(len(lines))))
+        return self.tokens(right_padded(lines))
 
     def tokens(self, ids_BL: Int[Tensor, "B L"], frame: str = "source") -> Tokens:
         """Return padded ids as tokens."""

@@ -19,7 +19,7 @@ from jarilab.data.images.image_files import decode
 from jarilab.data.images.notices import too_crowded
 from jarilab.positions.boxes import Detected
 from jarilab.positions.patches import Images
-from jarilab.tasks.base import Batch, Learner, Losses, evenly, registry
+from jarilab.tasks.base import Batch, Learner, Losses, evenly, full_names, registry
 from jarilab.tasks.classification import OF_DETECTION, ImageTask, LoadedImage
 from jarilab.tasks.detection_data import (
     BoxedImages,
@@ -100,8 +100,7 @@ class Detection(ImageTask):
     def defaults(cls, model: str) -> Mapping[str, Any]:
         training = {"examples": 320_000, "batch_size": 32, "lr": 4e-3, "evaluations": 10}
         training |= {"evaluation_examples": 300}
-        defaults = {f"training.{name}": value for name, value in training.items()}
-        return {**defaults, "model.d_ff": 192}
+        return full_names(training=training, model={"d_ff": 192})
 
     # Its data -------------------------------------------------------------------------------------------------------
 
@@ -168,12 +167,15 @@ class Detection(ImageTask):
     def fingerprint(self) -> str:
         if self._training is None:
             self.prepare()
-        assert self._training is not None
-        return self._training.fingerprint()
+        return self._trained.fingerprint()
 
     def thumbnails(self) -> tuple[Thumbnails, Thumbnails]:
+        return self._trained.thumbnails(), self.held_out.thumbnails()
+
+    @property
+    def _trained(self) -> BoxedImages:
         assert self._training is not None, "prepare comes first"
-        return self._training.thumbnails(), self.held_out.thumbnails()
+        return self._training
 
     # For the model and the training loop ----------------------------------------------------------------------------
 
@@ -197,12 +199,10 @@ class Detection(ImageTask):
 
     @property
     def training_size(self) -> int:
-        assert self._training is not None, "prepare comes first"
-        return len(self._training)
+        return len(self._trained)
 
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
-        assert self._training is not None, "prepare comes first"
-        images, objects = self._batch(self._training, indices)
+        images, objects = self._batch(self._trained, indices)
         if self.flip:
             images, objects = flipped(images, objects, generator)
         if self.crop:
@@ -283,8 +283,7 @@ class Detection(ImageTask):
         return [] if self._held_out is None else list(self._held_out.notices)
 
     def describe(self) -> str:
-        assert self._training is not None, "prepare comes first"
-        return f"{self._training.describe()}; {len(self.held_out):,} held out"
+        return f"{self._trained.describe()}; {len(self.held_out):,} held out"
 
     def purpose(self) -> tuple[str, str]:
         return (

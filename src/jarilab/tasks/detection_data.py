@@ -12,17 +12,14 @@ from typing import final
 
 import torch
 from jaxtyping import UInt8
+from torch.nn.utils.rnn import pad_sequence
 
 from jarilab.core.errors import UserError, counted
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.data.captions.scenes import Plan, Scenes
 from jarilab.data.images.alike import MAX_IMAGES, Thumbnails
 from jarilab.data.images.annotated import AnnotatedImage, AnnotatedObject, check_units, is_held_out
-from jarilab.data.images.annotations import (
-    SETS,
-    has_lists,
-    read_annotations,
-)
+from jarilab.data.images.annotations import SETS, has_lists, read_annotations
 from jarilab.data.images.augment import CropWindows
 from jarilab.data.images.image_files import MAX_DATASET_BYTES, Decoded, decode
 from jarilab.data.images.notices import Notices, few_held_out
@@ -223,17 +220,10 @@ class Photographs(BoxedImages):
 
     def objects(self, indices: Int[Tensor, " B"]) -> Objects:
         chosen = self._chosen(indices)
-        columns = max(1, max(len(photograph.labels) for photograph in chosen))
-        labels = torch.zeros(len(chosen), columns, dtype=torch.int64)
-        boxes = torch.zeros(len(chosen), columns, 4)
-        real = torch.zeros(len(chosen), columns, dtype=torch.bool)
-        ignored = torch.zeros_like(real)
-        for row, photograph in enumerate(chosen):
-            count = len(photograph.labels)
-            labels[row, :count] = photograph.labels
-            boxes[row, :count] = photograph.boxes
-            real[row, : photograph.n_objects] = True
-            ignored[row, photograph.n_objects : count] = True
+        labels = pad_sequence([photograph.labels for photograph in chosen], batch_first=True)
+        boxes = pad_sequence([photograph.boxes for photograph in chosen], batch_first=True)
+        real = pad_sequence([~photograph.ignored for photograph in chosen], batch_first=True)
+        ignored = pad_sequence([photograph.ignored for photograph in chosen], batch_first=True)
         return Objects(labels, boxes, real, ignored if ignored.any() else None)
 
     def name(self, number: int) -> str:
@@ -319,7 +309,6 @@ def normalised(
 
 
 def _shares(objects: Sequence[AnnotatedObject], size: Size) -> Float[Tensor, "N 4"]:
-    """Return boxes in shares of the image."""
     height, width = size
     corners = torch.tensor([each.box for each in objects], dtype=torch.float64)
     sides = torch.tensor([width, height, width, height])

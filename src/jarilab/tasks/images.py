@@ -1,4 +1,4 @@
-"""Classification of your own images."""
+"""Classification of your own images, and of scikit-learn's handwritten digits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
+import torch
 from annotated_types import Ge, Gt, Le, Lt
 
 from jarilab.core.errors import UserError
+from jarilab.data.captions.digit_images import scans
 from jarilab.data.images.labelled import Labelled, Wanted, read_labelled, read_resized
-from jarilab.data.images.resize import Fit
+from jarilab.data.images.resize import Fit, Size, resize
 from jarilab.tasks.base import registry
 from jarilab.tasks.classification import Augmentation, ClassificationTask
 
@@ -118,3 +120,61 @@ class ImageClassification(ClassificationTask):
         if self._train is None:
             self.prepare()
         return f"sha256 {self._training.fingerprint()}"
+
+
+HELD_OUT = 5  # one scan in five
+
+
+@registry.register("digits")
+@final
+class Digits(ClassificationTask):
+    """Classify scans of digits: scikit-learn's copy of the optical digits of Alpaydin and Kaynak (1998).
+
+    One scan in five is held out. shift: maximal shift of a training image in pixels, in each direction. mixup:
+    parameter of the beta distribution for mixing two whole images; 0 for none. cutmix: parameter of the beta
+    distribution for pasting a rectangle of another image; 0 for none.
+    """
+
+    def __init__(
+        self,
+        *,
+        shift: Annotated[int, Ge(0), Le(4)] = 1,
+        mixup: Annotated[float, Ge(0), Le(10)] = 0.0,
+        cutmix: Annotated[float, Ge(0), Le(10)] = 0.0,
+    ):
+        super().__init__(Augmentation(shift, False, mixup, cutmix))
+
+    @classmethod
+    def defaults(cls, model: str) -> Mapping[str, Any]:
+        return {
+            "model.patch_size": 2,
+            "model.d_model": 64,
+            "model.n_layers": 4,
+            **cls._training_defaults(epochs=40),
+        }
+
+    def _read_data(self) -> Labelled:
+        return _scans(held_out=False)
+
+    def _read_held_out(self) -> Labelled:
+        return _scans(held_out=True, size=self.shape[1:])
+
+    def describe(self) -> str:
+        return f"{self.training_size:,} handwritten digits of 8 x 8 pixels"
+
+    def purpose(self) -> tuple[str, str]:
+        return (
+            "Says which digit is written in an image of 8 x 8 pixels.",
+            "8 x 8 픽셀 이미지에 손으로 쓴 숫자가 무엇인지 말합니다.",
+        )
+
+    def fingerprint(self) -> str:
+        return f"{self.describe()}, sha256 {self._training.fingerprint()}"
+
+
+def _scans(*, held_out: bool, size: Size = (8, 8)) -> Labelled:
+    grey, labels = scans()
+    pixels = resize((grey * 255).round().to(torch.uint8).unsqueeze(1), size)
+    number = torch.arange(len(grey))
+    read = Labelled(pixels, labels, [str(digit) for digit in range(10)], number)
+    return read.only(number[(number % HELD_OUT == 0) == held_out])

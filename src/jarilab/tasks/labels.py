@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import torch
 from torch.nn import functional
@@ -24,14 +24,6 @@ class ClassLabel:
     box: tuple[float, float, float, float] | None = None
 
 
-class HeldOut(Protocol):
-    """Held-out examples and the index of each class."""
-
-    labels: Int[Tensor, " N"]
-
-    def __len__(self) -> int: ...
-
-
 class LabelTask(Task):
     """A task whose answer is one of several classes. A subclass provides the data and the saved facts."""
 
@@ -47,7 +39,7 @@ class LabelTask(Task):
     @property
     @abstractmethod
     def held_out(self) -> Any:
-        """The held-out data, a `HeldOut`, read on first use."""
+        """The held-out examples, read on first use, with the index of each one's class as `labels`."""
 
     @abstractmethod
     def _held_out_batch(self, indices: Int[Tensor, " B"]) -> Batch:

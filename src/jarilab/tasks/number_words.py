@@ -234,7 +234,6 @@ def _joined(
 
 
 def _held_out(numbers: np.ndarray) -> np.ndarray:
-    """Return which numbers are held out."""
     return scattered(numbers) % np.uint64(HELD_OUT) == 0
 
 

@@ -239,9 +239,8 @@ def english() -> Language:
 def german() -> Language:
     """Return the target language."""
     stems = [word for _, word in ATTRIBUTES]
-    of_masculine = [
-        f"{stem}en" for stem in stems
-    ]  # den alten Weg, but die alte Straße, das alte Feld
+    # den alten Weg, but die alte Straße, das alte Feld
+    of_masculine = [f"{stem}en" for stem in stems]
     return Language(
         GERMAN,
         {

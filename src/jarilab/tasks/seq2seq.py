@@ -278,7 +278,8 @@ class PairsTask(TokenTask):
         known = {group: right for group, right in of_group.items() if right}
         counts = {group: len(right) for group, right in known.items() if group != "all"}
         shares = {
-            _of_group("exact_match", g): sum(right) / len(right) for g, right in known.items()
+            "exact_match" if group == "all" else f"exact_match_{group}": sum(right) / len(right)
+            for group, right in known.items()
         }
         return {**shares, "group_examples": counts} if counted and counts else shares
 
@@ -338,8 +339,7 @@ class PairsTask(TokenTask):
         return [self.held_out[i] for i in evenly(len(self.held_out), examples).tolist()]
 
     def sources(self, lines: Sequence[list[int]]) -> Tokens:
-        ids, _ = right_padded(lines, PADDING)
-        return self._source(ids)
+        return self._source(right_padded(lines))
 
     def write(self, numbers: Sequence[int]) -> str:
         return self.tokenizers[1].decode(list(numbers))
@@ -363,11 +363,7 @@ def scattered(numbers: np.ndarray) -> np.ndarray:
 
 def _chosen(texts: Sequence[list[int]], rows: Sequence[int]) -> Int[Tensor, "B L"]:
     """Return some of the texts, padded."""
-    return right_padded([texts[row] for row in rows], PADDING)[0]
-
-
-def _of_group(name: str, group: str) -> str:
-    return name if group == "all" else f"{name}_{group}"
+    return right_padded([texts[row] for row in rows])
 
 
 def _ended(ids: Int[Tensor, "B L"]) -> Int[Tensor, "B M"]:

@@ -15,7 +15,7 @@ from annotated_types import Ge, Le, Lt
 from jarilab.core.errors import UserError
 from jarilab.data.text import END, PADDING, SPECIAL, ListedVocabulary
 from jarilab.data.text.spelling import PARTED, SPACE, Reading, Rule, Spelling, Writing
-from jarilab.tasks.base import registry
+from jarilab.tasks.base import full_names, registry
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.seq2seq import JudgedBy, Matrix, PairsTask, Rows, Vocabulary
 
@@ -63,8 +63,8 @@ class NumberSequences(PairsTask):
     def defaults(cls, model: str) -> Mapping[str, Any]:
         training = {"examples": 400_000, "batch_size": 128, "lr": 4e-3}
         if model == "recurrent":
-            training |= {"lr": 2e-3}
-        return {f"training.{name}": value for name, value in training.items()}
+            training["lr"] = 2e-3
+        return full_names(training=training)
 
     @property
     def trained_length(self) -> int:

@@ -37,7 +37,7 @@ from jarilab.data.text.scan import MIN_LETTERS, Scan, scan_documents
 from jarilab.data.text.spelling import Spelling
 from jarilab.data.text.tokenizers import UNKNOWN, Tokenizer, UnknownPieces, unknown_notice
 from jarilab.positions.coordinates import Tokens
-from jarilab.tasks.base import Batch, Learner, evenly, registry
+from jarilab.tasks.base import Batch, Learner, evenly, full_names, registry
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.policies.base import Numbers
 from jarilab.tasks.text_stream import Stream
@@ -109,8 +109,7 @@ class Text(TokenTask):
             "evaluation_examples": 200,
         }
         options = {"d_model": 256, "n_heads": 8, "n_layers": 6, "dropout": 0.1}
-        of_model = {f"model.{name}": value for name, value in options.items()}
-        return {f"training.{name}": value for name, value in training.items()} | of_model
+        return full_names(training=training, model=options)
 
     # Preparation --------------------------------------------------------------------------------------------------
 
@@ -328,7 +327,7 @@ class Text(TokenTask):
         return lines_of([*find_equal_documents(scan), *find_repeats(scan, LINES)])
 
     def notices(self) -> list[str]:
-        unknown = unknown_notice(_named(self.train), self._training_unknown.share)
+        unknown = unknown_notice(" and ".join(self.train), self._training_unknown.share)
         return [*unknown, *self._equal, *self._too_short]
 
     @property
@@ -342,7 +341,9 @@ class Text(TokenTask):
         return [] if count >= self.context_length else [notice]
 
     def held_out_notices(self) -> list[str]:
-        unknown = unknown_notice(_named(self._data or self.train), self._held_out_unknown.share)
+        unknown = unknown_notice(
+            " and ".join(self._data or self.train), self._held_out_unknown.share
+        )
         return [*unknown, *lines_of(self._lost), *lines_of(self._overlap)]
 
     @cached_property
@@ -446,7 +447,7 @@ class Text(TokenTask):
         return [text] if text.strip() else []
 
     def describe(self) -> str:
-        named = _named([Path(name).name for name in self.train])
+        named = " and ".join(Path(name).name for name in self.train)
         trained = counted(len(self._windows), "tokens of training text")
         documents = counted(self._windows.documents, "documents")
         vocabulary = f"{self._known.kind}, vocabulary of {len(self._known):,}"
@@ -460,7 +461,7 @@ class Text(TokenTask):
             + (f":{cut.line}" if cut.starts_line else f", character {cut.characters + 1:,},")
             for path, cut in zip(_paths(self.train), self._cuts, strict=False)
         ]
-        return f"; held out from {_named(starts)} on" if starts else ""
+        return f"; held out from {' and '.join(starts)} on" if starts else ""
 
     def purpose(self) -> tuple[str, str]:
         return (
@@ -483,10 +484,6 @@ def _corpora(train: Sequence[str]) -> list[Corpus]:
 
 def _paths(train: Sequence[str]) -> list[Path]:
     return [corpus.files[0] for corpus in _corpora(train)]
-
-
-def _named(names: Sequence[str]) -> str:
-    return " and ".join(names)
 
 
 def _window_losses(

@@ -31,7 +31,7 @@ from jarilab.data.text.pieces import KINDS, Form
 from jarilab.data.text.scan import Scan, scan_pairs
 from jarilab.data.text.spelling import STRIPPED, Reading, Spelling
 from jarilab.data.text.tokenizers import Tokenizer, UnknownPieces, unknown_notice
-from jarilab.tasks.base import Learner, registry
+from jarilab.tasks.base import Learner, full_names, registry
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.seq2seq import JudgedBy, PairsTask, Rows
 
@@ -101,8 +101,8 @@ class Translation(PairsTask):
             "lr": 4e-3,
             "label_smoothing": 0.1,
             "evaluations": 10,
+            "evaluation_examples": 500,
         }
-        training |= {"evaluation_examples": 500}
         options: dict[str, Any] = {
             "encoder_decoder": {
                 "d_model": 256,
@@ -110,16 +110,14 @@ class Translation(PairsTask):
                 "n_encoder_layers": 3,
                 "n_decoder_layers": 3,
                 "dropout": 0.2,
+                "shared": True,
             },
             "recurrent": {"d_model": 512, "cell": "lstm", "dropout": 0.3},
         }.get(model, {})
         if model == "recurrent":
-            training |= {"lr": 2e-3}
+            training["lr"] = 2e-3
         options["tied"] = True
-        if model == "encoder_decoder":
-            options["shared"] = True
-        of_model = {f"model.{name}": value for name, value in options.items()}
-        return {f"training.{name}": value for name, value in training.items()} | of_model
+        return full_names(training=training, model=options)
 
     # Its data -------------------------------------------------------------------------------------------------------
 

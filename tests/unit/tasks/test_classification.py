@@ -13,8 +13,7 @@ from jarilab import UserError
 from jarilab.data.images.labelled import Labelled
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.classification import _mean_and_deviation
-from jarilab.tasks.digits import Digits
-from jarilab.tasks.images import ImageClassification
+from jarilab.tasks.images import Digits, ImageClassification
 
 pytest.importorskip("sklearn")
 Image = pytest.importorskip("PIL.Image")

@@ -13,7 +13,7 @@ from jarilab.core.errors import UserError
 from jarilab.data.images import labelled
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.tasks.arithmetic import Arithmetic
-from jarilab.tasks.digits import Digits
+from jarilab.tasks.images import Digits
 from jarilab.tasks.number_words import NumberWords
 from jarilab.tasks.predictors.base import untrained_positions
 from jarilab.tasks.sequences import Copy, Reverse

@@ -31,6 +31,8 @@ from jarilab.tasks.predictors.links import attention_to_source, sites_to_source
 
 registry = Registry("predictor", "jarilab.tasks.predictors")
 
+Inputs = Iterable[str | UserError]
+"""What `predict` answers. A UserError stands for an input that could not be decoded."""
 NO_LABEL = -1
 """The label of positions without an answer."""
 AT_ONCE = 256
@@ -177,12 +179,11 @@ class Predictor(ABC):
 
     @abstractmethod
     def predict(
-        self, sources: Iterable[str | UserError], options: Any, *, at_once: int = AT_ONCE
+        self, sources: Inputs, options: Any, *, at_once: int = AT_ONCE
     ) -> Iterator[Prediction]:
         """Yield a prediction for each source in order, or several if options request them.
 
-        An unreadable source gets its error and stops nothing. A UserError among the sources stands for one that could
-        not be decoded. at_once: number of sources in a batch.
+        An unreadable source gets its error and stops nothing. at_once: number of sources in a batch.
         """
 
     def evaluate(self, examples: int | None = None, options: Any = None) -> dict[str, Any]:
@@ -340,7 +341,7 @@ def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield chunk
 
 
-def read_each(sources: Iterable[str | UserError], read: Callable[[str], Any]) -> Iterator[Source]:
+def read_each(sources: Inputs, read: Callable[[str], Any]) -> Iterator[Source]:
     """Yield each source as read by `read`, or with its error."""
     for number, source in enumerate(sources, 1):
         if isinstance(source, UserError):  # a line that could not even be decoded

@@ -18,8 +18,8 @@ from jarilab.positions.coordinates import Positions
 from jarilab.positions.patches import Images, PatchedImage, patch_names
 from jarilab.tasks.predictors.base import (
     AT_ONCE,
+    Inputs,
     Intervention,
-    NoOptions,
     Predictor,
     Source,
     Trace,
@@ -43,8 +43,6 @@ class ClassOptions:
 class LabelPredictor(Predictor):
     """What predictors of classes share."""
 
-    scoring = NoOptions
-
     @abstractmethod
     def answer(self, source: Any) -> str:
         """Return the answer to an input that the task read."""
@@ -59,10 +57,7 @@ class LabelPredictor(Predictor):
 
     @torch.no_grad()
     def edited(self, trace: Trace, intervention: Intervention) -> str:
-        with (
-            intervention.moving(self.model, trace.inputs),
-            operate(self.model, intervention.edits),
-        ):
+        with intervention.moving(self.model, trace.inputs), operate(self.model, intervention.edits):
             return self.answer(trace.read)
 
 
@@ -85,7 +80,7 @@ class ClassPredictor(LabelPredictor):
 
     @torch.no_grad()
     def predict(
-        self, sources: Iterable[str | UserError], options: ClassOptions, *, at_once: int = AT_ONCE
+        self, sources: Inputs, options: ClassOptions, *, at_once: int = AT_ONCE
     ) -> Iterator[Answer]:
         yield from answer_each(
             sources, self.task.read, at_once, lambda some: self._answers(some, options)

@@ -17,7 +17,7 @@ from jarilab.models.base import Generates
 from jarilab.models.decoding import rows_of, sample
 from jarilab.tasks.predictors.base import (
     AT_ONCE,
-    NoOptions,
+    Inputs,
     Prediction,
     Predictor,
     Source,
@@ -103,7 +103,6 @@ class ContinuationPredictor(Predictor):
 
     needs = Generates
     options = ContinuationOptions
-    scoring = NoOptions
     served_at_most: ClassVar[Mapping[str, int | float]] = {
         "max_new_tokens": 4096,
         "temperature": 1000,
@@ -113,11 +112,7 @@ class ContinuationPredictor(Predictor):
     continues = True
 
     def predict(
-        self,
-        sources: Iterable[str | UserError],
-        options: ContinuationOptions,
-        *,
-        at_once: int = AT_ONCE,
+        self, sources: Inputs, options: ContinuationOptions, *, at_once: int = AT_ONCE
     ) -> Iterator[Continuation]:
         if "" in options.stop:
             raise UserError(

@@ -19,6 +19,7 @@ from jarilab.inspect.record.model_io import scores_of
 from jarilab.positions.boxes import Detected, to_xyxy
 from jarilab.tasks.predictors.base import (
     AT_ONCE,
+    Inputs,
     Prediction,
     Source,
     Trace,
@@ -90,11 +91,7 @@ class DetectionPredictor(ImagePredictor):
     reported = False  # its attention is for the explorer, where boxes are drawn
 
     def predict(
-        self,
-        sources: Iterable[str | UserError],
-        options: DetectionOptions,
-        *,
-        at_once: int = AT_ONCE,
+        self, sources: Inputs, options: DetectionOptions, *, at_once: int = AT_ONCE
     ) -> Iterator[DetectionResult]:
         if options.draw is not None:
             sources = list(sources)

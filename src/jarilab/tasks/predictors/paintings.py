@@ -24,7 +24,7 @@ from jarilab.models.base import Paints
 from jarilab.positions.patches import PatchedImage
 from jarilab.tasks.predictors.base import (
     AT_ONCE,
-    NoOptions,
+    Inputs,
     Prediction,
     Predictor,
     Trace,
@@ -109,7 +109,6 @@ class PaintingPredictor(Predictor):
 
     needs = Paints
     options = PaintingOptions
-    scoring = NoOptions
     reads_images = True
     writes = frozenset({"out"})
     served_at_most: ClassVar[Mapping[str, int | float]] = {
@@ -122,11 +121,7 @@ class PaintingPredictor(Predictor):
     continues = True
 
     def predict(
-        self,
-        sources: Iterable[str | UserError],
-        options: PaintingOptions,
-        *,
-        at_once: int = AT_ONCE,
+        self, sources: Inputs, options: PaintingOptions, *, at_once: int = AT_ONCE
     ) -> Iterator[Painting | Reconstruction]:
         captions = list(sources)
         images = [str(source) for source in captions if is_image(source)]

@@ -21,6 +21,7 @@ from jarilab.tasks.predictors.base import (
     AT_ONCE,
     NO_LABEL,
     SHOWN,
+    Inputs,
     Intervention,
     ModelLearner,
     Prediction,
@@ -132,11 +133,7 @@ class SequencePredictor(Predictor):
     """The frame of the source."""
 
     def predict(
-        self,
-        sources: Iterable[str | UserError],
-        options: SequenceOptions,
-        *,
-        at_once: int = AT_ONCE,
+        self, sources: Inputs, options: SequenceOptions, *, at_once: int = AT_ONCE
     ) -> Iterator[Answer]:
         linking = None if options.alignments is None else Linking.of(self.model, options.alignments)
         yield from answer_each(
@@ -285,7 +282,7 @@ def token_vocabulary(task: Any) -> str:
 
 
 def answer_each(
-    sources: Iterable[str | UserError],
+    sources: Inputs,
     read: Callable[[str], Any],
     at_once: int,
     answers_of: Callable[[list[Source]], dict[int, list[Answer]]],
