@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from jarilab import api
+from jarilab.comparison.study import Trial
 from jarilab.comparison.table import tabulate
-from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import seal_record, sha256, write_json
 from jarilab.runs import loaded, metrics_log

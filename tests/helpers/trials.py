@@ -7,8 +7,8 @@ import pytest
 
 from helpers.command import command
 from jarilab.comparison.launchers import processes
-from jarilab.comparison.launchers.processes import Running, last_message
-from jarilab.comparison.trial import Trial
+from jarilab.comparison.launchers.processes import Running
+from jarilab.comparison.study import Trial
 
 
 class Ended(Running):
@@ -24,9 +24,6 @@ class Ended(Running):
         raise AssertionError("it has ended")
 
     wait = end
-
-    def failure(self, trial: Trial) -> str:
-        return last_message(trial, self.returncode or 0)
 
 
 def start_here(trial: Trial, snapshots: int, gpu: int | None = None) -> Ended:

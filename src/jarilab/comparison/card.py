@@ -31,6 +31,7 @@ from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import OpenRun
 from jarilab.runs.origins import history
 from jarilab.runs.results import read_result
+from jarilab.tasks.base import full_names
 from jarilab.tasks.metrics import METRICS, Metric, confusion_table, score_notes
 
 CELL, GAP = 16, 8
@@ -48,7 +49,7 @@ def card(loaded: OpenRun, picture: str | None = None) -> str:
         _head(loaded, result),
         _title(loaded),
         _figures(loaded, result),
-        _data(loaded, run),
+        _data(run),
         _use(),
         _attention(loaded, picture),
         _limits(loaded, result),
@@ -163,7 +164,7 @@ def _figures(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
             *rows,
             "",
             sentence,
-            *_ceiling(loaded, metric, result),
+            *_ceiling(metric, result),
             "",
             *notes,
         ]
@@ -193,14 +194,14 @@ def _figure(name: str, metric: Metric, value: float, examples: int) -> str:
     return f"| {plain(name)} | {metric.text(value)} | {interval} | {examples:,} |"
 
 
-def _ceiling(loaded: OpenRun, metric: Metric, result: Mapping[str, Any]) -> Iterator[str]:
+def _ceiling(metric: Metric, result: Mapping[str, Any]) -> Iterator[str]:
     ceiling = result.get("ceiling")
     share = ceiling.get("all") if isinstance(ceiling, dict) else ceiling
     if share is not None:
         yield f"Without positions at most {metric.text(share)} on average."
 
 
-def _data(loaded: OpenRun, run: Mapping[str, Any]) -> str:
+def _data(run: Mapping[str, Any]) -> str:
     lines = [f"- {plain(run['data'])}"]
     lines += [f"- {plain(name)}: sha256 `{plain(digest)}`" for name, digest in run["kept"].items()]
     lines += [f"- before: {plain(line)}" for line in history(run)]
@@ -273,15 +274,12 @@ def _limits(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
 
 def _settings(loaded: OpenRun) -> str:
     experiment = loaded.experiment
-    parts = {
-        "task": experiment.task_options,
-        "model": experiment.model_options,
-        "training": experiment.training,
-    }
+    settings = full_names(
+        task=experiment.task_options, model=experiment.model_options, training=experiment.training
+    )
     rows = [
-        f"| {plain(part)}.{plain(name)} | {plain(value)} |"
-        for part, options in parts.items()
-        for name, value in options.items()
+        f"| {plain(name)} | {plain(value)} |"
+        for name, value in settings.items()
         if value is not None
     ]
     return "\n".join(["## Settings", "", "| setting | value |", "| --- | --- |", *rows])

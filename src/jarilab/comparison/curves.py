@@ -110,14 +110,14 @@ def payload(curves: Sequence[Curve]) -> dict[str, Any]:
     }
 
 
-def _point(row: Mapping[str, Any]) -> dict[str, Any]:
+def drawn_point(row: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a row of metrics.jsonl that are drawn."""
     return {key: row.get(key) for key in ("examples", "cpu_seconds", "loss", "value")}
 
 
 def _run(curve: Curve) -> dict[str, Any]:
     last, experiment = curve.rows[-1], curve.experiment
-    points = [_point(row) for row in curve.rows]
+    points = [drawn_point(row) for row in curve.rows]
     return {
         "run": str(curve.run),
         "name": curve.run.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -177,7 +177,8 @@ def lead_example(examples: Sequence[Example], ranked: Sequence[str]) -> dict[str
     )
     indices = pair_indices[best]
     better = examples[best]["models"][indices[-1]]
-    site, head = max(_heads(better), key=lambda entry: _salience(*entry))
+    heads = [(site, head) for site in better["sites"] for head in range(site["heads"])]
+    site, head = max(heads, key=lambda entry: _salience(*entry))
     query, key = _cell(site, head)
     has_effects = site["effects"] is not None
     cell = {"site": site["name"], "head": head, "query": query, "key": key, "measured": has_effects}
@@ -198,12 +199,6 @@ def _pair(models: Sequence[Model], blind: str | None, ranked: Sequence[str]) -> 
 def _contrast(models: Sequence[Model], pair: Sequence[int]) -> tuple[bool, bool]:
     """Whether the better model is right, and whether the other one is wrong."""
     return models[pair[-1]]["correct"] is True, models[pair[0]]["correct"] is False
-
-
-def _heads(model: Model) -> Iterator[tuple[Site, int]]:
-    for site in model["sites"]:
-        for head in range(site["heads"]):
-            yield site, head
 
 
 def _salience(site: Site, head: int) -> tuple[float, float]:

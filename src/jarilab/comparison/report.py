@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from jarilab.comparison.curves import drawn_point
 from jarilab.comparison.examples import Trials, blind_of, example_of, lead_example
 from jarilab.pages.kit.page import assemble
 from jarilab.pages.kit.tones import tones_of
@@ -65,7 +66,7 @@ def payload(table: dict[str, Any], trials: Trials, task: Task) -> dict[str, Any]
     ranked = [row["encoding"] for row in ordered]
     rows = []
     for row, (_, trial_folder) in zip(table["trials"], trials, strict=True):
-        rows.append({**row, "curve": _curve(trial_folder)})
+        rows.append({**row, "curve": list(map(drawn_point, read_metrics(trial_folder)))})
     return {
         "title": f"{experiment.task}: {', '.join(names)}",
         "tones": tones_of((name, name) for name in names),
@@ -129,13 +130,3 @@ def _options(section: str, options: dict[str, Any]) -> dict[str, Any]:
             label = name.replace("_", " ")
             options_by_words[f"{section}: {label}"] = value
     return options_by_words
-
-
-def _curve(folder: Path) -> list[dict[str, Any]]:
-    keys = ("examples", "cpu_seconds", "loss")
-    points = []
-    for row in read_metrics(folder):
-        point = {key: row[key] for key in keys}
-        point["value"] = row.get("value")
-        points.append(point)
-    return points

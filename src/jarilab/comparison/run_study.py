@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.comparison.launchers.launcher import Launcher, NotRunError
-from jarilab.comparison.launchers.processes import LocalProcesses, Running
+from jarilab.comparison.launchers.processes import LocalProcesses, Running, last_message
 from jarilab.comparison.report import payload, render
-from jarilab.comparison.study import Study, best_rates, tuned_values
+from jarilab.comparison.study import Study, Trial, best_rates, tuned_values
 from jarilab.comparison.table import tabulate
 from jarilab.comparison.table_export import figures_csv, latex, trials_csv
-from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
 from jarilab.core.private_paths import without_home
 from jarilab.core.storage.files import write_text
@@ -162,7 +161,7 @@ def train_all(trials: Sequence[Trial], processes: LocalProcesses) -> dict[str, s
                         continue
                     del running[name]
                     if handle.returncode:
-                        failures[name] = handle.failure(trial)
+                        failures[name] = last_message(trial, handle.returncode)
                     elif not trial.finished:
                         # Another process trained it and stopped early: resume it here.
                         waiting.insert(0, trial)

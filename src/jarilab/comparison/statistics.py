@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 
 LEVEL = 0.95
 
@@ -34,7 +34,7 @@ def mean_interval(
     mean = fmean(values)
     half_width, student = None, "Student's t"
     if len(values) > 1:
-        half_width = _half_width(values)
+        half_width = student_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
         if at_least > half_width * (1 + 1e-9):  # its own, summed in another order, is no reason
             half_width = at_least
             student += ", widened because the seeds of another encoding fall into two groups"
@@ -72,14 +72,6 @@ def wilson(share: float, count: int, z: float | None = None) -> tuple[float, flo
     low, high = (middle - half) / shrink, (middle + half) / shrink
     # Rounding must not leave the share itself outside.
     return max(0.0, min(low, share)), min(1.0, max(high, share))
-
-
-def _half_width(values: Sequence[float]) -> float:
-    mean = fmean(values)
-    squares = [(value - mean) ** 2 for value in values]
-    degrees_of_freedom = len(values) - 1
-    variance = math.fsum(squares) / degrees_of_freedom
-    return student_quantile(degrees_of_freedom) * math.sqrt(variance / len(values))
 
 
 def student_quantile(degrees_of_freedom: int, level: float = LEVEL) -> float:

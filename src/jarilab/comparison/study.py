@@ -1,22 +1,23 @@
-"""A study: one model under several encodings and seeds, with equal budgets, and its study.json."""
+"""A study: one model under several encodings and seeds, with equal budgets, its study.json and its trials."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
 from jarilab.core.options import check_fields, options_of
 from jarilab.core.storage.files import check_format, read_json, write_json
 from jarilab.runs.experiment import Experiment, as_file_name
+from jarilab.runs.lock import is_training
 from jarilab.runs.resolved_encodings import overriding
 from jarilab.runs.results import read_result
 from jarilab.runs.task_settings import trust_encoding
-from jarilab.runs.training_options import Precision, Training
+from jarilab.runs.training_options import Precision, Training, deciding
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.metrics import Metric
 
@@ -34,6 +35,64 @@ FIELDS = {
 """The fields of study.json."""
 SEED = 0
 """The seed of trials that choose a learning rate; the compared ones have seeds from 1."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a study. lengths: other lengths at which it is measured."""
+
+    name: str
+    experiment: Experiment
+    folder: Path
+    lengths: tuple[int, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has a result, at all its lengths."""
+        if not (self.folder / "result.json").exists():
+            return False
+        if not self.lengths:
+            return True
+        result = read_result(self.folder, self.experiment.hash)
+        return set(map(str, self.lengths)) <= result.get("lengths", {}).keys()
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a process trains it, such as one that outlived its comparison."""
+        return is_training(self.folder)
+
+    @property
+    def log(self) -> Path:
+        """The file of its output."""
+        return self.folder.parent / f"{self.name}.log"
+
+    @property
+    def command(self) -> list[str]:
+        """The command that trains it, as a user would type it."""
+        experiment = self.experiment
+        words = ["jarilab", "train", experiment.task]
+        # One thread: trials share the cores, and the number of threads decides bits.
+        words += ["--out", str(self.folder), "--threads", "1"]
+        words += ["--seed", str(experiment.seed), "--precision", experiment.precision]
+        words += ["--model", experiment.model]
+        if self.lengths:
+            words += ["--eval-lengths", ",".join(map(str, self.lengths))]
+        sections = {
+            "task": experiment.task_options,
+            "model": experiment.model_options,
+            "training": deciding(experiment.training),
+        }
+        for section, options in sections.items():
+            for name, value in sorted(options.items()):
+                in_json = value is None or isinstance(value, list | tuple)
+                text = json.dumps(value) if in_json else value
+                words += ["--set", f"{section}.{name}={text}"]
+        return words
+
+    def words(self, snapshots: int) -> list[str]:
+        """The arguments of `jarilab` that train it. snapshots: weights to keep, which change nothing else."""
+        _, *words = self.command
+        return [*words, "--snapshots", str(snapshots)]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from jarilab.comparison.pairs import Bound, Outcomes, Pairs, compare_pairs, describe_pairs, pair_row
 from jarilab.comparison.seed_noise import bimodal_half_width
 from jarilab.comparison.statistics import Interval, mean_interval
-from jarilab.comparison.trial import Trial
+from jarilab.comparison.study import Trial
 from jarilab.core.errors import UserError
 from jarilab.encodings.compose import NO_ENCODING
 from jarilab.runs.experiment import Experiment
@@ -23,10 +24,12 @@ from jarilab.runs.results import read_result
 from jarilab.tasks.base import Task
 from jarilab.tasks.metrics import Metric, score_notes
 
+Rows = Sequence[Mapping[str, Any]]
+RowsOf = Mapping[str, Rows]
+"""The trials of each encoding as rows of the table, by its label."""
 
-def tabulate(
-    trials: Sequence[Trial], task: Task, unfinished: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, Any]:
+
+def tabulate(trials: Sequence[Trial], task: Task, unfinished: Rows = ()) -> dict[str, Any]:
     """The table of finished trials. unfinished: rows for the others.
 
     Raises UserError if a folder holds a run with other settings.
@@ -69,11 +72,7 @@ def tabulate(
 
 
 def interval_of(
-    name: str,
-    rows_of: Mapping[str, Sequence[Mapping[str, Any]]],
-    examples: int,
-    metric: Metric,
-    path: Sequence[str] = ("value",),
+    name: str, rows_of: RowsOf, examples: int, metric: Metric, path: Sequence[str] = ("value",)
 ) -> Interval:
     """The mean of an encoding over its seeds, as wide as the seeds of any encoding demand.
 
@@ -93,13 +92,7 @@ def _at(row: Any, path: Sequence[str]) -> Any:
     return row
 
 
-def _values(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    return [row["value"] for row in rows]
-
-
-def _lengths(
-    lengths: Sequence[int], rows_of: Mapping[str, Sequence[Mapping[str, Any]]], task: Task
-) -> dict[str, Any] | None:
+def _lengths(lengths: Sequence[int], rows_of: RowsOf, task: Task) -> dict[str, Any] | None:
     """Means, best encoding and pairs at each of the other lengths; None without other lengths."""
     if not lengths:
         return None
@@ -107,9 +100,7 @@ def _lengths(
     return {"unit": task.length_unit, "trained": task.trained_length, "at": at}
 
 
-def _at_length(
-    length: int, rows_of: Mapping[str, Sequence[Mapping[str, Any]]], metric: Metric
-) -> dict[str, Any]:
+def _at_length(length: int, rows_of: RowsOf, metric: Metric) -> dict[str, Any]:
     """Mean of each encoding at a length, the best of them, and those that are not ranked below it."""
     measured: dict[str, list[dict[str, Any]]] = {}
     encodings = []
@@ -176,16 +167,14 @@ def _row(
     }
 
 
-def _summary(
-    name: str, rows_of: Mapping[str, Sequence[Mapping[str, Any]]], metric: Metric
-) -> dict[str, Any]:
+def _summary(name: str, rows_of: RowsOf, metric: Metric) -> dict[str, Any]:
     """One encoding over all its seeds."""
     rows = rows_of[name]
     first = rows[0]
     interval = interval_of(name, rows_of, first["held_out"], metric)
     groups, group_intervals = {}, {}
     for group in first["groups"]:
-        groups[group] = _mean([row["groups"][group] for row in rows])
+        groups[group] = fmean(row["groups"][group] for row in rows)
         examples = first["group_examples"].get(group)
         if examples:
             one = interval_of(name, rows_of, examples, metric, ("groups", group))
@@ -194,7 +183,7 @@ def _summary(
     peaks = [row["peak_memory"] for row in rows if row["peak_memory"] is not None]
 
     def mean(key: str) -> float:
-        return _mean([row[key] for row in rows])
+        return fmean(row[key] for row in rows)
 
     return {
         "encoding": name,
@@ -217,9 +206,7 @@ def _summary(
     }
 
 
-def _mean_parts(
-    encoding: str, rows_of: Mapping[str, Sequence[Mapping[str, Any]]], metric: Metric
-) -> dict[str, Any]:
+def _mean_parts(encoding: str, rows_of: RowsOf, metric: Metric) -> dict[str, Any]:
     """The mean of each part over the seeds, with its interval; parts that every seed has."""
     rows = rows_of[encoding]
     means: dict[str, Any] = {}
@@ -236,11 +223,7 @@ def _mean_parts(
 
 
 def _compare_pairs(
-    rows_of: Mapping[str, Sequence[Mapping[str, Any]]],
-    held_out: int,
-    metric: Metric,
-    length: str,
-    limit: float | None = None,
+    rows_of: RowsOf, held_out: int, metric: Metric, length: str, limit: float | None = None
 ) -> dict[str, Any]:
     """Every pair of encodings in the table, and how the pairs were compared.
 
@@ -250,12 +233,13 @@ def _compare_pairs(
     for name, rows in rows_of.items():
         rows_by_seed[name] = {row["seed"]: row for row in rows}
     common_seeds = sorted(set.intersection(*map(set, rows_by_seed.values())))
-    paired: dict[str, list[Mapping[str, Any]]] = {}
+    paired: dict[str, Rows] = {}
+    values: dict[str, list[float]] = {}
     for name, rows in rows_by_seed.items():
         paired[name] = [rows[seed] for seed in common_seeds]
+        values[name] = [row["value"] for row in paired[name]]
     pairs, bound = Pairs([], 0, None), None
     if common_seeds:  # otherwise some failed at every seed of another
-        values = {name: _values(rows) for name, rows in paired.items()}
         outcomes = _outcomes(paired, length) if len(common_seeds) > 1 else None
         pairs = compare_pairs(values, held_out, share=metric.share, outcomes=outcomes)
         if limit is not None and NO_ENCODING in values:
@@ -264,7 +248,7 @@ def _compare_pairs(
     return {"differences": differences, "pairs": describe_pairs(pairs, held_out, metric)}
 
 
-def _outcomes(rows_of: Mapping[str, Sequence[Mapping[str, Any]]], length: str) -> Outcomes | None:
+def _outcomes(rows_of: RowsOf, length: str) -> Outcomes | None:
     """The outcome of each held-out example; None if a trial did not keep them, as those of older versions."""
     outcomes: dict[str, np.ndarray] = {}
     for name, rows in rows_of.items():
@@ -289,7 +273,3 @@ def _check_outcomes(row: Mapping[str, Any], values_N: np.ndarray) -> None:
             f"{path}: expected outcomes with a mean of {value:g} as in result.json, got {mean:g}; remove the file, and "
             "pairs are compared without it"
         )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -111,7 +111,6 @@ def _comments(texts: Iterable[str]) -> list[str]:
 
 
 def _sentences(table: Mapping[str, Any]) -> list[str]:
-    """Sentences that explain the figures."""
     sentences = [table["describe"], *table["notes"], table["encodings"][0]["interval"]]
     for row in table["differences"]:
         sentences.append(f"{row['first']} - {row['second']}: {row['verdict']}")

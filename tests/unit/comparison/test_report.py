@@ -33,8 +33,8 @@ from jarilab.comparison import report
 from jarilab.comparison.examples import blind_of, lead_example
 from jarilab.comparison.pairs import Difference, Pairs, describe_pairs, pair_row
 from jarilab.comparison.report import render
+from jarilab.comparison.study import Trial
 from jarilab.comparison.table import tabulate
-from jarilab.comparison.trial import Trial
 from jarilab.pages.kit.tones import TONES, tones_of
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.metrics import METRICS

@@ -14,8 +14,7 @@ from jarilab.comparison import run_study
 from jarilab.comparison.launchers import processes
 from jarilab.comparison.launchers.processes import LocalProcesses, jobs_for, least_used_gpu, start
 from jarilab.comparison.run_study import train_all
-from jarilab.comparison.study import Study
-from jarilab.comparison.trial import Trial
+from jarilab.comparison.study import Study, Trial
 from jarilab.runs import metrics_log
 
 

@@ -12,9 +12,9 @@ import pytest
 from helpers.runs import held, seal
 from jarilab.cli.result_output import table_text
 from jarilab.comparison.statistics import mean_interval
+from jarilab.comparison.study import Trial
 from jarilab.comparison.table import interval_of, tabulate
 from jarilab.comparison.table_export import figures_csv, latex, trials_csv
-from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import FORMAT

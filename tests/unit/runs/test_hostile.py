@@ -11,8 +11,8 @@ from helpers.mutants import HostileRun, Mutant
 from helpers.runs import language_run, newest_of, tiny, train
 from jarilab import api
 from jarilab.comparison import curves
+from jarilab.comparison.study import Trial
 from jarilab.comparison.table import tabulate
-from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import read_json, seal_record, write_json
 from jarilab.runs import loaded, snapshots

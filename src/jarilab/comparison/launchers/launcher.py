@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jarilab.comparison.launchers.processes import LocalProcesses, count_gpus, jobs_for
 from jarilab.comparison.launchers.resources import Resources
-from jarilab.comparison.trial import Trial
+from jarilab.comparison.study import Trial
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_text
 
@@ -68,11 +68,7 @@ class Launcher:
 
 
 def _write_script(
-    trials: Sequence[Trial],
-    study: Path,
-    resources: Resources,
-    limit: int | None,
-    snapshots: int,
+    trials: Sequence[Trial], study: Path, resources: Resources, limit: int | None, snapshots: int
 ) -> Path:
     """Write `trials.sbatch` for the unfinished trials and return its path."""
     lines = ["#!/bin/bash", *resources.sbatch_lines(limit, len(trials), GRACE)]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from jarilab.comparison.trial import Trial
+from jarilab.comparison.study import Trial
 
 
 class Running(ABC):
@@ -36,10 +36,6 @@ class Running(ABC):
     @abstractmethod
     def wait(self) -> None:
         """Wait until it has ended, if this process started it."""
-
-    @abstractmethod
-    def failure(self, trial: Trial) -> str:
-        """Why it failed."""
 
 
 class OtherProcess(Running):
@@ -60,9 +56,6 @@ class OtherProcess(Running):
 
     def wait(self) -> None:
         """Does nothing: this process did not start it."""
-
-    def failure(self, trial: Trial) -> str:
-        return last_message(trial, 1)
 
 
 class Process(Running):
@@ -86,10 +79,6 @@ class Process(Running):
         self.returncode = self._child.wait()
         assert self._child.stdin is not None
         self._child.stdin.close()
-
-    def failure(self, trial: Trial) -> str:
-        assert self.returncode is not None
-        return last_message(trial, self.returncode)
 
 
 class TrialServer:
@@ -172,10 +161,6 @@ class Fork(Running):
         self.returncode = self._server.code(self._number, wait=True)
         self.end()
 
-    def failure(self, trial: Trial) -> str:
-        assert self.returncode is not None
-        return last_message(trial, self.returncode)
-
 
 @cache
 def _new_server() -> TrialServer:
@@ -227,7 +212,6 @@ def tied(words: Sequence[str]) -> list[str]:
 
 
 def _environment(gpu: int | None) -> dict[str, str]:
-    """The environment of a trial."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if gpu is not None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
