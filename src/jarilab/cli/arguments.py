@@ -6,7 +6,7 @@ import argparse
 import re
 import shutil
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jarilab._version import __version__
@@ -90,12 +90,7 @@ class Parser(argparse.ArgumentParser):
         self.add_flag(container, flag, group, key, option)
 
     def add_flag(
-        self,
-        container: argparse._ActionsContainer,
-        flag: str,
-        group: str,
-        key: str,
-        option: Option,
+        self, container: argparse._ActionsContainer, flag: str, group: str, key: str, option: Option
     ) -> None:
         """Add one option as `flag`."""
         dest = f"{group} {key}"
@@ -205,16 +200,18 @@ def _listed(verbs: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def first_positional(words: Words, nargs_by_flag: Mapping[str, Any]) -> str | None:
+def first_positional(words: Words, nargs: Callable[[], Mapping[str, Any]]) -> str | None:
     """The first word that is neither a flag nor a value of one.
 
-    nargs_by_flag: argparse's nargs of each flag. Unknown flags take one value, as most do.
+    nargs: returns argparse's nargs of each flag; called only if a flag comes first. Unknown flags take one value, as
+    most do.
     """
+    nargs_by_flag = nargs() if words and words[0].startswith("-") else {}
     values_left = 0
     for word in words:
         if word.startswith("--") or word in nargs_by_flag:
-            nargs = 0 if "=" in word else nargs_by_flag.get(word)
-            values_left = len(words) if nargs == "+" else 1 if nargs is None else 0
+            count = 0 if "=" in word else nargs_by_flag.get(word)
+            values_left = len(words) if count == "+" else 1 if count is None else 0
         elif values_left:
             values_left -= 1
         else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 from jarilab.cli import commands
-from jarilab.cli.arguments import SETTINGS, Parser, parser_of
+from jarilab.cli.arguments import SETTINGS, Parser, flag_of, parser_of
 from jarilab.cli.run_arguments import all_answer_options
 
 SHELLS = ("bash", "zsh", "fish")
@@ -55,7 +55,7 @@ def _add_answers(parser: Parser, kind: str) -> None:
     """Add the options of every predictor, since the run is not known."""
     for options in all_answer_options(kind):
         for name, option in options.items():
-            if f"--{name.replace('_', '-')}" not in parser.flags:
+            if flag_of(name) not in parser.flags:
                 parser.add_option(parser, "answer", name, option)
 
 

@@ -14,6 +14,7 @@ from jarilab.runs.environment import environment_record, what_changed
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
 from jarilab.runs.training_options import REPLACED, deciding
+from jarilab.tasks.base import full_names
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,11 @@ class SourceRun:
 
     def settings(self, changed: Mapping[str, Any]) -> dict[str, Any]:
         """The run's settings, updated by `changed`."""
-        sections = {
-            "task": self.experiment.task_options,
-            "model": self.experiment.model_options,
-            "training": deciding(self.experiment.training),
-        }
-        recorded = {}
-        for section, options in sections.items():
-            for name, value in options.items():
-                recorded[f"{section}.{name}"] = value
+        recorded = full_names(
+            task=self.experiment.task_options,
+            model=self.experiment.model_options,
+            training=deciding(self.experiment.training),
+        )
         # Of two options that exclude each other, a changed one replaces the recorded one.
         for first, second in REPLACED.items():
             for set_now, excluded in ((first, second), (second, first)):

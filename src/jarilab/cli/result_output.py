@@ -27,7 +27,7 @@ def metrics_text(metrics: Mapping[str, Any], folder: str) -> str:
     """The result of `train` and `evaluate`."""
     rows = list(_rows(metrics))
     titles = [title for title, _ in rows]
-    width = max(MIN_TITLE_WIDTH, _longest(titles))
+    width = max([MIN_TITLE_WIDTH, *map(len, titles)])
     encoding = metrics["encoding"]
     examples = int(metrics["examples"])
     counted = "example" if examples == 1 else "examples"
@@ -133,7 +133,7 @@ def table_text(table: Mapping[str, Any], out: Path) -> str:
     encodings = table["encodings"]
     names = [row["encoding"] for row in encodings]
     groups = list(encodings[0]["groups"])
-    width = max(len("encoding"), _longest(names))
+    width = max([len("encoding"), *map(len, names)])
     title = "encoding".ljust(width)
     titles = [group.rjust(_group_width(group)) for group in groups]
     titles += [f"at {at['length']:,}".rjust(11) for at in other_lengths(table)]
@@ -278,7 +278,3 @@ def _difference(row: Mapping[str, Any], metric: Metric) -> str:
         high = metric.text(row["high"], "+")
         difference += f" ({low} to {high})"
     return f"{pair}: {difference}"
-
-
-def _longest(names: Sequence[str]) -> int:
-    return max((len(name) for name in names), default=0)

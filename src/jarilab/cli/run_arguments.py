@@ -81,7 +81,7 @@ def add_answer_options(parser: Parser, words: Words, kind: str, title: str) -> N
     parser.epilog = f"`{parser.help_command}` also lists the options of that run."
     parser.set_defaults(answer={})
     parser.answers = kind
-    run = _run_among(parser, words, kind)
+    run = first_positional(words, lambda: _nargs_of_answer_options(kind) | nargs_of(parser))
     if run is None:
         return
     parser.help_command = f"jarilab {verb} {run} --help"
@@ -108,13 +108,6 @@ def predictor_of(run: Path, *, trust_code: bool) -> type[Predictor]:
     where = run / "run.json"
     experiment = read_experiment(read_run(run), where).trust(str(where), trust_code)
     return predictor_class(registry.spec(experiment.task).target)
-
-
-def _run_among(parser: Parser, words: Words, kind: str) -> str | None:
-    """The run on a command line: its first positional word."""
-    if not words or not words[0].startswith("-"):
-        return next(iter(words), None)
-    return first_positional(words, _nargs_of_answer_options(kind) | nargs_of(parser))
 
 
 def _nargs_of_answer_options(kind: str) -> dict[str, Any]:

@@ -41,17 +41,22 @@ def add_task(
     without: full names of settings that are not flags. optional: whether the task may be omitted. recorded: an
     experiment from a file, whose task and model replace those of the command line. Only typed names are trusted here.
     """
+    from jarilab import api
+    from jarilab.core.options import options_of
     from jarilab.runs.task_settings import list_settings, look_up, trust_specs
 
     _add_task_words(parser, optional)
     if recorded is None:
-        task, model = _task_among(parser, words), _model_among(words)
+        # Flags depend on the task, which is not known yet: assume those of every task of the package.
+        task = first_positional(words, lambda: _nargs_of_settings() | nargs_of(parser))
+        model = _model_among(words)
         trust_specs(task, model)
     else:
         task, model = recorded.task, recorded.model
     if task is None:
         if ENCODING not in without:
-            parser.add_flag(parser, "--encoding", SETTINGS, ENCODING, _encoding_option())
+            option = options_of(api.train)["encoding"]
+            parser.add_flag(parser, "--encoding", SETTINGS, ENCODING, option)
         return
     verb = parser.prog.split()[-1]
     parser.help_command = f"jarilab {verb} {task} --help"
@@ -105,14 +110,6 @@ def _add_task_words(parser: Parser, optional: bool) -> None:
         help="set any option by its full name, such as model.d_model=128; "
         f"`{parser.help_command}` lists all options of a task, its model and its training",
     )
-
-
-def _encoding_option() -> Option:
-    """The encoding as an option, for the help without a task."""
-    from jarilab import api
-    from jarilab.core.options import options_of
-
-    return options_of(api.train)["encoding"]
 
 
 def settings_from(options: argparse.Namespace) -> dict[str, Any]:
@@ -169,14 +166,6 @@ def _flags(key: str) -> tuple[str, str]:
     """The short flag of a setting, and the one with its section: `--d-model`, `--model-d-model`."""
     section, _, name = key.partition(".")
     return flag_of(name), flag_of(f"{section}_{name}")
-
-
-def _task_among(parser: Parser, words: Words) -> str | None:
-    """The task on a command line: its first positional word."""
-    if not words or not words[0].startswith("-"):
-        return next(iter(words), None)
-    # Flags depend on the task, which is not known yet: assume those of every task of the package.
-    return first_positional(words, _nargs_of_settings() | nargs_of(parser))
 
 
 def _model_among(words: Words) -> str | None:

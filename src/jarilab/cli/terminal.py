@@ -102,14 +102,9 @@ def say(text: str) -> None:
     print(f"jarilab: {lines}", file=sys.stderr)
 
 
-def to_json(value: Any) -> str:
-    """One JSON object in one line."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
 def show(options: argparse.Namespace, value: Any, text: str) -> None:
     """Print a result: `value` as JSON with `--json`, `text` without."""
-    print(to_json(value) if options.json else text)
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False) if options.json else text)
 
 
 def open_or_point_to(options: argparse.Namespace, page: Path) -> None:

@@ -83,37 +83,28 @@ def _text(causes: Causes) -> str:
     if causes.patching is not None:
         columns |= {"noised": "noised", "restored": "restored"}
     is_screened = "checked" in order[0]
-    header = [
-        "head",
-        *columns,
-        "largest of random",
-        *(["estimate", "chosen"] if is_screened else []),
-        "verdict",
-    ]
-    lines = [header, *(_line(row, columns.values()) for row in order[:MAX_ROWS])]
-    rest = len(order) - MAX_ROWS
+    header = ["head", *columns, "largest of random", *["estimate", "chosen"] * is_screened]
+    rows = [_line(row, columns.values()) for row in order[:MAX_ROWS]]
+    lines = [causes.sentence, "", table([[*header, "verdict"], *rows])]
+    if len(order) > MAX_ROWS:
+        rest = len(order) - MAX_ROWS
+        lines.append(f"{rest} more heads have smaller effects; --json prints all")
     about = causes.about
     tokens = " | ".join(dict.fromkeys(map(" ".join, about["tokens"].values())))
     best = ", ".join(f"{each['answer']!r} {each['probability']:.1%}" for each in about["best"])
-    return "\n".join(
-        [
-            causes.sentence,
-            "",
-            table(lines),
-            *([f"{rest} more heads have smaller effects; --json prints all"] if rest > 0 else []),
-            "",
-            *(_edge(edge) for edge in causes.edges if edge["target"] != "answer"),
-            *_changes(causes),
-            f"Effects are nats that the score loses without the head. Means are over {causes.means}.",
-            f"Most likely answers: {best}",
-            *([f"Tokens: {shorten(tokens, 200)}"] if causes.scored.special else []),
-            *(
-                [f"Unknown tokens: {causes.scored.unknown}; use words that the tokenizer knows"]
-                if causes.scored.unknown
-                else []
-            ),
-        ]
-    )
+    lines += [
+        "",
+        *(_edge(edge) for edge in causes.edges if edge["target"] != "answer"),
+        *_changes(causes),
+        f"Effects are nats that the score loses without the head. Means are over {causes.means}.",
+        f"Most likely answers: {best}",
+    ]
+    if causes.scored.special:
+        lines.append(f"Tokens: {shorten(tokens, 200)}")
+    if causes.scored.unknown:
+        unknown = causes.scored.unknown
+        lines.append(f"Unknown tokens: {unknown}; use words that the tokenizer knows")
+    return "\n".join(lines)
 
 
 def _changes(causes: Causes) -> list[str]:

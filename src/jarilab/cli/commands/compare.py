@@ -35,7 +35,7 @@ def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument("--json", action="store_true", help="print the table as one JSON object")
     add_open(parser, "the report")
     add_eval_lengths(parser, options["eval_lengths"])
-    first = first_positional(words, {**nargs_of(parser), "--report": 0, TRUST: 0})
+    first = first_positional(words, lambda: {**nargs_of(parser), "--report": 0, TRUST: 0})
     if first is not None and is_study(first):
         _add_study(parser, {name: options[name] for name in ("seeds", "jobs", "sbatch")})
         return

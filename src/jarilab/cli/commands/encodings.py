@@ -85,7 +85,6 @@ def _summary(encoding: dict[str, Any]) -> str:
 
 
 def _in_full(encoding: dict[str, Any]) -> str:
-    """One encoding in full."""
     from jarilab.runs.descriptions import CLAIMS, LAYERS, SITE
 
     name, about = encoding["name"], encoding["about"]

@@ -25,7 +25,6 @@ from jarilab.core.errors import UserError
 if TYPE_CHECKING:
     from jarilab.cli.waiting_page import WaitingPage
     from jarilab.explorer import Explorer, Page
-    from jarilab.explorer.huggingface_subject import HuggingFaceSubject
     from jarilab.inspect.measure.link import TokenLinkHead
 
 MAX_HEADS = 8
@@ -141,7 +140,10 @@ def _explore(
         with waiting.working(f"reading {line}"):
             session.record(line)
         subjects: Any = session.subjects[: len(models)]
-        _print_models(line, subjects, options.link)
+        if options.link is not None:
+            _print_link(subjects[0].links(line, *options.link))
+        for subject in subjects:
+            print(subject.report(line))
     if _is_folder(options.save):
         with waiting.working(f"looking at {line}"):
             runtime = _runtime_of(options)
@@ -268,16 +270,6 @@ def _serve(
         print(f"{address}    open this address in a browser; Ctrl-C ends it", flush=True)
 
     server.serve(explorer, line, listening, on_ready, **initial)
-
-
-def _print_models(
-    line: str, subjects: Sequence[HuggingFaceSubject], link: tuple[str, str] | None
-) -> None:
-    """Print the heads of the link, and a report on each model."""
-    if link is not None:
-        _print_link(subjects[0].links(line, *link))
-    for subject in subjects:
-        print(subject.report(line))
 
 
 def _print_link(heads: Sequence[TokenLinkHead]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.run_arguments import add_run, add_shared
@@ -25,35 +24,18 @@ def arguments(parser: Parser, words: Words) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    print(_WRITE.get(options.to, _program)(options))
+    from jarilab.export import ctranslate2, huggingface, programs
 
-
-def _program(options: argparse.Namespace) -> str:
-    from jarilab.export import programs
-
-    description = programs.export(options.run, options.out, to=options.to, **options.verb)
-    files = ", ".join(part["file"] for part in description["parts"])
-    difference, reads = _difference(description), description["reads"]
-    return f"{options.to} model in {options.out}: {files}, {programs.DESCRIPTION}; {difference}; {reads}"
-
-
-def _huggingface(options: argparse.Namespace) -> str:
-    from jarilab.export import huggingface
-
-    description = huggingface.export(options.run, options.out, **options.verb)
-    return f"{description['kind']} in {options.out}; {_difference(description)}; {description['reads']}"
-
-
-def _ctranslate2(options: argparse.Namespace) -> str:
-    from jarilab.export import ctranslate2
-
-    description = ctranslate2.export(options.run, options.out, **options.verb)
-    return f"ctranslate2 model in {options.out}; {_difference(description)}; {description['reads']}"
-
-
-def _difference(description: dict[str, Any]) -> str:
+    to, where = options.to, options.out
+    if to in programs.TARGETS:
+        description = programs.export(options.run, where, to=to, **options.verb)
+        files = ", ".join(part["file"] for part in description["parts"])
+        where = f"{where}: {files}, {programs.DESCRIPTION}"
+    else:
+        export = {"huggingface": huggingface, "ctranslate2": ctranslate2}[to].export
+        description = export(options.run, where, **options.verb)
     difference, largest = description["largest_difference"], description["largest_score"]
-    return f"scores differ by {difference:.1e} from the run's, of up to {largest:.3g}"
-
-
-_WRITE = {"huggingface": _huggingface, "ctranslate2": _ctranslate2}
+    print(
+        f"{description.get('kind', f'{to} model')} in {where}; scores differ by {difference:.1e} from the run's, of up "
+        f"to {largest:.3g}; {description['reads']}"
+    )

@@ -130,7 +130,8 @@ def run(options: argparse.Namespace) -> None:
     api.use_threads(options.verb.pop("threads", None))
     limit_memory(options)
     add_measures(options.measure)
-    check_folder(_folder(options))
+    folder = _folder(options)
+    check_folder(folder)
     if options.figure:
         _check_figure(Path(options.figure))
     data = ExampleFile.of(options.data, options.limit, options.gold)
@@ -138,8 +139,7 @@ def run(options: argparse.Namespace) -> None:
         reader = open_reader(options.model, trust_code=options.verb.get("trust_code", False))
     with working(f"checking {options.data}"):
         count = check_rows(reader, data)
-    study = _study(options, reader, data, count)
-    folder = _folder(options)
+    study = _study(options, reader, data, count, folder)
     importance = None if options.importance is None else _importance(options, reader, data, folder)
     comparison = None if options.against is None else _comparison(options, reader, data, folder)
     _add_examples(options, study, reader, data)
@@ -174,7 +174,6 @@ def _check_figure(file: Path) -> None:
 
 
 def _folder(options: argparse.Namespace) -> Path:
-    """The folder of the study."""
     from jarilab.core.storage.files import checked_folder
 
     if options.out is not None:
@@ -183,7 +182,9 @@ def _folder(options: argparse.Namespace) -> Path:
     return checked_folder(f"heads-{model}-{data.partition('.')[0]}")
 
 
-def _study(options: argparse.Namespace, reader: Reader, data: ExampleFile, count: int) -> Study:
+def _study(
+    options: argparse.Namespace, reader: Reader, data: ExampleFile, count: int, folder: Path
+) -> Study:
     """The study in its folder, checked but not yet continued."""
     from jarilab.cli.heads_inputs import about, heads_of_reader, statistics_of
     from jarilab.cli.terminal import say
@@ -194,7 +195,7 @@ def _study(options: argparse.Namespace, reader: Reader, data: ExampleFile, count
         say(line)
     heads = heads_of_reader(reader, data)
     statistics = statistics_of(heads, data, mean_maps=options.mean_maps)
-    return Study(heads, _folder(options), accumulators=statistics, about=facts)
+    return Study(heads, folder, accumulators=statistics, about=facts)
 
 
 def _add_examples(
@@ -243,11 +244,10 @@ def _comparison(
         against.load(file.arrays)
 
     def tables(count: int) -> dict[str, list[dict[str, Any]]]:
+        start = against.examples
         batches = zip(
-            *(
-                each.batches(islice(data, against.examples, None), options.batch)
-                for each in (reader, other)
-            ),
+            reader.batches(islice(data, start, None), options.batch),
+            other.batches(islice(data, start, None), options.batch),
             strict=True,
         )
         name = f"comparison with {options.against}"
@@ -268,15 +268,11 @@ def _facts_text(facts: dict[str, Any]) -> list[str]:
         lines.append(f"{side} tokens of {facts['first']}: {' '.join(cut)}")
     if facts["kind"] in ("image", "sound"):
         return lines
-    added = "no start token is added" if start is None else f"the start token {start} is added"
+    lines.append(f"{'no start token' if start is None else f'the start token {start}'} is added")
     if facts["unread"] is not None:
         model, kind = facts["model"], facts["unread"]
-        return [
-            *lines,
-            added,
-            f"no {kind} was read: {model} reads {kind}s too, and this is text alone",
-        ]
-    return [*lines, added]
+        lines.append(f"no {kind} was read: {model} reads {kind}s too, and this is text alone")
+    return lines
 
 
 def _importance(
@@ -351,24 +347,16 @@ def _text(study: Study, rows: list[dict[str, Any]]) -> str:
     order = sorted(rows, key=lambda row: (row["role_low"] is None, -(row["role_low"] or 0)))
     named = [row for row in order if row["role"] not in (NO_PATTERN, NOT_TESTABLE)]
     others = [row for row in order if row["role"] in (NO_PATTERN, NOT_TESTABLE)]
-    lines = [header, *map(_line, named[:MAX_ROWS] + others[:MAX_OTHERS])]
-    return "\n".join(
-        [
-            f"{len(named)} of {len(rows)} heads have a role",
-            table(lines),
-            *_rest_text(len(rows), len(lines) - 1, "heads", "heads"),
-            *(
-                [
-                    f"roles that are scored on your data need {MIN_EXAMPLES} examples, got {study.examples}; add some"
-                ]
-                if study.examples < MIN_EXAMPLES
-                else []
-            ),
-            *_links_text(study, table),
-            *_importance_text(study, table),
-            *_against_text(study, table),
-        ]
-    )
+    shown = [_line(row) for row in named[:MAX_ROWS] + others[:MAX_OTHERS]]
+    lines = [f"{len(named)} of {len(rows)} heads have a role", table([header, *shown])]
+    lines += _rest_text(len(rows), len(shown), "heads", "heads")
+    if study.examples < MIN_EXAMPLES:
+        got = study.examples
+        lines.append(
+            f"roles that are scored on your data need {MIN_EXAMPLES} examples, got {got}; add some"
+        )
+    lines += _links_text(study, table) + _importance_text(study, table)
+    return "\n".join(lines + _against_text(study, table))
 
 
 def _rest_text(count: int, shown: int, what: str, name: str) -> list[str]:
@@ -377,7 +365,6 @@ def _rest_text(count: int, shown: int, what: str, name: str) -> list[str]:
 
 
 def _line(row: dict[str, Any]) -> list[str]:
-    """The cells of a head."""
     role = row["role"]
     if row["role_partial"]:
         role += f" ({row['role_partial']})"
@@ -407,15 +394,8 @@ def _links_text(study: Study, table: Any) -> list[str]:
     for row in links[:MAX_LINKS]:
         share = f"{row['accuracy']:.1%} [{row['accuracy_low']:.1%}, {row['accuracy_high']:.1%}]"
         baseline = f"{row['baseline']:.1%} ({row['baseline_offset']:+d})"
-        cells = (
-            printable(row["relation"]),
-            printable(row["direction"]),
-            row["head"],
-            share,
-            baseline,
-            f"{row['count']:,}",
-        )
-        lines.append(list(cells))
+        names = [printable(row["relation"]), printable(row["direction"]), row["head"]]
+        lines.append([*names, share, baseline, f"{row['count']:,}"])
     return ["", table(lines), *_rest_text(len(links), len(lines) - 1, "relations", "gold_links")]
 
 
