@@ -329,6 +329,3 @@ class NoEncoding(Encoding):
     """
 
     axes = (1, 2, 3)
-
-    def __init__(self, site: Site):
-        super().__init__(site)

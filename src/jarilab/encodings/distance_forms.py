@@ -43,10 +43,7 @@ class DistanceVectors:
     position_bias: Float[Tensor, "H E"] | None = None
 
     def terms(
-        self,
-        q: Float[Tensor, "B H Q E"],
-        k: Float[Tensor, "B H K E"],
-        ahead: Int[Tensor, "Q K"],
+        self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], ahead: Int[Tensor, "Q K"]
     ) -> Float[Tensor, "B H Q K"]:
         """`terms` of all pairs: the definition. ahead: j - i."""
         total = q.new_zeros(*q.shape[:3], k.shape[2])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import final
 
 import torch
 from torch import nn
 
 from jarilab.core.shapes import Bool, Float, Tensor
-from jarilab.export.parts import LONG, Exportable, Input, Part, Run, by_definition
+from jarilab.export.parts import LONG, Exportable, Input, Pairs, Part, Run, by_definition
 from jarilab.models.detector import STRIDE, Detector
 from jarilab.models.vision import VisionTransformer
 from jarilab.positions.patches import Images
@@ -42,9 +42,7 @@ class VisionParts(Exportable):
         pixels = Input("pixels", ("batch", *self.model.shape), self._drawn(ROWS))
         return [Part("model", self.plain, [pixels], ["scores"])]
 
-    def compared(
-        self, run: Run, longest: Mapping[str, int] = LONG
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def compared(self, run: Run, longest: Mapping[str, int] = LONG) -> Pairs:
         for rows in (1, 3):
             pixels = self._drawn(rows)
             (scores,) = run("model", [pixels])
@@ -69,9 +67,7 @@ class DetectorParts(Exportable):
         ]
         return [Part("model", DetectorOutputs(self.plain), read, ["scores", "boxes"])]
 
-    def compared(
-        self, run: Run, longest: Mapping[str, int] = LONG
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def compared(self, run: Run, longest: Mapping[str, int] = LONG) -> Pairs:
         for rows, height, width in ((1, 2, 2), (3, 4, 2)):
             pixels, keep = self._drawn(rows, height * STRIDE, width * STRIDE)
             detected = self.model(Images(pixels, keep))

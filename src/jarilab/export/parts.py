@@ -20,6 +20,8 @@ from jarilab.core.shapes import Tensor
 
 Run = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]
 """Another program: a function from the name and the inputs of a part to its outputs."""
+Pairs = Iterator[tuple[Tensor, Tensor]]
+"""Outputs of another program, each with that of the model."""
 LONG: Mapping[str, int] = {"source": 64, "target": 64}
 """The longest comparison of a model without a run."""
 
@@ -68,10 +70,8 @@ class Exportable(ABC):
         """The parts, in float32 and evaluation mode."""
 
     @abstractmethod
-    def compared(
-        self, run: Run, longest: Mapping[str, int] = LONG
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pairs of outputs, of another program and of the model, on random inputs of several sizes.
+    def compared(self, run: Run, longest: Mapping[str, int] = LONG) -> Pairs:
+        """Outputs of another program and of the model on random inputs of several sizes.
 
         longest: the tokens of the longest input, by `source` and `target`. The model uses its own kernels and cache.
         Call both methods without gradients.

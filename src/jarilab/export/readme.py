@@ -179,7 +179,6 @@ def example_text(loaded: OpenRun) -> str:
 
 
 def _example(loaded: OpenRun, out: Path, to: str) -> str:
-    """The Python of an example."""
     is_graph = to in RUN
     model: Any = loaded.model
     if not isinstance(loaded.model, Generates):

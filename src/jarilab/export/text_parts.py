@@ -12,7 +12,7 @@ from torch import nn
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Int, Tensor
 from jarilab.data.text import FIRST
-from jarilab.export.parts import LONG, Exportable, Input, Part, Run, by_definition
+from jarilab.export.parts import LONG, Exportable, Input, Pairs, Part, Run, by_definition
 from jarilab.models.decoder import DecodingStep, LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder, Memory
 from jarilab.positions.coordinates import Positions, Tokens
@@ -184,9 +184,7 @@ class EncoderDecoderParts(Exportable):
         decoder = Part("decoder", StepOnSource(self.plain), inputs, _written(past))
         return [encoder, decoder]
 
-    def compared(
-        self, run: Run, longest: Mapping[str, int] = LONG
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def compared(self, run: Run, longest: Mapping[str, int] = LONG) -> Pairs:
         ends = self.model.max_positions()
         inputs = self.parts()[1].inputs
         past = [one.nothing for one in inputs if one.name.startswith("past")]
@@ -240,9 +238,7 @@ class LanguageModelParts(Exportable):
         inputs = [Input("ids", ("batch", "step"), ids_BL), keep, *past]
         return [Part("decoder", StepAlone(self.plain), inputs, _written(past))]
 
-    def compared(
-        self, run: Run, longest: Mapping[str, int] = LONG
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def compared(self, run: Run, longest: Mapping[str, int] = LONG) -> Pairs:
         end = self.model.max_positions()["target"]
         (part,) = self.parts()
         past = [one.nothing for one in part.inputs if one.name.startswith("past")]

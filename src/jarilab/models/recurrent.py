@@ -179,7 +179,6 @@ def _check_added(encoding: LayerEncodings) -> None:
 
 
 def _for_each_hypothesis(state: RecurrentMemory, rows: int) -> RecurrentMemory:
-    """Repeat the state for each hypothesis."""
     sources, device = state.source.k.shape[0], state.source.k.device
     if rows == sources:
         return state

@@ -69,9 +69,7 @@ class TextEncoder(nn.Module):
         return {"source": self.encoder.encoding.max_positions}
 
     def forward(
-        self,
-        tokens: Int[Tensor, "B L"] | Tokens,
-        segments: Int[Tensor, "B L"] | None = None,
+        self, tokens: Int[Tensor, "B L"] | Tokens, segments: Int[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B *L N"]:
         """Return vectors (N = D), scores of words (N = V) with `words`, or scores `(B, V)` of classes.
 
