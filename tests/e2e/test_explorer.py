@@ -338,6 +338,26 @@ def test_special_tokens_are_left_out_and_rows_add_up_to_1_again(pages: Pages) ->
     assert (canvas_bytes(page)[..., 3] > 0).all()
 
 
+def test_weights_from_one_sentence_to_the_other(pages: Pages) -> None:
+    weights = [[[0.4, 0.1, 0.1, 0.4], [0.5, 0.2, 0.1, 0.2], [0.2, 0.2, 0.6, 0.0], [0.25, 0.25, 0.25, 0.25]]]
+    view = made_view([made_site("encoder.0", weights)], source="abcd")
+    assert pages.open(render(made_page(view))).get_by_label("Sentences").count() == 0
+    view["sides"]["source"]["second"] = 1
+    page = pages.open(render(made_page(view)))
+    whole = canvas_bytes(page)
+    page.get_by_label("Sentences").select_option("first → second")
+    drawn = canvas_bytes(page)
+    assert (drawn[..., 3] > 0).tolist() == [[False, True, True, True], *[[False] * 4] * 3]
+    assert (drawn[0, 1:] == whole[0, 1:]).all(), "a colour stays that of the whole row"
+    assert page.locator("details.proof").count() == 0, "what was verified is another map"
+    assert "not between the chosen sentences" in page.locator("#legend").inner_text()
+    page.get_by_label("Sentences").select_option("second → first")
+    drawn = canvas_bytes(page)
+    assert (drawn[..., 3] > 0).tolist() == [[False] * 4, *[[True, False, False, False]] * 3]
+    lines = pages.open(render(made_page(view)), at="#display=lines&every=1&top=10&pair=ab")
+    assert lines.locator(".lines path").count() == 3
+
+
 def test_the_difference_is_orange_where_the_second_is_larger(pages: Pages) -> None:
     first, second = [[0.1, 0.5, 0.4]], [[0.6, 0.0, 0.4]]
     views = [

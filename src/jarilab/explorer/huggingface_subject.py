@@ -203,6 +203,10 @@ class HuggingFaceSubject(Subject):
         for side, image in (("source", reading.image), ("target", reading.target_image)):
             if image is not None and side in names:
                 view["sides"][side]["picture"] = picture_of(image)
+        types_BL = reading.inputs.get("token_type_ids")
+        if reading.image is None and types_BL is not None and {0, 1} <= {*types_BL[0].tolist()}:
+            for side in names:
+                view["sides"][side]["second"] = types_BL[0].tolist().index(1)
         kind = "image" if self.reads_image_and_text else recording.comparison.kind
         is_sound = reading.image is not None and reading.image.seconds is not None
         purpose = PURPOSES["transcribed" if is_sound and kind == "written" else kind]

@@ -395,6 +395,8 @@ def test_a_model_of_pairs_reads_two_sentences(tmp_path, between):
     reading = subject.record(f"The animal{between}it was tired").reading
     assert reading.names["source"] == ["[CLS]", "The", "animal", "[SEP]", "it", "was", "tired", "[SEP]"]
     assert reading.inputs["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
+    assert subject.view(f"The animal{between}it was tired", 0)["sides"]["source"]["second"] == 4
+    assert "second" not in subject.view("The animal it was tired", 0)["sides"]["source"]
     alone = subject.record("The animal it was tired").reading
     assert alone.names["source"].count("[SEP]") == 1
     decoder = HuggingFaceSubject(folders.llama(tmp_path / "llama"))

@@ -9,7 +9,7 @@ export function drawLegend({ state }, panes, drawn) {
   if (!shown || state.display === "lines") return byId("legend").replaceChildren();
   const isEven = shown.options.scale === "even";
   const keys = shown.site.shape[1] * shown.site.pooled;
-  const hidden = panes.some((pane) => pane.hidden) && t("hiddenKey");
+  const hidden = panes.some((pane) => pane.hidden) && t(panes.some((pane) => pane.leftOut) ? "leftOutKey" : "hiddenKey");
   const legend = legendNode(shown.options, t(isEven ? "evenShare" : `drawn_${drawn}`), hidden);
   if (isEven && keys < LARGEST_TIMES) legend.append(el("p", {}, t("shortRows", keys)));
   return byId("legend").replaceChildren(legend);

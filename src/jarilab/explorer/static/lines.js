@@ -20,7 +20,7 @@ const toneOf = (head, onPaper) => TONES[isNight() && !onPaper ? "dark" : "light"
 const dashOf = (head) => ["none", "6 4", "2 3", "9 3 2 3"][Math.floor(head / TONES.light.length) % 4];
 
 /** The links to draw, strongest first: the `top` keys of each query, of one head or of all. */
-function linksOf(app, { site }) {
+function linksOf(app, { site, leftOut }) {
   const { every, heads, head, query, top } = app.state;
   const [rows, columns] = site.shape;
   const mask = siteHidden(site);
@@ -30,7 +30,7 @@ function linksOf(app, { site }) {
     const data = headWeights(site, drawn);
     for (const row of every ? Array(rows).keys() : [query]) {
       const linksOfRow = Array.from({ length: columns }, (_, key) => ({ head: drawn, query: row, key, weight: data[row * columns + key] }));
-      links.push(...linksOfRow.filter(({ key, weight }) => weight > 0 && !mask?.[row * columns + key]).sort(stronger).slice(0, top));
+      links.push(...linksOfRow.filter(({ key, weight }) => weight > 0 && !mask?.[row * columns + key] && !leftOut?.[row * columns + key]).sort(stronger).slice(0, top));
     }
   }
   return links.sort(stronger);

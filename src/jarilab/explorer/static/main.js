@@ -17,7 +17,7 @@ import { drawMaps, markCell, refitMaps, repaintMaps } from "./map.js";
 import { drawModelMap, markModelMap, repaintModelMap } from "./model_map.js";
 import { hasSentence, spokenNodes } from "./sentence.js";
 import { shareButtons } from "./sharing.js";
-import { answerOf, inputName, inputWith } from "./sites.js";
+import { answerOf, inputName, inputWith, PAIRS } from "./sites.js";
 import { app, DRAWN, followAddress, languageChanged, look, lookAsAddressed, SCALES, startEngines } from "./state.js";
 import { t } from "./words.js";
 
@@ -93,9 +93,10 @@ function drawTools() {
   const pick = (name, words, pairs, more) => selectOf(name, words, pairs.map(([value, key]) => [value, t(key)]), more);
   const names = app.payload.views.map((view, index) => [index, token(view.name)]);
   const cutting = app.payload.views.some((_, index) => app.computing(index).yes) && flagBox("cutting");
-  const ofLines = () => [selectOf("top", "topKeys", [1, 3, 5, 10].map((count) => [count, count])), flagBox("heads"), flagBox("every")];
+  const pairs = app.payload.views.some(({ sides }) => known(sides.source?.second)) && pick("pair", "pair", PAIRS.map((name) => [name, `pair_${name}`]));
+  const ofLines = () => [pairs, selectOf("top", "topKeys", [1, 3, 5, 10].map((count) => [count, count])), flagBox("heads"), flagBox("every")];
   const drawn = DRAWN.map((name) => [name, `drawn_${name}`]);
-  const ofMaps = () => [pick("drawn", "drawn", drawn), pick("scale", "colours", SCALES.map((name) => [name, name])), cutting, flagBox("plain"), pick("zoom", "zoom", [["fit", "fitCells"], ["large", "largeCells"]]),
+  const ofMaps = () => [pick("drawn", "drawn", drawn), pick("scale", "colours", SCALES.map((name) => [name, name])), pairs, cutting, flagBox("plain"), pick("zoom", "zoom", [["fit", "fitCells"], ["large", "largeCells"]]),
     ...(names.length > 2 ? [selectOf("second", "difference", names), selectOf("first", "minus", names)] : [])];
   const save = Object.keys(exporters).map((kind) => pressable(`save ${kind}`, kind.toUpperCase(), () => saveAs(app, kind)));
   refill(byId("tools"), pick("display", "display", [["map", "maps"], ["lines", "lines"]]),
@@ -153,8 +154,8 @@ const ALL = ["views", "language"];
 const HEADER = [...ALL, "view", "engines", "only"];
 const EDITED = ["edits", "asked"];
 const COLOURS = ["view", "scale"];
-const MAPS = [...COLOURS, "site", "head", "drawn", "display", "zoom", "first", "second", "top", "heads", "every", "plain"];
-const TOOLS = ["plain", "drawn", "display", "scale", "zoom", "first", "second", "top", "heads", "every", "cutting", "engines"];
+const MAPS = [...COLOURS, "site", "head", "drawn", "display", "zoom", "first", "second", "top", "heads", "every", "plain", "pair"];
+const TOOLS = ["plain", "pair", "drawn", "display", "scale", "zoom", "first", "second", "top", "heads", "every", "cutting", "engines"];
 
 function drawChanged(changed) {
   drawTop(changed);

@@ -213,6 +213,7 @@ export function markCell(app) {
 function valueIn(app, pane, { query, key }) {
   const columns = pane.site.shape[1];
   const value = pane.data[query * columns + key];
+  if (pane.leftOut?.[query * columns + key]) return [pane.name, t("leftOut")];
   if (pane.hidden?.[query * columns + key]) return [pane.name, t(pane.kind === "map" && isInForce(pane.index, headEdit(pane.site.site, app.state.head)) ? "proof_off" : "hiddenCell")];
   if (pane.kind === "difference") {
     const apart = known(pane.strip?.[query]) ? ` · ${t("rowDivergence", number(pane.strip[query]))}` : "";

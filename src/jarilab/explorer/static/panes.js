@@ -1,5 +1,7 @@
 // What there is to draw of the open head in every model: numbers, hidden cells, names of rows and columns.
 import { block } from "kit/blocks.js";
+import { visibleKeys } from "kit/draw.js";
+import { known } from "kit/numbers.js";
 import { largestOf, maxPool } from "kit/weights.js";
 import { differenceOf } from "./compare.js";
 import { drawnSite, hiddenUnder } from "./edits.js";
@@ -15,7 +17,10 @@ export function panesOf(app) {
     const site = app.site(index);
     const { why, data, plainHidden } = !site || head >= site.heads ? { why: t("noHead", app.state.site, app.state.head, headsThere(view)) } : numbersOf(app, view, index, site);
     if (why) return { name: view.name, view, index, why };
-    return { kind: "map", isPlain: Boolean(plainHidden), name: view.name, view, index, site, data, hidden: plainHidden ?? (drawnOf(app) === "weights" ? hiddenUnder(index, site, head) : siteHidden(site)), strip: null,
+    const seen = plainHidden ?? (drawnOf(app) === "weights" ? hiddenUnder(index, site, head) : siteHidden(site));
+    const leftOut = leftOutBy(app.state.pair, view, site);
+    return { kind: "map", isPlain: Boolean(plainHidden ?? leftOut), name: view.name, view, index, site, data, hidden: leftOut?.map((left, at) => left || seen?.[at] ? 1 : 0) ?? seen, leftOut,
+      keys: leftOut && visibleKeys({ hidden: seen, pooled: site.pooled }, ...site.shape), strip: null,
       rowTokens: siteTokens(view, site, "queries"), columnTokens: siteTokens(view, site, "keys"),
       ...(site.pooled > 1 ? {} : { rowMeanings: meaningsOf(view, site.queries), columnMeanings: meaningsOf(view, site.keys) }) };
   });
@@ -23,7 +28,7 @@ export function panesOf(app) {
   // Norms of values have no even share, and no largest value but their own.
   const scale = drawnOf(app) === "valued" ? "fit" : app.state.scale;
   const high = scale === "fit" ? Math.max(...shown.map((pane) => largestOf(pane.data, pane.hidden))) || 1 : 1;
-  for (const pane of shown) pane.options = { low: 0, high, scale, hidden: pane.hidden, pooled: pane.site.pooled };
+  for (const pane of shown) pane.options = { low: 0, high, scale, hidden: pane.hidden, pooled: pane.site.pooled, keys: pane.keys };
   if (views.length < 2 || app.state.display === "lines") return panes;
   const difference = differenceOf(app, panes[app.state.first], panes[app.state.second]);
   if (!difference.why) difference.options = { low: -difference.high, high: difference.high, signed: true, hidden: difference.hidden };
@@ -45,6 +50,15 @@ function numbersOf(app, view, index, site) {
   if (!detail?.valued) return { why: why ?? t("noValued") };
   const { data, shape } = block(detail.valued);
   return site.pooled === 1 ? { data } : maxPool(data, null, shape, site.pooled);
+}
+
+/** 1 where a weight does not lead from one sentence of a pair to the other, as `pair` chooses; null where all are shown. */
+export function leftOutBy(pair, { sides }, site) {
+  const [row, column] = [sides[site.queries].second, sides[site.keys].second];
+  if (pair === "all" || !known(row) || !known(column) || site.pooled > 1) return null;
+  const [rows, columns] = site.shape;
+  const isFirst = (place, second) => place < second === (pair === "ab");
+  return Uint8Array.from({ length: rows * columns }, (_, at) => isFirst(Math.floor(at / columns), row) && !isFirst(at % columns, column) ? 0 : 1);
 }
 
 /** Where that is chosen: the keys that are special tokens hidden, and the other weights of a row made to add up to 1 again. */

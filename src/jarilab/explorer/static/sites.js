@@ -25,6 +25,8 @@ export const siteHidden = (site) => site.hidden ? block(site.hidden).data : null
 /** Whether a token is one that a tokenizer adds, such as [CLS] or <bos>; one that stands for a word is not. */
 export const isSpecial = (text) => /^\[(?!UNK|MASK)[A-Z]+\]$|^<(?!unk|mask)[^<>]+>$/.test(text);
 
+/** Of two sentences that are read together: all weights, or those from one to the other. */
+export const PAIRS = ["all", "ab", "ba"];
 /** The labels of rows or columns; where the map is pooled, of the groups. */
 export function siteTokens(view, site, side) {
   const tokens = view.sides[site[side]].tokens;

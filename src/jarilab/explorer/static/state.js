@@ -7,7 +7,7 @@ import { chosenLanguage, language } from "kit/words.js";
 import { carryEdits, forgetResults, restoreEdits } from "./edits.js";
 import { followEffects } from "./effects.js";
 import { Model } from "./engines.js";
-import { headWeights, siteHidden } from "./sites.js";
+import { headWeights, PAIRS, siteHidden } from "./sites.js";
 import { t } from "./words.js";
 
 /** What a colour stands for: how often the even share of its row a weight is, a weight from 0 to 1, or to the largest shown. */
@@ -16,7 +16,7 @@ export const SCALES = ["even", "full", "fit"];
 export const DRAWN = ["weights", "valued", "rollout"];
 /** What of the page is shown: all of it, or one figure for a lesson. */
 export const ONLY = ["all", "map", "model", "answer"];
-const CHOICES = { only: ONLY, drawn: DRAWN, scale: SCALES, display: ["map", "lines"], zoom: ["fit", "large"] };
+const CHOICES = { only: ONLY, pair: PAIRS, drawn: DRAWN, scale: SCALES, display: ["map", "lines"], zoom: ["fit", "large"] };
 const COUNTS = ["view", "head", "query", "key", "top", "first", "second"];
 const ASK_QUEUE_MS = 1000;
 const FLAGS = ["heads", "every", "cutting", "plain"];
@@ -26,7 +26,7 @@ const WAYPOINTS = ["view", "site", "head", "drawn", "display", "panel", "steps",
 const { view, site, head, query, key } = firstPayload; // what the page opens at
 const defaults = {
   view, site, head, query, key,
-  only: "all", scale: "even",
+  only: "all", pair: "all", scale: "even",
   drawn: "weights", display: "map", zoom: "fit", top: 3, heads: false, every: false, cutting: false, plain: false, first: 0, second: Math.min(1, firstPayload.views.length - 1), panel: "walk", steps: {}, input: firstPayload.views[0].input,
   edited: "", // the edits in force, as edits.js writes them
 };

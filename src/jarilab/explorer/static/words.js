@@ -75,6 +75,8 @@ export const WORDS = {
   noRollout: ["Rollout is available for encoders only, up to 512 tokens.", "롤아웃은 인코더에만, 512토큰까지 있습니다."],
   noValued: ["The values of this head are not available here.", "이 헤드의 값은 여기서 알 수 없습니다."],
   nothingShown: ["There is no drawing to save.", "저장할 것이 없습니다."],
+  pair: ["Sentences", "문장"], pair_all: ["both", "둘 다"], pair_ab: ["first → second", "첫째 → 둘째"], pair_ba: ["second → first", "둘째 → 첫째"],
+  leftOut: ["not between the chosen sentences", "고른 두 문장 사이가 아님"], leftOutKey: ["hidden, or not between the chosen sentences", "가려졌거나 고른 두 문장 사이가 아님"],
   hiddenKey: ["hidden: the query cannot see it", "가려짐: 볼 수 없는 칸"], differenceLegend: ["difference", "차이"],
   map: ["attention map", "어텐션 맵"], axes: ["query ↓ key →", "쿼리 ↓ 키 →"],
   mapLabel: ["{0}: {1}, {2} queries down, {3} keys across", "{0}: {1}, 쿼리 {2}개(아래로), 키 {3}개(옆으로)"],
