@@ -12,7 +12,7 @@ from helpers import fake_accelerator
 from helpers.fake_accelerator import LabTensor
 from helpers.runs import PowerCutError, at, cut, outcome
 from jarilab import api
-from jarilab.core.devices import device_of, parse_device, to_device
+from jarilab.core.devices import constant, device_of, parse_device, to_device
 from jarilab.core.errors import UserError
 from jarilab.encodings.base import registry as encodings
 from jarilab.models.decoder import CausalStack
@@ -106,6 +106,12 @@ def attends(name, device):
 def test_every_encoding_computes_there_what_it_computes_here(name):
     for expected, found in zip(attends(name, "cpu"), attends(name, "lab"), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_equal_constants_have_dtypes_of_their_own():
+    device = torch.device("lab")
+    assert constant((1, 2), device).dtype is torch.int64
+    assert constant((1.0, 2.0), device).dtype is torch.float32
 
 
 def test_a_step_waits_for_nothing(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -132,11 +132,13 @@ def constant(
     # A copy waits for the device, and cannot be captured in a CUDA graph.
     if device.type in ("cpu", "meta") or torch.compiler.is_compiling():
         return torch.tensor(values, device=device, dtype=dtype)
-    return _constant(tuple(values), device, dtype)
+    # Of a dtype, since 1 and 1.0 are the same key.
+    return _constant(tuple(values), device, dtype or torch.tensor(values).dtype)
 
 
-@lru_cache(maxsize=256)
-def _constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype | None) -> Tensor:
+# Without a limit, since a CUDA graph reads a tensor where it was when the graph was captured.
+@cache
+def _constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False):  # gradients may flow through what is computed from it
         return torch.tensor(values, device=device, dtype=dtype)
 
