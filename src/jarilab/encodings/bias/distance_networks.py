@@ -135,8 +135,10 @@ class Fire(Encoding):
     def _bias_of_positions(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
         threshold = self.threshold()
         index = q_pos.index().to(best_float_dtype(q_pos.coordinates.device))
-        # Up to L the bias depends on the distance alone, so the network computes each distance once.
-        if not torch.compiler.is_compiling() and bool((index <= threshold).all()):
+        # Up to L the bias depends on the distance alone, so the network computes each distance once. One query has as
+        # many pairs as distances, and a CUDA graph of its step cannot read the data.
+        by_distance = q_pos.length > 1 and not torch.compiler.is_compiling()
+        if by_distance and bool((index <= threshold).all()):
             return bias_by_distance(q_pos, k_pos, lambda ahead_R: self._bias_of(ahead_R, threshold))
         ahead = distance(q_pos, k_pos)
         farthest = torch.maximum(index.to(threshold.dtype), threshold).unsqueeze(-1)

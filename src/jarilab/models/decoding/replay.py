@@ -41,9 +41,13 @@ class Steps:
         self.cache: Any = model.new_cache() if cached else None
         self._model, self._left = model, longest
         self._graph: Callable[[Tensor, Positions], Tensor] | None = None
+        self._conditions: tuple[Any, ...] = ()  # of the graph
         self._can_replay = False
         if isinstance(self.cache, KVCache) and isinstance(model, nn.Module):
-            self._can_replay, self._hooks = _is_graphable(model), hooks_of_modules([model])
+            self._can_replay = _is_graphable(model)
+        if self._can_replay:
+            self._modules = list(cast(nn.Module, model).modules())
+            self._hooks = hooks_of_modules([cast(nn.Module, model)])
             limits = cast(Any, model).max_positions().values()
             self._end = min((limit for limit in limits if limit is not None), default=NEVER)
 
@@ -59,10 +63,10 @@ class Steps:
         self._left -= 1
         if not self._can_replay or not self._fits(ids, positions):
             return self._model.step(state, ids, positions, self._grown())
-        most = cast("tuple[int, int]", positions.known_bounds)[1]
-        if self._graph is None or self.cache.is_full or most > self.cache.most:
-            self.cache = FixedCache(self._grown(), positions, self._left + 1)
+        if self._graph is None:
+            self.cache = FixedCache(self._grown(), positions, self._left + 1, self._end)
             self._graph = _captured(self._model, state, self.cache, ids, positions)
+            self._conditions = self._conditions_of(ids, positions)
         return self._graph(ids, positions)
 
     def select(self, rows: Int[Tensor, " R"], sources: Int[Tensor, " S"] | None = None) -> None:
@@ -78,17 +82,40 @@ class Steps:
         return self.cache
 
     def _fits(self, ids: Tensor, positions: Positions) -> bool:
+        """Whether the step can be a replay, of the graph if there is one."""
         held, known = self.cache.positions, positions.known_bounds
         if ids.shape[1] != 1 or held is None or known is None or not _on_gpu(ids):
             return False
-        if self._graph is None and self._left + 1 < MIN_STEPS:
-            return False
         plain = all(
-            each.unplaced is None and each.relations is None and each.extent is None
+            each.unplaced is None
+            and each.relations is None
+            and each.extent is None
+            and each.coordinates.dtype is torch.int64
             for each in (held, positions)
         )
-        watched = any(self._hooks) or torch._C._len_torch_function_stack() > 0
-        return plain and not watched and known[0] >= 0 and known[1] < self._end
+        # A function mode sees calls of PyTorch, a dispatch mode its kernels; a replay has neither.
+        modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
+        watched = modes > 0 or any(self._hooks)
+        trains = any(module.training for module in self._modules)
+        if not plain or watched or trains or known[0] < 0 or known[1] >= self._end:
+            return False
+        if self._graph is None:
+            return self._left + 1 >= MIN_STEPS
+        # Else a step without the graph, in which a stack may drop keys outside its window. The next captures a new one.
+        fits = not self.cache.is_full and known[1] <= self.cache.most
+        return fits and self._conditions_of(ids, positions) == self._conditions
+
+    def _conditions_of(self, ids: Tensor, positions: Positions) -> tuple[Any, ...]:
+        """What a graph does not read again at each replay."""
+        addresses = [
+            weight.data_ptr()
+            for module in self._modules
+            for weight in module._parameters.values()
+            if weight is not None
+        ]
+        device = ids.device.type
+        precision = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+        return addresses, precision, positions.coordinates.shape
 
 
 class FixedLayerCache(LayerCache):
@@ -123,22 +150,27 @@ class FixedCache(KVCache):
 
     drops = False
 
-    def __init__(self, grown: KVCache, new: Positions, steps: int):
+    # A tensor created under `inference_mode` cannot be written to outside it.
+    @torch.inference_mode(False)
+    def __init__(self, grown: KVCache, new: Positions, steps: int, end: int):
         super().__init__(0)
         held = cast(Positions, grown.positions)
         self.written = held.length
         self.capacity = self.written + min(steps, max(MIN_CAPACITY, self.written))
-        self.most = cast("tuple[int, int]", new.known_bounds)[1] + self.capacity - self.written
+        first = cast("tuple[int, int]", new.known_bounds)[1]
+        self.most = min(first + self.capacity - self.written, end - 1)
         self.index = torch.full((1,), self.written, device=held.order.device)
         self.target = [FixedLayerCache(layer, self.capacity, self.index) for layer in grown.target]
         self.source, self._origin = grown.source, grown._origin
         self.last_ids = None if grown.last_ids is None else grown.last_ids.clone()
-        rows = (new if held.coordinates.ndim == 2 else held).coordinates.shape[:-2]
-        coordinates = held.coordinates.new_zeros(*rows, self.capacity, len(held.axes))
+        rows = torch.broadcast_shapes(*(each.coordinates.shape[:-2] for each in (held, new)))
+        # Until they are written, at the position of a key, so that the first and the last position are those of keys.
+        coordinates = held.coordinates[..., -1:, :].expand(*rows, self.capacity, -1).clone()
         coordinates[..., : self.written, :] = held.coordinates
         order = torch.full((self.capacity,), NEVER, device=self.index.device)
         order[: self.written] = held.order
-        self.positions = _fixed(held, coordinates, order, self.most)
+        least, most = held.bounds()
+        self.positions = _fixed(held, coordinates, order, min(least, 0), max(most, self.most))
 
     @property
     def is_full(self) -> bool:
@@ -163,16 +195,20 @@ class FixedCache(KVCache):
         return cache
 
 
-def _fixed(like: Positions, coordinates: Tensor, order: Tensor, most: int) -> Positions:
-    return replace(like, coordinates=coordinates, order=order, cached_bounds=(0, most, coordinates))
+def _fixed(like: Positions, coordinates: Tensor, order: Tensor, *bounds: int) -> Positions:
+    least, most = bounds
+    return replace(
+        like, coordinates=coordinates, order=order, cached_bounds=(least, most, coordinates)
+    )
 
 
 def _captured(
     model: Generates, state: Any, cache: FixedCache, ids_R1: Tensor, positions: Positions
 ) -> Callable[[Tensor, Positions], Tensor]:
     """Return a function that takes the next step by replaying the graph of one."""
-    ids = ids_R1.clone()
-    at = _fixed(positions, positions.coordinates.clone(), positions.order.clone(), cache.most)
+    with torch.inference_mode(False):  # as the cache
+        ids, coordinates = ids_R1.clone(), positions.coordinates.clone()
+        at = _fixed(positions, coordinates, positions.order.clone(), 0, cache.most)
     last_ids = cache.last_ids
     device = ids.device.type
 
@@ -198,7 +234,8 @@ def _captured(
         step()  # writes where the first replay writes the same
         cache.last_ids = last_ids
 
-    replay = _graph(warm_up, step_and_advance)
+    with torch.cuda.device_of(ids):  # a graph is captured on the current device
+        replay = _graph(warm_up, step_and_advance)
 
     def run(new_ids: Tensor, new: Positions) -> Tensor:
         ids.copy_(new_ids)
@@ -230,11 +267,20 @@ def _graph(warm_up: Callable[[], None], step: Callable[[], Tensor]) -> Callable[
 
 
 def _is_graphable(model: nn.Module) -> bool:
-    """Whether a step on hidden keys and fixed tensors computes the same: nothing depends on the number of keys."""
-    encodings = [part for part in model.modules() if isinstance(part, Encoding)]
-    return not model.training and all(
-        each.hooks <= GRAPHED_HOOKS and not each.n_states and not each.depends_on_length
-        for each in encodings
+    """Whether a step on hidden keys and fixed tensors computes the same: nothing depends on the number of keys.
+
+    Modules from elsewhere and replaced `forward`s may read what a graph cannot.
+    """
+    parts = list(model.modules())
+    known = all(
+        type(part).__module__.partition(".")[0] in ("jarilab", "torch")
+        and "forward" not in vars(part)
+        for part in parts
+    )
+    return known and all(
+        part.hooks <= GRAPHED_HOOKS and not part.n_states and not part.depends_on_length
+        for part in parts
+        if isinstance(part, Encoding)
     )
 
 
