@@ -277,10 +277,14 @@ def _is_graphable(model: nn.Module) -> bool:
         and "forward" not in vars(part)
         for part in parts
     )
+    encodings = [part for part in parts if isinstance(part, Encoding)]
+    # A bias between sequences may read the bounds of the source's positions.
     return known and all(
-        part.hooks <= GRAPHED_HOOKS and not part.n_states and not part.depends_on_length
-        for part in parts
-        if isinstance(part, Encoding)
+        each.hooks <= GRAPHED_HOOKS
+        and not (each.site.cross and "bias" in each.hooks)
+        and not each.n_states
+        and not each.depends_on_length
+        for each in encodings
     )
 
 

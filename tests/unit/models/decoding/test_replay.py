@@ -196,6 +196,13 @@ def test_a_translation_is_replayed_too(graphs, monkeypatch):
     assert found.ids.equal(greedy(model, source, **options).ids)
 
 
+def test_a_bias_between_sequences_is_not_replayed(graphs):
+    model = jarilab.EncoderDecoder(11, 13, d_model=16, n_heads=2, cross_encoding="kerple").eval()
+    source = Tokens(torch.tensor([[1, 2]]), Positions(torch.tensor([[3], [1]]), torch.arange(2), frame="source"))
+    written(model, source, places=jarilab.models.base.in_order)
+    assert not graphs
+
+
 def test_a_sample_is_replayed_and_read_again_when_the_context_is_full(graphs, monkeypatch):
     model, prompt = language_model("learned:positions=20"), torch.tensor([[1, 2], [3, 4]])
     options = {"end": -1, "longest": 40, "seed": 3, "context": 20}
