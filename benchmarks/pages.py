@@ -105,7 +105,7 @@ def code(table: timing.Table) -> None:
 PAINTS = """Object.fromEntries(performance.getEntriesByType("paint").map((entry) => [entry.name, entry.startTime]))"""
 # The time until the answer under the edit is on the screen; undone again, after what it is held against is known.
 SWITCH = """async (turn) => {
-  const heads = document.querySelectorAll("#overview .flip");
+  const heads = document.querySelectorAll(".heads [data-head]");
   const edited = () => document.querySelector(".edited .answer");
   const rest = (wait) => new Promise((resume) => setTimeout(resume, wait));
   const begin = performance.now();
@@ -113,7 +113,7 @@ SWITCH = """async (turn) => {
     const watch = new MutationObserver(() => edited() && (watch.disconnect(), resume()));
     watch.observe(document.getElementById("models"), { childList: true, subtree: true });
   });
-  heads[turn % heads.length].click();
+  heads[turn % heads.length].dispatchEvent(new MouseEvent("dblclick", { bubbles: true }));
   await shown;
   await PAINTED;
   const taken = performance.now() - begin;

@@ -33,7 +33,7 @@ LOADER = "kit/loader.js"
 """The first module of a script that unpacks and runs another."""
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "([\w./-]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:const|function|class) (\w+))", re.MULTILINE)
-_DIVIDER = re.compile(r"\s*([{};,])\s*")
+_DIVIDER = re.compile(r"\s*([{};,>])\s*")
 _LITERAL = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`)""")
 _NESTED = re.compile(r"\$\{[^}]*`")
 # Neither + and - (`a - -b` is no `a--b`) nor what may begin a regular expression.
@@ -256,8 +256,9 @@ def frame(document: str, height: int | None = None) -> str:
 
 
 def slim_style(text: str) -> str:
-    """A style without comments and needless spaces."""
-    return _DIVIDER.sub(r"\1", slim(text))
+    """A style without comments, needless spaces and the last semicolons of blocks."""
+    bare = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    return _DIVIDER.sub(r"\1", slim(bare)).replace(": ", ":").replace(";}", "}")
 
 
 def escape_text(text: str) -> str:

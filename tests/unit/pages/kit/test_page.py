@@ -170,7 +170,7 @@ def test_style_keeps_its_meaning() -> None:
     source = (
         "/* a comment */\na:hover , b {\n  color: red;\n  margin: 0 calc(1px + 2px);\n}\n@media print { p { x: y } }\n"
     )
-    assert page.slim_style(source) == "a:hover,b{color: red;margin: 0 calc(1px + 2px);}@media print{p{x: y}}"
+    assert page.slim_style(source) == "a:hover,b{color:red;margin:0 calc(1px + 2px)}@media print{p{x:y}}"
 
 
 def test_preview_of_a_link() -> None:
