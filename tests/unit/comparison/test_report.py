@@ -416,7 +416,7 @@ def open_report(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         path = tmp_path / f"report-{len(addresses)}.html"
         path.write_text(render(payload), encoding="utf-8")
         context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce", offline=True
         )
         contexts.append(context)
         page = context.new_page()
@@ -424,7 +424,8 @@ def open_report(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
         addresses.append(path.as_uri())
-        page.goto(path.as_uri())
+        page.set_default_timeout(60_000)  # a busy machine may let a new window wait
+        page.goto(path.as_uri(), wait_until="commit")
         page.wait_for_selector("#bars svg", state="attached")
         return page
 

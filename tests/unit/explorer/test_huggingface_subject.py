@@ -430,4 +430,5 @@ def test_effects_give_way_to_another_request(models):
 
     first = explorer.effects(MASKED, 0, proceed=proceed)
     assert (first["sites"], len(asked)) == ({}, 6), "it stopped in the middle of the first forward"
-    assert explorer.effects(MASKED, 0)["sites"]
+    # A busy machine may need several slices of time for a forward.
+    assert any(explorer.effects(MASKED, 0)["sites"] for _ in range(50))
