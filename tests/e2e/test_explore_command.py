@@ -82,9 +82,10 @@ def test_it_stops_while_it_is_asked(runs: Path) -> None:
             process.send_signal(signal.SIGTERM)
             code, _, said = ended(process)
             assert (code, "Traceback" in said) == (0, False), said
-        codes = {answer.result().status_code for answer in answers}
-        assert codes <= {200, 503}
-        assert all("error" in answer.result().json() for answer in answers if answer.result().status_code == 503)
+        # On a busy machine a client may come after the end: it is refused, and asked nothing.
+        came = [answer.result() for answer in answers if not isinstance(answer.exception(), httpx.ConnectError)]
+        assert {answer.status_code for answer in came} <= {200, 503}
+        assert all("error" in answer.json() for answer in came if answer.status_code == 503)
 
 
 @pytest.fixture(scope="module")
