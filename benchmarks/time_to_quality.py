@@ -8,15 +8,15 @@ jari trains as `jarilab train` does; the others are in `peers.py`. What is not i
 
 The search: each contender gets three rates times three lengths of the schedule, nine short runs with seed 0, and one
 more if the best rate is at an edge. The best is the one that needs the fewest steps to the mark; if none reaches it,
-the one that ends best. A run ends early where another has reached the mark in fewer steps. With that setting three
-fresh seeds are trained. The mark is reached where a line between two
-looks crosses it, if the next look is above it too. The longest schedules of the others are twice jari's or more.
+the one that ends best. A peer's run ends early where it can no longer be the best. With that setting three fresh seeds
+are trained. The mark is reached where a line between two looks crosses it, if the next look is above it too. The
+longest schedules of the others are twice jari's or more.
 
 Steps do not depend on what else the machine does, but seconds do. So the contenders of a row then take turns with
 short runs, three each. The time of a step is that of the fastest stretch between two looks of these, and seconds are
 steps times this time. Looks are not counted. One thread. Each run is a process of its own; its looks are kept in
---out, and it is not trained again. Run the searches and seeds with `--at-once` on any machine, and the last command
-on an idle one.
+--out, and it is not trained again. The searches and seeds may run on a busy machine, with `--at-once N`. Then repeat
+the command without it on an idle one.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ ROWS = {
 
 
 def train(name: str, contender: str, recipe: Recipe, seed: int, data: Path, kept: Path, limit: float) -> None:
-    """Train one run, up to `limit` steps, and keep its looks as lines of `kept`."""
+    """Train one run and keep its looks as lines of `kept`. limit: steps in which another reached the mark."""
     torch.set_num_threads(1)
     row, looks, examples = ROWS[name], LOOKS, ROWS[name].examples
     if seed == 0:
@@ -178,7 +178,8 @@ def train(name: str, contender: str, recipe: Recipe, seed: int, data: Path, kept
             seconds += time.process_time() - begin
             if step % every == 0 or step == recipe.steps:
                 found.append(Look(step, seconds, learner.measure(examples)))
-            if step > limit:
+            # Two looks behind the limit show whether the mark was reached before it, and held.
+            if step >= limit + 2 * every:
                 break
     lines = "".join(f"{json.dumps(look)}\n" for look in found)
     begun = kept.with_suffix(".begun")

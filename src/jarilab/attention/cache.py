@@ -113,9 +113,6 @@ class KVCache(OfOneSource):
     for one more token (`models/one_token.py`).
     """
 
-    drops = True
-    """Whether a stack with a window may drop keys outside it."""
-
     def __init__(self, n_layers: int):
         self.writes: tuple[object, object] | None = None
         self.positions: Positions | None = None
@@ -136,6 +133,12 @@ class KVCache(OfOneSource):
         """Append the positions of the next tokens and return those of all keys."""
         self.positions = new if self.positions is None else self.positions.concat(new)
         return self.positions
+
+    def drop_before(self, first: int) -> None:
+        """Forget the keys before `first`, which a window hides from all later tokens."""
+        assert self.positions is not None
+        self.positions = self.positions.slice(first, self.positions.length)
+        self.target = [layer.since(first) for layer in self.target]
 
     def orders(self, new: Positions) -> list[Tensor]:
         """The orders of all keys with the next tokens."""

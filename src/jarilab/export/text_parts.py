@@ -44,7 +44,6 @@ class GraphCache:
 
     positions: Any = None
     """None: positions by which a window drops keys; a graph drops none."""
-    drops = False
     writes: Any = None
 
     def __init__(

@@ -97,11 +97,9 @@ class CausalStack(nn.Module):
     def _extended(self, cache: KVCache, new: Positions) -> Positions:
         """Return the positions of all keys visible to the new tokens. Drops keys outside the window from the cache."""
         window, held = self.mask.window, cache.positions
-        if window is not None and cache.drops and held is not None and held.length >= window:
+        if window is not None and held is not None and held.length >= window:
             # A new token sees itself and the last window - 1 of the earlier ones.
-            first = held.length - (window - 1)
-            cache.positions = held.slice(first, held.length)
-            cache.target = [layer.since(first) for layer in cache.target]
+            cache.drop_before(held.length - (window - 1))
         return cache.extend(new)
 
 

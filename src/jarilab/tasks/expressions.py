@@ -50,7 +50,7 @@ def target_tokens(
     span = maximum - minimum + 1
     left, right = np.arange(span)[:, None], np.arange(span)
     written = _every_answer(minimum, maximum, operators, width, answers)
-    longest = longest_answer(minimum, maximum, operators, width, answers)
+    longest = _columns(written)
     target = np.empty((span, span, len(operators), longest), dtype=np.uint8)
     for number, (operator, tokens) in enumerate(zip(operators, written, strict=True)):
         index = left + right if operator == "+" else left - right + span - 1
@@ -60,7 +60,11 @@ def target_tokens(
 
 def longest_answer(minimum: int, maximum: int, operators: str, width: int, answers: Answers) -> int:
     """Return the columns that `target_tokens` needs."""
-    written = _every_answer(minimum, maximum, operators, width, answers)
+    return _columns(_every_answer(minimum, maximum, operators, width, answers))
+
+
+def _columns(written: list[Array]) -> int:
+    """Return the number of tokens of the longest answer."""
     return max(int((tokens != PADDING).sum(1).max()) for tokens in written)
 
 

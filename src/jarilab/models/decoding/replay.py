@@ -148,8 +148,6 @@ class FixedLayerCache(LayerCache):
 class FixedCache(KVCache):
     """A KVCache of a fixed capacity. written: the number of tokens in it. most: the greatest position that fits."""
 
-    drops = False
-
     # A tensor created under `inference_mode` cannot be written to outside it.
     @torch.inference_mode(False)
     def __init__(self, grown: KVCache, new: Positions, steps: int, end: int):
@@ -175,6 +173,9 @@ class FixedCache(KVCache):
     @property
     def is_full(self) -> bool:
         return self.written == self.capacity
+
+    def drop_before(self, first: int) -> None:
+        """Keep all: tensors of a graph keep their sizes, and the mask hides what is outside the window."""
 
     def extend(self, new: Positions) -> Positions:
         held = cast(Positions, self.positions)
