@@ -36,8 +36,8 @@ from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.training_options import Precision
 from jarilab.tasks.arithmetic import Arithmetic
-from jarilab.tasks.base import Batch
-from jarilab.training.batching import FixedSizeBatches
+from jarilab.tasks.base import Batch, Task
+from jarilab.training.batching import Batches
 from jarilab.training.determinism import deterministic
 
 OURS: dict[str, tuple[Precision, str]] = {
@@ -125,7 +125,7 @@ def rates(task: Arithmetic, widths: list[int], rounds: int, table: timing.Table)
             )
 
 
-def batches_in_order(task: Arithmetic, order: FixedSizeBatches) -> Iterator[Batch]:
+def batches_in_order(task: Task, order: Batches) -> Iterator[Batch]:
     return (task.training_batch(order.at(step), generator_for(1, f"batch/{step}")) for step in itertools.count())
 
 

@@ -3,8 +3,9 @@
 Each takes the folder of data, a seed and a recipe. Two kinds of recipe, told apart by `today`:
 
 usual: the optimizer, precision and positions of its authors; the rate and the number of steps are searched.
-today: what one writes now: Muon (jari's, which stacks matrices) for matrices between the first and the last, bfloat16,
-rotary where the model can have it and sinusoids where it cannot, and memory that is kept. As of November 2026.
+today: what one writes now: Muon (jari's, which stacks matrices) for matrices between the first and the last, bfloat16
+where it is faster, rotary where the model can have it and sinusoids where it cannot, and memory that is kept. As of
+November 2026.
 
 All have a warm-up of 5 %, a line to 0 and clipping at 1, as jari has.
 """
@@ -22,6 +23,7 @@ from typing import Any
 import arithmetic
 import steps
 import torch
+import translation
 import vision
 from torch import Tensor, nn
 from torch.nn import functional
@@ -29,8 +31,10 @@ from torch.nn import functional
 from jarilab.core.devices import autocast
 from jarilab.data.images import augment, idx
 from jarilab.data.text import PADDING
+from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.arithmetic import Arithmetic
-from jarilab.training.batching import FixedSizeBatches
+from jarilab.tasks.translation import Translation
+from jarilab.training.batching import FixedSizeBatches, TokenBudgetBatches
 from jarilab.training.memory import keep_freed_memory
 from jarilab.training.optimization import AdamW, StackedMuon
 
@@ -40,11 +44,12 @@ LAST_MAPS = ("generator", "to_logits", "mlp_head")
 
 @dataclass(frozen=True)
 class Recipe:
-    """rate: the highest learning rate. steps: of the whole schedule."""
+    """rate: the highest learning rate. steps: of the whole schedule. precision: of today's recipe."""
 
     rate: float
     steps: int
     today: bool = False
+    precision: str = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -85,11 +90,11 @@ def trainee(
         AdamW(others, lr=recipe.rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True),
     ]
 
-    def in_bfloat16() -> Tensor:
-        with autocast("bfloat16"):
+    def cast_loss() -> Tensor:
+        with autocast(recipe.precision):
             return loss()
 
-    step = steps.training_step(model, in_bfloat16, optimizers, 1.0, rates(recipe))
+    step = steps.training_step(model, cast_loss, optimizers, 1.0, rates(recipe))
     return Trainee(steps.not_deterministic(step), measure)
 
 
@@ -317,3 +322,69 @@ def mnist(data: Path, held_out: bool) -> tuple[Tensor, Tensor]:
     pixels_NHW = idx.read(path, idx.IMAGES).float() / 255
     labels_N = idx.read(idx.labels_of(path), idx.LABELS).long()
     return ((pixels_NHW - 0.1307) / 0.3081).unsqueeze(1), labels_N
+
+
+# Translation ----------------------------------------------------------------------------------------------------------
+
+PAIRS = translation.Size(4000, 128, 8, 512, 2, 0.0)
+"""The size of all models. A batch has at most so many tokens, and so many pairs of Multi30k on average."""
+TOKENS, PAIRS_OF_BATCH = 2048, 60
+LONGEST_ANSWER = 60
+"""Tokens: a model that has learned little ends no sentence, and few references are longer."""
+
+
+def files_of_translation(data: Path) -> dict[str, tuple[str, ...]]:
+    """German to English."""
+    parts = {"train": "train", "valid": "val"}
+    return {
+        name: tuple(str(data / "multi30k" / f"{part}.{language}.gz") for language in ("de", "en"))
+        for name, part in parts.items()
+    }
+
+
+class MarianAnswers(arithmetic.PeerAnswers):
+    """Marian with its own cache."""
+
+    def write(self, sources: Tokens) -> list[list[int]]:
+        marian: Any = self.model.model
+        ids = marian.generate(
+            input_ids=sources.ids, attention_mask=sources.ids != PADDING, num_beams=1, do_sample=False,
+            max_new_tokens=self.longest,
+        )  # fmt: skip
+        return [[token for token in row if token != PADDING] for row in ids[:, 1:].tolist()]
+
+
+def marian(data: Path, seed: int, recipe: Recipe) -> Trainee:
+    """Hugging Face's Marian: norms behind, sinusoids, AdamW."""
+    return _translation(data, seed, recipe, translation.Marian, MarianAnswers)
+
+
+def translator(data: Path, seed: int, recipe: Recipe) -> Trainee:
+    """torch.nn.Transformer, norms first, sinusoids, one matrix for both embeddings and the readout."""
+    return _translation(data, seed, recipe, translation.TorchTransformer, arithmetic.PeerAnswers)
+
+
+def _translation(
+    data: Path, seed: int, recipe: Recipe, build: Callable[[translation.Size], Any], answers: Callable[..., Any]
+) -> Trainee:
+    task = Translation(**files_of_translation(data), vocab_size=PAIRS.vocab_size)
+    task.prepare()
+    torch.manual_seed(seed)
+    model = build(PAIRS)
+    order = TokenBudgetBatches(task.training_lengths, TOKENS, 2 * recipe.steps * PAIRS_OF_BATCH, seed)
+    batches = arithmetic.batches_in_order(task, order)
+
+    def usual(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True)
+
+    def loss() -> Tensor:
+        batch = next(batches)
+        scores = model(*batch.inputs).float()
+        labels = batch.labels.flatten()
+        return functional.cross_entropy(scores.flatten(0, 1), labels, ignore_index=PADDING, label_smoothing=0.1)
+
+    @torch.no_grad()
+    def measure(count: int) -> float:
+        return task.evaluate(answers(model, LONGEST_ANSWER), count)["bleu"]
+
+    return trainee(model, loss, measure, recipe, usual)

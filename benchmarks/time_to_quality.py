@@ -1,9 +1,10 @@
 """How soon is a model good? Steps and CPU-seconds of training until a mark, jari and others, all tuned alike.
 
     pip install --no-deps vit-pytorch einops x-transformers einx loguru frozendict
-    python benchmarks/time_to_quality.py --data FOLDER --out runs/time-to-quality
+    python benchmarks/time_to_quality.py --data FOLDER --out docs/results/time_to_quality
 
-A row for each task: arithmetic (nothing to read), language (FOLDER/tinyshakespeare/input.txt), images (FOLDER/mnist).
+A row for each task: arithmetic (nothing to read), language (FOLDER/tinyshakespeare/input.txt), images (FOLDER/mnist),
+translation (FOLDER/multi30k, German to English).
 jari trains as `jarilab train` does; the others are in `peers.py`. What is not installed is left out.
 
 The search: each contender gets three rates times three lengths of the schedule, nine short runs with seed 0, and one
@@ -14,9 +15,9 @@ longest schedules of the others are twice jari's or more.
 
 Steps do not depend on what else the machine does, but seconds do. So the contenders of a row then take turns with
 short runs, three each. The time of a step is that of the fastest stretch between two looks of these, and seconds are
-steps times this time. Looks are not counted. One thread. Each run is a process of its own; its looks are kept in
---out, and it is not trained again. The searches and seeds may run on a busy machine, with `--at-once N`. Then repeat
-the command without it on an idle one.
+steps times this time. Looks are not counted. One thread. Each run is a process of its own. Its looks are kept in a file
+of --out, and it is not trained again: docs/results/time_to_quality has those of the published tables. The searches and
+seeds may run on a busy machine, with `--at-once N`. Then repeat the command without it on an idle one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ import json
 import math
 import multiprocessing
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -45,6 +48,7 @@ import jarilab
 SEARCH_LOOKS, LOOKS = 12, 25
 SEEDS = (1, 2, 3)
 PACE_STEPS, PACE_LOOKS, PACE_SEEDS = 60, 6, (101, 102, 103)
+KEEPING = threading.Lock()
 JARI = "jari"
 
 
@@ -52,18 +56,19 @@ class Look(NamedTuple):
     """seconds: of training so far, without looks."""
 
     step: int
-    seconds: float
     value: float
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Contender:
-    """peer: None for jari. needs: a package. settings: of jari, beside those of the row."""
+    """peer: None for jari. precision: of today's recipe. needs: a package. settings: of jari, beside the row's."""
 
     peer: Peer | None
     rates: Sequence[float]
     lengths: Sequence[int]
     today: bool = True
+    precision: str = "bfloat16"
     needs: str = "torch"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -72,7 +77,8 @@ class Contender:
 class Row:
     """A task and its mark. examples, search_examples: on how many held-out examples a look is taken.
 
-    settings, files: of jari's run. higher: whether more is better.
+    batch: examples of a step; what they are on average where a batch holds so many tokens. settings, files: of jari's
+    run. higher: whether more is better.
     """
 
     task: str
@@ -110,8 +116,9 @@ ROWS = {
         "arithmetic", "sinusoidal", 512, 0.99, "99 % of held-out answers right", True, 2000, 1000,
         {
             JARI: Contender(None, (7.5e-3, 1.5e-2, 3e-2), (400, 600, 900)),
-            "nn.Transformer, Muon, bfloat16": Contender(
-                peers.nn_transformer, (7.5e-3, 1.5e-2, 3e-2), (600, 1000, 1800)
+            # Casts of many small tensors cost more than bfloat16 gains: a step takes 181 ms with it and 152 without.
+            "nn.Transformer, Muon": Contender(
+                peers.nn_transformer, (7.5e-3, 1.5e-2, 3e-2), (600, 1000, 1800), precision="float32"
             ),
             "nn.Transformer, AdamW": Contender(peers.nn_transformer, ADAMW, (1000, 2000, 4000), today=False),
         },
@@ -129,7 +136,7 @@ ROWS = {
             "nanoGPT, AdamW": Contender(peers.nanogpt, ADAMW, (1000, 2000, 4000), today=False),
         },
         {"task.context_length": peers.CONTEXT, "model.n_layers": peers.LAYERS, "model.n_heads": peers.HEADS,
-         "model.d_model": peers.WIDTH, "model.dropout": 0.0},
+         "model.d_model": peers.WIDTH, "model.dropout": 0.0, "training.batch_size": peers.BATCH},
         lambda data: {"task.train": str(data / "tinyshakespeare" / "input.txt")},
     ),
     "images": Row(
@@ -151,14 +158,26 @@ ROWS = {
         },
         files=lambda data: {"task.train": str(data / "mnist"), "task.valid": str(data / "mnist")},
     ),
+    "translation": Row(
+        "translation", "rotary", peers.PAIRS_OF_BATCH, 30.0, "BLEU 30 on the held-out pairs", True, 1014, 120,
+        {
+            JARI: Contender(None, MUON, (700, 1000, 1400)),
+            "nn.Transformer, Muon, bfloat16": Contender(peers.translator, MUON, (700, 1000, 1400)),
+            "Marian, AdamW": Contender(peers.marian, (1e-3, 2e-3, 4e-3), (1000, 2000, 4000), today=False),
+        },
+        {"model.n_encoder_layers": peers.PAIRS.n_layers, "model.n_decoder_layers": peers.PAIRS.n_layers,
+         "model.d_model": peers.PAIRS.d_model, "model.d_ff": peers.PAIRS.d_ff, "model.dropout": 0.0,
+         "task.vocab_size": peers.PAIRS.vocab_size, "training.tokens": peers.TOKENS},
+        lambda data: {f"task.{name}": files for name, files in peers.files_of_translation(data).items()},
+    ),
 }  # fmt: skip
 
 
 # What trains ----------------------------------------------------------------------------------------------------------
 
 
-def train(name: str, contender: str, recipe: Recipe, seed: int, data: Path, kept: Path, limit: float) -> None:
-    """Train one run and keep its looks as lines of `kept`. limit: steps in which another reached the mark."""
+def train(name: str, contender: str, recipe: Recipe, seed: int, data: Path, limit: float) -> list[Look]:
+    """The looks of one training. limit: steps in which another reached the mark."""
     torch.set_num_threads(1)
     row, looks, examples = ROWS[name], LOOKS, ROWS[name].examples
     if seed == 0:
@@ -166,42 +185,38 @@ def train(name: str, contender: str, recipe: Recipe, seed: int, data: Path, kept
     if seed in PACE_SEEDS:
         looks, examples = PACE_LOOKS, row.batch
     entry = row.contenders[contender]
-    every = max(1, recipe.steps // looks)
     if entry.peer is None:
-        settings = {**row.settings, **entry.settings}
-        found = _train_jari(row, settings, recipe, seed, data, kept.with_suffix(""), looks, examples)
-    else:
-        found, seconds, learner = [], 0.0, entry.peer(data, seed, recipe)
-        for step in range(1, recipe.steps + 1):
-            begin = time.process_time()
-            learner.step()
-            seconds += time.process_time() - begin
-            if step % every == 0 or step == recipe.steps:
-                found.append(Look(step, seconds, learner.measure(examples)))
-            # Two looks behind the limit show whether the mark was reached before it, and held.
-            if step >= limit + 2 * every:
-                break
-    lines = "".join(f"{json.dumps(look)}\n" for look in found)
-    begun = kept.with_suffix(".begun")
-    begun.write_text(lines)
-    begun.rename(kept)
+        return _train_jari(row, {**row.settings, **entry.settings}, recipe, seed, data, looks, examples)
+    every = max(1, recipe.steps // looks)
+    found, seconds, learner = [], 0.0, entry.peer(data, seed, recipe)
+    for step in range(1, recipe.steps + 1):
+        begin = time.process_time()
+        learner.step()
+        seconds += time.process_time() - begin
+        if step % every == 0 or step == recipe.steps:
+            found.append(Look(step, learner.measure(examples), seconds))
+        # Two looks behind the limit show whether the mark was reached before it, and held.
+        if step >= limit + 2 * every:
+            break
+    return found
 
 
 def _train_jari(
-    row: Row, settings: Mapping[str, Any], recipe: Recipe, seed: int, data: Path, out: Path, looks: int, examples: int
+    row: Row, settings: Mapping[str, Any], recipe: Recipe, seed: int, data: Path, looks: int, examples: int
 ) -> list[Look]:
     settings = {
         **settings,
         **row.files(data),
-        "training.batch_size": row.batch,
         "training.examples": recipe.steps * row.batch,
         "training.lr": recipe.rate,
         "training.evaluations": looks,
         "training.evaluation_examples": examples,
     }
-    jarilab.train(row.task, out, encoding=row.encoding, seed=seed, settings=settings, threads=1)
-    lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
-    return [Look(line["step"], line["cpu_seconds"], line["value"]) for line in lines if "value" in line]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        jarilab.train(row.task, out, encoding=row.encoding, seed=seed, settings=settings, threads=1)
+        lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+        return [Look(line["step"], line["value"], line["cpu_seconds"]) for line in lines if "value" in line]
 
 
 # The search and the table ---------------------------------------------------------------------------------------------
@@ -216,18 +231,28 @@ class Trainer:
     given: Any
 
     def looks(self, recipe: Recipe, seed: int, limit: float = math.inf) -> list[Look]:
-        title = f"{self.name}-{self.contender}-{recipe.rate:g}-{recipe.steps}-{seed}".replace(" ", "_")
-        kept = self.given.out / f"{title.replace(',', '')}.jsonl"
-        if not kept.exists():
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
-                alone.submit(train, self.name, self.contender, recipe, seed, self.given.data, kept, limit).result()
-            print(f"{kept.stem}: {kept.read_text().splitlines()[-1]}", file=sys.stderr, flush=True)
-        return [Look(*json.loads(line)) for line in kept.read_text().splitlines()]
+        """The looks of a run, kept or trained now. Those of short runs for paces are never kept."""
+        kept = self.given.out / f"{self.name}.jsonl"
+        title = {"contender": self.contender, "rate": recipe.rate, "steps": recipe.steps, "seed": seed}
+        for line in kept.read_text().splitlines() if kept.exists() else ():
+            run = json.loads(line)
+            if run.items() >= title.items():
+                return [Look(*look) for look in run["looks"]]
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+            job = alone.submit(train, self.name, self.contender, recipe, seed, self.given.data, limit)
+            found = job.result()
+        print(f"{title}: {found[-1]}", file=sys.stderr, flush=True)
+        if seed not in PACE_SEEDS:
+            looks = [(step, round(value, 5)) for step, value, _ in found]
+            with KEEPING, kept.open("a") as file:
+                print(json.dumps({**title, "looks": looks}), file=file)
+        return found
 
     def grid(self) -> list[Recipe]:
         contender = ROWS[self.name].contenders[self.contender]
         sizes = itertools.product(contender.rates, contender.lengths)
-        return [Recipe(rate, max(2, int(steps * self.given.share)), contender.today) for rate, steps in sizes]
+        share, rest = self.given.share, (contender.today, contender.precision)
+        return [Recipe(rate, max(2, int(steps * share)), *rest) for rate, steps in sizes]
 
     def best(self) -> tuple[Recipe, int]:
         """The best recipe of the search, and how many runs it took."""
@@ -275,7 +300,7 @@ def paces(trainers: Sequence[Trainer]) -> dict[Trainer, float]:
 
 def main() -> None:
     parser = timing.arguments(__doc__, rounds=1)
-    parser.add_argument("--data", type=Path, required=True, help="a folder with tinyshakespeare/ and mnist/")
+    parser.add_argument("--data", type=Path, required=True, help="a folder with tinyshakespeare/, mnist/ and multi30k/")
     parser.add_argument("--out", type=Path, required=True, help="where what was found is kept")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--only", nargs="+", help="contenders whose titles have one of these in them")

@@ -42,12 +42,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import arithmetic
 import steps
 import timing
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from jarilab.attention.cache import KVCache
 from jarilab.core.devices import autocast
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.encodings.formulas.absolute import sinusoidal_embed
@@ -125,31 +127,44 @@ def batches_of(tokens: int, count: int = 4) -> list[Batch]:
 
 
 class TorchTransformer(nn.Module):
-    """torch.nn.Transformer, norms first, with sinusoids."""
+    """torch.nn.Transformer, norms first, with sinusoids; `start` and `step` as `greedy` asks."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: Size = SIZE) -> None:
         super().__init__()
         warnings.filterwarnings("ignore", "enable_nested_tensor is True")
-        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        nn.init.normal_(self.embedding.weight, std=WIDTH**-0.5)
+        self.embedding = nn.Embedding(size.vocab_size, size.d_model)
+        nn.init.normal_(self.embedding.weight, std=size.d_model**-0.5)
         self.transformer = nn.Transformer(
-            WIDTH, HEADS, LAYERS, LAYERS, HIDDEN, dropout=DROPOUT, batch_first=True, norm_first=True
-        )
-        layout = SimpleNamespace(site=SimpleNamespace(d_model=WIDTH), base=10000.0, layout="interleaved")
+            size.d_model, size.n_heads, size.n_layers, size.n_layers, size.d_ff, dropout=size.dropout,
+            batch_first=True, norm_first=True,
+        )  # fmt: skip
+        layout = SimpleNamespace(site=SimpleNamespace(d_model=size.d_model), base=10000.0, layout="interleaved")
         table = [torch.from_numpy(sinusoidal_embed(layout, place)).float() for place in range(LONGEST)]
         self.register_buffer("places_LD", torch.stack(table))
 
     def forward(self, source: Tokens, target: Tokens) -> Tensor:
-        x, y = (
-            self.embedding(ids) * WIDTH**0.5 + self.places_LD[: ids.shape[1]]  # type: ignore[index]
-            for ids in (source.ids, target.ids)
+        return self.step(self.start(source), target.ids, target.positions, None)
+
+    def start(self, source: Tokens | None) -> arithmetic.Memory:
+        assert source is not None
+        hidden = source.ids == PADDING
+        return arithmetic.Memory(
+            self.transformer.encoder(self._embedded(source.ids), src_key_padding_mask=hidden), hidden
         )
-        hidden = None if source.keep is None else ~source.keep
-        later = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).triu(1)
-        y = self.transformer(
-            x, y, tgt_mask=later, src_key_padding_mask=hidden, memory_key_padding_mask=hidden, tgt_is_causal=True
+
+    def step(self, state: arithmetic.Memory, ids: Tensor, positions: Positions, cache: KVCache | None) -> Tensor:
+        later = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)
+        y = self.transformer.decoder(
+            self._embedded(ids), state.x, tgt_mask=later, memory_key_padding_mask=state.hidden, tgt_is_causal=True
         )
         return functional.linear(y, self.embedding.weight)
+
+    def new_cache(self) -> KVCache:
+        raise NotImplementedError("torch.nn.Transformer has none; write with cached=False")
+
+    def _embedded(self, ids_BL: Tensor) -> Tensor:
+        table_LD: Any = self.places_LD
+        return self.embedding(ids_BL) * self.embedding.embedding_dim**0.5 + table_LD[: ids_BL.shape[1]]
 
 
 class Marian(nn.Module):
