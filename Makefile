@@ -1,12 +1,13 @@
 # make demo    install into .venv, train with and without positions, end with a report to look at
-# make test    all tests that take minutes at most
+# make test    the tests, but for the slow and the long ones
+# make slow    tests that take seconds each; make long those that train or compile for minutes
 # make docs    the site, with the runs and pages it shows; FAST=1 takes those of the last time
-# make chaos   train while things happen to it, for MINUTES=5, drawn from SEED=1; `make test` has a minute of it
+# make chaos   train while things happen to it, for MINUTES=5, drawn from SEED=1; `make slow` has a minute of it
 # make nightly chaos and fuzz, then hostile runs, FOLDERS=1000 hostile Hugging Face folders, and huge inputs
 # make fuzz    hostile bytes for every reader of files, SECONDS=60 each
 # make release REPOSITORY=https://...  build what is released, its hashes and its bill of materials, check it, and stop before it is uploaded
 # make check   format, lint, types, quick tests: before every commit
-# make ci      the same without changing a file, with all tests of `make test`
+# make ci      the same without changing a file, with all tests but the long ones
 # make planted plant 40 faults, and see that the nearest quick tests catch them; ONLY=attention for those of one folder
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ SOURCES := src tests examples benchmarks experiments docs/build hatch_build.py
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup demo test check ci planted slow chaos nightly fuzz docs release addressed clean
+.PHONY: setup demo test check ci planted slow long chaos nightly fuzz docs release addressed clean
 
 setup: .venv/installed
 
@@ -33,9 +34,12 @@ demo: setup
 	$(BIN)/jarilab compare arithmetic --encodings none,sinusoidal,rotary --out runs/demo --set training.examples=500000 $(if $(OPEN),--open)
 
 test: .venv/developed
-	$(BIN)/python -m pytest -m "not long" $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -m "not slow and not long" $(SIDE_BY_SIDE)
 
 slow: .venv/developed
+	$(BIN)/python -m pytest -m "slow and not long" $(SIDE_BY_SIDE)
+
+long: .venv/developed
 	$(BIN)/python -m pytest -m long
 
 chaos: .venv/developed
@@ -60,6 +64,7 @@ ci: .venv/developed
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/pyright
 	$(MAKE) test
+	$(MAKE) slow
 
 planted: .venv/developed
 	$(BIN)/python tests/planted.py $(if $(ONLY),--only $(ONLY))

@@ -123,6 +123,7 @@ with pathlib.Path({root!r}, "curve").open("a") as file:
 """
 
 
+@pytest.mark.slow
 def test_what_was_synchronised_is_not_torn(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", TORN.format(root=str(tmp_path))], cwd=TESTS, timeout=60)
     assert done.returncode == KILLED

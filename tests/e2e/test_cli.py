@@ -201,6 +201,7 @@ def test_predict_with_nothing_to_answer(run):
     assert command("predict", run) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_fault(run):
     process = subprocess.Popen(
         [sys.executable, "-m", "jarilab", "predict", run], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -275,6 +276,7 @@ def test_a_refused_training_does_not_say_that_it_trains(tmp_path, monkeypatch):
     assert err.startswith("jarilab: missing.txt: expected a file; got a path that does not exist"), err
 
 
+@pytest.mark.slow
 def test_a_terminal_without_input_says_that_it_waits(run):
     controller, terminal = pty.openpty()
     os.write(controller, b"1+1\n\x04")  # a line, and Ctrl-D
@@ -808,6 +810,7 @@ def test_a_comparison_that_was_killed_goes_on_and_trains_nothing_twice(tmp_path)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is full")
 def test_a_full_disk_and_closed_streams_are_told_without_a_traceback(tmp_path: Path) -> None:
     jari = [sys.executable, "-m", "jarilab"]

@@ -31,6 +31,7 @@ def test_labelled_relations_find_the_parent_and_nothing_else_does() -> None:
     assert family.accuracy("none", steps=150) < 0.5
 
 
+@pytest.mark.slow
 def test_a_measure_of_ones_own_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = f"{EXAMPLES}/my_measure.py:Nearby:within=2"
     monkeypatch.setitem(MEASURES, spec, MEASURES["entropy"])  # so that it is taken away again

@@ -292,6 +292,7 @@ def test_the_order_of_captions_is_compared(
 # quantizers.py -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_quantizers_are_measured_side_by_side(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quantizers = load("quantizers")
     monkeypatch.setattr(quantizers, "SCENES", 60)
@@ -672,6 +673,7 @@ def test_an_encoding_that_fails_stops_nothing(load: Load, tmp_path: Path, monkey
     assert "- `t5`, sort: failed: RuntimeError: no such thing" in said
 
 
+@pytest.mark.slow
 def test_recipes_change_one_thing_and_put_it_back(load: Load, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     module = load("recipes")
     small = {**TINY, "model.n_heads": 2, "training.examples": 64, "task.maximum": 9}
@@ -738,6 +740,7 @@ def test_a_table_of_runs_has_a_row_for_each_kind_and_the_upper_bound(
     assert "expected runs called NAME-SEED" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_repeated_block_is_scored_without_each_head(
     load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -136,6 +136,7 @@ def test_another_input_runs(opened: tuple[Any, ServedPages], expected: Explorer)
     assert page.locator("#input").input_value() == "3+0"
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_an_input_that_cannot_be_read_is_told_and_the_page_stays(opened: tuple[Any, ServedPages]) -> None:
     page, watched = opened

@@ -117,6 +117,7 @@ def live(models):
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_a_live_page_reads_another_text_and_switches_heads_links_and_tokens(browser, live, models, tmp_path):
     explorer = open_explorer(models=[models / "felt"], link=("it", "animal"))
@@ -175,6 +176,7 @@ def test_no_token_is_hidden_where_attentions_count_their_keys_differently(browse
         context.close()
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("kind", ["masked", "words", "labels", "next", "seen", "class", "image", "both"])
 def test_a_saved_page_of_a_model_answers_to_its_switches_as_python_does(pages, here, kind):
@@ -216,6 +218,7 @@ MADE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_a_word_of_a_text_shows_where_it_looks_in_the_image(pages, here):
     Image.radial_gradient("L").resize((32, 32)).convert("RGB").save("round.png")

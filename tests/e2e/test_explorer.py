@@ -396,6 +396,7 @@ def test_models_with_other_tokens_have_no_difference(pages: Pages, runs: Path) -
 # Reading without a mouse or without eyes -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_keyboard_path(pages: Pages, trained: dict[str, Any]) -> None:
     page = pages.open(render(trained))
     focused = "[document.activeElement.id, document.activeElement.className, document.activeElement.role].join(' ')"

@@ -144,6 +144,7 @@ def found(image_runs: Path) -> dict[str, Any]:
     return page
 
 
+@pytest.mark.slow
 def test_a_query_is_chosen_and_its_box_and_attention_are_shown(pages: Pages, found: dict[str, Any]) -> None:
     page = pages.open(render(found))
     assert "found, with a probability of 0.5 or more" in page.locator(".model").text_content()

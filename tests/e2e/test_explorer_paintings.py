@@ -88,6 +88,7 @@ def shown(painted_runs: Path) -> dict[str, Any]:
     return saved_page(open_explorer([painted_runs / "painter"]), CAPTION, None, 0)
 
 
+@pytest.mark.slow
 def test_the_image_is_the_painted_one_and_its_codes_are_those_of_the_map(
     pages: Pages, shown: dict[str, Any], painted_runs: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""The figures that the README promises, by training for minutes: `make slow`."""
+"""The figures that the README promises, by training for minutes: `make long`."""
 
 import math
 from pathlib import Path

@@ -387,6 +387,7 @@ def test_a_folder_that_cannot_be_made_is_refused_first(out: str, message: str) -
     assert f"{message}; choose another folder" in printed.stderr
 
 
+@pytest.mark.slow
 def test_tables_are_added_to_a_finished_study(models: Path, here: Path) -> None:
     words = ("heads", models / "bert", "--data", "lines.txt", "--out", "a")
     command(*words)

@@ -52,6 +52,7 @@ def told(page: Any, view: int) -> str:
     return page.locator(".model").nth(view).locator(".said .token.big").get_attribute("title")
 
 
+@pytest.mark.slow
 def test_another_input_is_answered_in_the_page(pages: Pages, payload: dict[str, Any], runs: Path) -> None:
     page = pages.open(render(payload), READY)
     assert "without Python. Verified here" in page.locator(NOTE).text_content()
@@ -497,6 +498,7 @@ def test_a_hostile_address_of_edits_changes_nothing(pages: Pages, payload: dict[
     assert page.locator("details.proof.off").count() == 0
 
 
+@pytest.mark.slow
 def test_a_state_is_passed_on_as_a_link_a_page_and_a_figure(
     pages: Pages, payload: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def compiled():
     return compiled_with("layer", [*EVERY_HOOK, RECORDING])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", EVERY_HOOK)
 def test_a_layer_is_one_graph_forward_and_backward(traced, spec):
     assert traced[spec]["output"] < 1e-6

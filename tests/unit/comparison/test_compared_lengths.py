@@ -46,6 +46,7 @@ def study(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, d
         return out, compared(text, out, [64, 16, 32])
 
 
+@pytest.mark.slow
 def test_no_file_of_results_names_the_home(study: tuple[Path, dict[str, Any]]) -> None:
     out, _ = study
     for name in ("table.json", "table.csv", "trials.csv", "table.tex", "report.html"):

@@ -141,6 +141,7 @@ def test_erased_link_changes_only_its_query(models):
     assert found["effect"]["divergence"] == pytest.approx(moved[3] / 13, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "line", "side"),
     [("masked", MASKED, "source"), ("next", SENTENCE, "target"), ("written", SENTENCE, "source")],

@@ -124,6 +124,7 @@ def test_links_from_words_to_patches(explorer, line):
         subject.links(line, "what", "is")
 
 
+@pytest.mark.slow
 def test_saved_page_computes_and_names_no_path(explorer, line, here):
     page = saved_page(explorer, line)
     (view,) = page["views"]

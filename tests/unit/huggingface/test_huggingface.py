@@ -334,6 +334,7 @@ except errors.UserError as error:
 """
 
 
+@pytest.mark.slow
 @ON_LINUX
 def test_added_tokens_and_image_sizes_from_a_stranger_are_bounded(tmp_path):
     from PIL import Image

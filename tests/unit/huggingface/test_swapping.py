@@ -95,6 +95,7 @@ def test_a_swapped_model_trains_is_recorded_and_saved(family, spec):
     assert torch.allclose(run(again, inputs), after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("spec", ["alibi", "shaw", "none"])
 def test_a_swapped_model_survives_saving(family, spec, tmp_path):
@@ -116,6 +117,7 @@ def test_a_swapped_model_survives_saving(family, spec, tmp_path):
         jarilab.from_huggingface(tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_transformers_alone_refuses_a_swapped_folder(tmp_path):
     jarilab.swap(make_model("Llama")[0], "alibi").save_pretrained(tmp_path)
     code = "import sys, transformers; transformers.AutoModel.from_pretrained(sys.argv[1])"

@@ -560,6 +560,7 @@ def test_held_out_images_have_numbers() -> None:
             made.read(wrong)
 
 
+@pytest.mark.slow
 def test_a_run_trains_goes_on_and_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {**TINY, "training.examples": 32 * 6, "training.evaluations": 2, "training.evaluation_examples": 20}
     experiment = Experiment.of("detection", settings=settings, precision="float32")

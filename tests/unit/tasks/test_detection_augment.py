@@ -269,6 +269,7 @@ def test_what_it_may_be_is_said() -> None:
     assert str(error.value) == "detection: crop: expected 0.9 or less, got 1.0 (default 0.0)"
 
 
+@pytest.mark.slow
 def test_a_run_that_crops_and_is_cut_off_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     settings = {"model.d_model": 16, "model.n_heads": 2, "model.n_encoder_layers": 1, "model.n_decoder_layers": 1,
                 "model.d_ff": 16, "training.batch_size": 4, "training.examples": 24, "training.evaluations": 2,

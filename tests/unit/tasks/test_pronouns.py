@@ -66,6 +66,7 @@ def test_every_sentence_is_there_once_and_has_one_translation(every: list[tuple[
     assert dict(every)[SAID[2][0]] == SAID[2][1]
 
 
+@pytest.mark.slow
 def test_articles_and_pronouns_are_those_of_the_nouns(every: list[tuple[str, str]]) -> None:
     pairs = set()
     for english, german in every[::97]:

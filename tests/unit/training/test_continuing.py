@@ -151,6 +151,7 @@ def test_a_folder_without_weights_is_refused(tmp_path):
         start(tmp_path, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_parts_that_begin_anew(base, tmp_path):
     fresh = {"training.fresh": "source_embedding,target_embedding,generator"}
     start(base, tmp_path / "run", "copy", **fresh)

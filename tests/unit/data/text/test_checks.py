@@ -141,6 +141,7 @@ def test_overlap_names_both_places(tmp_path: Path) -> None:
     assert not list(find_overlap(train, train, "sources", is_held_out, ~is_held_out))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [(), (2,)])
 def test_millions_of_lines_are_compared_in_little_memory(columns):
     values = np.random.default_rng(1).integers(0, 2**64, (4_000_000, *columns), np.uint64)

@@ -317,6 +317,7 @@ for _ in range(5):
 """
 
 
+@pytest.mark.slow
 def test_processes_at_once_do_not_hurt_each_other(tsv: Path, cache: Path) -> None:
     command = [sys.executable, "-c", PREPARE, str(tsv)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]

@@ -174,6 +174,7 @@ except errors.UserError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_too_much_memory_is_refused_wherever_it_lies(tmp_path: Path):
     file, vocabulary = tmp_path / "tokenizer.json", tmp_path / "vocabulary.json"
     theirs = byte_pairs()

@@ -337,6 +337,7 @@ print([train(kind, texts, size=size).fingerprint for kind in KINDS for size in (
 """
 
 
+@pytest.mark.slow
 def test_training_is_the_same_in_every_process() -> None:
     settings = [{"PYTHONHASHSEED": "1", "RAYON_NUM_THREADS": "1"}, {"PYTHONHASHSEED": "2", "RAYON_NUM_THREADS": "3"}]
     made = [

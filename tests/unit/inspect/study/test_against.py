@@ -73,6 +73,7 @@ def pairs(first: int = 0) -> list[tuple[Batch, Batch]]:
     return [(batch_of(each), batch_of(each)) for each in ids[first:]]
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_continues_with_the_same_numbers(tmp_path):
     path = tmp_path / "against.safetensors"
     code = SCRIPT.format(tests=str(Path(__file__).parents[3]), path=str(path))

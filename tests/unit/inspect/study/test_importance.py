@@ -66,6 +66,7 @@ def tables(study: HeadImportance) -> list[dict]:
     return [*rows, *study.pair_rows(rows, "mean", top=3)]
 
 
+@pytest.mark.slow
 def test_killed_ablations_continue_with_the_same_numbers(tmp_path, monkeypatch):
     path = tmp_path / "importance.safetensors"
     code = SCRIPT.format(tests=str(Path(__file__).parents[3]), path=str(path))

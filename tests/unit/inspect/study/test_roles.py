@@ -101,6 +101,7 @@ def test_without_probes_two_roles_that_coincide_on_the_data_are_not_named() -> N
     assert "induction" not in {row["role"] for row in rows}
 
 
+@pytest.mark.slow
 def test_noise_has_no_role_over_many_seeds() -> None:
     for seed in range(5):
         torch.manual_seed(seed)

@@ -115,6 +115,7 @@ def test_parts_of_the_examples_give_the_interval_of_all(monkeypatch: pytest.Monk
         np.testing.assert_allclose(part, all_values, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_intervals_need_no_more_memory_for_more_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_table, "CELLS_AT_ONCE", 2**12)
     monkeypatch.setattr(measure_table, "RESAMPLES", 40)
@@ -183,6 +184,7 @@ jarilab.study(model(), batches(40), out={folder!r}, probes=False, report=slow)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_study_continues_with_the_same_numbers(tmp_path: Path) -> None:
     folder = tmp_path / "study"
     code = SCRIPT.format(tests=str(Path(__file__).parents[3]), folder=str(folder))

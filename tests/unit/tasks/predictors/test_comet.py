@@ -73,6 +73,7 @@ def test_a_failure_of_the_program_is_no_score(
         Comet.find("some/model").judge(PAIRS, ["", ""])
 
 
+@pytest.mark.slow
 def test_a_translation_is_judged_by_comet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
