@@ -303,14 +303,7 @@ class HuggingFaceSubject(Subject):
         tape, reader = recording.tape, recording.reading.output_reader
         if recording.uneditable:
             return {"why": recording.uneditable}
-        if reader is None:
-            return {
-                "why": (
-                    f"{loaded.kind} gives vectors, which only Python compares",
-                    f"{loaded.kind} 모델은 벡터를 내는데, 벡터는 파이썬만 비교합니다",
-                )
-            }
-        if reader.generates:
+        if reader is not None and reader.generates:
             return {
                 "why": (
                     f"{loaded.kind} writes its answer token by token, which only Python does",
@@ -318,27 +311,25 @@ class HuggingFaceSubject(Subject):
                 )
             }
         paths = {site: tape.site(site).path for site in tape.sites}
-        fixed = FixedInput(recording.reading.inputs, reader.position_scores, paths)
+        fixed = FixedInput(recording.reading.inputs, recording.comparison.rows, paths)
         try:
             with _no_warnings():
                 exported = program(loaded.model, fixed)
         except UserError as error:
             return {"why": why_not(error)}
+        if reader is None:
+            return {"program": exported, "text": {"kind": "vectors"}}
         count = unpacked(exported["sample"]["scores"]).shape[-1]
         # The given tokens of a text are not the model's answer.
         fixed_labels = len(reader.labels) if reader.kind == "words" else reader.first
-        return {
-            "program": exported,
-            "text": {
-                "kind": "fixed",
-                "labels": reader.labels,
-                "first": reader.first,
-                "given": fixed_labels,
-                "tokens": {
-                    "target": [name for each in range(count) for name in reader.names([each])]
-                },
-            },
+        text = {
+            "kind": "fixed",
+            "labels": reader.labels,
+            "first": reader.first,
+            "given": fixed_labels,
+            "tokens": {"target": [name for each in range(count) for name in reader.names([each])]},
         }
+        return {"program": exported, "text": text}
 
     @torch.no_grad()
     def _answer(

@@ -38,6 +38,10 @@ class ScoreComparison:
         """Log-probabilities at each position of the answer, `(A, V)`, in float64."""
         return self._reader.answer_scores(outputs).double().log_softmax(-1)
 
+    def rows(self, outputs: Any) -> Tensor:
+        """The scores of all positions, `(P, V)`, which a saved page compares."""
+        return self._reader.position_scores(outputs)
+
     def distance(self, before: Tensor, after: Tensor) -> float:
         """The mean divergence over the positions of the answer, from 0 to log 2."""
         each_1A = divergences(before.unsqueeze(0), after.unsqueeze(0))
@@ -95,18 +99,27 @@ class VectorComparison:
     anew: bool = False
 
     def of(self, outputs: Any) -> Tensor:
-        """The last hidden state or the logits, whose last axis is that of a vector, in float64."""
+        """The vectors `(..., D)`, in float64."""
+        return self._vectors(outputs).double()
+
+    def rows(self, outputs: Any) -> Tensor:
+        """All vectors `(P, D)`, which a saved page compares."""
+        return self._vectors(outputs).flatten(0, -2)
+
+    @staticmethod
+    def _vectors(outputs: Any) -> Tensor:
+        """The last hidden state or the logits, whose last axis is that of a vector."""
         for name in ("last_hidden_state", "logits"):
             tensor = getattr(outputs, name, None)
             if isinstance(tensor, Tensor):
-                return tensor.double()
+                return tensor
         tensors = [output for output in outputs.to_tuple() if isinstance(output, Tensor)]
         if not tensors:
             raise UserError(
                 f"expected a tensor among the outputs of this model to compare, got {type(outputs).__name__} without "
                 "one; look at its maps, without edits"
             )
-        return tensors[0].double()
+        return tensors[0]
 
     def distance(self, before: Tensor, after: Tensor) -> float:
         moved = torch.linalg.vector_norm(after - before, dim=-1)

@@ -86,7 +86,7 @@ export class Engine {
   outcome(inputs, forward) {
     const { kind, labels, given, tokens } = this.text;
     const best = (place) => likeliest(forward.scores, place);
-    const outputIds = kind === "classes" ? [best(0)] : kind === "fixed" ? labels.map((number, place) => place < given ? number : best(place)) : inputs.target.slice(1);
+    const outputIds = kind === "vectors" ? [] : kind === "classes" ? [best(0)] : kind === "fixed" ? labels.map((number, place) => place < given ? number : best(place)) : inputs.target.slice(1);
     const written = kind === "classes" ? outputIds : kind === "fixed" && known(this.view.answer) ? outputIds.slice(given) : null;
     return { inputs, forward, outputIds, answer: written && written.map((number) => tokens.target[number]).join(" ") };
   }
@@ -150,19 +150,21 @@ export class Engine {
     const edits = changes.map((change) => this.editOf(change));
     const before = await this.before(input);
     const forward = await this.program.run({ ...before.inputs, edits });
-    const after = this.text.kind === "sequence" ? await this.answered({ ...this.sample, ...before.inputs }, input, edits) : this.outcome(before.inputs, forward);
-    const first = this.text.kind === "fixed" ? this.text.first : 0; // place of the answer
+    const { kind } = this.text;
+    const after = kind === "sequence" ? await this.answered({ ...this.sample, ...before.inputs }, input, edits) : this.outcome(before.inputs, forward);
+    const first = kind === "fixed" ? this.text.first : 0; // place of the answer
     const places = before.outputIds.map((_, place) => place).slice(first);
     const logs = [before.forward, forward].map(({ scores }) => places.map((place) => logShares(rowOf(scores, place))[before.outputIds[place]]));
-    const rows = this.text.kind === "classes" ? 1 : before.forward.scores.shape[0];
-    const apart = (other) => divergence(before.forward.scores, other.scores, first, rows);
+    const rows = kind === "classes" ? 1 : before.forward.scores.shape[0];
+    const apart = (other) => kind === "vectors" ? moved(before.forward.scores, other.scores) : divergence(before.forward.scores, other.scores, first, rows);
     const sites = this.view.sites.map((site) => ({ ...siteOf(site, before.forward.weights[site.site]), weights: forward.weights[site.site] }));
     const others = withControls ? drawControls(edits, sites, CONTROLS) : [];
     const controls = [];
     for (const other of others) controls.push({ what: other.what, divergence: apart(await this.program.run({ ...before.inputs, edits: other.edits })) });
     const sum = (numbers) => numbers.reduce((total, value) => total + value, 0);
     return { view: this.viewOf({ input, answer: before.answer }, { ...before, forward }), effect: {
-      answer: same(after.outputIds, before.outputIds) ? await this.textBefore(input) : after.answer, log_probability: { before: sum(logs[0]), after: sum(logs[1]) }, divergence: apart(forward), controls,
+      answer: same(after.outputIds, before.outputIds) ? await this.textBefore(input) : after.answer, divergence: apart(forward), controls,
+      log_probability: kind === "vectors" ? null : { before: sum(logs[0]), after: sum(logs[1]) },
       ...(places.length === 1 && { likeliest: { before: this.topAt(before.forward, places[0]), after: this.topAt(forward, places[0]) } }),
       tokens: places.map((place, index) => ({ token: this.nameOf(before.outputIds[place], place), before: Math.exp(logs[0][index]), after: Math.exp(logs[1][index]) })) } };
   }
@@ -210,10 +212,22 @@ function divergence(before, after, first, end) {
   return Math.max(0, total / (end - first));
 }
 
+/** How far vectors moved, as a share of their length; the mean over the places. */
+function moved(before, after) {
+  const [places] = before.shape;
+  const norm = (vector) => Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0));
+  const shareOf = (place) => {
+    const [one, two] = [rowOf(before, place), rowOf(after, place)];
+    return norm(two.map((value, axis) => value - one[axis])) / Math.max(norm(one), 1e-12);
+  };
+  return Array.from({ length: places }, (_, place) => shareOf(place)).reduce((sum, share) => sum + share, 0) / places;
+}
+
 /** A site with other weights: what was measured, and its details, are of the input in the file. */
 function siteOf(site, weights) {
   const [heads, rows, columns] = weights.shape;
-  const hidden = site.hidden && causal(site) ? { shape: [rows, columns], data: causalMask(rows, columns) } : null;
+  const other = () => site.hidden && causal(site) ? { shape: [rows, columns], data: causalMask(rows, columns) } : null;
+  const hidden = String(site.shape) === String([rows, columns]) ? site.hidden : other(); // of the input in the file, or of another
   let worst = 0;
   for (let row = 0; row < heads * rows; row += 1) {
     const sum = rowOf(weights, row).reduce((total, weight) => total + weight, 0);

@@ -19,7 +19,8 @@ from jarilab.positions.patches import Images
 class FixedInput:
     """The only input that the program of another library's model reads. It is a constant of the program.
 
-    arguments: of the model. scores: reads scores `(P, V)` from its outputs. paths: of the module that attends, by site.
+    arguments: of the model. scores: reads scores or vectors `(P, V)` from its outputs. paths: of the module that
+    attends, by site.
     """
 
     arguments: Mapping[str, Any]
