@@ -18,6 +18,7 @@ from helpers.folders import FELT, SENTENCE
 from helpers.runs import tiny, train
 from jarilab.explorer import explore, open_explorer, render
 from jarilab.pages.kit.data_blocks import unpacked
+from jarilab.pages.program import program
 
 MASKED = SENTENCE.replace("tired", "[MASK]")
 
@@ -253,9 +254,10 @@ def test_a_word_of_a_text_shows_where_it_looks_in_the_image(pages, here):
 
 
 @pytest.mark.browser
-def test_a_saved_page_says_why_it_does_not_compute(pages, here):
+def test_a_saved_page_says_why_it_does_not_compute(pages, here, monkeypatch):
+    monkeypatch.setattr(program, "LARGEST", 10)
     page = pages.open(explore(model=folders.t5(here / "t5"), input=SENTENCE).html, "html[data-engines=ready]")
-    said = "This page cannot compute: T5ForConditionalGeneration writes its answer token by token"
+    said = "This page cannot compute: a page carries models of 10 parameters at most"
     assert said in page.locator("#input-note").inner_text()
 
 

@@ -15,6 +15,7 @@ from jarilab.core.errors import UserError, as_user_error
 from jarilab.data.images.image_files import IMAGE_END, INLINE_IMAGE
 from jarilab.explorer.detail import lens_of, scores_of
 from jarilab.explorer.effects import EffectsInProgress
+from jarilab.explorer.huggingface_engine import engine_of
 from jarilab.explorer.intervention import CONTROLS, InterventionRequest, controls_payload
 from jarilab.explorer.output_comparison import OutputComparison, comparison_of, rows_of
 from jarilab.explorer.payload import MAX_CELLS
@@ -30,10 +31,8 @@ from jarilab.inspect.intervene.interventions import operate
 from jarilab.inspect.measure.link import TokenLinkHead, heads_of_link
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.study.example import Batch
-from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.pages.kit.image_data import picture_of
-from jarilab.pages.program.inputs import FixedInput
-from jarilab.pages.program.program import program_of, why_not
+from jarilab.pages.program.program import program_of
 
 SEPARATOR = "/"
 """Separates the name of a layer that runs several times from the number of the call."""
@@ -299,37 +298,11 @@ class HuggingFaceSubject(Subject):
         return self._effects[line]
 
     def engine(self, line: str, step: int, program: Writer = program_of) -> dict[str, Any]:
-        recording, loaded = self.record(line), self.loaded
-        tape, reader = recording.tape, recording.reading.output_reader
+        recording = self.record(line)
         if recording.uneditable:
             return {"why": recording.uneditable}
-        if reader is not None and reader.generates:
-            return {
-                "why": (
-                    f"{loaded.kind} writes its answer token by token, which only Python does",
-                    f"{loaded.kind} 모델은 답을 토큰마다 이어 쓰는데, 이 일은 파이썬만 합니다",
-                )
-            }
-        paths = {site: tape.site(site).path for site in tape.sites}
-        fixed = FixedInput(recording.reading.inputs, recording.comparison.rows, paths)
-        try:
-            with _no_warnings():
-                exported = program(loaded.model, fixed)
-        except UserError as error:
-            return {"why": why_not(error)}
-        if reader is None:
-            return {"program": exported, "text": {"kind": "vectors"}}
-        count = unpacked(exported["sample"]["scores"]).shape[-1]
-        # The given tokens of a text are not the model's answer.
-        fixed_labels = len(reader.labels) if reader.kind == "words" else reader.first
-        text = {
-            "kind": "fixed",
-            "labels": reader.labels,
-            "first": reader.first,
-            "given": fixed_labels,
-            "tokens": {"target": [name for each in range(count) for name in reader.names([each])]},
-        }
-        return {"program": exported, "text": text}
+        with _no_warnings():
+            return engine_of(self.loaded, recording.reading, recording.tape, program)
 
     @torch.no_grad()
     def _answer(

@@ -40,7 +40,7 @@ class ScoreComparison:
 
     def rows(self, outputs: Any) -> Tensor:
         """The scores of all positions, `(P, V)`, which a saved page compares."""
-        return self._reader.position_scores(outputs)
+        return outputs.logits[0] if self.anew else self._reader.position_scores(outputs)
 
     def distance(self, before: Tensor, after: Tensor) -> float:
         """The mean divergence over the positions of the answer, from 0 to log 2."""

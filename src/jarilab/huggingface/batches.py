@@ -19,6 +19,7 @@ from jarilab.core.errors import UserError, as_user_error
 from jarilab.data.example_files import ExampleRow, Kind
 from jarilab.data.text.conllu import word_indices
 from jarilab.data.text.word_links import word_spans
+from jarilab.huggingface.generation import start_token_id
 from jarilab.huggingface.loading import Loaded
 from jarilab.huggingface.model_inputs import (
     check_ids,
@@ -29,7 +30,6 @@ from jarilab.huggingface.model_inputs import (
     patch_names,
     read,
     read_pixels,
-    start_token_id,
 )
 from jarilab.huggingface.outputs import token_names
 from jarilab.inspect.study.example import Batch

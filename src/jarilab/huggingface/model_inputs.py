@@ -8,7 +8,7 @@ import io
 import itertools
 import math
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,13 @@ from jarilab.core.bounds import bounded_memory, run_bounded
 from jarilab.core.errors import UserError, as_user_error, import_optional
 from jarilab.core.shapes import Float
 from jarilab.data.images.image_files import IMAGE_END, INLINE_IMAGE, decode, read_bytes
+from jarilab.huggingface.generation import (
+    MAX_NEW_TOKENS,
+    Generated,
+    generate,
+    start_token_id,
+    with_start,
+)
 from jarilab.huggingface.limits import bounded_calls
 from jarilab.huggingface.loading import Loaded
 from jarilab.huggingface.outputs import (
@@ -34,7 +41,6 @@ from jarilab.positions.patches import PatchedImage
 
 MAX_INPUT_TOKENS = 2048  # an attention map has their square
 MAX_INPUT_VALUES = 1 << 24  # an RGB image of 2,364 x 2,364 pixels
-MAX_NEW_TOKENS = 48
 CLASS_TOKEN = "class"
 MAX_UNPLACED = 16
 """Tokens before the patches of an image, such as a class token and registers."""
@@ -56,7 +62,7 @@ class ModelInput:
     inputs: keyword arguments of the model, for a batch of one. names: text of the tokens of each side, `source` and
     `target`, if known. answer: the answer as text, or None. output_reader: reads the answer from other outputs, if it
     consists of scores. image: of the source, if its patches are known. target_image: whose patches are tokens of the
-    target.
+    target. generated: the answer of an encoder-decoder.
     """
 
     inputs: dict[str, Any]
@@ -65,6 +71,7 @@ class ModelInput:
     output_reader: OutputReader | None = None
     image: PatchedImage | None = None
     target_image: PatchedImage | None = None
+    generated: Generated | None = None
 
     def with_unplaced(self, lengths: Collection[int]) -> ModelInput:
         """The same with the tokens before the patches named. lengths: of the sequences that the model attends to."""
@@ -212,50 +219,31 @@ def _generate(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]
     """The source with the decoder's greedy output; a model without a head reads the source as its target."""
     model: Any = loaded.model
     has_head = hasattr(model, "generate") and model.get_output_embeddings() is not None
-    output_BL = _generate_ids(loaded, inputs) if has_head else inputs["input_ids"]
     start = start_token_id(loaded)
-    if start is not None and int(output_BL[0, 0]) != start:  # Whisper omits it
-        output_BL = torch.cat((output_BL.new_tensor([[start]]), output_BL), 1)
-    target_BL = output_BL[:, :-1] if output_BL.shape[1] > 1 else output_BL
-    target_names = token_names(loaded.target_tokenizer)(target_BL[0].tolist())
-    all_inputs = {**inputs, "decoder_input_ids": target_BL}
-    all_names = {**names, "target": target_names}
     if not has_head:
-        return ModelInput(all_inputs, all_names)
+        target_BL = with_start(inputs["input_ids"], start)
+        target_BL = target_BL[:, :-1] if target_BL.shape[1] > 1 else target_BL
+        target_names = token_names(loaded.target_tokenizer)(target_BL[0].tolist())
+        return ModelInput(
+            {**inputs, "decoder_input_ids": target_BL}, {**names, "target": target_names}
+        )
+    limit = min(MAX_NEW_TOKENS, max_length(loaded) - 1)
+    generated = generate(loaded, inputs, limit)
 
-    def decode(ids_BL: Tensor) -> str:
-        return loaded.target_tokenizer.decode(ids_BL[0], skip_special_tokens=True)
+    def decode(ids: Sequence[int]) -> str:
+        return loaded.target_tokenizer.decode(ids, skip_special_tokens=True)
 
+    target = generated.ids[:-1] or generated.ids
+    target_names = token_names(loaded.target_tokenizer)(target)
     output_reader = generated_output_reader(
-        loaded, output_BL[0].tolist(), lambda: decode(_generate_ids(loaded, inputs))
+        loaded, generated, lambda: decode(generate(loaded, inputs, limit).ids)
     )
-    return ModelInput(all_inputs, all_names, decode(output_BL), output_reader)
-
-
-def start_token_id(loaded: Loaded) -> int | None:
-    """The token from which a decoder starts. Raises UserError for a number that is none of its tokens."""
-    start = getattr(loaded.config, "decoder_start_token_id", None)
-    model: Any = loaded.model
-    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
-    size = len(decoder.get_input_embeddings().weight)
-    if start is None or (isinstance(start, int) and 0 <= start < size):
-        return start
-    raise UserError(
-        f"{loaded.folder / 'config.json'}: expected a decoder_start_token_id from 0 to {size - 1}, got {start!r:.40}; "
-        "put back the file that was saved with the model"
-    )
-
-
-def _generate_ids(loaded: Loaded, inputs: dict[str, Any]) -> Tensor:
-    model: Any = loaded.model
-    return model.generate(
-        **inputs,
-        max_new_tokens=min(MAX_NEW_TOKENS, max_length(loaded) - 1),
-        do_sample=False,
-        num_beams=1,
-        num_return_sequences=1,
-        # A step with a cache has one query, and cross-attention does not know which one.
-        use_cache=False,
+    return ModelInput(
+        {**inputs, "decoder_input_ids": torch.tensor([target])},
+        {**names, "target": target_names},
+        decode(generated.ids),
+        output_reader,
+        generated=generated,
     )
 
 

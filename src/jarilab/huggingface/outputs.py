@@ -10,6 +10,7 @@ from torch import Tensor
 
 from jarilab.core.shapes import Float
 from jarilab.data.text.pieces import BYTE
+from jarilab.huggingface.generation import Generated
 from jarilab.huggingface.loading import Loaded
 
 Kind = Literal["next", "masked", "words", "written", "class", "labels"]
@@ -111,15 +112,22 @@ def class_output_reader(loaded: Loaded, outputs: Any) -> OutputReader | None:
 
 
 def generated_output_reader(
-    loaded: Loaded, ids: Sequence[int], generate: Callable[[], str | None]
+    loaded: Loaded, generated: Generated, generate: Callable[[], str | None]
 ) -> OutputReader | None:
-    """The reader for an encoder-decoder that generated `ids`, of which the first is the start token."""
-    labels = list(ids[1:])
-    if not labels:
+    """The reader for an encoder-decoder, whose answer does not include the prompt."""
+    labels = generated.ids[1:]
+    if len(labels) <= generated.prompt:
         return None
     positions = list(range(len(labels)))
-    names = token_names(loaded.target_tokenizer)
-    return OutputReader("written", positions, labels, names, lambda _: generate(), generates=True)
+    return OutputReader(
+        "written",
+        positions,
+        labels,
+        token_names(loaded.target_tokenizer),
+        lambda _: generate(),
+        first=generated.prompt,
+        generates=True,
+    )
 
 
 def _decoder(tokenizer: Any) -> Callable[[Sequence[int]], str]:

@@ -2,11 +2,14 @@
 import { block } from "kit/blocks.js";
 import { known } from "kit/numbers.js";
 import { ONNX, OnnxProgram } from "kit/onnx.js";
+import { Padded } from "kit/padded.js";
 import { FORMAT, likeliest, Program, verified, write } from "kit/program.js";
 import { Reader, readSome, written } from "kit/spelling.js";
 import { speaking } from "kit/words.js";
 import { drawControls } from "./controls.js";
 import { digitsOf } from "./digits.js";
+import { rewritten } from "./rewriting.js";
+import { divergence, logShares, moved, rowOf, topOf } from "./scores.js";
 
 const t = speaking({
   differs: ["the results of this page differ from those of Python", "이 페이지의 결과가 파이썬의 결과와 다릅니다"],
@@ -15,8 +18,14 @@ const t = speaking({
   unread: ["the input cannot change in this page, because only Python can split it into tokens", "이 페이지에서는 입력을 바꿀 수 없습니다. 토큰은 파이썬이 나눕니다"],
 });
 
+/** What is said of an answer that may not be Python's, in both languages. */
+const STILL = ["The page does not write the changed answer: {0}.", "이 페이지는 바뀐 답을 쓰지 않습니다. {0}."];
+const NOTES = {
+  rounded: ["The page does not write the changed answer: with parameters of 16 bits it writes other tokens than Python.", "이 페이지는 바뀐 답을 쓰지 않습니다. 16비트 파라미터로는 파이썬과 다른 토큰을 씁니다."],
+  spaces: ["Spaces between the tokens may differ from Python's.", "토큰 사이의 띄어쓰기는 파이썬과 다를 수 있습니다."],
+};
+
 const CONTROLS = 20;
-const LIKELIEST = 5;
 const LARGEST = 512; // tokens: a map has their square
 const NEAR = 1e-4 + 0.5 / 65535; // what float32 in another order, and the 16 bits of a map, may be apart
 
@@ -29,7 +38,8 @@ export class Engine {
   static async open(view) {
     const { program } = view.engine;
     if (view.sites.some((site) => site.pooled > 1)) throw new Error(t("pooled"));
-    const engine = new Engine({ ...view, engine: null }, view.engine.text, await OPENED[program.format](program));
+    const opened = await OPENED[program.format](program);
+    const engine = new Engine({ ...view, engine: null }, view.engine.text, program.padded ? new Padded(opened) : opened);
     await engine.check();
     return engine;
   }
@@ -37,6 +47,7 @@ export class Engine {
     const { inputs } = program.source.sample;
     this.sample = Object.fromEntries(Object.entries(inputs).map(([name, held]) => [name, Array.isArray(held) ? held : block(held).data]));
     this.reader = text.read && new Reader(text.read, text.tokens.source);
+    this.still = text.still && STILL.map((words, place) => words.replace("{0}", () => text.still[place]));
     Object.assign(this, { view, text, program });
   }
 
@@ -51,6 +62,7 @@ export class Engine {
     const run = await this.answered(this.sample, this.view.input);
     const far = this.view.sites.some((site) => !near(run.forward.weights[site.site], block(site.weights), NEAR + rounding));
     if (!holds || far) throw new Error(t("differs"));
+    if (this.text.rewriting && !same((await this.writtenAnew(run.forward, [])).ids, this.text.labels)) this.still = NOTES.rounded;
     const names = run.outputIds.map((number, place) => this.nameOf(number, place));
     if (known(run.answer) && !same(names, this.view.outputs.map(({ token }) => token))) throw new Error(t("otherAnswer", run.answer, this.view.answer));
   }
@@ -82,12 +94,12 @@ export class Engine {
     const { ids, ...forward } = await write(this.program, source, { first, end, longest: longest.target, edits });
     return { inputs: { source, target: [first, ...ids.slice(0, -1)] }, forward, outputIds: ids, answer: this.textOf(ids, input, forward) };
   }
-  /** The same of a model that writes no text of its own: its class, what stands at the places of a fixed input, or the text itself. */
+  /** The same of a model that is asked for no text of its own: its class, what stands at the places of a fixed input, or the text itself. */
   outcome(inputs, forward) {
     const { kind, labels, given, tokens } = this.text;
     const best = (place) => likeliest(forward.scores, place);
     const outputIds = kind === "vectors" ? [] : kind === "classes" ? [best(0)] : kind === "fixed" ? labels.map((number, place) => place < given ? number : best(place)) : inputs.target.slice(1);
-    const written = kind === "classes" ? outputIds : kind === "fixed" && known(this.view.answer) ? outputIds.slice(given) : null;
+    const written = kind === "classes" ? outputIds : kind === "fixed" && given < labels.length && known(this.view.answer) ? outputIds.slice(given) : null;
     return { inputs, forward, outputIds, answer: written && written.map((number) => tokens.target[number]).join(" ") };
   }
 
@@ -138,6 +150,23 @@ export class Engine {
   /** The likeliest at a place, [token, share] each. */
   topAt({ scores }, place) { return topOf(rowOf(scores, place)).map(([number, share]) => [this.text.tokens.target[number], share]); }
 
+  /** The answer of a model that writes it token by token: {outputIds, answer, note}; null for others. note: [English, Korean], or null. */
+  async anew(forward, edits) {
+    const { rewriting: rules, tokens } = this.text;
+    if (this.still) return { outputIds: [], answer: null, note: this.still };
+    if (!rules) return null;
+    const key = JSON.stringify(edits);
+    if (this.lastAnew?.key !== key) this.lastAnew = { key, made: this.writtenAnew(forward, edits) };
+    const { ids, ended } = await this.lastAnew.made;
+    const text = written([this.sample.target[0], ...ids], rules.write, tokens.target);
+    return { outputIds: ids, answer: ended ? text : `${text} …`, note: rules.exact || same(ids, this.text.labels) ? null : NOTES.spaces };
+  }
+  writtenAnew({ scores }, edits) {
+    const { rewriting: rules, labels } = this.text;
+    const run = async (target) => (await this.program.run({ ...this.sample, target, edits })).scores;
+    return rewritten(rules, [this.sample.target[0], ...labels], scores, run, this.program.lengths.target[1]);
+  }
+
   /** A change as the program knows it: a token is hidden at every site whose keys are of its side. */
   editOf(change) {
     if (change.kind !== "token") return change;
@@ -151,7 +180,7 @@ export class Engine {
     const before = await this.before(input);
     const forward = await this.program.run({ ...before.inputs, edits });
     const { kind } = this.text;
-    const after = kind === "sequence" ? await this.answered({ ...this.sample, ...before.inputs }, input, edits) : this.outcome(before.inputs, forward);
+    const after = kind === "sequence" ? await this.answered({ ...this.sample, ...before.inputs }, input, edits) : await this.anew(forward, edits) ?? this.outcome(before.inputs, forward);
     const first = kind === "fixed" ? this.text.first : 0; // place of the answer
     const places = before.outputIds.map((_, place) => place).slice(first);
     const logs = [before.forward, forward].map(({ scores }) => places.map((place) => logShares(rowOf(scores, place))[before.outputIds[place]]));
@@ -163,7 +192,7 @@ export class Engine {
     for (const other of others) controls.push({ what: other.what, divergence: apart(await this.program.run({ ...before.inputs, edits: other.edits })) });
     const sum = (numbers) => numbers.reduce((total, value) => total + value, 0);
     return { view: this.viewOf({ input, answer: before.answer }, { ...before, forward }), effect: {
-      answer: same(after.outputIds, before.outputIds) ? await this.textBefore(input) : after.answer, divergence: apart(forward), controls,
+      answer: same(after.outputIds, before.outputIds) ? await this.textBefore(input) : after.answer, note: after.note, divergence: apart(forward), controls,
       log_probability: kind === "vectors" ? null : { before: sum(logs[0]), after: sum(logs[1]) },
       ...(places.length === 1 && { likeliest: { before: this.topAt(before.forward, places[0]), after: this.topAt(forward, places[0]) } }),
       tokens: places.map((place, index) => ({ token: this.nameOf(before.outputIds[place], place), before: Math.exp(logs[0][index]), after: Math.exp(logs[1][index]) })) } };
@@ -184,45 +213,6 @@ function mostAttended({ shape: [heads, rows, columns], data }, row) {
   }
   return mean.indexOf(Math.max(...mean));
 }
-const rowOf = ({ shape, data }, row) => data.subarray(row * shape.at(-1), (row + 1) * shape.at(-1));
-
-/** The logarithms of the softmax of scores. */
-function logShares(scores) {
-  const top = scores.reduce((most, score) => Math.max(most, score), -Infinity);
-  const total = scores.reduce((sum, score) => sum + Math.exp(score - top), 0);
-  return Float64Array.from(scores, (score) => score - top - Math.log(total));
-}
-/** The likeliest, [number, share] each. */
-function topOf(scores) {
-  const logs = logShares(scores);
-  return [...logs.keys()].sort((one, two) => logs[two] - logs[one]).slice(0, LIKELIEST).map((number) => [number, Math.exp(logs[number])]);
-}
-/** Jensen-Shannon, in nats, between the distributions of the next token; the mean over the places. */
-function divergence(before, after, first, end) {
-  let total = 0;
-  for (let place = first; place < end; place += 1) {
-    const [one, two] = [logShares(rowOf(before, place)), logShares(rowOf(after, place))];
-    one.forEach((log, number) => {
-      const [p, q] = [Math.exp(log), Math.exp(two[number])];
-      const mean = Math.log((p + q) / 2);
-      if (p > 0) total += p * (log - mean) / 2;
-      if (q > 0) total += q * (two[number] - mean) / 2;
-    });
-  }
-  return Math.max(0, total / (end - first));
-}
-
-/** How far vectors moved, as a share of their length; the mean over the places. */
-function moved(before, after) {
-  const [places] = before.shape;
-  const norm = (vector) => Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0));
-  const shareOf = (place) => {
-    const [one, two] = [rowOf(before, place), rowOf(after, place)];
-    return norm(two.map((value, axis) => value - one[axis])) / Math.max(norm(one), 1e-12);
-  };
-  return Array.from({ length: places }, (_, place) => shareOf(place)).reduce((sum, share) => sum + share, 0) / places;
-}
-
 /** A site with other weights: what was measured, and its details, are of the input in the file. */
 function siteOf(site, weights) {
   const [heads, rows, columns] = weights.shape;

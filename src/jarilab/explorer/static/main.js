@@ -8,7 +8,7 @@ import { answerNode, nameNode, token, tokenNode } from "kit/tokens.js";
 import { toned } from "kit/tones.js";
 import { languageButton } from "kit/words.js";
 import { drawAgain, runsOf } from "./command.js";
-import { editedNode, editsOf, restoreEdits, undoEdit } from "./edits.js";
+import { editsOf, restoreEdits, undoEdit } from "./edits.js";
 import { exporters, saveAs } from "./export.js";
 import { followEffects } from "./effects.js";
 import { drawBars, drawFinding, drawMost } from "./finding.js";
@@ -72,7 +72,7 @@ function modelCard(view, index) {
   const title = el("h2", {}, app.payload.views.length > 1 ? choose() : nameNode(view.name));
   const silent = SILENT.includes(view.says) && el("p", { class: "note" }, t(`says_${view.says}`, view.mask));
   const answer = known(view.answer) ? el("p", { class: "answer" }, `${t(answerOf(view))} `, answerNode(view.answer), verdict(view)) : silent;
-  return toned(view.name, el("article", { class: index === app.state.view ? "model chosen" : "model" }, el("div", { class: "said" }, title, answer, more), editedNode(app, index),
+  return toned(view.name, el("article", { class: index === app.state.view ? "model chosen" : "model" }, el("div", { class: "said" }, title, answer, more), parts.editedNode?.(app, index),
     el("div", { class: "spoken" }, spokenNodes(app, view, index))));
 }
 const SILENT = ["vectors", "words", "labels"]; // what gives no answer: why, and what edits are told by
@@ -208,7 +208,7 @@ onNightfall(() => app.onchange(new Set(ALL)));
 new ResizeObserver(() => refitMaps(app)).observe(byId("maps"));
 
 let parts = {};
-/** Draw the page. panels: what its tabs show. more: {drawImage, markImage, drawScrub, filesNode}, which a tape does not need. */
+/** Draw the page. panels: what its tabs show. more: {drawImage, markImage, drawScrub, filesNode, editedNode}, which a tape does not need. */
 export async function begin(panels, more = {}) {
   app.panels = panels;
   parts = more;

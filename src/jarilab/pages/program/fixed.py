@@ -20,7 +20,10 @@ HIDDEN = -1e30
 
 
 class FixedForward(nn.Module):
-    """Takes the mask of each site, 1 if a query may attend to a key; returns the scores, then the weights."""
+    """Takes the ids that may change and the mask of each site, 1 if a query may attend to a key.
+
+    Returns the scores, then the weights.
+    """
 
     def __init__(self, model: nn.Module, inputs: FixedInput, sites: Mapping[str, Tensor]):
         """sites: their masks, in their order. Raises UserError for two sites of one module."""
@@ -33,9 +36,11 @@ class FixedForward(nn.Module):
                 "jarilab explore"
             )
 
-    def forward(self, *links: Tensor) -> list[Tensor]:
+    def forward(self, *tensors: Tensor) -> list[Tensor]:
+        count = len(self._inputs.ids)
+        inputs, links = self._inputs.with_ids(tensors[:count]), tensors[count:]
         with _LinkedAttention(self.model, dict(zip(self._paths, links, strict=True))) as mode:
-            scores_PV = self._inputs.scores(self.model(**self._inputs.arguments))
+            scores_PV = inputs.scores(self.model(**inputs.arguments))
         return [scores_PV.unsqueeze(0), *(mode.weights[path] for path in self._paths)]
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
+from torch.nn import functional
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
@@ -15,17 +16,49 @@ from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.positions.patches import Images
 
 
+@dataclass(frozen=True)
+class PaddedIds:
+    """Ids `(1, L)` that are an input of a fixed program. What stands behind them must not matter.
+
+    name: of the argument of the model. length: of the program's input. fill: the id that follows shorter ones.
+    """
+
+    name: str
+    length: int
+    fill: int
+
+
 @dataclass(frozen=True, eq=False)
 class FixedInput:
     """The only input that the program of another library's model reads. It is a constant of the program.
 
     arguments: of the model. scores: reads scores or vectors `(P, V)` from its outputs. paths: of the module that
-    attends, by site.
+    attends, by site. padded: ids that may change; the others are constant.
     """
 
     arguments: Mapping[str, Any]
     scores: Callable[[Any], Tensor]
     paths: Mapping[str, str]
+    padded: PaddedIds | None = None
+
+    @property
+    def ids(self) -> list[Tensor]:
+        """The ids that may change, if there are any."""
+        return [] if self.padded is None else [self.arguments[self.padded.name]]
+
+    def longest(self) -> FixedInput:
+        """The same with ids of the program's length."""
+        if self.padded is None:
+            return self
+        missing = self.padded.length - self.ids[0].shape[1]
+        ids_1L = functional.pad(self.ids[0], (0, missing), value=self.padded.fill)
+        return self.with_ids([ids_1L])
+
+    def with_ids(self, ids: Sequence[Tensor]) -> FixedInput:
+        """The same with other ids."""
+        if self.padded is None:
+            return self
+        return replace(self, arguments={**self.arguments, self.padded.name: ids[0]})
 
 
 Inputs: TypeAlias = Sequence[Tokens | Images] | FixedInput

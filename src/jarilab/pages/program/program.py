@@ -70,26 +70,34 @@ class Followed:
     """An exported forward and its description, which does not depend on the format.
 
     sites: attention sites, whose masks the graph reads and whose weights it returns. sample: the outputs on the
-    example. described: `inputs`, `lengths`, `parameters` and `sample` of a program.
+    example. described: `inputs`, `lengths`, `parameters` and `sample` of a program, and `padded`,
+    the length of ids that may be shorter, and the axes of weights that have it.
     """
 
     def __init__(self, model: nn.Module, inputs: Inputs):
         """model: in evaluation mode; it is modified. Raises UserError if it cannot be exported."""
         self.sample = ran(model, inputs)
         count, ends = _count(model), getattr(model, "max_positions", dict)()
-        read: list[Read] = []
-        longer: list[Read] = []
+        padding: dict[str, Any] = {}
+        names: list[tuple[str, str]] = []
+        sample: dict[str, Any] = {}
         if isinstance(inputs, FixedInput):
-            links = links_of(model, inputs)
-            self.exported = exported_fixed(model, inputs, links)
+            longest = inputs.longest()
+            links = links_of(model, longest)
+            self.exported = exported_fixed(model, longest, links)
+            for ids_1L in inputs.ids:
+                names, sample["target"] = [("ids", "target")], ids_1L[0].tolist()
+            padding = _padding(inputs, self.sample, links)
         else:
             read = read_of(inputs)
             # By place: two inputs of one length would get one symbol for their sizes.
             longer = [one.longer(place) for place, one in enumerate(read)]
             links = links_of(model, [entry.value for entry in longer])
             self.exported = exported(model, longer, links)
+            names = _names(longer)
+            sample = {one.name: _written(one.value) for one in read}
         self.sites = list(links)
-        names = _names(longer) + [("links", site) for site in links]
+        names += [("links", site) for site in links]
         values = values_of(self.exported)
         symbols = [sizes_of(value) for value in values]
         described = zip(names, values, symbols, strict=True)
@@ -97,7 +105,8 @@ class Followed:
             "inputs": [_input(*name, value, shape) for name, value, shape in described],
             "lengths": _lengths(ends, self.exported, names, symbols),
             "parameters": count,
-            "sample": _sample(read, self.sample),
+            "sample": {"inputs": sample, **_outputs(self.sample)},
+            **padding,
         }
 
 
@@ -193,10 +202,20 @@ def _largest(x: Tensor, y: Tensor) -> float:
     return float((x - y).abs().max())
 
 
-def _sample(read: Sequence[Read], ran: Ran) -> dict[str, Any]:
-    """The inputs and outputs of one forward."""
+def _padding(inputs: FixedInput, ran: Ran, links: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The axes that have the length of padded ids, in the weights of each site; nothing without such ids."""
+    if inputs.padded is None:
+        return {}
+    axes = {}
+    for site, weights in ran.weights.items():
+        sizes = zip(weights.shape, links[site].shape, strict=True)
+        axes[site] = [axis for axis, (shorter, longer) in enumerate(sizes) if shorter != longer]
+    return {"padded": {"length": inputs.padded.length, "fill": inputs.padded.fill, "axes": axes}}
+
+
+def _outputs(ran: Ran) -> dict[str, Any]:
+    """The outputs of one forward."""
     return {
-        "inputs": {one.name: _written(one.value) for one in read},
         "scores": block(ran.scores, "float32"),
         "weights": {site: block(each, "uint16") for site, each in ran.weights.items()},
     }

@@ -114,8 +114,9 @@ def exported_fixed(
 ) -> ExportedProgram:
     """The exported forward of one input. Raises UserError if it cannot be exported."""
     forward = FixedForward(model, inputs, links)
-    sizes = {"links": tuple({} for _ in links)}
-    return followed(forward, tuple(links.values()), sizes, type(model).__name__)
+    arguments = (*inputs.ids, *links.values())
+    sizes = {"tensors": tuple({} for _ in arguments)}
+    return followed(forward, arguments, sizes, type(model).__name__)
 
 
 def exported(

@@ -5,7 +5,8 @@ import { tokenNode } from "kit/tokens.js";
 import { speaking } from "kit/words.js";
 import { commandOf } from "../command.js";
 import { beginPanel, cellAt, hiddenOf, nameCell, numbered, smallMap, withDetail } from "./kit.js";
-import { editedNode, editsOf, isGone, isInForce, likelihoodNode, toggleEdit, tokenEdit } from "../edits.js";
+import { editedNode, likelihoodNode } from "../edited.js";
+import { editsOf, isGone, isInForce, toggleEdit, tokenEdit } from "../edits.js";
 import { headWeights, isOfTokens } from "../sites.js";
 import { WORDS } from "../words.js";
 

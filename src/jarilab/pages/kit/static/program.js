@@ -33,7 +33,7 @@ export class Program {
     this.held = [...source.inputs.map(() => null), ...source.constants.map(constant)];
     this.steps = source.nodes.map(([operator, argumentsOfNode, dtype], number) => {
       if (!Object.hasOwn(OPERATORS, operator)) throw new Error(`the operator ${operator} is not known here`);
-      return { place: before + number, operator, compute: OPERATORS[operator], operands: argumentsOfNode, dtype };
+      return { place: before + number, operator, compute: OPERATORS[operator], operands: argumentsOfNode, uses: valuesIn(argumentsOfNode), dtype };
     });
     this.prepare();
   }
@@ -41,7 +41,7 @@ export class Program {
   /** What follows from constants alone is computed once. */
   prepare() {
     const fixed = new Set(this.source.constants.map((_, number) => this.source.inputs.length + number));
-    const follows = (step) => valuesIn(step.operands).every((value) => fixed.has(value));
+    const follows = (step) => step.uses.every((value) => fixed.has(value));
     this.steps = this.steps.filter((step) => {
       if (!follows(step)) return true;
       fixed.add(step.place);
@@ -58,7 +58,14 @@ export class Program {
    */
   run({ edits = [], ...inputs }) {
     const values = [...inputsOf(this, inputs, edits), ...this.held.slice(this.source.inputs.length)];
-    for (const step of this.steps) values[step.place] = computed(step, values);
+    const before = this.values; // of the last forward: what follows from the same inputs is the same, such as an encoder's output
+    const changed = new Set([...this.source.inputs.keys()].filter((place) => !before || !alike(values[place], before[place])));
+    for (const step of this.steps) {
+      const again = step.uses.some((value) => changed.has(value));
+      values[step.place] = again ? computed(step, values) : before[step.place];
+      if (again) changed.add(step.place);
+    }
+    this.values = values;
     const outputOf = ({ value }) => {
       const batch = values[value];
       return reshaped(batch, batch.shape.slice(1)); // a batch of one
@@ -68,6 +75,8 @@ export class Program {
   }
 
 }
+
+const alike = (one, other) => String(one.shape) === String(other.shape) && one.data.every((value, place) => value === other.data[place]);
 
 /** What a program reads, as tensors. What is read says how large the symbols are, and comes first. */
 export function inputsOf({ source, lengths }, inputs, edits) {

@@ -1,0 +1,80 @@
+"""Greedy answers of encoder-decoders of transformers."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jarilab.core.errors import UserError
+from jarilab.huggingface.loading import Loaded
+
+MAX_NEW_TOKENS = 48
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The ids of an answer, after a start token.
+
+    prompt: how many of them after the start token are given, such as Whisper's language. limit: of further ones.
+    """
+
+    ids: list[int]
+    prompt: int
+    limit: int
+
+
+def generate(loaded: Loaded, inputs: dict[str, Any], limit: int) -> Generated:
+    """The greedy answer to these inputs, of at most `limit` new tokens."""
+    model: Any = loaded.model
+    first_step = _FirstStep()
+    # Whisper returns its prompt and its end only then.
+    whole = "force_unique_generate_call"
+    options = {whole: True} if whole in inspect.signature(model.generate).parameters else {}
+    output_BL = model.generate(
+        **inputs,
+        **options,
+        max_new_tokens=limit,
+        do_sample=False,
+        num_beams=1,
+        num_return_sequences=1,
+        logits_processor=[first_step],
+        # A step with a cache has one query, and cross-attention does not know which one.
+        use_cache=False,
+    )
+    ids = with_start(output_BL, start_token_id(loaded))[0].tolist()
+    return Generated(ids, max(first_step.length - 1, 0), limit)
+
+
+class _FirstStep:
+    """A processor of scores that changes nothing. length: tokens before the first that is generated."""
+
+    length = 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.length = self.length or input_ids.shape[1]
+        return scores
+
+
+def with_start(ids_BL: Tensor, start: int | None) -> Tensor:
+    """The ids after the start token, where it is missing."""
+    if start is None or int(ids_BL[0, 0]) == start:
+        return ids_BL
+    return torch.cat((ids_BL.new_tensor([[start]]), ids_BL), 1)
+
+
+def start_token_id(loaded: Loaded) -> int | None:
+    """The token from which a decoder starts. Raises UserError for a number that is none of its tokens."""
+    start = getattr(loaded.config, "decoder_start_token_id", None)
+    model: Any = loaded.model
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+    size = len(decoder.get_input_embeddings().weight)
+    if start is None or (isinstance(start, int) and 0 <= start < size):
+        return start
+    raise UserError(
+        f"{loaded.folder / 'config.json'}: expected a decoder_start_token_id from 0 to {size - 1}, got {start!r:.40}; "
+        "put back the file that was saved with the model"
+    )

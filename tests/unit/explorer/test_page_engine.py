@@ -1,0 +1,159 @@
+"""What a saved page computes of Hugging Face models equals what a live one gives, number by number."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.io import wavfile
+
+from helpers import folders
+from helpers.folders import FELT, SENTENCE
+from jarilab.explorer import open_explorer
+from jarilab.explorer.page_file import saved_page
+from jarilab.pages.kit.data_blocks import unpacked
+from jarilab.pages.kit.page import bundle
+from jarilab.pages.program.program import halved
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
+    pytest.mark.browser,
+]
+
+OPEN = """async (text) => {
+    window.engine = await engineModule.Engine.open(JSON.parse(text));
+    return { still: window.engine.still, apart: window.engine.apart };
+}"""
+OPERATE = """async ([input, edits, controls]) => {
+    const { view, effect } = await window.engine.operate(input, edits, controls);
+    const plain = ({ data, shape }) => ({ data: [...data], shape });
+    const sites = view.sites.map(({ site, weights, hidden }) => ({ site, weights: plain(weights), hidden }));
+    return { effect, sites };
+}"""
+
+
+class Engine:
+    """The engine of a page with one model, and the live explorer of the same model."""
+
+    def __init__(self, browser: Any, folder: Path, line: str):
+        self.live, self.line = open_explorer(models=[folder]), line
+        (self.view,) = saved_page(self.live, line)["views"]
+        self.page = browser.new_page()
+        self.page.set_content("<p>engine</p>")
+        script = bundle("jarilab.explorer", "engine.js")
+        self.page.add_script_tag(
+            content=f"window.workerPayload = {{ language: 'en', base: '' }};\n{script}\nwindow.engineModule = engine$;"
+        )
+        self.opened = self.page.evaluate(OPEN, json.dumps(self.view))
+
+    def both(self, *edits: dict[str, Any], controls: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The effects of edits in the page and live, whose numbers are compared."""
+        found = self.page.evaluate(OPERATE, [self.view["input"], list(edits), controls])
+        live = self.live.operate(self.line, 0, list(edits), **({} if controls else {"proceed": None}))
+        assert_near(found["effect"], live["effect"])
+        for ours, theirs in zip(found["sites"], live["view"]["sites"], strict=True):
+            assert ours["weights"]["shape"][1:] == theirs["shape"]
+            weights = np.array(ours["weights"]["data"]).reshape(ours["weights"]["shape"])
+            assert np.abs(weights - unpacked(theirs["weights"])).max() < 2e-3
+        return found["effect"], live["effect"]
+
+
+def assert_near(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert ours["divergence"] == pytest.approx(theirs["divergence"], rel=1e-3, abs=1e-5)
+    assert [token["token"] for token in ours["tokens"]] == [token["token"] for token in theirs["tokens"]]
+    for when in ("before", "after"):
+        shares = [[token[when] for token in effect["tokens"]] for effect in (ours, theirs)]
+        assert shares[0] == pytest.approx(shares[1], abs=1e-4)
+        if theirs["log_probability"] is not None:
+            assert ours["log_probability"][when] == pytest.approx(theirs["log_probability"][when], abs=1e-2)
+    assert len(ours["controls"]) == len(theirs.get("controls", []))
+
+
+def written(folder: Path, make: Any, seed: int = 0, **settings: Any) -> Path:
+    """A model whose parameters a page holds exactly, which ends its answer, with settings of generation."""
+    import transformers
+
+    make(folder)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    model = getattr(transformers, config.architectures[0]).from_pretrained(folder)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.5 * torch.randn_like(parameter) * (parameter.ndim > 1)
+    halved(model)
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
+    model.generation_config._from_model_config = False  # otherwise Whisper reads its configuration only
+    model.save_pretrained(folder)
+    return folder
+
+
+def sound(folder: Path) -> str:
+    seconds = np.arange(8000) / 16000
+    wavfile.write(folder / "tone.wav", 16000, (9000 * np.sin(880 * np.pi * seconds)).astype("int16"))
+    return str(folder / "tone.wav")
+
+
+def bart(folder: Path) -> Path:
+    return folders.bart(folder, vocab_size=17)
+
+
+def t5(folder: Path) -> Path:
+    return folders.t5(folder, vocab_size=17)
+
+
+def marian(folder: Path) -> Path:
+    return folders.marian(folder, vocab_size=17)
+
+
+LANGUAGES = {
+    **{"is_multilingual": True, "lang_to_id": {"<|en|>": 5, "<|de|>": 6}, "no_timestamps_token_id": 9},
+    **{"task_to_id": {"transcribe": 7, "translate": 8}, "task": "transcribe", "return_timestamps": False},
+}
+WRITERS = {
+    "plain": (bart, {"seed": 1}),
+    "bart": (bart, {"forced_bos_token_id": 5, "no_repeat_ngram_size": 3, "min_length": 12}),
+    "t5": (t5, {"seed": 1, "suppress_tokens": [1, 2, 4], "no_repeat_ngram_size": 2}),
+    "marian": (marian, {"bad_words_ids": [[1], [2], [4]], "no_repeat_ngram_size": 2, "num_beams": 4}),
+    "whisper": (folders.whisper, {"begin_suppress_tokens": [3, 14], "no_repeat_ngram_size": 2}),
+    "detects": (folders.whisper, {**LANGUAGES, "suppress_tokens": [0, 1], "no_repeat_ngram_size": 2}),
+}
+
+
+ALWAYS = ("t5", "detects")
+
+
+@pytest.mark.parametrize(
+    "name", [each if each in ALWAYS else pytest.param(each, marks=pytest.mark.long) for each in WRITERS]
+)
+def test_an_answer_is_written_anew_as_python_writes_it(browser: Any, tmp_path: Path, name: str) -> None:
+    make, settings = WRITERS[name]
+    folder = written(tmp_path / name, make, **settings)
+    engine = Engine(browser, folder, sound(tmp_path) if make is folders.whisper else SENTENCE)
+    view = engine.view
+    assert (engine.opened["still"], view["engine"]["text"]["rewriting"]["exact"]) == (None, True)
+    assert view["engine"]["text"]["rewriting"]["prompt"] == (3 if name == "detects" else 0)
+    edits = [{"kind": "head", "site": site["site"], "head": 1} for site in view["sites"]]
+    edits.append({"kind": "token", "side": "target", "key": 1})
+    edits.append({"kind": "link", "site": "decoder.1.cross", "head": None, "query": 0, "key": 2, "how": "force"})
+    if make is not folders.whisper:
+        edits.append({"kind": "token", "side": "source", "key": 3})
+    changed = 0
+    for edit in edits:
+        ours, theirs = engine.both(edit)
+        cut = ours["answer"].removesuffix(" …")
+        assert theirs["answer"].startswith(cut) if cut != ours["answer"] else theirs["answer"] == cut, edit
+        changed += theirs["answer"] != view["answer"]
+        assert ours["note"] is None
+    assert changed > 2
+    engine.both(*edits[:2], controls=True)
+
+
+def test_vectors_move_as_python_says(browser: Any, tmp_path: Path) -> None:
+    folder = folders.saved(tmp_path / "vectors", "Bert", "Model", **FELT)
+    engine = Engine(browser, folder, SENTENCE)
+    engine.both({"kind": "head", "site": "encoder.0", "head": 1}, controls=True)
