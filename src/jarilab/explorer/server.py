@@ -140,13 +140,11 @@ def application(
 
     _add_page(app, queue, draw)
 
-    def is_alone() -> bool:
-        """Whether no other request waits: effects and random controls give way to it, such as to an edit."""
-        return queue.length < 2
-
-    async def respond(request: _Request, ticket: str, work: Callable[[], Any]) -> Response:
+    async def respond(
+        request: _Request, ticket: str, work: Callable[[], Any], *, patient: bool = False
+    ) -> Response:
         explorer.check(request.input, line)
-        return await _timed_answer(explorer, queue, work, ticket)
+        return await _timed_answer(explorer, queue, work, ticket, patient=patient)
 
     @app.post("/api/look")
     async def look(request: Look, ticket: Ticket = "") -> Response:
@@ -165,13 +163,16 @@ def application(
     @app.post("/api/effects")
     async def effects(request: EffectsRequest, ticket: Ticket = "") -> Response:
         work = partial(explorer.effects, request.input, request.view, request.step)
-        return await respond(request, ticket, partial(work, proceed=is_alone))
+        # They give way to each other request.
+        work = partial(work, proceed=lambda: queue.length < 2)
+        return await respond(request, ticket, work, patient=True)
 
     @app.post("/api/surgery")
     async def surgery(request: Surgery, ticket: Ticket = "") -> Response:
         edits = [edit.model_dump(exclude_none=True) for edit in request.edits]
         work = partial(explorer.operate, request.input, request.view, edits, request.step)
-        proceed = is_alone if request.controls else None
+        # Controls give way to all but effects, which give way to them.
+        proceed = (lambda: queue.urgent < 2) if request.controls else None
         return await respond(request, ticket, partial(work, proceed=proceed))
 
     return Guard(app, hosts)
@@ -190,13 +191,15 @@ def _add_page(app: FastAPI, queue: Queue, draw: Callable[[], str]) -> None:
         return answer({"ahead": queue.ahead(ticket)})
 
 
-async def _compute(queue: Queue, work: Callable[[], Any], ticket: str = "") -> Any:
-    with queue.place(ticket):
+async def _compute(
+    queue: Queue, work: Callable[[], Any], ticket: str = "", *, patient: bool = False
+) -> Any:
+    with queue.place(ticket, patient=patient):
         return await queue.run(work)
 
 
 async def _timed_answer(
-    explorer: Explorer, queue: Queue, work: Callable[[], Any], ticket: str
+    explorer: Explorer, queue: Queue, work: Callable[[], Any], ticket: str, *, patient: bool
 ) -> Response:
     """The JSON of `work`, with a Server-Timing header (W3C) that says where the time went, in milliseconds."""
 
@@ -206,7 +209,7 @@ async def _timed_answer(
         return content, begun, time.perf_counter(), explorer.forward_seconds
 
     arrived = time.perf_counter()
-    content, begun, computed, forward = await _compute(queue, timed, ticket)
+    content, begun, computed, forward = await _compute(queue, timed, ticket, patient=patient)
     response = answer(content)
     seconds = {
         "wait": begun - arrived,

@@ -34,6 +34,7 @@ class Queue:
     def __init__(self, size: int):
         self.size, self.computing, self.ending = size, False, False
         self._line: list[str] = []
+        self._patient = 0
         self._ends: set[asyncio.Future[None]] = set()
         self._thread = ThreadPoolExecutor(1, "computing")
         self._seconds = self._answered = 0.0
@@ -43,20 +44,30 @@ class Queue:
         """Requests that wait or run."""
         return len(self._line)
 
+    @property
+    def urgent(self) -> int:
+        """Requests that wait or run, without patient ones."""
+        return self.length - self._patient
+
     @contextmanager
-    def place(self, ticket: str = "") -> Iterator[None]:
-        """Occupies a place inside the block; `ahead` finds it. Raises Refusal if the queue is full or ends."""
+    def place(self, ticket: str = "", *, patient: bool = False) -> Iterator[None]:
+        """Occupies a place inside the block; `ahead` finds it. Raises Refusal if the queue is full or ends.
+
+        patient: whether all other requests are more urgent.
+        """
         self.check_ending()
         if self.length >= self.size:
             raise Refusal(
                 503, f"{self.size} requests are waiting already; try again later", self.retry_after
             )
         self._line.append(ticket)
+        self._patient += patient
         begun = time.monotonic()
         try:
             yield
         finally:
             self._line.remove(ticket)
+            self._patient -= patient
             # An exponential average of the time between two answers, in which recent ones count most.
             now = time.monotonic()
             self._seconds += (now - max(begun, self._answered) - self._seconds) / 4
