@@ -131,8 +131,9 @@ class AttentionMode(TorchFunctionMode):
         if self._chunks:
             call = self._complete_read(call)
         result = func(*call.args, **call.kwargs)
-        call, name = call.positional, call.name
-        self._tracer.follow(call, result)
+        with torch._C.DisableTorchFunction():  # modes around this one do not follow what is read
+            call, name = call.positional, call.name
+            self._tracer.follow(call, result)
         if not self._stack or not isinstance(result, Tensor):
             return result
         if result.is_nested:
