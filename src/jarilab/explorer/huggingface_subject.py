@@ -25,9 +25,16 @@ from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.explorer.window_sites import Windows, attentions_in
 from jarilab.huggingface import ModelInput, load, read, reads_files, reads_image_and_text
 from jarilab.inspect.cause.head_effects import HeadEffects
-from jarilab.inspect.intervene.controls import Proceed, compare_with_controls
+from jarilab.inspect.intervene.controls import (
+    GaveWay,
+    Proceed,
+    compare_with_controls,
+    giving_way,
+)
+from jarilab.inspect.intervene.edit import Edit
 from jarilab.inspect.intervene.edits import TokenOff
 from jarilab.inspect.intervene.interventions import operate
+from jarilab.inspect.intervene.linear_memory import LinearMemory
 from jarilab.inspect.measure.link import TokenLinkHead, heads_of_link
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.inspect.study.example import Batch
@@ -96,6 +103,14 @@ class RecordedForward:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class OutputBefore:
+    """The output of a forward without edits, as it is compared, and its linear layers."""
+
+    scores: torch.Tensor
+    memory: LinearMemory
+
+
 class HuggingFaceSubject(Subject):
     """A model of Hugging Face transformers.
 
@@ -108,7 +123,8 @@ class HuggingFaceSubject(Subject):
         self.reads_image_and_text = reads_image_and_text(self.loaded)
         self._recordings: LRU[RecordedForward] = LRU()
         self._effects: dict[str, EffectsInProgress] = {}
-        self._before: dict[str, torch.Tensor] = {}
+        self._before: dict[str, OutputBefore] = {}
+        self._edited: tuple[tuple[str, list[Edit]], Tape, dict[str, Any]] | None = None
 
     def check_input(self, line: str, first: str) -> None:
         if self.reads_image_and_text:
@@ -134,6 +150,7 @@ class HuggingFaceSubject(Subject):
         # A tape may hold the square of its length, so two long ones are never kept.
         if max(map(len, reading.names.values()), default=0) > MAX_CELLS:
             self._recordings.clear()
+            self._edited = None
         with (
             as_user_error(f"{self.loaded.folder} cannot answer {line[:80]!r}"),
             _no_warnings(),
@@ -249,33 +266,50 @@ class HuggingFaceSubject(Subject):
     ) -> tuple[Tape, dict[str, Any]]:
         recording, model = self.record(line), self.loaded.model
         self._check(recording, intervention)
-        inputs, comparison = recording.reading.inputs, recording.comparison
-        before = self._output_before(line)
+        key, comparison = (line, intervention.edits), recording.comparison
+        if self._edited is None or self._edited[0] != key:
+            self._edited = None
+            self._edited = key, *self._edit(line, intervention)
+        _, tape, effect = self._edited
+        if proceed is None:
+            return tape, effect
 
         def output() -> torch.Tensor:
-            return comparison.of(model(**inputs))
+            return comparison.of(model(**recording.reading.inputs))
 
-        with torch.no_grad(), _no_warnings():
-            with operate(model, intervention.edits), record(model) as tape:
-                outputs = model(**inputs)
-            effect = comparison.effect(before, comparison.of(outputs))
-            random_edits = {}
-            if proceed:
-                edits, distance = intervention.edits, comparison.distance
+        edits, distance = intervention.edits, comparison.distance
+        try:
+            with (
+                _no_warnings(),
+                self._output_before(line).memory.reuse(),
+                giving_way(model, proceed),
+            ):
                 each = compare_with_controls(
                     model, output, distance, edits, CONTROLS, proceed=proceed
                 )
-                random_edits = controls_payload(each)
-        answer = self._answer(recording, intervention, outputs)
-        return tape, {"answer": answer, **effect, **random_edits}
+        except GaveWay:
+            return tape, effect | {"controls": [], "rank": None, "interrupted": True}
+        return tape, effect | controls_payload(each)
 
-    def _output_before(self, line: str) -> torch.Tensor:
-        """The output without edits, as it is compared. Only the last is kept."""
+    @torch.no_grad()
+    def _edit(self, line: str, intervention: InterventionRequest) -> tuple[Tape, dict[str, Any]]:
+        """The tape and the effect of the edited forward."""
+        recording, model = self.record(line), self.loaded.model
+        before, comparison = self._output_before(line), recording.comparison
+        with _no_warnings(), before.memory.reuse():
+            with operate(model, intervention.edits), record(model) as tape:
+                outputs = model(**recording.reading.inputs)
+            effect = comparison.effect(before.scores, comparison.of(outputs))
+            answer = self._answer(recording, intervention, outputs)
+        return tape, {"answer": answer, **effect}
+
+    def _output_before(self, line: str) -> OutputBefore:
+        """The output without edits. Only the last is kept."""
         if line not in self._before:
-            recording = self.record(line)
-            with torch.no_grad(), _no_warnings():
+            recording, memory = self.record(line), LinearMemory()
+            with torch.no_grad(), _no_warnings(), memory.record():
                 outputs = self.loaded.model(**recording.reading.inputs)
-            self._before = {line: recording.comparison.of(outputs)}
+            self._before = {line: OutputBefore(recording.comparison.of(outputs), memory)}
         return self._before[line]
 
     def effects(self, line: str, step: int) -> EffectsInProgress | None:
@@ -286,7 +320,7 @@ class HuggingFaceSubject(Subject):
         if line not in self._effects:
             reading, comparison = recording.reading, recording.comparison
             batch = Batch(kwargs=reading.inputs, tokens=[reading.names])
-            before = self._output_before(line)
+            before = self._output_before(line).scores
 
             def read(outputs: Any, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
                 each = [comparison.measured(before, one) for one in rows_of(outputs, len(rows))]

@@ -11,6 +11,7 @@ import torch
 
 from helpers import folders
 from helpers.folders import FELT, SENTENCE
+from helpers.linear_count import Count
 from jarilab.core.errors import UserError
 from jarilab.explorer import explore, huggingface_subject, open_explorer, server
 from jarilab.explorer.huggingface_subject import HuggingFaceSubject
@@ -433,3 +434,34 @@ def test_effects_give_way_to_another_request(models):
     assert (first["sites"], len(asked)) == ({}, 6), "it stopped in the middle of the first forward"
     # A busy machine may need several slices of time for a forward.
     assert any(explorer.effects(MASKED, 0)["sites"] for _ in range(50))
+
+
+def test_controls_give_way_in_the_middle_of_a_forward(models):
+    explorer, asked = opened(models, "masked"), []
+    alone = explorer.operate(MASKED, 0, [OFF], proceed=None)
+
+    def proceed():
+        asked.append(len(asked))
+        return len(asked) < 5
+
+    left = explorer.operate(MASKED, 0, [OFF], proceed=proceed)
+    assert (left["effect"]["interrupted"], left["effect"]["controls"], len(asked)) == (True, [], 5)
+    assert left["view"] == alone["view"]
+    assert left["effect"]["tokens"] == alone["effect"]["tokens"]
+    whole = explorer.operate(MASKED, 0, [OFF])["effect"]
+    assert (len(whole["controls"]), whole["interrupted"]) == (7, False)
+
+
+def test_linear_layers_before_an_edit_are_not_computed_again(models):
+    explorer, counts = opened(models, "next"), []
+    sites = [site["site"] for site in explorer.look(SENTENCE, live=True)["views"][0]["sites"]]
+    explorer.operate(SENTENCE, 0, [{"kind": "head", "site": sites[0], "head": 1}], proceed=None)
+    for site in sites:
+        with Count() as count:
+            explorer.operate(SENTENCE, 0, [{"kind": "head", "site": site, "head": 0}], proceed=None)
+        counts.append(count.layers)
+    # Four to attend and three of the MLP in a layer, and one that gives the scores.
+    assert counts == [12, 5]
+    with Count() as count:
+        explorer.operate(SENTENCE, 0, [{"kind": "head", "site": sites[-1], "head": 0}], proceed=None)
+    assert count.layers == 0, "the same edits again"

@@ -12,7 +12,7 @@ of these. By chance, one of `CONTROLS + 1` heads does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -25,7 +25,7 @@ from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.inspect.cause.copies import CleanRun, Copies, Group, Replacement
 from jarilab.inspect.cause.parts import ModelParts, Part
 from jarilab.inspect.cause.replays import repeat_rows
-from jarilab.inspect.intervene.controls import Proceed
+from jarilab.inspect.intervene.controls import GaveWay, Proceed, giving_way
 from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
 
@@ -42,10 +42,6 @@ Reader = Callable[[Any, Batch], tuple[Float[Tensor, "R A"], Int[Tensor, "R A"]]]
 
 Draw = tuple[Part, int]
 """A head, and the number of a random direction."""
-
-
-class _GaveWay(Exception):  # noqa: N818 - no error
-    """A forward stopped, since `proceed` said no."""
 
 
 @dataclass(eq=False)
@@ -202,24 +198,11 @@ class HeadEffects:
         is_done = False
         while not is_done:
             try:
-                with self._giving_way():
+                with giving_way(self.model, lambda: self.proceed()):
                     work()
                 is_done = True
-            except _GaveWay:
+            except GaveWay:
                 pass
-            yield
-
-    @contextmanager
-    def _giving_way(self) -> Iterator[None]:
-        """Inside the block, the model stops before its next part once `proceed` says no."""
-
-        def check(*_: Any) -> None:
-            if not self.proceed():
-                raise _GaveWay
-
-        with ExitStack() as hooks:
-            for module in self.model.modules():
-                hooks.enter_context(module.register_forward_pre_hook(check))
             yield
 
     def _read(

@@ -6,9 +6,10 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -22,6 +23,24 @@ from jarilab.inspect.record.model_io import Inputs
 
 Proceed = Callable[[], bool]
 """Asked before each further control whether to go on."""
+
+
+class GaveWay(Exception):  # noqa: N818 - no error
+    """A forward stopped, since `proceed` said no."""
+
+
+@contextmanager
+def giving_way(model: nn.Module, proceed: Proceed) -> Iterator[None]:
+    """Inside the block, the model raises GaveWay before its next part once `proceed` says no."""
+
+    def check(*_: Any) -> None:
+        if not proceed():
+            raise GaveWay
+
+    with ExitStack() as hooks:
+        for module in model.modules():
+            hooks.enter_context(module.register_forward_pre_hook(check))
+        yield
 
 
 @final
