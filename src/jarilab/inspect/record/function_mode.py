@@ -134,9 +134,10 @@ class AttentionMode(TorchFunctionMode):
         with torch._C.DisableTorchFunction():  # modes around this one do not follow what is read
             call, name = call.positional, call.name
             self._tracer.follow(call, result)
+            is_nested = isinstance(result, Tensor) and result.is_nested
         if not self._stack or not isinstance(result, Tensor):
             return result
-        if result.is_nested:
+        if is_nested:
             if func in SOFTMAX and result.dim() > 3:
                 self._new_event("it computes its softmax on nested tensors")
             return result
@@ -227,9 +228,9 @@ class AttentionMode(TorchFunctionMode):
                 self._tracer.set(after, self._tracer.of(before))
             dropout_p = 0.0
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        call, axes = self._fused_call(
-            query, key, value, attn_mask, is_causal=is_causal, scale=scale, dropout=dropout_p
-        )
+        options = {"is_causal": is_causal, "scale": scale, "dropout": dropout_p}
+        with torch._C.DisableTorchFunction():
+            call, axes = self._fused_call(query, key, value, attn_mask, **options)
         changed = self._report(call, reported, axes, event)
         if is_nested and changed is not reported:
             raise no_edit("of nested tensors")

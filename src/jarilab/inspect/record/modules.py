@@ -86,11 +86,12 @@ class ModuleStack:
         self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         values = (*args, *kwargs.values())
-        if not self._frames:
-            names = (*_argument_names(type(module))[: len(args)], *kwargs)
-            self._tracer.start_forward(path, names, values)
-        self._tracer.name_replicated(path, module)
-        inputs = tuple(self._tracer.of(tensor) for tensor in tensors_of(values))
+        with torch._C.DisableTorchFunction():  # no mode follows what is read
+            if not self._frames:
+                names = (*_argument_names(type(module))[: len(args)], *kwargs)
+                self._tracer.start_forward(path, names, values)
+            self._tracer.name_replicated(path, module)
+            inputs = tuple(self._tracer.of(tensor) for tensor in tensors_of(values))
         if not self._frames and self._thread_mode is not None:
             TorchFunctionMode.__enter__(self._thread_mode)
         self._frames.append(ModuleFrame(path, module, inputs))
