@@ -175,8 +175,21 @@ def hidden_of(allowed_QK: Bool[Tensor, "Q K"], factor: int) -> dict[str, Any] | 
     return None if bool(allowed_QK.all()) else block(~allowed_QK, "uint8")
 
 
-def weights_of(tape: Tape, site: str) -> dict[str, Any]:
-    """The maps of a site and their proof, without what edits leave as it is."""
+def changed_sites(tape: Tape, before: Tape) -> list[dict[str, Any]]:
+    """The maps that edits changed, and their proofs. before: the forward without edits."""
+    return [_weights_of(tape, site) for site in tape.sites if not _is_same(tape, before, site)]
+
+
+def _is_same(tape: Tape, before: Tape, site: str) -> bool:
+    """Whether a site has the maps and outputs of another tape, bit by bit."""
+    if site not in before.calls or not measurable(tape, site):
+        return False
+    pairs = zip(tape.calls[site], before.calls[site], strict=True)
+    is_same = all(torch.equal(recorded.output, other.output) for recorded, other in pairs)
+    return is_same and torch.equal(tape.weights(site), before.weights(site))
+
+
+def _weights_of(tape: Tape, site: str) -> dict[str, Any]:
     weights_HQK, _ = (
         pooled(tape.weights(site)[0].double().cpu())
         if measurable(tape, site)

@@ -192,16 +192,17 @@ class Explorer:
         *,
         proceed: Proceed | None = lambda: True,
     ) -> dict[str, Any]:
-        """One view's answer and maps under an intervention.
+        """One view's answer and the maps that change under an intervention.
 
         proceed: of the random control edits, see `inspect.intervene.controls`; None without these.
         """
         subject = self.subject(view)
         with self._lock:
             step = subject.model_step(step)
-            intervention = InterventionRequest(changes, self._tape(subject, line, step))
+            before = self._tape(subject, line, step)
+            intervention = InterventionRequest(changes, before)
             tape, effect = subject.intervene(line, step, intervention, proceed=proceed)
-            sites = [payload.weights_of(tape, site) for site in tape.sites]
+            sites = payload.changed_sites(tape, before)
             return {"view": {"sites": sites}, "effect": effect}
 
     def subject(self, view: int) -> Subject:

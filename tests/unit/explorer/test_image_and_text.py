@@ -104,7 +104,8 @@ def test_head_off_and_patch_hidden(explorer, line):
     hidden = {"kind": "token", "side": "target", "key": 6}
     found = explorer.operate(line, 0, [hidden], proceed=None)
     assert found["effect"]["divergence"] > 1e-6
-    weights = unpacked(found["view"]["sites"][2]["weights"])
+    assert {site["site"] for site in found["view"]["sites"]} == {"decoder.0.self", "decoder.1.self"}
+    weights = unpacked(found["view"]["sites"][0]["weights"])
     assert weights[:, 7:, 6].max() == 0
     measured = explorer.look(line, live=False)["views"][0]["effects"]
     before, after = (effect["tokens"][0][when] for when in ("before", "after"))

@@ -171,8 +171,8 @@ def test_effect_of_an_edit(runs: Path) -> None:
         assert set(site) == {"site", "shape", "weights", "trust"}, "a page has what edits do not change"
         assert site["trust"]["rebuild_error"] < 1e-4, "the edited forward is verified"
         assert site["trust"]["row_sum_error"] < 1e-5
-    same = [site["site"] for site in edited["view"]["sites"] if site["weights"] == own[site["site"]]["weights"]]
-    assert same == ["encoder.0", "decoder.0.self"], "what stands before the edit stays, bit by bit"
+    changed = {site["site"] for site in edited["view"]["sites"]}
+    assert own.keys() - changed == {"encoder.0", "decoder.0.self"}, "what stands before the edit stays, bit by bit"
 
 
 def test_forced_link_is_in_the_map(runs: Path) -> None:
@@ -192,7 +192,7 @@ def test_hidden_token_has_no_weight(runs: Path) -> None:
     for site in ("encoder.0", "decoder.0.cross"):
         assert not maps[site][:, :, 1].any()
         assert maps[site][:, :, [0, 2, 3]].all()
-    assert maps["decoder.0.self"].all(), "the other side has changed"
+    assert maps.keys() == {"encoder.0", "decoder.0.cross"}, "the other side stays"
     assert {control["what"].rpartition(": ")[2] for control in found["effect"]["controls"]} == {
         f"no key {key}" for key in (0, 2, 3)
     }

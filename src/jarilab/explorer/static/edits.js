@@ -5,7 +5,7 @@ import { siteHidden } from "./sites.js";
 const inForce = new Map(); // view index -> {edits, result, error, busy, turn}
 const none = { edits: [], result: null, error: "", busy: false };
 
-/** Of one view: {edits, result, error, busy}. result: {view: {sites}, effect} of these edits, once they were carried out. */
+/** Of one view: {edits, result, error, busy}. result: {view: {sites}, effect} of these edits, once they were carried out; sites: those that changed. */
 export const editsOf = (index) => inForce.get(index) ?? none;
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 export const isInForce = (index, edit) => editsOf(index).edits.some((other) => same(edit, other));

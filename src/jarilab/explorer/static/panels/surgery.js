@@ -6,7 +6,7 @@ import { speaking } from "kit/words.js";
 import { commandOf } from "../command.js";
 import { beginPanel, cellAt, hiddenOf, nameCell, numbered, smallMap, withDetail } from "./kit.js";
 import { editedNode, likelihoodNode } from "../edited.js";
-import { editsOf, isGone, isInForce, toggleEdit, tokenEdit } from "../edits.js";
+import { drawnSite, editsOf, isGone, isInForce, toggleEdit, tokenEdit } from "../edits.js";
 import { headWeights, isOfTokens } from "../sites.js";
 import { WORDS } from "../words.js";
 
@@ -146,7 +146,7 @@ function resultNode(app, { view, effect }, busy) {
     log ? [el("p", {}, likelihoodNode(app.view(), effect)),
       scrolling(t(wordsFor("probability")), tableOf([t("ofToken"), t("before"), t("after")], tokens, t(wordsFor("probability"))))] : null,
     likeliestNode(effect.likeliest),
-    el("p", {}, log ? t(wordsFor("divergence"), number(effect.divergence)) : t("vectorsMoved", percent(effect.divergence))), busy ? note(t("wait")) : stripOf(app, effect), maps(app, view));
+    el("p", {}, log ? t(wordsFor("divergence"), number(effect.divergence)) : t("vectorsMoved", percent(effect.divergence))), busy ? note(t("wait")) : stripOf(app, effect), maps(app));
 }
 
 /** What has words of its own, by what a model says. */
@@ -176,10 +176,8 @@ function stripOf(app, { divergence, controls }) {
 }
 
 /** The open head before and after. */
-function maps(app, view) {
-  const edited = view?.sites.find((site) => site.site === app.state.site);
-  if (!edited) return null;
-  const figures = [[app.site(), "before"], [edited, "after"]].map(([site, when]) => {
+function maps(app) {
+  const figures = [[app.site(), "before"], [drawnSite(app.state.view, app.site()), "after"]].map(([site, when]) => {
     const words = `${t("headName", app.state.site, app.state.head)}: ${t(when)}`;
     const map = smallMap(headWeights(site, app.state.head), site.shape, { low: 0, high: 1, hidden: hiddenOf(app, site.shape) }, words, 260);
     map.mark(...cellAt(app, site.shape));
