@@ -2,11 +2,13 @@
 
     python benchmarks/explorer.py                       # everything, about 4 minutes
     python benchmarks/explorer.py --only capture look   # some of it
+    python benchmarks/explorer.py --only edit --model FOLDER --input TEXT   # heads of a Hugging Face model switched off
 
 capture: the map of a layer (`tape.weights`, float32) beside that layer's forward with the fused kernel, and beside its
 fused kernel alone, 8 heads of 64; aim: at most 1.5 forwards of the layer.
 look: `Explorer.look` on an input that it has not seen, all of it and by parts; aim: below 300 ms.
 memory: what `Explorer.look` needs on top, for inputs up to 2048 tokens; aim: 1 GiB.
+edit: `Explorer.operate` with a head of the first, the middle and the last layer off, beside one forward of the model.
 
 Times are CPU seconds of one thread, as in `timing.py`; a wall time beside them says what a person waited on a machine
 that others use too, and the load is shown. What the page takes in a browser: pages.py.
@@ -22,6 +24,7 @@ at 2048; alibi 502 and 691, 331 and 413, 785 and 882. Above 591 tokens 12 heads 
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import random
@@ -33,6 +36,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -266,11 +270,46 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
+# An edit of a Hugging Face model --------------------------------------------------------------------------------------
+
+
+def edit(table: timing.Table, rounds: int, folder: str, line: str) -> None:
+    explorer = open_explorer(models=[folder])
+    subject: Any = explorer.subjects[0]
+    sites = explorer.look(line, live=True)["views"][0]["sites"]
+    inputs = subject.record(line).reading.inputs
+    for place in (0, len(sites) // 2, len(sites) - 1):
+        heads, sizes = itertools.cycle(range(sites[place]["heads"])), []
+
+        def switch_off(
+            site: str = sites[place]["site"], heads: Iterator[int] = heads, sizes: list[int] = sizes
+        ) -> None:
+            off = {"kind": "head", "site": site, "head": next(heads)}
+            sizes.append(len(to_json(explorer.operate(line, 0, [off], proceed=None))))
+
+        with torch.no_grad():
+            contenders = {"forward": lambda: subject.loaded.model(**inputs), "edit": switch_off}
+            times = timing.measure(contenders, rounds)
+        table.add(
+            site=sites[place]["site"],
+            **{f"{name}_ms": timing.milliseconds(times, name) for name in contenders},
+            edit_over_forward=timing.ratio(times, "edit", "forward"),
+            kb=max(sizes) // 1000,
+            load=round(os.getloadavg()[0], 1),
+        )
+
+
 def main() -> None:
     parser = timing.arguments(__doc__, rounds=9)
     kinds = {"capture": capture, "look": look, "memory": memory}
-    parser.add_argument("--only", nargs="+", choices=kinds, default=list(kinds))
+    parser.add_argument("--only", nargs="+", choices=[*kinds, "edit"], default=list(kinds))
+    parser.add_argument("--model", help="folder of a Hugging Face model, for edit")
+    parser.add_argument("--input", default="", help="what it reads")
     given = parser.parse_args()
+    if given.model:
+        kinds["edit"] = partial(edit, folder=given.model, line=given.input)
+    elif "edit" in given.only:
+        parser.error("edit needs the folder of a model, --model")
     deterministic(threads=1)
     table = timing.Table(given.json)
     for name in given.only:

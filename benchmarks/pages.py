@@ -2,11 +2,13 @@
 
     python benchmarks/pages.py RUN [RUN ...] --input 21+211   # about 3 minutes; 3 more for the pages of others
     python benchmarks/pages.py --only tapes                   # pages of synthetic tapes, without a run
+    python benchmarks/pages.py --only model --model FOLDER --input TEXT   # the live page of a Hugging Face model
 
 code: bytes of the script and of the style of a page, which is before any compression; aim: 120 kB without what computes
 in a saved page.
 run: the page of runs, saved and live: its first contentful paint, and a head that is switched off, from the click until
 the frame that shows the answer without it; aims: 300 ms and 100 ms.
+model: the same switch in the live page of a Hugging Face model, in its first, its middle and its last layer.
 tapes: pages made from synthetic tapes: when they are drawn, and how long another head takes; aims: 200 ms for another
 of 48 heads at 64 tokens; 8 MB and 1 s with 12 x 12 heads at 128 tokens; 100 ms for another of 48 heads at 512 tokens.
 
@@ -129,14 +131,29 @@ def runs(table: timing.Table, chromium: Any, rounds: int, folders: list[str], li
         saved = Path(folder) / "page.html"
         explorer.explore(*folders, input=line).save(saved)
         one_page(table, chromium, rounds, "saved", saved.as_uri())
-    with served(folders, line) as address:
+    with served([*folders, "--input", line]) as address:
         one_page(table, chromium, rounds, "live", address)
 
 
+def model(table: timing.Table, chromium: Any, rounds: int, folder: str, line: str) -> None:
+    with served(["--model", folder, "--input", line]) as address:
+        opened = chromium.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        opened.goto(address, wait_until="load")
+        opened.wait_for_selector("html[data-engines]", state="attached")
+        switch = SWITCH.replace("PAINTED", PAINTED)
+        heads = opened.evaluate("document.querySelectorAll('.heads [data-head]').length")
+        layers = opened.evaluate("document.querySelectorAll('.heads .layer').length")
+        opened.evaluate(switch, 0)  # the first warms it up
+        for layer in (0, layers // 2, layers - 1):
+            first = layer * heads // layers
+            switches = [opened.evaluate(switch, first + 1 + turn % (heads // layers - 1)) for turn in range(rounds)]
+            table.add(page="model", layer=layer, switch_ms=shown(switches), load=round(os.getloadavg()[0], 1))
+
+
 @contextmanager
-def served(folders: list[str], line: str) -> Iterator[str]:
-    """In a process of its own, as a person has it."""
-    command = [sys.executable, "-u", "-m", "jarilab", "explore", *folders, "--input", line, "--port", "0"]
+def served(words: list[str]) -> Iterator[str]:
+    """The address of `jarilab explore` with these words, in a process of its own, as a person has it."""
+    command = [sys.executable, "-u", "-m", "jarilab", "explore", *words, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         found = (re.search(r"http://[\w.:]+/?", told) for told in process.stdout)
@@ -255,8 +272,9 @@ def page_one(chromium: Any, path: Path, ours: bool, rounds: int) -> dict[str, An
 
 def main() -> None:
     parser = timing.arguments(__doc__, rounds=7)
-    kinds = ("code", "run", "tapes")
+    kinds = ("code", "run", "model", "tapes")
     parser.add_argument("runs", nargs="*", help="folders of runs")
+    parser.add_argument("--model", help="folder of a Hugging Face model")
     parser.add_argument("--input", default="21+211", help="what their models read")
     parser.add_argument("--only", nargs="+", choices=kinds, default=list(kinds))
     given = parser.parse_args()
@@ -273,6 +291,8 @@ def main() -> None:
         chromium = playwright.chromium.launch(executable_path=executable, args=CHROMIUM)
         if "run" in given.only and given.runs:
             runs(table, chromium, given.rounds, given.runs, given.input)
+        if "model" in given.only and given.model:
+            model(table, chromium, given.rounds, given.model, given.input)
         if "tapes" in given.only:
             tapes(table, chromium, given.rounds)
         chromium.close()
