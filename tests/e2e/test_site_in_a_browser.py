@@ -47,7 +47,7 @@ def built(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in registry.names():
         (cache / "laws" / f"{name}.txt").write_text("nobody asked the laws\n")
     opens = ("--input", "12+7", "--site", "encoder.0", "--head", 0)
-    explored = (runs / "none", *opens, "--save", cache / "live" / "bag.html")
+    explored = (runs / "none", runs / "rotary", *opens, "--save", cache / "live" / "bag.html")
     jaxtyping.config.update("jaxtyping_disable", True)  # where `torch.export` follows a model, a length is no `int`
     assert command("explore", *explored).returncode == 0
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -94,17 +94,24 @@ def opened(site: ServedPages, page: str = "index.html", **how: Any) -> Any:
 
 
 @pytest.mark.parametrize("home", ["index.html", pytest.param("ko/index.html", marks=pytest.mark.long)])
-def test_the_first_screen_has_a_page_that_answers_an_edit(site: ServedPages, home: str) -> None:
+def test_the_first_screen_has_a_figure_that_links_set_and_a_page_that_answers_an_edit(
+    site: ServedPages, home: str
+) -> None:
     page = opened(site, home)
     framed = page.locator(".live iframe")
     assert framed.bounding_box()["y"] < 450, "in the upper half of the first screen"
-    inside = framed.content_frame
-    inside.locator("html[data-engines]").wait_for(state="attached")
-    inside.locator("#input").fill("3+0")
-    inside.locator("#input").press("Enter")
-    until(page, lambda: inside.locator(".queries").first.inner_text().split() == ["3", "+", "0"])
-    inside.locator("[data-site='encoder.0'][data-head='1']").first.press("x")
-    until(page, lambda: inside.locator("#models .edited .answer").count() == 1)
+    figure = framed.content_frame
+    figure.locator("html[data-ready]").wait_for(state="attached")
+    before = figure.locator("#maps").screenshot()
+    page.locator("a.state").last.click()
+    until(page, lambda: figure.locator("#maps").screenshot() != before)
+    whole = site.visit(site.server + page.locator(".live a").get_attribute("href").split("/", home.count("/"))[-1])
+    whole.locator("html[data-engines]").wait_for(state="attached")
+    whole.locator("#input").fill("3+0")
+    whole.locator("#input").press("Enter")
+    until(whole, lambda: whole.locator(".queries").first.inner_text().split() == ["3", "+", "0"])
+    whole.locator("[data-site='encoder.0'][data-head='1']").first.press("x")
+    until(whole, lambda: whole.locator("#models .edited .answer").count() == 1)
 
 
 @pytest.mark.parametrize(("home", "word", "found"), [
