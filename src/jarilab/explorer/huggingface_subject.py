@@ -111,6 +111,16 @@ class OutputBefore:
     memory: LinearMemory
 
 
+@dataclass(frozen=True, eq=False)
+class EditedForward:
+    """A forward with edits. key: its input, and the edits. effect: what a page shows, with the answer once it is known."""
+
+    key: tuple[str, list[Edit]]
+    tape: Tape
+    outputs: Any
+    effect: dict[str, Any]
+
+
 class HuggingFaceSubject(Subject):
     """A model of Hugging Face transformers.
 
@@ -124,7 +134,7 @@ class HuggingFaceSubject(Subject):
         self._recordings: LRU[RecordedForward] = LRU()
         self._effects: dict[str, EffectsInProgress] = {}
         self._before: dict[str, OutputBefore] = {}
-        self._edited: tuple[tuple[str, list[Edit]], Tape, dict[str, Any]] | None = None
+        self._edited: EditedForward | None = None
 
     def check_input(self, line: str, first: str) -> None:
         if self.reads_image_and_text:
@@ -262,15 +272,18 @@ class HuggingFaceSubject(Subject):
         }
 
     def intervene(
-        self, line: str, step: int, intervention: InterventionRequest, *, proceed: Proceed | None
+        self,
+        line: str,
+        step: int,
+        intervention: InterventionRequest,
+        *,
+        proceed: Proceed | None,
+        draft: bool = False,
     ) -> tuple[Tape, dict[str, Any]]:
         recording, model = self.record(line), self.loaded.model
         self._check(recording, intervention)
-        key, comparison = (line, intervention.edits), recording.comparison
-        if self._edited is None or self._edited[0] != key:
-            self._edited = None
-            self._edited = key, *self._edit(line, intervention)
-        _, tape, effect = self._edited
+        tape, effect = self._edit(line, intervention, draft=draft)
+        comparison = recording.comparison
         if proceed is None:
             return tape, effect
 
@@ -292,16 +305,23 @@ class HuggingFaceSubject(Subject):
         return tape, effect | controls_payload(each)
 
     @torch.no_grad()
-    def _edit(self, line: str, intervention: InterventionRequest) -> tuple[Tape, dict[str, Any]]:
-        """The tape and the effect of the edited forward."""
-        recording, model = self.record(line), self.loaded.model
+    def _edit(
+        self, line: str, intervention: InterventionRequest, *, draft: bool
+    ) -> tuple[Tape, dict[str, Any]]:
+        """The tape and the effect of the edited forward. Only the last is kept."""
+        recording, model, key = self.record(line), self.loaded.model, (line, intervention.edits)
         before, comparison = self._output_before(line), recording.comparison
         with _no_warnings(), before.memory.reuse():
-            with operate(model, intervention.edits), record(model) as tape:
-                outputs = model(**recording.reading.inputs)
-            effect = comparison.effect(before.scores, comparison.of(outputs))
-            answer = self._answer(recording, intervention, outputs)
-        return tape, {"answer": answer, **effect}
+            if self._edited is None or self._edited.key != key:
+                self._edited = None
+                with operate(model, intervention.edits), record(model) as tape:
+                    outputs = model(**recording.reading.inputs)
+                effect = comparison.effect(before.scores, comparison.of(outputs))
+                self._edited = EditedForward(key, tape, outputs, effect)
+            edited = self._edited
+            if "answer" not in edited.effect and not (draft and comparison.anew):
+                edited.effect["answer"] = self._answer(recording, intervention, edited.outputs)
+        return edited.tape, {"answer": None} | edited.effect
 
     def _output_before(self, line: str) -> OutputBefore:
         """The output without edits. Only the last is kept."""

@@ -236,7 +236,13 @@ class RunSubject(Subject):
         return self._inside[line, step]
 
     def intervene(
-        self, line: str, step: int, intervention: InterventionRequest, *, proceed: Proceed | None
+        self,
+        line: str,
+        step: int,
+        intervention: InterventionRequest,
+        *,
+        proceed: Proceed | None,
+        draft: bool = False,
     ) -> tuple[Tape, dict[str, Any]]:
         trace, model = self.record(line, step).trace, self.model(step)
         tape = intervention.run(model, trace)

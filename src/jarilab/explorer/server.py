@@ -114,12 +114,13 @@ Edit = Annotated[PlaceEdit | HeadEdit | LinkEdit | TokenEdit, Field(discriminato
 
 
 class Surgery(_Request):
-    """Edits of one view's forward."""
+    """Edits of one view's forward. draft: without an answer that is generated anew."""
 
     view: Number = 0
     step: Number | None = None
     edits: list[Edit] = Field(min_length=1, max_length=64)
     controls: bool = True
+    draft: bool = False
 
 
 def application(
@@ -173,7 +174,8 @@ def application(
         work = partial(explorer.operate, request.input, request.view, edits, request.step)
         # Controls give way to all but effects, which give way to them.
         proceed = (lambda: queue.urgent < 2) if request.controls else None
-        return await respond(request, ticket, partial(work, proceed=proceed))
+        work = partial(work, proceed=proceed, draft=request.draft)
+        return await respond(request, ticket, work)
 
     return Guard(app, hosts)
 

@@ -191,17 +191,19 @@ class Explorer:
         step: int | None = None,
         *,
         proceed: Proceed | None = lambda: True,
+        draft: bool = False,
     ) -> dict[str, Any]:
         """One view's answer and the maps that change under an intervention.
 
-        proceed: of the random control edits, see `inspect.intervene.controls`; None without these.
+        proceed: of the random control edits, see `inspect.intervene.controls`; None without these. draft: see
+        `Subject.intervene`.
         """
         subject = self.subject(view)
         with self._lock:
             step = subject.model_step(step)
             before = self._tape(subject, line, step)
             intervention = InterventionRequest(changes, before)
-            tape, effect = subject.intervene(line, step, intervention, proceed=proceed)
+            tape, effect = subject.intervene(line, step, intervention, proceed=proceed, draft=draft)
             sites = payload.changed_sites(tape, before)
             return {"view": {"sites": sites}, "effect": effect}
 

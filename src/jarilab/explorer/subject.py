@@ -85,9 +85,18 @@ class Subject(ABC):
         raise UserError(f"{self.name} is a tape without a model; explore a run or a model")
 
     def intervene(
-        self, line: str, step: int, intervention: InterventionRequest, *, proceed: Proceed | None
+        self,
+        line: str,
+        step: int,
+        intervention: InterventionRequest,
+        *,
+        proceed: Proceed | None,
+        draft: bool = False,
     ) -> tuple[Tape, dict[str, Any]]:
-        """The tape and the effect of a changed forward. proceed: of controls at random other places; None without."""
+        """The tape and the effect of a changed forward.
+
+        proceed: of controls at random other places; None without. draft: without the answer if it takes many forwards.
+        """
         raise UserError(f"{self.name} has no model to change; explore a run or a model")
 
     def effects(self, line: str, step: int) -> EffectsInProgress | None:

@@ -465,3 +465,22 @@ def test_linear_layers_before_an_edit_are_not_computed_again(models):
     with Count() as count:
         explorer.operate(SENTENCE, 0, [{"kind": "head", "site": sites[-1], "head": 0}], proceed=None)
     assert count.layers == 0, "the same edits again"
+
+
+def test_a_draft_comes_without_an_answer_that_is_generated(models, monkeypatch):
+    explorer, generated = opened(models, "written"), []
+    off = [{"kind": "head", "site": "encoder.0", "head": 1}]
+    model = explorer.subjects[0].loaded.model
+    explorer.subjects[0].record(SENTENCE)
+    generate = model.generate
+    monkeypatch.setattr(model, "generate", lambda **how: generated.append(how) or generate(**how))
+    draft = explorer.operate(SENTENCE, 0, off, proceed=None, draft=True)
+    assert (draft["effect"]["answer"], len(generated)) == (None, 0)
+    whole = explorer.operate(SENTENCE, 0, off, proceed=None)
+    assert (isinstance(whole["effect"]["answer"], str), len(generated)) == (True, 1)
+    assert whole["view"] == draft["view"]
+    assert whole["effect"] | {"answer": None} == draft["effect"]
+    assert explorer.operate(SENTENCE, 0, off, proceed=None, draft=True) == whole, "it is known by now"
+    explorer = opened(models, "next")
+    off = [{"kind": "head", "site": "decoder.0.self", "head": 1}]
+    assert explorer.operate(SENTENCE, 0, off, proceed=None, draft=True)["effect"]["answer"] is not None

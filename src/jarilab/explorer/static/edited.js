@@ -54,7 +54,7 @@ export function editedNode(app, index, where = "card") {
     return el("span", { class: "edit" }, `✂ ${words} `, button);
   });
   const all = edits.length > 1 ? pressable(`undo ${where} ${index}`, t("restore"), () => setEdits(app, index, [])) : null;
-  return el("div", { class: "edited", role: "status" }, el("p", {}, chips, all), error ? el("p", { class: "error" }, error) : busy && !result ? el("p", {}, t("wait")) : result && whatItDid(app, index, result));
+  return el("div", { class: "edited", role: "status" }, el("p", {}, chips, all), error ? el("p", { class: "error" }, error) : busy && !result ? el("p", {}, t("wait")) : result && whatItDid(app, index, result, busy));
 }
 
 /** What edits changed in the log-probability of the answer before: the mean of its tokens, and the token that changed most. */
@@ -65,11 +65,11 @@ export function likelihoodNode({ says }, { log_probability: log, tokens }) {
   return t.parts(["words", "labels"].includes(says) ? `likelihood_${says}` : "likelihood", tokens.length > 1 ? t.parts("ofMany", size, tokenNode(text), signed(change)) : t("ofOne", size));
 }
 
-function whatItDid(app, index, { effect }) {
+function whatItDid(app, index, { effect }, busy) {
   const before = app.view(index).answer;
   const { answer, controls, divergence } = effect;
   const changed = known(answer) && answer !== before;
-  const now = known(answer) && el("p", { class: "answer" }, `${t(answerOf(app.view(index)))} `, answerNode(answer, 120, { class: `token big ${changed ? "changed" : ""}` }), " ",
+  const now = !known(answer) ? busy && known(before) && el("p", {}, t("wait")) : el("p", { class: "answer" }, `${t(answerOf(app.view(index)))} `, answerNode(answer, 120, { class: `token big ${changed ? "changed" : ""}` }), " ",
     changed ? t.parts("becomes", tokenNode(before)) : t("same"));
   const change = el("span", {}, effect.log_probability ? likelihoodNode(app.view(index), effect) : t("vectorsMoved", percent(divergence)), " ");
   const smaller = controls?.filter((control) => control.divergence < divergence).length;

@@ -97,13 +97,16 @@ export async function setEdits(app, index, edits, way = "push") {
   const current = () => inForce.get(index).turn === turn;
   const asked = { input: view.input, view: index, step: view.step, edits };
   try {
-    for (const controls of [false, true]) { // the answer at once; what it is held against takes some twenty forwards
+    // the answer at once, or later if it is written token by token; what it is held against takes some twenty forwards
+    const [draft, answer, compared] = [{ draft: true, controls: false }, { controls: false }, { controls: true }];
+    const stages = app.live && view.says === "written" ? [draft, answer, compared] : [answer, compared];
+    for (const stage of stages) {
       let result;
       do { // another request ends controls: they are asked for again after it
-        result = await app.post("/api/surgery", { ...asked, controls });
+        result = await app.post("/api/surgery", { ...asked, ...stage });
         if (!current()) return;
       } while (result.effect.interrupted);
-      put({ busy: !controls, result }, controls ? "asked" : "edits");
+      put({ busy: stage !== compared, result }, stage === stages[0] ? "edits" : "asked");
       await painted();
     }
   } catch (error) {
