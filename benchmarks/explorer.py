@@ -20,6 +20,9 @@ look, CPU ms: 289, 436 and 459 for 4+4 layers (width 64, 128, 256; 8, 16, 32 tok
 switched off (`matters`: 187, 271, none above 64 heads, 35, 194), then the tests of order (`checks`: 43, 78, 228).
 memory, MB on top, of a first look and after three: rotary 456 and 528 at 512 tokens, 208 and 318 at 1024, 373 and 473
 at 2048; alibi 502 and 691, 331 and 413, 785 and 882. Above 591 tokens 12 heads are not measured.
+edit, a BERT-base with random weights and 47 tokens, 2026-11-27, load 5 to 6, in turns before -> after linear layers
+below the edit were reused and only changed maps were sent; CPU ms in the first, the middle and the last layer: 263,
+261 and 260 -> 244, 180 and 121, which are 1.46 forwards -> 1.36, 0.98 and 0.67; kB sent: 851 -> 851, 426 and 71.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ and rjsmin loses spaces of a template literal inside another.
 run: a head switched off 338 [194] at load 5 -> 121 [63] ms at load 8 in the saved page, and 110 [65] live at load 7;
 first contentful paint of the saved page 328 [284] -> 316 [244] in turns at load 8, of which some 70 are the reading of
 3 MB of data: all of the gain may be chance. Out of turns it was anything between 320 and 608.
+model: the BERT-base of explorer.py, 1 thread, load 6, in turns, 2026-11-27, ms in the first, the middle and the last
+layer: 768 [725], 792 [702] and 756 [714] -> 823 [729], 635 [490] and 430 [376]; some 30 of it after the response came.
 48 heads at 64 tokens: first contentful paint 332 [276] -> 236 [208] ms, in turns.
 The other tapes, on 2 cores of an Intel Xeon, 2026-11-21, load 2 to 5: 12 x 12 heads at 128 tokens are 6.5 MB and drawn
 after 0.62 s; another head takes 31 ms there, 26 ms with 48 heads at 512 tokens (34 MB, drawn after 0.84 s). The same

@@ -113,7 +113,10 @@ class OutputBefore:
 
 @dataclass(frozen=True, eq=False)
 class EditedForward:
-    """A forward with edits. key: its input, and the edits. effect: what a page shows, with the answer once it is known."""
+    """A forward with edits.
+
+    key: its input, and the edits. effect: what a page shows, with the answer once it is known.
+    """
 
     key: tuple[str, list[Edit]]
     tape: Tape

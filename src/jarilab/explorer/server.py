@@ -174,8 +174,7 @@ def application(
         work = partial(explorer.operate, request.input, request.view, edits, request.step)
         # Controls give way to all but effects, which give way to them.
         proceed = (lambda: queue.urgent < 2) if request.controls else None
-        work = partial(work, proceed=proceed, draft=request.draft)
-        return await respond(request, ticket, work)
+        return await respond(request, ticket, partial(work, proceed=proceed, draft=request.draft))
 
     return Guard(app, hosts)
 
