@@ -2,20 +2,23 @@
 
 import functools
 import http.server
+import json
 import os
 import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jaxtyping
 import pytest
 
 import jarilab
+from helpers import folders
 from helpers.browser import Pages, change_in, read_change, until
 from helpers.command import command
-from jarilab.explorer import open_explorer
+from jarilab.explorer import open_explorer, save_folder
 from jarilab.explorer.page_folder import DEFAULT_RUNTIME, RUNTIME_FILES
 
 READY = "html[data-engines]"
@@ -134,6 +137,25 @@ def test_an_edit_does_in_a_folder_what_it_does_in_python(
     effect = open_explorer([runs / "none", runs / "rotary"]).operate("12+7", 1, [edit])["effect"]
     assert read_change(edited.text_content()) == change_in(effect)
     assert edited.locator(".token.big").text_content() == (effect["answer"] or "∅")
+
+
+def test_a_folder_writes_another_answer_as_python_does(
+    served: Served, serve: Any, runtime: Path, unchecked: None, tmp_path: Path
+) -> None:
+    rules = {"bad_words_ids": [[1], [2], [4]], "no_repeat_ngram_size": 2}
+    folder = folders.writer(tmp_path / "marian", lambda folder: folders.marian(folder, vocab_size=17), **rules)
+    explorer = open_explorer(models=[folder])
+    save_folder(explorer, tmp_path / "page", folders.SENTENCE, runtime=runtime)
+    edits = [{"kind": "head", "site": "decoder.1.cross", "head": 1}]
+    effect = explorer.operate(folders.SENTENCE, 0, edits)["effect"]
+    address = f"{serve(tmp_path / 'page')}#edited={quote(json.dumps([[0, edits]]))}"
+    edited = served.visit(address, READY).locator("#models .edited").first
+    until(edited.page, lambda: "other places" in edited.text_content())
+    change = (effect["log_probability"]["after"] - effect["log_probability"]["before"]) / len(effect["tokens"])
+    assert read_change(edited.text_content()) == pytest.approx(change, abs=6e-3)
+    assert edited.locator(".token.big").text_content() == effect["answer"]
+    assert effect["answer"] != explorer.look(folders.SENTENCE, live=False)["views"][0]["answer"]
+    assert served.troubles == []
 
 
 def stays(page: Any) -> str:

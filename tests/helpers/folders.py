@@ -128,6 +128,40 @@ def whisper(folder: Path) -> Path:
     return folder
 
 
+def writer(folder: Path, make, seed: int = 0, **settings) -> Path:
+    """A model of `make` that writes different tokens, with parameters that a page holds exactly.
+
+    settings: of generation.
+    """
+    import transformers
+
+    make(folder)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    model = getattr(transformers, config.architectures[0]).from_pretrained(folder)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.5 * torch.randn_like(parameter) * (parameter.ndim > 1)
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
+    model.generation_config._from_model_config = False  # otherwise Whisper reads its configuration only
+    model.save_pretrained(folder)
+    return rounded(folder)
+
+
+def rounded(folder: Path) -> Path:
+    """The folder with parameters that a page holds exactly."""
+    import transformers
+
+    from jarilab.pages.program.program import halved
+
+    (kind,) = transformers.AutoConfig.from_pretrained(folder).architectures
+    model = getattr(transformers, kind).from_pretrained(folder)
+    halved(model)
+    model.save_pretrained(folder)
+    return folder
+
+
 def wav2vec2(folder: Path) -> Path:
     from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
 

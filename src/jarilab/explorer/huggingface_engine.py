@@ -75,7 +75,7 @@ def _rules(loaded: Loaded, reading: ModelInput) -> tuple[GreedyRules | None, Why
     if setting is not None:
         return None, (
             f"generation_config.json sets {setting}, which a page does not follow",
-            f"페이지는 generation_config.json의 {setting} 설정을 따르지 못합니다",
+            f"generation_config.json의 {setting} 설정은 페이지가 따르지 못합니다",
         )
     rules = greedy_rules(loaded.model, generated.prompt, generated.limit)
     with torch.no_grad():
@@ -83,7 +83,7 @@ def _rules(loaded: Loaded, reading: ModelInput) -> tuple[GreedyRules | None, Why
     if not rules.gives(scores_LV, generated.ids):
         return None, (
             "Python did not write the most likely token each time",
-            "파이썬이 매번 가장 그럴듯한 토큰을 쓴 것이 아닙니다",
+            "파이썬이 쓴 토큰이 매번 가장 그럴듯한 토큰은 아닙니다",
         )
     return rules, None
 

@@ -11,6 +11,8 @@ from jarilab.explorer.session import Explorer
 from jarilab.explorer.subject import Writer
 from jarilab.pages.program.program import program_of
 
+POOLED = ("its maps are too large for a page", "맵이 페이지에 담기에는 너무 큽니다")
+"""Why a page has no model, in English and Korean."""
 MAX_EXTRAS = 3 * 2**20
 """Bytes of views, heads and training steps beyond which only the open head is added."""
 
@@ -38,7 +40,9 @@ def saved_page(
         views.append({**_without_paths(view), "sites": sites})
     if not still:
         for view, subject in zip(views, explorer.subjects, strict=True):
-            engine = subject.engine(line, view["step"], program)
+            is_pooled = any(site["pooled"] > 1 for site in view["sites"])
+            is_small = not (view["edits"] and is_pooled)
+            engine = subject.engine(line, view["step"], program) if is_small else {"why": POOLED}
             if engine is not None:
                 view["engine"] = engine
     flags = [relative_to_here(flag) for flag in explorer.flags]

@@ -15,7 +15,7 @@ COMPARED = 100
 LONGEST = 12
 """Random sequences of tokens of a comparison, and their tokens."""
 WORD_PIECES: Rule = (" ##", "")
-BEFORE_MARKS: Rule = (" (?=[.?!,]|n't|'(?:m|s|ve|re))", "")
+BEFORE_MARKS: Rule = (" (?=[.?!,])", "")
 """Removes the spaces that a WordPiece tokenizer cleans up."""
 ENDS: Rule = ("^ +| +$", "")
 

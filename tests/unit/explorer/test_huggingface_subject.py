@@ -13,9 +13,9 @@ from helpers import folders
 from helpers.folders import FELT, SENTENCE
 from helpers.linear_count import Count
 from jarilab.core.errors import UserError
-from jarilab.explorer import explore, huggingface_subject, open_explorer, server
+from jarilab.explorer import explore, huggingface_subject, open_explorer, payload, server
 from jarilab.explorer.huggingface_subject import HuggingFaceSubject
-from jarilab.explorer.page_file import saved_page
+from jarilab.explorer.page_file import POOLED, saved_page
 from jarilab.huggingface import ModelInput
 from jarilab.inspect.intervene.interventions import Link, operate
 from jarilab.pages.kit.data_blocks import unpacked
@@ -51,6 +51,12 @@ def models(tmp_path_factory):
 
 def opened(models, *names, **options):
     return open_explorer(models=[models / name for name in names], **options)
+
+
+def test_page_with_pooled_maps_has_no_model(models, monkeypatch):
+    monkeypatch.setattr(payload, "MAX_WEIGHTS", 100)
+    (view,) = saved_page(opened(models, "masked"), MASKED)["views"]
+    assert view["engine"] == {"why": POOLED}
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy.io import wavfile
 
 from helpers import folders
@@ -16,7 +15,6 @@ from jarilab.explorer import open_explorer
 from jarilab.explorer.page_file import saved_page
 from jarilab.pages.kit.data_blocks import unpacked
 from jarilab.pages.kit.page import bundle
-from jarilab.pages.program.program import halved
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -55,6 +53,8 @@ class Engine:
         found = self.page.evaluate(OPERATE, [self.view["input"], list(edits), controls])
         live = self.live.operate(self.line, 0, list(edits), **({} if controls else {"proceed": None}))
         assert_near(found["effect"], live["effect"])
+        hidden = [site["hidden"] for site in self.view["sites"]]
+        assert [site["hidden"] for site in found["sites"]] == hidden, "as before: only edits hide more"
         for ours, theirs in zip(found["sites"], live["view"]["sites"], strict=True):
             assert ours["weights"]["shape"][1:] == theirs["shape"]
             weights = np.array(ours["weights"]["data"]).reshape(ours["weights"]["shape"])
@@ -71,25 +71,6 @@ def assert_near(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         if theirs["log_probability"] is not None:
             assert ours["log_probability"][when] == pytest.approx(theirs["log_probability"][when], abs=1e-2)
     assert len(ours["controls"]) == len(theirs.get("controls", []))
-
-
-def written(folder: Path, make: Any, seed: int = 0, **settings: Any) -> Path:
-    """A model whose parameters a page holds exactly, which ends its answer, with settings of generation."""
-    import transformers
-
-    make(folder)
-    config = transformers.AutoConfig.from_pretrained(folder)
-    model = getattr(transformers, config.architectures[0]).from_pretrained(folder)
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.5 * torch.randn_like(parameter) * (parameter.ndim > 1)
-    halved(model)
-    for name, value in settings.items():
-        setattr(model.generation_config, name, value)
-    model.generation_config._from_model_config = False  # otherwise Whisper reads its configuration only
-    model.save_pretrained(folder)
-    return folder
 
 
 def sound(folder: Path) -> str:
@@ -132,7 +113,7 @@ ALWAYS = ("t5", "detects")
 )
 def test_an_answer_is_written_anew_as_python_writes_it(browser: Any, tmp_path: Path, name: str) -> None:
     make, settings = WRITERS[name]
-    folder = written(tmp_path / name, make, **settings)
+    folder = folders.writer(tmp_path / name, make, **settings)
     engine = Engine(browser, folder, sound(tmp_path) if make is folders.whisper else SENTENCE)
     view = engine.view
     assert (engine.opened["still"], view["engine"]["text"]["rewriting"]["exact"]) == (None, True)
@@ -153,7 +134,29 @@ def test_an_answer_is_written_anew_as_python_writes_it(browser: Any, tmp_path: P
     engine.both(*edits[:2], controls=True)
 
 
-def test_vectors_move_as_python_says(browser: Any, tmp_path: Path) -> None:
-    folder = folders.saved(tmp_path / "vectors", "Bert", "Model", **FELT)
-    engine = Engine(browser, folder, SENTENCE)
-    engine.both({"kind": "head", "site": "encoder.0", "head": 1}, controls=True)
+@pytest.mark.parametrize(
+    ("family", "head", "settings"),
+    [("Bert", "Model", {}), ("Mistral", "ForCausalLM", {"num_key_value_heads": 2, "sliding_window": 3})],
+)
+def test_what_is_not_written_changes_as_python_says(
+    browser: Any, tmp_path: Path, family: str, head: str, settings: dict[str, int]
+) -> None:
+    folder = folders.saved(tmp_path / family, family, head, **FELT, **settings)
+    engine = Engine(browser, folders.rounded(folder), SENTENCE)
+    site = engine.view["sites"][0]["site"]
+    engine.both({"kind": "head", "site": site, "head": 1}, controls=True)
+
+
+def test_a_page_says_where_its_answer_may_differ(browser: Any, tmp_path: Path) -> None:
+    make, settings = WRITERS["t5"]
+    engine = Engine(browser, folders.writer(tmp_path / "t5", make, **settings), SENTENCE)
+    off = {"kind": "head", "site": "decoder.0.self", "head": 1}
+    engine.page.evaluate("() => { window.engine.text.rewriting.exact = false; }")
+    assert "Spaces between the tokens may differ" in engine.both(off)[0]["note"][0]
+    # The page would choose other tokens than Python, as a wrong rule does here.
+    text = engine.view["engine"]["text"]
+    text["rewriting"]["banned"].append(text["labels"][4])
+    opened = engine.page.evaluate(OPEN, json.dumps(engine.view))
+    assert "without an edit, it writes other tokens than Python" in opened["still"][0]
+    effect = engine.both(off)[0]
+    assert (effect["answer"], effect["note"]) == (None, opened["still"])

@@ -14,14 +14,13 @@ import { divergence, logShares, moved, rowOf, topOf } from "./scores.js";
 const t = speaking({
   differs: ["the results of this page differ from those of Python", "이 페이지의 결과가 파이썬의 결과와 다릅니다"],
   otherAnswer: ["it answers {0} here, and {1} in Python", "여기서의 답은 {0}, 파이썬의 답은 {1}입니다"],
-  pooled: ["its maps are too large for a page", "맵이 페이지에 담기에는 너무 큽니다"],
   unread: ["the input cannot change in this page, because only Python can split it into tokens", "이 페이지에서는 입력을 바꿀 수 없습니다. 토큰은 파이썬이 나눕니다"],
 });
 
 /** What is said of an answer that may not be Python's, in both languages. */
 const STILL = ["The page does not write the changed answer: {0}.", "이 페이지는 바뀐 답을 쓰지 않습니다. {0}."];
 const NOTES = {
-  rounded: ["The page does not write the changed answer: with parameters of 16 bits it writes other tokens than Python.", "이 페이지는 바뀐 답을 쓰지 않습니다. 16비트 파라미터로는 파이썬과 다른 토큰을 씁니다."],
+  differs: ["The page does not write the changed answer: without an edit, it writes other tokens than Python.", "이 페이지는 바뀐 답을 쓰지 않습니다. 편집이 없을 때도 파이썬과 다른 토큰을 씁니다."],
   spaces: ["Spaces between the tokens may differ from Python's.", "토큰 사이의 띄어쓰기는 파이썬과 다를 수 있습니다."],
 };
 
@@ -37,7 +36,6 @@ export class Engine {
   /** Throws an Error for people to read if the page cannot compute this view, or not as Python did. */
   static async open(view) {
     const { program } = view.engine;
-    if (view.sites.some((site) => site.pooled > 1)) throw new Error(t("pooled"));
     const opened = await OPENED[program.format](program);
     const engine = new Engine({ ...view, engine: null }, view.engine.text, program.padded ? new Padded(opened) : opened);
     await engine.check();
@@ -59,10 +57,10 @@ export class Engine {
     const { holds, scores, weights } = await verified(this.program);
     const { weights: rounding } = this.program.source.rounding;
     this.apart = Math.max(scores, weights);
-    const run = await this.answered(this.sample, this.view.input);
+    const run = await this.before(this.view.input);
     const far = this.view.sites.some((site) => !near(run.forward.weights[site.site], block(site.weights), NEAR + rounding));
     if (!holds || far) throw new Error(t("differs"));
-    if (this.text.rewriting && !same((await this.writtenAnew(run.forward, [])).ids, this.text.labels)) this.still = NOTES.rounded;
+    if (this.text.rewriting && !same((await this.writtenAnew(run.forward, [])).ids, this.text.labels)) this.still = NOTES.differs;
     const names = run.outputIds.map((number, place) => this.nameOf(number, place));
     if (known(run.answer) && !same(names, this.view.outputs.map(({ token }) => token))) throw new Error(t("otherAnswer", run.answer, this.view.answer));
   }

@@ -41,7 +41,12 @@ class FixedForward(nn.Module):
         inputs, links = self._inputs.with_ids(tensors[:count]), tensors[count:]
         with _LinkedAttention(self.model, dict(zip(self._paths, links, strict=True))) as mode:
             scores_PV = inputs.scores(self.model(**inputs.arguments))
-        return [scores_PV.unsqueeze(0), *(mode.weights[path] for path in self._paths)]
+        # Some models have the heads in the axis of the batch.
+        weights = [
+            mode.weights[path].reshape(1, *each.shape)
+            for path, each in zip(self._paths, links, strict=True)
+        ]
+        return [scores_PV.unsqueeze(0), *weights]
 
 
 class _LinkedAttention(TorchFunctionMode):
