@@ -48,7 +48,12 @@ def test_a_page_writes_another_answer_as_python_does(pages, tmp_path):
     edit = {"kind": "head", "site": "decoder.0.self", "head": 1}
     page, said = edited(pages, document, [edit])
     assert "You can switch heads, links and tokens in this page" in page.locator("#input-note").inner_text()
-    before = explorer.look(SENTENCE, live=False)["views"][0]["answer"]
+    view = explorer.look(SENTENCE, live=False)["views"][0]
+    before, outputs = view["answer"], view["outputs"]
+    ruled = sum(output["top"][0][0] != output["token"] for output in outputs)
+    sentence = f"It answers {before}. At {ruled} of its {len(outputs)} tokens, a rule of generation chose a less likely"
+    assert 0 < ruled < len(outputs)
+    assert sentence in page.locator("#finding").inner_text()
     effect = explorer.operate(SENTENCE, 0, [edit])["effect"]
     assert effect["answer"] != before
     assert f"answer {effect['answer']} instead of {before}" in said

@@ -256,6 +256,7 @@ class HuggingFaceSubject(Subject):
             "with_image": self.reads_image_and_text,
             "answer": reading.answer,
             "outputs": recording.outputs,
+            "prompt": 0 if reading.generated is None else reading.generated.prompt,
             "words": [self._flag, str(loaded.folder)],
             "edits": recording.edits,
             "uneditable": recording.uneditable,

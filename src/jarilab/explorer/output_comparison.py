@@ -48,10 +48,12 @@ class ScoreComparison:
         return float(each_1A.mean().clamp(0.0, math.log(2)))
 
     def measured(self, before: Tensor, outputs: Any) -> tuple[Tensor, Tensor]:
-        """The log-probability of each token of the answer, and the likeliest token in its place."""
-        logs_AV = self.of(outputs)
-        labels = self._reader.answer_labels
-        return logs_AV[range(len(labels)), labels], logs_AV.argmax(-1)
+        """The log-probability of each token of the answer, and the token that is chosen in its place."""
+        logs_AV, labels_A = self.of(outputs), torch.tensor(self._reader.answer_labels)
+        # Where a rule of generation that jarilab does not know set the token, it stays.
+        is_chosen_A = self._reader.chosen(before) == labels_A
+        chosen_A = torch.where(is_chosen_A, self._reader.chosen(logs_AV), labels_A)
+        return logs_AV[range(len(labels_A)), labels_A], chosen_A
 
     @property
     def described(self) -> tuple[str, list[str], Names]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from jarilab.core.shapes import Float
+from jarilab.core.shapes import Bool, Float
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1.0,),
@@ -54,11 +56,26 @@ class GreedyRules:
         among = self.among.get(place)
         if among is not None:
             return among[int(scores_V[among].argmax())]
-        banned = [*self.banned, *(self.banned_first if place == self.opens else ())]
-        banned += [*(self.ends if place < self.least else ()), *self._repeating(ids)]
         scores_V = scores_V.clone()
-        scores_V[banned] = -math.inf
+        scores_V[self._banned_after(ids)] = -math.inf
         return int(scores_V.argmax())
+
+    def excluded(self, ids: Sequence[int], count: int) -> Bool[Tensor, "L V"]:
+        """The tokens, of `count`, that cannot follow each of `ids` but the last."""
+        excluded_LV = torch.zeros(len(ids) - 1, count, dtype=torch.bool)
+        for place, row_V in enumerate(excluded_LV):
+            among = [self.forced[place]] if place in self.forced else self.among.get(place)
+            if among is None:
+                row_V[self._banned_after(ids[: place + 1])] = True
+            else:
+                row_V.fill_(True)
+                row_V[among] = False
+        return excluded_LV
+
+    def _banned_after(self, ids: Sequence[int]) -> list[int]:
+        place = len(ids) - 1
+        banned = [*self.banned, *(self.banned_first if place == self.opens else ())]
+        return [*banned, *(self.ends if place < self.least else ()), *self._repeating(ids)]
 
     def _repeating(self, ids: Sequence[int]) -> list[int]:
         """The tokens that would make the last `ngram` tokens ones that came before."""
@@ -90,8 +107,8 @@ def unsupported_setting(model: Any) -> str | None:
 
 def greedy_rules(model: Any, prompt: int, new: int) -> GreedyRules:
     """The rules of a model. prompt: tokens that are given after the start token. new: of further tokens, at most."""
-    settings = model.generation_config
-    ends = _listed(settings.eos_token_id)
+    settings, count = model.generation_config, vocabulary_size(model)
+    ends = _tokens(settings.eos_token_id, count)
     forced = {}
     first, last = (getattr(settings, f"forced_{each}_token_id", None) for each in ("bos", "eos"))
     if first is not None and not prompt:
@@ -108,13 +125,23 @@ def greedy_rules(model: Any, prompt: int, new: int) -> GreedyRules:
         limit=prompt + new,
         ends=ends,
         least=least,
-        banned=[*_listed(settings.suppress_tokens), *(token for word in words for token in word)],
-        banned_first=_listed(settings.begin_suppress_tokens),
+        banned=_tokens([*_listed(settings.suppress_tokens), *chain(*words)], count),
+        banned_first=_tokens(settings.begin_suppress_tokens, count),
         opens=prompt + (first is not None and not prompt),
         forced=forced,
         among={0: sorted(languages.values())} if detects else {},
         ngram=settings.no_repeat_ngram_size or 0,
     )
+
+
+def vocabulary_size(model: Any) -> int:
+    """How many tokens have a score."""
+    return len(model.get_output_embeddings().weight)
+
+
+def _tokens(value: Any, count: int) -> list[int]:
+    """The numbers that are tokens. Generation ignores others, such as the -1 of some Whisper models."""
+    return [each for each in _listed(value) if 0 <= each < count]
 
 
 def _listed(value: Any) -> list[int]:

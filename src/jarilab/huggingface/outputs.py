@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor
 
-from jarilab.core.shapes import Float
+from jarilab.core.shapes import Bool, Float, Int
 from jarilab.data.text.pieces import BYTE
 from jarilab.huggingface.generation import Generated
+from jarilab.huggingface.greedy import greedy_rules, unsupported_setting, vocabulary_size
 from jarilab.huggingface.loading import Loaded
 
 Kind = Literal["next", "masked", "words", "written", "class", "labels"]
@@ -35,6 +37,7 @@ class OutputReader:
     decode: from the most likely ids of the answer to text, or None if there is no answer.
     first: index of the first of `positions` that belongs to the answer.
     generates: whether `decode` runs the model again, to generate token by token.
+    excluded: of generated text, the tokens that its rules exclude at each of `positions`; None if they are unknown.
     mask: the mask token of a masked model, as text. before: the id before the first label, of a text that goes on.
     """
 
@@ -45,6 +48,7 @@ class OutputReader:
     decode: Callable[[list[int]], str | None]
     first: int = 0
     generates: bool = False
+    excluded: Bool[Tensor, "P V"] | None = None
     mask: str | None = None
     before: Sequence[int] = ()
 
@@ -67,6 +71,12 @@ class OutputReader:
     def answer_labels(self) -> list[int]:
         """The labels at the positions of the answer."""
         return self.labels[self.first :]
+
+    def chosen(self, scores_AV: Float[Tensor, "A V"]) -> Int[Tensor, " A"]:
+        """The tokens that these scores choose at the positions of the answer."""
+        if self.excluded is not None:
+            scores_AV = scores_AV.masked_fill(self.excluded[self.first :], -math.inf)
+        return scores_AV.argmax(-1)
 
     def answer(self, outputs: Any) -> str | None:
         """The answer in these outputs; inside `operate`, that of the changed model."""
@@ -112,7 +122,9 @@ def class_output_reader(loaded: Loaded, outputs: Any) -> OutputReader | None:
 
 
 def generated_output_reader(
-    loaded: Loaded, generated: Generated, generate: Callable[[], str | None]
+    loaded: Loaded,
+    generated: Generated,
+    generate: Callable[[], str | None],
 ) -> OutputReader | None:
     """The reader for an encoder-decoder, whose answer does not include the prompt."""
     labels = generated.ids[1:]
@@ -127,7 +139,15 @@ def generated_output_reader(
         lambda _: generate(),
         first=generated.prompt,
         generates=True,
+        excluded=_excluded(loaded, generated),
     )
+
+
+def _excluded(loaded: Loaded, generated: Generated) -> Bool[Tensor, "P V"] | None:
+    if unsupported_setting(loaded.model) is not None:
+        return None
+    rules = greedy_rules(loaded.model, generated.prompt, generated.limit)
+    return rules.excluded(generated.ids, vocabulary_size(loaded.model))
 
 
 def _decoder(tokenizer: Any) -> Callable[[Sequence[int]], str]:

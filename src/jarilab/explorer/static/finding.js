@@ -16,6 +16,7 @@ const t = speaking({
   answers: ["It answers {0} ({1}).", "답은 {0}입니다({1})."], answers_next: ["After this text it expects {0} ({1}).", "이 글 다음에 올 토큰으로 고른 것은 {0}입니다({1})."],
   answers_masked: ["Under the mask it puts {0} ({1}).", "가려진 자리에 넣은 토큰은 {0}입니다({1})."], answers_class: ["The class that it gives is {0} ({1}).", "분류는 {0}입니다({1})."],
   least: ["It answers {0}; its least sure token is {1} ({2}).", "답은 {0}이고, 가장 불확실한 토큰은 {1}입니다({2})."],
+  ruled: ["It answers {0}. At {1} of its {2} tokens, a rule of generation chose a less likely token.", "답은 {0}입니다. 토큰 {2}개 중 {1}개에서는 생성 규칙이 확률이 더 낮은 토큰을 골랐습니다."],
   best: ["{0} has the largest effect: it {1}.", "{0}: 효과가 가장 큰 헤드입니다. {1}."], one: ["{0} {1}.", "{0}: {1}."], isOff: ["{0} is off now.", "{0}: 지금은 꺼져 있습니다."],
   share: ["{0} with {1} of its weight on average (spread evenly it would be {2})", "{0}(가중치의 평균 {1}, 고르게 보면 {2})"],
   nats: ["Without it the answer is {0} ({1} nats)", "끄면 답의 확률이 {0}({1} nat)"],
@@ -61,9 +62,11 @@ export function drawFinding(root, app) {
 /** The answer, and how sure the model is of it. */
 function answering(view) {
   const places = answerPlaces(view).filter(({ top }) => top?.length);
-  if (!known(view.answer) || !places.length || places.some(({ token, top }) => top[0][0] !== token)) return null;
-  const least = places.reduce((one, other) => other.top[0][1] < one.top[0][1] ? other : one);
+  const ruled = places.filter(({ token, top }) => top[0][0] !== token).length;
+  if (!known(view.answer) || !places.length || (ruled && view.says !== "written")) return null;
   const answer = el("b", {}, answerNode(view.answer, LONGEST));
+  if (ruled) return t.parts("ruled", answer, ruled, places.length);
+  const least = places.reduce((one, other) => other.top[0][1] < one.top[0][1] ? other : one);
   const share = percent(least.top[0][1]);
   return places.length > 1 ? t.parts("least", answer, tokenNode(least.token), share) : t.parts(NAMED.includes(view.says) ? `answers_${view.says}` : "answers", answer, share);
 }

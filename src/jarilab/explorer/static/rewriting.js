@@ -1,13 +1,13 @@
 // The answer of a model that writes token by token, written anew by the rules of its generation: see huggingface/greedy.py.
 import { rowOf } from "./scores.js";
 
-/** The place of the largest score; all are allowed but those of `banned`. */
+/** The place of the largest score; all are allowed but those of `banned`. 0 if none is, as in Python. */
 function best(scores, banned) {
   let place = -1;
   scores.forEach((score, number) => {
     if (!banned.has(number) && (place < 0 || score > scores[place])) place = number;
   });
-  return place;
+  return Math.max(place, 0);
 }
 
 /** The tokens that would make the last `size` tokens ones that came before. */

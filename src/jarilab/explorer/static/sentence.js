@@ -14,7 +14,7 @@ const LETTERS = 32; // of a token
 const t = speaking({ patches: ["image, {0} patches", "이미지, 패치 {0}개"], sentence: ["{0}: press a token to see where it looks from there", "{0}: 토큰을 누르면 거기서 보는 곳이 나옵니다"] }, WORDS);
 
 /** What the model was asked for: all that it wrote, or what follows its text. */
-export const answerPlaces = ({ outputs, says, sides }) => says === "next" || (!says && !sides.source && outputs.length > 1 && sides.target) ? outputs.slice(-1) : outputs;
+export const answerPlaces = ({ outputs, says, sides, prompt }) => says === "next" || (!says && !sides.source && outputs.length > 1 && sides.target) ? outputs.slice(-1) : outputs.slice(prompt ?? 0);
 
 /** The side whose tokens are the input. */
 const inputSide = (view) => view.with_image ? "target" : view.sides.source && !view.sides.source.picture ? "source" : !view.sides.source && view.sides.target && !paintedSide(view) ? "target" : null;
