@@ -13,6 +13,15 @@ from jarilab.core.errors import UserError
 from jarilab.huggingface.loading import Loaded
 
 MAX_NEW_TOKENS = 48
+TOKEN_SETTINGS = {
+    "forced_bos_token_id": False,
+    "forced_eos_token_id": False,
+    "bad_words_ids": False,
+    "eos_token_id": True,
+    "suppress_tokens": True,
+    "begin_suppress_tokens": True,
+}
+"""Settings of generation that name tokens, and whether any number may stand there."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +37,12 @@ class Generated:
 
 
 def generate(loaded: Loaded, inputs: dict[str, Any], limit: int) -> Generated:
-    """The greedy answer to these inputs, of at most `limit` new tokens."""
+    """The greedy answer to these inputs, of at most `limit` new tokens.
+
+    Raises UserError for settings of generation that are no tokens of the model.
+    """
     model: Any = loaded.model
+    _check_tokens(loaded)
     first_step = _FirstStep()
     # Whisper returns its prompt and its end only then.
     whole = "force_unique_generate_call"
@@ -47,6 +60,26 @@ def generate(loaded: Loaded, inputs: dict[str, Any], limit: int) -> Generated:
     )
     ids = with_start(output_BL, start_token_id(loaded))[0].tolist()
     return Generated(ids, max(first_step.length - 1, 0), limit)
+
+
+def _check_tokens(loaded: Loaded) -> None:
+    """Raises UserError for settings that name no tokens. Other numbers are ignored where tokens are forbidden."""
+    model: Any = loaded.model
+    settings, count = model.generation_config, len(model.get_output_embeddings().weight)
+    for name, is_any in TOKEN_SETTINGS.items():
+        value = getattr(settings, name, None)
+        words = value if name == "bad_words_ids" and isinstance(value, list) else [value]
+        for word in words:
+            tokens = word if isinstance(word, list | tuple) else [word]
+            tokens = [each for each in tokens if each is not None]
+            is_right = all(type(each) is int and (is_any or 0 <= each < count) for each in tokens)
+            if not is_right:
+                saved = loaded.folder / "generation_config.json"
+                file = saved if saved.is_file() else loaded.folder / "config.json"
+                raise UserError(
+                    f"{file}: expected tokens from 0 to {count - 1} in {name}, got {value!r:.40}; put back the file "
+                    "that was saved with the model"
+                )
 
 
 class _FirstStep:

@@ -1,6 +1,7 @@
 """What the explorer says of an answer whose tokens rules of generation exclude or set."""
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from helpers import folders
 from helpers.folders import SENTENCE, writer
+from jarilab.core.errors import UserError
 from jarilab.explorer import open_explorer
 from jarilab.explorer.page_file import saved_page
 
@@ -45,3 +47,20 @@ def test_rules_of_tokens_that_a_model_lacks_do_nothing(tmp_path: Path, rules: di
     folder = writer(tmp_path / "t5", t5, seed=1, **rules)
     (view,) = saved_page(open_explorer(models=[folder]), SENTENCE)["views"]
     assert view["engine"]["text"]["still"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("forced_bos_token_id", 777),
+        ("bad_words_ids", [[400]]),
+        ("eos_token_id", "three"),
+        ("suppress_tokens", [1, "x"]),
+    ],
+)
+def test_settings_that_are_no_tokens_are_refused_by_name(tmp_path: Path, name: str, value: Any) -> None:
+    folder = writer(tmp_path / "t5", t5)
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(UserError, match=rf"generation_config\.json: expected tokens from 0 to 16 in {name}, got"):
+        saved_page(open_explorer(models=[folder]), SENTENCE)
