@@ -19,7 +19,8 @@ export const ROLE_WORDS = {
   offset: ["one fixed distance", "일정한 거리"], even: ["spread evenly", "고르게"], none: ["no simple pattern", "단순한 규칙 없음"],
 };
 const t = speaking({
-  size_nats: ["size: nats a token that the answer loses without it", "크기: 끄면 답이 토큰마다 잃는 nat"],
+  size_nats: ["size: nats that the answer loses without it", "크기: 끄면 답이 잃는 nat"],
+  size_natsOfMany: ["size: nats a token that the answer loses without it", "크기: 끄면 답이 토큰마다 잃는 nat"],
   size_moved: ["size: how far the output vectors move without it", "크기: 끄면 출력 벡터가 움직이는 거리"],
   noEffects: ["Tiles say what a head looks at. Its effect was not measured for this input.", "바탕색은 헤드가 보는 것입니다. 이 입력에서 효과는 재지 않았습니다."],
   failed: ["Effects cannot be measured: {0}", "효과를 잴 수 없습니다: {0}"],
@@ -171,6 +172,6 @@ function keyOf(view, shown, summary) {
     const value = Number((part * summary.full).toPrecision(1));
     return el("span", { class: "size" }, disc, effects.unit === "moved" ? `${100 * value} %` : `${value} nat`);
   };
-  return [el("p", {}, t(`size_${effects.unit}`)), size(1), size(0.1), ...marks.map((mark) => el("span", {}, discOf({ role: null, effect: summary.full / 4, mark }, summary.full), t(mark === "open" && !firstPayload.live ? "openSaved" : mark))), ...roleKeys(shown)];
+  return [el("p", {}, t(`size_${effects.unit}${effects.tokens.length > 1 ? "OfMany" : ""}`)), size(1), size(0.1), ...marks.map((mark) => el("span", {}, discOf({ role: null, effect: summary.full / 4, mark }, summary.full), t(mark === "open" && !firstPayload.live ? "openSaved" : mark))), ...roleKeys(shown)];
 }
 const roleKeys = (shown) => ROLES.filter((role) => shown.has(role)).map((role) => el("span", {}, discOf({ role, effect: 0.4, mark: "passes" }, 1), t(role)));
