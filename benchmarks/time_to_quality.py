@@ -16,8 +16,8 @@ longest schedules of the others are twice jari's or more.
 Steps do not depend on what else the machine does, but seconds do. So the contenders of a row then take turns with
 short runs, three each. The time of a step is that of the fastest stretch between two looks of these, and seconds are
 steps times this time. Looks are not counted. One thread. Each run is a process of its own. Its looks are kept in a file
-of --out, and it is not trained again: docs/results/time_to_quality has the runs of images so far. The searches and seeds
-may run on a busy machine, with `--at-once N`. Then repeat the command without it on an idle one.
+of --out, and it is not trained again: docs/results/time_to_quality has the runs of images so far. The searches and
+seeds may run on a busy machine, with `--at-once N`. Then repeat the command without it on an idle one.
 """
 
 from __future__ import annotations
