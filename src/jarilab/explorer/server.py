@@ -123,6 +123,10 @@ class Surgery(_Request):
     draft: bool = False
 
 
+CONTROLS, EFFECTS = 1, 2
+"""The patience of requests for random controls, and for the effects of all heads."""
+
+
 def application(
     explorer: Explorer, line: str, hosts: set[str], queue: Queue | None = None, **initial: Any
 ) -> Guard:
@@ -142,10 +146,10 @@ def application(
     _add_page(app, queue, draw)
 
     async def respond(
-        request: _Request, ticket: str, work: Callable[[], Any], *, patient: bool = False
+        request: _Request, ticket: str, work: Callable[[], Any], *, patience: int = 0
     ) -> Response:
         explorer.check(request.input, line)
-        return await _timed_answer(explorer, queue, work, ticket, patient=patient)
+        return await _timed_answer(explorer, queue, work, ticket, patience=patience)
 
     @app.post("/api/look")
     async def look(request: Look, ticket: Ticket = "") -> Response:
@@ -164,17 +168,17 @@ def application(
     @app.post("/api/effects")
     async def effects(request: EffectsRequest, ticket: Ticket = "") -> Response:
         work = partial(explorer.effects, request.input, request.view, request.step)
-        # They give way to each other request.
-        work = partial(work, proceed=lambda: queue.length < 2)
-        return await respond(request, ticket, work, patient=True)
+        work = partial(work, proceed=lambda: not queue.has_less_patient(EFFECTS))
+        return await respond(request, ticket, work, patience=EFFECTS)
 
     @app.post("/api/surgery")
     async def surgery(request: Surgery, ticket: Ticket = "") -> Response:
         edits = [edit.model_dump(exclude_none=True) for edit in request.edits]
         work = partial(explorer.operate, request.input, request.view, edits, request.step)
-        # Controls give way to all but effects, which give way to them.
-        proceed = (lambda: queue.urgent < 2) if request.controls else None
-        return await respond(request, ticket, partial(work, proceed=proceed, draft=request.draft))
+        patience = CONTROLS if request.controls else 0
+        proceed = (lambda: not queue.has_less_patient(CONTROLS)) if request.controls else None
+        work = partial(work, proceed=proceed, draft=request.draft)
+        return await respond(request, ticket, work, patience=patience)
 
     return Guard(app, hosts)
 
@@ -193,14 +197,14 @@ def _add_page(app: FastAPI, queue: Queue, draw: Callable[[], str]) -> None:
 
 
 async def _compute(
-    queue: Queue, work: Callable[[], Any], ticket: str = "", *, patient: bool = False
+    queue: Queue, work: Callable[[], Any], ticket: str = "", *, patience: int = 0
 ) -> Any:
-    with queue.place(ticket, patient=patient):
+    with queue.place(ticket, patience=patience):
         return await queue.run(work)
 
 
 async def _timed_answer(
-    explorer: Explorer, queue: Queue, work: Callable[[], Any], ticket: str, *, patient: bool
+    explorer: Explorer, queue: Queue, work: Callable[[], Any], ticket: str, *, patience: int
 ) -> Response:
     """The JSON of `work`, with a Server-Timing header (W3C) that says where the time went, in milliseconds."""
 
@@ -210,7 +214,7 @@ async def _timed_answer(
         return content, begun, time.perf_counter(), explorer.forward_seconds
 
     arrived = time.perf_counter()
-    content, begun, computed, forward = await _compute(queue, timed, ticket, patient=patient)
+    content, begun, computed, forward = await _compute(queue, timed, ticket, patience=patience)
     response = answer(content)
     seconds = {
         "wait": begun - arrived,

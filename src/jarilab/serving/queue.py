@@ -34,7 +34,7 @@ class Queue:
     def __init__(self, size: int):
         self.size, self.computing, self.ending = size, False, False
         self._line: list[str] = []
-        self._patient = 0
+        self._patience: list[int] = []
         self._ends: set[asyncio.Future[None]] = set()
         self._thread = ThreadPoolExecutor(1, "computing")
         self._seconds = self._answered = 0.0
@@ -44,16 +44,16 @@ class Queue:
         """Requests that wait or run."""
         return len(self._line)
 
-    @property
-    def urgent(self) -> int:
-        """Requests that wait or run, without patient ones."""
-        return self.length - self._patient
+    def has_less_patient(self, patience: int) -> bool:
+        """Whether a request with less patience waits or runs."""
+        return any(each < patience for each in self._patience)
 
     @contextmanager
-    def place(self, ticket: str = "", *, patient: bool = False) -> Iterator[None]:
+    def place(self, ticket: str = "", *, patience: int = 0) -> Iterator[None]:
         """Occupies a place inside the block; `ahead` finds it. Raises Refusal if the queue is full or ends.
 
-        patient: whether all other requests are more urgent.
+        patience: 0 for a request that never gives way. Others give way to each request with less patience, never to
+            one with as much: both would begin again for ever.
         """
         self.check_ending()
         if self.length >= self.size:
@@ -61,13 +61,13 @@ class Queue:
                 503, f"{self.size} requests are waiting already; try again later", self.retry_after
             )
         self._line.append(ticket)
-        self._patient += patient
+        self._patience.append(patience)
         begun = time.monotonic()
         try:
             yield
         finally:
             self._line.remove(ticket)
-            self._patient -= patient
+            self._patience.remove(patience)
             # An exponential average of the time between two answers, in which recent ones count most.
             now = time.monotonic()
             self._seconds += (now - max(begun, self._answered) - self._seconds) / 4
