@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
 from jarilab.data.text.pieces import BYTE, FALLBACK
@@ -13,10 +13,16 @@ from jarilab.data.text.spelling import UNKNOWN_SIGN, Rule, Writing
 
 COMPARED = 100
 LONGEST = 12
-"""Random sequences of tokens of a comparison, and their tokens."""
-WORD_PIECES: Rule = (" ##", "")
+"""Random sequences of tokens of a comparison, for each kind of tokens, and their tokens."""
+WORD_PART = "##"
+WORD_PIECES: Rule = (f" {WORD_PART}", "")
 BEFORE_MARKS: Rule = (" (?=[.?!,])", "")
-"""Removes the spaces that a WordPiece tokenizer cleans up."""
+APOSTROPHES: Rule = (" ' ", "'")
+CONTRACTIONS: Rule = (" (?=n't|'m|'s|'ve|'re)", "")
+DECODERS = ((), (WORD_PIECES,), (BEFORE_MARKS, CONTRACTIONS, WORD_PIECES))
+"""Nothing, and the WordPiece decoder without and with its cleanup, which is of each token."""
+CLEANUPS = ((), (BEFORE_MARKS, APOSTROPHES, CONTRACTIONS))
+"""Nothing, and `clean_up_tokenization_spaces`, which is of the whole text."""
 ENDS: Rule = ("^ +| +$", "")
 
 
@@ -31,17 +37,21 @@ def writing_of(tokenizer: Any, count: int, answer: Sequence[int]) -> tuple[Writi
     generator = random.Random(0)
     plain = [number for number in range(count) if number not in skipped] or special
     rows = [list(answer)]
-    for _ in range(COMPARED):
-        rows.append(generator.choices(plain, k=generator.randint(1, LONGEST)))
+    # Random rows of a large vocabulary hardly have punctuation or parts of words, which have rules of their own.
+    marks = [number for number in plain if re.search(r"[^\w#▁]", pieces[number])]
+    parts = [number for number in plain if pieces[number].startswith(WORD_PART)]
+    marks, parts = marks or plain, parts or plain
+    for pair in ((plain, plain), (plain, marks), (plain, parts), (marks, parts)):
+        for _ in range(COMPARED):
+            length = generator.randint(1, LONGEST)
+            rows.append([generator.choice(pair[place % 2]) for place in range(length)])
     expected = [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
-    best, most = Writing(), -1
+    agreeing: dict[Writing, int] = {}
     for writing in _candidates(pieces, skipped):
-        agreeing = sum(
-            _written(writing, row) == text for row, text in zip(rows, expected, strict=True)
-        )
-        if agreeing > most:
-            best, most = writing, agreeing
-    return best, most == len(rows)
+        texts = [_written(writing, row) for row in rows]
+        agreeing[writing] = sum(map(str.__eq__, texts, expected))
+    best = max(agreeing, key=lambda writing: agreeing[writing])
+    return best, agreeing[best] == len(rows)
 
 
 def _candidates(pieces: Sequence[str], skipped: Collection[int]) -> Iterator[Writing]:
@@ -57,8 +67,8 @@ def _candidates(pieces: Sequence[str], skipped: Collection[int]) -> Iterator[Wri
     fallback = not FALLBACK.keys().isdisjoint(pieces)
     for last in (("^ ", ""), ENDS):
         yield Writing(**shared, rules=(blank, last), byte_fallback=fallback)
-    for rules in ((), (BEFORE_MARKS,), (WORD_PIECES,), (WORD_PIECES, BEFORE_MARKS)):
-        yield Writing(**shared, join=" ", rules=rules)
+    for decoder, cleanup in product(DECODERS, CLEANUPS):
+        yield Writing(**shared, join=" ", rules=(*decoder, *cleanup))
 
 
 def _written(writing: Writing, ids: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from helpers.folders import byte_tokenizer, tokenizer_of
-from jarilab.huggingface.spelling import writing_of
+from jarilab.huggingface.spelling import _written, writing_of
 from jarilab.pages.kit.page import bundle
 
 pytestmark = [
@@ -72,3 +72,18 @@ def test_ids_without_a_token_are_not_written() -> None:
     writing, is_exact = writing_of(tokenizer_of(), 24, [5, 20])
     assert is_exact
     assert set(range(17, 24)) <= set(writing.skipped)
+
+
+@pytest.mark.parametrize("cleanup", [False, True])
+@pytest.mark.parametrize("decodes", [False, True])
+def test_apostrophes_of_a_large_vocabulary_are_compared(cleanup: bool, decodes: bool) -> None:
+    from tokenizers import decoders
+
+    pieces = [*WORD_PIECES, "'", "n't", "don", "'s", *(f"w{number}" for number in range(5000))]
+    opened = tokenizer(pieces, decoders.WordPiece(cleanup=cleanup))
+    opened.clean_up_tokenization_spaces = decodes
+    writing, is_exact = writing_of(opened, len(opened), [5, 3])
+    assert is_exact
+    for text in (["cat", "'", "##s"], ["don", "n't"], ["cat", "'s", "."], ["the", "'", "cat", "'", ","]):
+        ids = [pieces.index(piece) for piece in text]
+        assert _written(writing, ids) == opened.decode(ids, skip_special_tokens=True)
