@@ -26,7 +26,7 @@ def engine_of(loaded: Loaded, reading: ModelInput, tape: Tape, program: Writer) 
     """The `program` and `text` of a page, or `why` it has none."""
     reader = reading.output_reader
     rules, still = _rules(loaded, reading)
-    padded = None if rules is None else _padded(loaded, reading, rules)
+    padded = None if rules is None else _padded(reading, rules)
     paths = {site: tape.site(site).path for site in tape.sites}
     fixed = FixedInput(reading.inputs, comparison_of(reader).rows, paths, padded)
     try:
@@ -80,7 +80,7 @@ def _rules(loaded: Loaded, reading: ModelInput) -> tuple[GreedyRules | None, Why
     rules = greedy_rules(loaded.model, generated.prompt, generated.limit)
     with torch.no_grad():
         scores_LV = loaded.model(**reading.inputs).logits[0]
-    if not rules.gives(scores_LV, generated.ids):
+    if not rules.reproduces(scores_LV, generated.ids):
         return None, (
             "Python did not write the most likely token each time",
             "파이썬이 쓴 토큰이 매번 가장 그럴듯한 토큰은 아닙니다",
@@ -88,10 +88,9 @@ def _rules(loaded: Loaded, reading: ModelInput) -> tuple[GreedyRules | None, Why
     return rules, None
 
 
-def _padded(loaded: Loaded, reading: ModelInput, rules: GreedyRules) -> PaddedIds:
+def _padded(reading: ModelInput, rules: GreedyRules) -> PaddedIds:
     """The ids of the answer, as an input of the program."""
     length = reading.inputs["decoder_input_ids"].shape[1]
     # It is larger, so that shapes show which axes belong to the answer.
-    longest = max(length + 1, min(length + MORE_TOKENS, rules.limit))
-    fill = getattr(loaded.config, "pad_token_id", None) or 0
-    return PaddedIds("decoder_input_ids", longest, fill)
+    longest = max(length + 1, min(length + MORE_TOKENS, rules.max_length))
+    return PaddedIds("decoder_input_ids", longest)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from jarilab.core.errors import UserError
@@ -21,7 +21,7 @@ TOKEN_SETTINGS = {
     "suppress_tokens": True,
     "begin_suppress_tokens": True,
 }
-"""Settings of generation that name tokens, and whether any number may stand there."""
+"""Generation settings that hold token IDs, and whether IDs outside the vocabulary are allowed."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ def generate(loaded: Loaded, inputs: dict[str, Any], limit: int) -> Generated:
         do_sample=False,
         num_beams=1,
         num_return_sequences=1,
+        return_dict_in_generate=False,
         logits_processor=[first_step],
         # A step with a cache has one query, and cross-attention does not know which one.
         use_cache=False,
     )
-    ids = with_start(output_BL, start_token_id(loaded))[0].tolist()
-    return Generated(ids, max(first_step.length - 1, 0), limit)
+    return Generated(output_BL[0].tolist(), max(first_step.length - 1, 0), limit)
 
 
 def _check_tokens(loaded: Loaded) -> None:
@@ -70,16 +70,19 @@ def _check_tokens(loaded: Loaded) -> None:
         value = getattr(settings, name, None)
         words = value if name == "bad_words_ids" and isinstance(value, list) else [value]
         for word in words:
-            tokens = word if isinstance(word, list | tuple) else [word]
-            tokens = [each for each in tokens if each is not None]
+            tokens = word if isinstance(word, list | tuple) else [] if word is None else [word]
             is_right = all(type(each) is int and (is_any or 0 <= each < count) for each in tokens)
             if not is_right:
-                saved = loaded.folder / "generation_config.json"
-                file = saved if saved.is_file() else loaded.folder / "config.json"
                 raise UserError(
-                    f"{file}: expected tokens from 0 to {count - 1} in {name}, got {value!r:.40}; put back the file "
-                    "that was saved with the model"
+                    f"{_settings_file(loaded)}: expected tokens from 0 to {count - 1} in {name}, got {value!r:.40}; "
+                    "put back the file that was saved with the model"
                 )
+
+
+def _settings_file(loaded: Loaded) -> Path:
+    """The file that holds the settings of generation."""
+    saved = loaded.folder / "generation_config.json"
+    return saved if saved.is_file() else loaded.folder / "config.json"
 
 
 class _FirstStep:
@@ -92,22 +95,18 @@ class _FirstStep:
         return scores
 
 
-def with_start(ids_BL: Tensor, start: int | None) -> Tensor:
-    """The ids after the start token, where it is missing."""
-    if start is None or int(ids_BL[0, 0]) == start:
-        return ids_BL
-    return torch.cat((ids_BL.new_tensor([[start]]), ids_BL), 1)
-
-
 def start_token_id(loaded: Loaded) -> int | None:
     """The token from which a decoder starts. Raises UserError for a number that is none of its tokens."""
-    start = getattr(loaded.config, "decoder_start_token_id", None)
     model: Any = loaded.model
+    settings = getattr(model, "generation_config", None)
+    start = getattr(settings or loaded.config, "decoder_start_token_id", None)
+    # As `generate` of transformers.
+    start = settings.bos_token_id if settings and start is None else start
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
     size = len(decoder.get_input_embeddings().weight)
     if start is None or (isinstance(start, int) and 0 <= start < size):
         return start
     raise UserError(
-        f"{loaded.folder / 'config.json'}: expected a decoder_start_token_id from 0 to {size - 1}, got {start!r:.40}; "
+        f"{_settings_file(loaded)}: expected a decoder_start_token_id from 0 to {size - 1}, got {start!r:.40}; "
         "put back the file that was saved with the model"
     )

@@ -26,7 +26,6 @@ from jarilab.huggingface.generation import (
     Generated,
     generate,
     start_token_id,
-    with_start,
 )
 from jarilab.huggingface.limits import bounded_calls
 from jarilab.huggingface.loading import Loaded
@@ -221,7 +220,9 @@ def _generate(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]
     has_head = hasattr(model, "generate") and model.get_output_embeddings() is not None
     start = start_token_id(loaded)
     if not has_head:
-        target_BL = with_start(inputs["input_ids"], start)
+        target_BL = inputs["input_ids"]
+        if start is not None and int(target_BL[0, 0]) != start:
+            target_BL = torch.cat((target_BL.new_tensor([[start]]), target_BL), 1)
         target_BL = target_BL[:, :-1] if target_BL.shape[1] > 1 else target_BL
         target_names = token_names(loaded.target_tokenizer)(target_BL[0].tolist())
         return ModelInput(

@@ -166,8 +166,38 @@ def test_a_page_says_where_its_answer_may_differ(browser: Any, tmp_path: Path) -
     assert "Spaces between the tokens may differ" in engine.both(off)[0]["note"][0]
     # The page would choose other tokens than Python, as a wrong rule does here.
     text = engine.view["engine"]["text"]
-    text["rewriting"]["banned"].append(text["labels"][4])
+    text["rewriting"]["suppressed"].append(text["labels"][4])
     opened = engine.page.evaluate(OPEN, json.dumps(engine.view))
     assert "without an edit, it writes other tokens than Python" in opened["still"][0]
     effect = engine.both(off)[0]
     assert (effect["answer"], effect["note"]) == (None, opened["still"])
+
+
+def test_given_tokens_stay_after_another_language(browser: Any) -> None:
+    # Tokens: start 2, languages 0 and 1, given 7 and 8, end 9.
+    rules = {
+        **{
+            "prompt": 3,
+            "max_length": 6,
+            "eos_token_ids": [9],
+            "min_length": 0,
+            "suppressed": [],
+            "begin_suppressed": [],
+        },
+        **{"begin_index": 3, "forced": {}, "allowed": {"0": [0, 1]}, "no_repeat_ngram_size": 0},
+    }
+    rows = np.zeros((5, 10))
+    rows[range(5), [1, 4, 4, 5, 9]] = 1  # the likeliest after each place, if the given ones were not given
+    page = browser.new_page()
+    page.set_content("<p>rewriting</p>")
+    script = bundle("jarilab.explorer", "rewriting.js")
+    page.add_script_tag(content=f"window.workerPayload = {{}};\n{script}\nwindow.rewritten = rewriting$.rewritten;")
+    written = page.evaluate(
+        """([rules, rows]) => {
+            const scores = { shape: [5, 10], data: Float32Array.from(rows.flat()) };
+            return window.rewritten(rules, [2, 0, 7, 8, 3, 9], scores, async () => scores, 6);
+        }""",
+        [rules, rows.tolist()],
+    )
+    page.close()
+    assert written == {"ids": [1, 7, 8, 5, 9], "ended": True}

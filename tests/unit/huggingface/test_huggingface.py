@@ -276,6 +276,8 @@ def test_the_labels_of_a_stranger_are_counted(tmp_path):
 @pytest.mark.parametrize("start", [-1, 10**9, "x"])
 def test_a_start_token_that_is_none_is_refused(tmp_path, start):
     folder = edit_config(folders.bart(tmp_path / "bart"), decoder_start_token_id=start)
+    saved = folder / "generation_config.json"  # which `generate` prefers
+    saved.write_text(json.dumps(json.loads(saved.read_text()) | {"decoder_start_token_id": start}))
     with pytest.raises(UserError, match=r"decoder_start_token_id|could not be loaded") as error:
         read(load(folder), SENTENCE)
     assert "\n" not in str(error.value)

@@ -20,10 +20,10 @@ function repeating(ids, size) {
 /** The token after `ids`, which begin with the start token. */
 function chosen(rules, scores, ids) {
   const place = ids.length - 1;
-  const { forced, among } = rules;
+  const { forced, allowed } = rules;
   if (Object.hasOwn(forced, place)) return forced[place];
-  if (Object.hasOwn(among, place)) return among[place].reduce((one, other) => scores[other] > scores[one] ? other : one);
-  return best(scores, new Set([...rules.banned, ...(place === rules.opens ? rules.banned_first : []), ...(place < rules.least ? rules.ends : []), ...repeating(ids, rules.ngram)]));
+  if (Object.hasOwn(allowed, place)) return allowed[place].reduce((one, other) => scores[other] > scores[one] ? other : one);
+  return best(scores, new Set([...rules.suppressed, ...(place === rules.begin_index ? rules.begin_suppressed : []), ...(place < rules.min_length ? rules.eos_token_ids : []), ...repeating(ids, rules.no_repeat_ngram_size)]));
 }
 
 /**
@@ -33,22 +33,25 @@ function chosen(rules, scores, ids) {
  * tokens. longest: tokens that it can read. Each forward settles the tokens up to the first that is not what it was taken for.
  */
 export async function rewritten(rules, ids, scores, run, longest) {
-  const isChosen = (place) => place >= rules.prompt || Object.hasOwn(rules.among, place);
-  let [draft, settled, said] = [ids, 1, scores]; // so many tokens of the draft are sure
+  const isChosen = (place) => place >= rules.prompt || Object.hasOwn(rules.allowed, place);
+  let [draft, settled, output] = [ids, 1, scores]; // so many tokens of the draft are sure
   for (;;) {
-    const [rows] = said.shape;
+    const [rows] = output.shape;
     for (let agrees = true; agrees && settled <= rows; settled += 1) {
       const place = settled - 1;
-      const next = isChosen(place) ? chosen(rules, rowOf(said, place), draft.slice(0, settled)) : draft[settled];
+      const next = isChosen(place) ? chosen(rules, rowOf(output, place), draft.slice(0, settled)) : draft[settled];
       agrees = next === draft[settled];
-      if (!agrees) draft = [...draft.slice(0, settled), next, ...likeliestFrom(said, settled)];
-      const ended = place >= rules.prompt && (rules.ends.includes(next) || settled === rules.limit);
+      if (!agrees) { // the given tokens stay, also after another language
+        const given = draft.slice(settled + 1, rules.prompt + 1);
+        draft = [...draft.slice(0, settled), next, ...given, ...likeliestFrom(output, settled + given.length)];
+      }
+      const ended = place >= rules.prompt && (rules.eos_token_ids.includes(next) || settled === rules.max_length);
       if (ended) return { ids: draft.slice(1, settled + 1), ended };
     }
     if (settled > longest) return { ids: draft.slice(1, settled), ended: false };
     draft = draft.slice(0, longest);
-    said = await run(draft);
+    output = await run(draft);
   }
 }
 /** The likeliest token after each place from `row` on. */
-const likeliestFrom = (said, row) => Array.from({ length: said.shape[0] - row }, (_, place) => best(rowOf(said, row + place), new Set()));
+const likeliestFrom = (output, row) => Array.from({ length: output.shape[0] - row }, (_, place) => best(rowOf(output, row + place), new Set()));

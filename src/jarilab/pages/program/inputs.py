@@ -20,12 +20,11 @@ from jarilab.positions.patches import Images
 class PaddedIds:
     """Ids `(1, L)` that are an input of a fixed program. What stands behind them must not matter.
 
-    name: of the argument of the model. length: of the program's input. fill: the id that follows shorter ones.
+    name: of the argument of the model. length: of the program's input.
     """
 
     name: str
     length: int
-    fill: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +50,7 @@ class FixedInput:
         if self.padded is None:
             return self
         missing = self.padded.length - self.ids[0].shape[1]
-        ids_1L = functional.pad(self.ids[0], (0, missing), value=self.padded.fill)
+        ids_1L = functional.pad(self.ids[0], (0, missing))
         return self.with_ids([ids_1L])
 
     def with_ids(self, ids: Sequence[Tensor]) -> FixedInput:

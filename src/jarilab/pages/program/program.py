@@ -210,7 +210,7 @@ def _padding(inputs: FixedInput, ran: Ran, links: Mapping[str, Tensor]) -> dict[
     for site, weights in ran.weights.items():
         sizes = zip(weights.shape, links[site].shape, strict=True)
         axes[site] = [axis for axis, (shorter, longer) in enumerate(sizes) if shorter != longer]
-    return {"padded": {"length": inputs.padded.length, "fill": inputs.padded.fill, "axes": axes}}
+    return {"padded": {"length": inputs.padded.length, "axes": axes}}
 
 
 def _outputs(ran: Ran) -> dict[str, Any]:

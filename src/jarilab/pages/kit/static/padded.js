@@ -1,4 +1,4 @@
-// A program whose target has one length: a shorter one is padded, and what the program says behind its end is left out.
+// A program whose target has one length: a shorter one is padded, and outputs after its end are cut off.
 
 /** The first `count` places along some axes of numbers. */
 function cut({ shape, data }, axes, count) {
@@ -23,8 +23,8 @@ export class Padded {
   }
 
   async run({ target, ...others }) {
-    const { length, fill, axes } = this.source.padded;
-    const padded = Array.from({ length }, (_, place) => target[place] ?? fill);
+    const { length, axes } = this.source.padded;
+    const padded = Array.from({ length }, (_, place) => target[place] ?? 0);
     const { scores, weights } = await this.program.run({ target: padded, ...others });
     const shorter = ([site, map]) => [site, cut(map, axes[site], target.length)];
     return { scores: cut(scores, [0], target.length), weights: Object.fromEntries(Object.entries(weights).map(shorter)) };
