@@ -159,10 +159,17 @@ class HuggingFaceSubject(Subject):
 
     @torch.no_grad()
     def _record(self, line: str) -> RecordedForward:
+        # The file that the line names may have changed.
+        self._before.pop(line, None)
+        self._effects.pop(line, None)
+        if self._edited is not None and self._edited.key[0] == line:
+            self._edited = None
         reading = read(self.loaded, line)
         # A tape may hold the square of its length, so two long ones are never kept.
         if max(map(len, reading.names.values()), default=0) > MAX_CELLS:
             self._recordings.clear()
+            self._before.clear()
+            self._effects.clear()
             self._edited = None
         with (
             as_user_error(f"{self.loaded.folder} cannot answer {line[:80]!r}"),

@@ -490,3 +490,22 @@ def test_a_draft_comes_without_an_answer_that_is_generated(models, monkeypatch):
     explorer = opened(models, "next")
     off = [{"kind": "head", "site": "decoder.0.self", "head": 1}]
     assert explorer.operate(SENTENCE, 0, off, proceed=None, draft=True)["effect"]["answer"] is not None
+
+
+def test_an_image_file_that_changed_is_edited_as_it_is_now(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    folder = folders.vit(tmp_path / "vit")
+    pixels = numpy.random.default_rng(0).integers(0, 255, (10, 32, 32, 3), dtype=numpy.uint8)
+    lines = [str(tmp_path / f"{number}.png") for number in range(9)]
+    for line, each in zip(lines, pixels, strict=False):
+        image.fromarray(each).save(line)
+    explorer = open_explorer(models=[folder])
+    explorer.operate(lines[0], 0, [OFF], proceed=None)
+    for line in lines[1:]:
+        explorer.look(line, live=True)
+    image.fromarray(pixels[9]).save(lines[0])
+    now, fresh = (
+        each.operate(lines[0], 0, [OFF], proceed=None)["effect"]["divergence"]
+        for each in (explorer, open_explorer(models=[folder]))
+    )
+    assert now == fresh

@@ -54,7 +54,7 @@ export function editedNode(app, index, where = "card") {
     return el("span", { class: "edit" }, `✂ ${words} `, button);
   });
   const all = edits.length > 1 ? pressable(`undo ${where} ${index}`, t("restore"), () => setEdits(app, index, [])) : null;
-  return el("div", { class: "edited", role: "status" }, el("p", {}, chips, all), error ? el("p", { class: "error" }, error) : busy && !result ? el("p", {}, t("wait")) : result && whatItDid(app, index, result, busy));
+  return el("div", { class: "edited", role: "status" }, el("p", {}, chips, all), error && el("p", { class: "error" }, error), result ? whatItDid(app, index, result, busy) : busy && el("p", {}, t("wait")));
 }
 
 /** What edits changed in the log-probability of the answer before: the mean of its tokens, and the token that changed most. */

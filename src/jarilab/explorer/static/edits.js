@@ -5,7 +5,7 @@ import { siteHidden } from "./sites.js";
 const inForce = new Map(); // view index -> {edits, result, error, busy, turn}
 const none = { edits: [], result: null, error: "", busy: false };
 
-/** Of one view: {edits, result, error, busy}. result: {view: {sites}, effect} of these edits, once they were carried out; sites: those that changed. */
+/** Of one view: {edits, result, error, busy}. result: {edits, view: {sites}, effect} of the edits that were carried out last; sites: those that changed. */
 export const editsOf = (index) => inForce.get(index) ?? none;
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 export const isInForce = (index, edit) => editsOf(index).edits.some((other) => same(edit, other));
@@ -14,7 +14,7 @@ export const isInForce = (index, edit) => editsOf(index).edits.some((other) => s
 export function hiddenUnder(index, site, head) {
   const hidden = siteHidden(site);
   const [rows, columns] = site.shape;
-  const removed = editsOf(index).result ? editsOf(index).edits : [];
+  const removed = editsOf(index).result?.edits ?? [];
   const isRemoved = (edit) => edit.kind === "head" ? edit.site === site.site && edit.head === head
     : edit.kind === "token" ? edit.side === site.keys : edit.how === "erase" && edit.site === site.site && (edit.head ?? head) === head;
   const edits = removed.filter(isRemoved);
@@ -96,6 +96,7 @@ export async function setEdits(app, index, edits, way = "push") {
   if (!edits.length) return;
   const current = () => inForce.get(index).turn === turn;
   const asked = { input: view.input, view: index, step: view.step, edits };
+  let carried = null;
   try {
     // the answer at once, or later if it is written token by token; what it is held against takes some twenty forwards
     const [draft, answer, compared] = [{ draft: true, controls: false }, { controls: false }, { controls: true }];
@@ -106,11 +107,12 @@ export async function setEdits(app, index, edits, way = "push") {
         result = await app.post("/api/surgery", { ...asked, ...stage });
         if (!current()) return;
       } while (result.effect.interrupted);
-      put({ busy: stage !== compared, result }, stage === stages[0] ? "edits" : "asked");
+      carried = { ...result, edits };
+      put({ busy: stage !== compared, result: carried }, stage === stages[0] ? "edits" : "asked");
       await painted();
     }
   } catch (error) {
-    if (current()) put({ busy: false, result: null, error: error.message });
+    if (current()) put({ busy: false, result: carried, error: error.message });
   }
 }
 

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from jarilab.core.shapes import Tensor
 
 MAX_BYTES = 2**28
-"""Inputs and outputs that are kept; the layers after that are computed again."""
+"""Of inputs and outputs that are kept. Layers that do not fit are computed again."""
 LINEAR = {functional.linear, torch.addmm}
 """What `nn.Linear` and the `Conv1D` of transformers call. A matrix product of less would cost as little as a lookup."""
 
@@ -41,9 +41,9 @@ class _Call(NamedTuple):
 
 
 class LinearMemory:
-    """The linear layers of one forward without gradients: what they have read and given.
+    """The linear layers of one forward without gradients: their inputs and outputs.
 
-    Valid until parameters are changed by their `data`, which no version of a tensor shows.
+    Valid until a tensor changes without a new version, as through its `data` or NumPy.
     """
 
     def __init__(self) -> None:
@@ -51,19 +51,20 @@ class LinearMemory:
         self._bytes = 0
 
     def record(self) -> AbstractContextManager[Any]:
-        """Inside the block, keep what linear layers read and give."""
-        return _LinearMode(self._computed)
+        """Inside the block, keep the inputs and outputs of linear layers."""
+        return _LinearMode(self._compute_and_record)
 
     def reuse(self) -> AbstractContextManager[Any]:
-        """Inside the block, linear layers give what was recorded, where they read the same.
+        """Inside the block, linear layers return the recorded output of an equal input.
 
         Recorders and edits that begin inside the block see all functions as usual.
         """
-        return _LinearMode(self._remembered)
+        return _LinearMode(self._look_up)
 
-    def _computed(self, func: Callable[..., Tensor], args: tuple[Any, ...]) -> Tensor:
+    def _compute_and_record(self, func: Callable[..., Tensor], args: tuple[Any, ...]) -> Tensor:
         output = func(*args)
-        size = sum(each.nbytes for each in (output, *_data(args)))
+        # A slice keeps its whole storage.
+        size = output.nbytes + sum(each.untyped_storage().nbytes() for each in _data(args))
         if self._bytes + size <= MAX_BYTES:
             self._bytes += size
             # The model may write into the output afterwards.
@@ -71,7 +72,7 @@ class LinearMemory:
             self._calls.setdefault(_weight(args), []).append(call)
         return output
 
-    def _remembered(self, func: Callable[..., Tensor], args: tuple[Any, ...]) -> Tensor:
+    def _look_up(self, func: Callable[..., Tensor], args: tuple[Any, ...]) -> Tensor:
         for call in self._calls.get(_weight(args), ()):
             if call.is_of(args):
                 return call.output.clone()
@@ -89,12 +90,12 @@ class _LinearMode(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         is_linear = func in LINEAR and not kwargs and not torch.is_grad_enabled()
-        if is_linear and all(map(_is_kept, args)) and _data(args):
+        if is_linear and all(map(_is_cacheable, args)) and _data(args):
             return self._run(func, args)
         return func(*args, **(kwargs or {}))
 
 
-def _is_kept(value: Any) -> bool:
+def _is_cacheable(value: Any) -> bool:
     if value is None or isinstance(value, nn.Parameter):
         return True
     return type(value) is Tensor and value.dtype is torch.float32 and not value.is_inference()

@@ -140,3 +140,10 @@ def test_memory_is_bounded(monkeypatch):
     memory = recorded(lambda: model(x))
     output, layers = computed(lambda: model(x), memory)
     assert (torch.equal(output, model(x)), layers) == (True, 1)
+
+
+def test_a_slice_counts_as_the_storage_that_it_keeps(monkeypatch):
+    monkeypatch.setattr(linear_memory, "MAX_BYTES", 1000)
+    layer, x = nn.Linear(2, 2), torch.randn(1000, 2)
+    memory = recorded(lambda: layer(x[:1]))
+    assert computed(lambda: layer(x[:1]), memory)[1] == 1
