@@ -44,7 +44,7 @@ LAST_MAPS = ("generator", "to_logits", "mlp_head")
 
 @dataclass(frozen=True)
 class Recipe:
-    """rate: the highest learning rate. steps: of the whole schedule. precision: of today's recipe."""
+    """rate: the highest learning rate. steps: of the whole schedule. precision: of autocast."""
 
     rate: float
     steps: int
@@ -75,8 +75,13 @@ def trainee(
     model: nn.Module, loss: Callable[[], Tensor], measure: Callable[[int], float], recipe: Recipe, usual: Any
 ) -> Trainee:
     """usual: makes the optimizer of the authors from the model."""
+
+    def cast_loss() -> Tensor:
+        with autocast(recipe.precision):
+            return loss()
+
     if not recipe.today:
-        step = steps.training_step(model, loss, [usual(model)], 1.0, rates(recipe))
+        step = steps.training_step(model, cast_loss, [usual(model)], 1.0, rates(recipe))
         return Trainee(steps.not_deterministic(step), measure)
     keep_freed_memory()
     matrices, others = [], []
@@ -89,11 +94,6 @@ def trainee(
         StackedMuon(matrices, lr=recipe.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
         AdamW(others, lr=recipe.rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True),
     ]
-
-    def cast_loss() -> Tensor:
-        with autocast(recipe.precision):
-            return loss()
-
     step = steps.training_step(model, cast_loss, optimizers, 1.0, rates(recipe))
     return Trainee(steps.not_deterministic(step), measure)
 
@@ -329,7 +329,7 @@ def mnist(data: Path, held_out: bool) -> tuple[Tensor, Tensor]:
 PAIRS = translation.Size(4000, 128, 8, 512, 2, 0.0)
 """The size of all models. A batch has at most so many tokens, and so many pairs of Multi30k on average."""
 TOKENS, PAIRS_OF_BATCH = 2048, 60
-LONGEST_ANSWER = 60
+LONGEST_ANSWER = 45
 """Tokens: a model that has learned little ends no sentence, and few references are longer."""
 
 

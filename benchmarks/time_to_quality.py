@@ -9,9 +9,10 @@ jari trains as `jarilab train` does; the others are in `peers.py`. What is not i
 
 The search: each contender gets three rates times three lengths of the schedule, nine short runs with seed 0, and one
 more if the best rate is at an edge. The best is the one that needs the fewest steps to the mark; if none reaches it,
-the one that ends best. A peer's run ends early where it can no longer be the best. With that setting three fresh seeds
-are trained. The mark is reached where a line between two looks crosses it, if the next look is above it too. The
-longest schedules of the others are twice jari's or more.
+the one that ends best. With that setting three fresh seeds are trained. The mark is reached where a line between two
+looks crosses it, if the next look is above it too. The longest schedules of the others are twice jari's or more.
+A peer's run ends early: after two looks above the mark, or where it can no longer be the best. It is looked at from
+two fifths of its schedule on.
 
 Steps do not depend on what else the machine does, but seconds do. So the contenders of a row then take turns with
 short runs, three each. The time of a step is that of the fastest stretch between two looks of these, and seconds are
@@ -45,7 +46,7 @@ from peers import Peer, Recipe
 
 import jarilab
 
-SEARCH_LOOKS, LOOKS = 12, 25
+SEARCH_LOOKS, LOOKS, FIRST_LOOK = 12, 25, 0.4
 SEEDS = (1, 2, 3)
 PACE_STEPS, PACE_LOOKS, PACE_SEEDS = 60, 6, (101, 102, 103)
 KEEPING = threading.Lock()
@@ -62,7 +63,7 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Contender:
-    """peer: None for jari. precision: of today's recipe. needs: a package. settings: of jari, beside the row's."""
+    """peer: None for jari. precision: of autocast. needs: a package. settings: of jari, beside the row's."""
 
     peer: Peer | None
     rates: Sequence[float]
@@ -105,6 +106,10 @@ class Row:
             return looks[place - 1].step + share * (looks[place].step - looks[place - 1].step)
         return None
 
+    def held(self, looks: Sequence[Look]) -> bool:
+        """Whether the last two looks are above the mark, so that later ones change nothing."""
+        return len(looks) > 1 and self.reached(looks[-2:]) == looks[-2].step
+
 
 MUON = (4e-3, 8e-3, 1.6e-2)
 ADAMW = (2e-3, 4e-3, 8e-3)
@@ -120,7 +125,9 @@ ROWS = {
             "nn.Transformer, Muon": Contender(
                 peers.nn_transformer, (7.5e-3, 1.5e-2, 3e-2), (600, 1000, 1800), precision="float32"
             ),
-            "nn.Transformer, AdamW": Contender(peers.nn_transformer, ADAMW, (1000, 2000, 4000), today=False),
+            "nn.Transformer, AdamW": Contender(
+                peers.nn_transformer, ADAMW, (1000, 2000, 4000), today=False, precision="float32"
+            ),
         },
     ),
     "language": Row(
@@ -133,7 +140,7 @@ ROWS = {
             "x-transformers, Muon, bfloat16": Contender(
                 peers.x_transformers, MUON, (700, 1000, 1400), needs="x_transformers"
             ),
-            "nanoGPT, AdamW": Contender(peers.nanogpt, ADAMW, (1000, 2000, 4000), today=False),
+            "nanoGPT, AdamW": Contender(peers.nanogpt, ADAMW, (1000, 2000, 4000), today=False, precision="float32"),
         },
         {"task.context_length": peers.CONTEXT, "model.n_layers": peers.LAYERS, "model.n_heads": peers.HEADS,
          "model.d_model": peers.WIDTH, "model.dropout": 0.0, "training.batch_size": peers.BATCH},
@@ -159,11 +166,13 @@ ROWS = {
         files=lambda data: {"task.train": str(data / "mnist"), "task.valid": str(data / "mnist")},
     ),
     "translation": Row(
-        "translation", "rotary", peers.PAIRS_OF_BATCH, 30.0, "BLEU 30 on the held-out pairs", True, 1014, 120,
+        "translation", "rotary", peers.PAIRS_OF_BATCH, 30.0, "BLEU 30 on the held-out pairs", True, 300, 120,
         {
             JARI: Contender(None, MUON, (700, 1000, 1400)),
             "nn.Transformer, Muon, bfloat16": Contender(peers.translator, MUON, (700, 1000, 1400)),
-            "Marian, AdamW": Contender(peers.marian, (1e-3, 2e-3, 4e-3), (1000, 2000, 4000), today=False),
+            "Marian, AdamW": Contender(
+                peers.marian, (1e-3, 2e-3, 4e-3), (1000, 2000, 4000), today=False, precision="float32"
+            ),
         },
         {"model.n_encoder_layers": peers.PAIRS.n_layers, "model.n_decoder_layers": peers.PAIRS.n_layers,
          "model.d_model": peers.PAIRS.d_model, "model.d_ff": peers.PAIRS.d_ff, "model.dropout": 0.0,
@@ -187,17 +196,17 @@ def train(name: str, contender: str, recipe: Recipe, seed: int, data: Path, limi
     entry = row.contenders[contender]
     if entry.peer is None:
         return _train_jari(row, {**row.settings, **entry.settings}, recipe, seed, data, looks, examples)
-    every = max(1, recipe.steps // looks)
+    every, first = max(1, recipe.steps // looks), 0.0 if seed in PACE_SEEDS else FIRST_LOOK * recipe.steps
     found, seconds, learner = [], 0.0, entry.peer(data, seed, recipe)
     for step in range(1, recipe.steps + 1):
         begin = time.process_time()
         learner.step()
         seconds += time.process_time() - begin
-        if step % every == 0 or step == recipe.steps:
+        if (step % every == 0 and step >= first) or step == recipe.steps:
             found.append(Look(step, learner.measure(examples), seconds))
-        # Two looks behind the limit show whether the mark was reached before it, and held.
-        if step >= limit + 2 * every:
-            break
+            # Two looks behind the limit show whether the mark was reached before it, and held.
+            if step >= limit + 2 * every or row.held(found):
+                break
     return found
 
 
