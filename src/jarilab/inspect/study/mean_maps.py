@@ -78,17 +78,6 @@ class MeanMaps:
         with np.errstate(invalid="ignore"):
             return MeanMap(self._sums[alignment] / np.where(counts > 0, counts, np.nan), counts)
 
-    def by_offset(self) -> MeanMap:
-        """The maps aligned from the left, with a column for each offset from 1 - P: (H, P, 2 P - 1)."""
-        maps, size = self.maps("left"), self.size
-        offset_PO = np.arange(size)[:, None] + np.arange(1 - size, size)
-        is_inside_PO = (offset_PO >= 0) & (offset_PO < size)
-        at = (slice(None), np.arange(size)[:, None], np.where(is_inside_PO, offset_PO, 0))
-        return MeanMap(
-            np.where(is_inside_PO, maps.weights[at], np.nan),
-            np.where(is_inside_PO, maps.counts[at], 0),
-        )
-
     def state(self) -> dict[str, np.ndarray]:
         """The sums of weights and their counts."""
         counts = {f"{name}_counts": array for name, array in self._counts.items()}

@@ -9,7 +9,7 @@ import numpy as np
 LEVEL = 0.05
 MIN_DRAWS = 9_999
 DRAWS_AT_ONCE = 512
-FEW_DRAWS, FEW_EXAMPLES = "not enough draws", "not enough examples"
+FEW_EXAMPLES = "not enough examples"
 
 
 def draws_needed(tests: int) -> int:
@@ -17,23 +17,17 @@ def draws_needed(tests: int) -> int:
     return math.ceil(tests / LEVEL) - 1
 
 
-def adjusted_p(
-    changes: np.ndarray, draws: int | None = None, seed: int = 0
-) -> list[float] | list[str]:
+def adjusted_p(changes: np.ndarray, seed: int = 0) -> list[float] | list[str]:
     """Holm-adjusted p-values that the mean of each column of `changes` `(N, C)` is 0.
 
-    draws: of signs; enough of them by default. Returns `not enough draws` or `not enough examples` for each column
-    where no p-value could be small enough. Rows with NaN do not count.
+    Returns `not enough examples` for each column if no p-value could be small enough. Rows with NaN do not count.
     """
     tests = changes.shape[1]
     changes = changes[np.isfinite(changes).all(1)]
-    needed = draws_needed(tests)
-    draws = max(MIN_DRAWS, needed) if draws is None else draws
     # Of the 2^N assignments of signs, two give the largest mean.
     if 2.0 ** (1 - len(changes)) > LEVEL / max(1, tests):
         return [FEW_EXAMPLES] * tests
-    if draws < needed:
-        return [FEW_DRAWS] * tests
+    draws = max(MIN_DRAWS, draws_needed(tests))
     return holm(sign_flip_p(changes, draws, seed)).tolist()
 
 

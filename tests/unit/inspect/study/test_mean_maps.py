@@ -61,22 +61,6 @@ def test_means_are_divided_by_counts(alignment, lengths, size):
             assert np.isnan(values).all()
 
 
-def test_by_offset_is_the_left_map_moved():
-    maps = accumulated()
-    left, moved = maps.maps("left"), maps.by_offset()
-    assert moved.weights.shape == (6, SIZE, 2 * SIZE - 1)
-    for query in range(SIZE):
-        for offset in range(1 - SIZE, SIZE):
-            key = query + offset
-            cell = moved.weights[:, query, offset + SIZE - 1], moved.counts[:, query, offset + SIZE - 1]
-            if 0 <= key < SIZE:
-                np.testing.assert_array_equal(cell[0], left.weights[:, query, key])
-                np.testing.assert_array_equal(cell[1], left.counts[:, query, key])
-            else:
-                assert np.isnan(cell[0]).all()
-                assert not cell[1].any()
-
-
 def test_rows():
     rows = accumulated([(3, 3), (2, 2)]).rows()
     left = accumulated([(3, 3), (2, 2)]).maps("left")
