@@ -52,10 +52,10 @@ class Memory:
     """What the peer's encoder made of the sources, and which of it is padding."""
 
     x: Tensor
-    hidden: Tensor
+    hidden: Tensor | None
 
     def select(self, rows: Tensor) -> Memory:
-        return Memory(self.x[rows], self.hidden[rows])
+        return Memory(self.x[rows], None if self.hidden is None else self.hidden[rows])
 
 
 class Peer(nn.Module):

@@ -147,7 +147,8 @@ class TorchTransformer(nn.Module):
 
     def start(self, source: Tokens | None) -> arithmetic.Memory:
         assert source is not None
-        hidden = source.ids == PADDING
+        is_padding = source.ids == PADDING
+        hidden = is_padding if is_padding.any() else None
         return arithmetic.Memory(
             self.transformer.encoder(self._embedded(source.ids), src_key_padding_mask=hidden), hidden
         )

@@ -127,8 +127,8 @@ def peer() -> ModuleType | None:
     return module
 
 
-def theirs(module: ModuleType, shape: Shape, setting: Setting) -> nn.Module:
-    torch.manual_seed(1)
+def theirs(module: ModuleType, shape: Shape, setting: Setting, seed: int = 1) -> nn.Module:
+    torch.manual_seed(seed)
     return module.ViT(
         image_size=shape.side, patch_size=shape.patch, num_classes=CLASSES, dim=WIDTH, depth=shape.layers, heads=HEADS,
         dim_head=WIDTH // HEADS, mlp_dim=HIDDEN, pool={"class": "cls", "mean": "mean"}[setting.pool], channels=1,
