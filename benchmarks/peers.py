@@ -2,7 +2,7 @@
 
 Each takes the folder of data, a seed and a recipe. Two kinds of recipe, told apart by `today`:
 
-usual: the optimizer, precision and positions of its authors; the rate and the number of steps are searched.
+usual: the optimizer and positions of its authors. Rate and number of steps are searched, in either recipe.
 today: what one writes now: Muon (jari's, which stacks matrices) for the linear maps between the first and the last,
 queries, keys and values apart; bfloat16 where it is faster; rotary in language models, sinusoids in nn.Transformer;
 memory and kernels that are kept. As of November 2026. Nobody compiles.

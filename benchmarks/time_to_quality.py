@@ -17,8 +17,8 @@ it can no longer be the best. The first look at a peer is after a fifth of its s
 Steps do not depend on what else the machine does, but seconds do. So the contenders of a row then take turns with
 short runs, three each. The time of a step is that of the fastest stretch between two looks of these, and seconds are
 steps times this time. Looks are not counted. One thread. Each run is a process of its own. Its looks are kept in a file
-of --out, and it is not trained again: docs/results/time_to_quality has the runs so far. The searches and
-seeds may run on a busy machine, with `--at-once N`. Then repeat the command without it on an idle one.
+of --out, and it is not trained again: docs/results/time_to_quality has the runs so far. The searches and seeds may run
+on a busy machine, with `--at-once N`. Then repeat the command without it on an idle one.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Row:
         return None
 
     def held(self, looks: Sequence[Look]) -> bool:
-        """Whether the last two looks are above the mark, so that later ones change nothing."""
+        """Whether the last two looks are beyond the mark, so that later ones change nothing."""
         return len(looks) > 1 and self.reached(looks[-2:]) == looks[-2].step
 
 

@@ -123,8 +123,8 @@ class Surgery(_Request):
     draft: bool = False
 
 
-CONTROLS, EFFECTS = 1, 2
-"""The patience of requests for random controls, and for the effects of all heads."""
+CONTROLS_PATIENCE, EFFECTS_PATIENCE = 1, 2
+"""Of requests for random controls, and for the effects of all heads: see `Queue.place`."""
 
 
 def application(
@@ -168,15 +168,15 @@ def application(
     @app.post("/api/effects")
     async def effects(request: EffectsRequest, ticket: Ticket = "") -> Response:
         work = partial(explorer.effects, request.input, request.view, request.step)
-        work = partial(work, proceed=lambda: not queue.has_less_patient(EFFECTS))
-        return await respond(request, ticket, work, patience=EFFECTS)
+        work = partial(work, proceed=lambda: not queue.must_give_way(EFFECTS_PATIENCE))
+        return await respond(request, ticket, work, patience=EFFECTS_PATIENCE)
 
     @app.post("/api/surgery")
     async def surgery(request: Surgery, ticket: Ticket = "") -> Response:
         edits = [edit.model_dump(exclude_none=True) for edit in request.edits]
         work = partial(explorer.operate, request.input, request.view, edits, request.step)
-        patience = CONTROLS if request.controls else 0
-        proceed = (lambda: not queue.has_less_patient(CONTROLS)) if request.controls else None
+        patience = CONTROLS_PATIENCE if request.controls else 0
+        proceed = (lambda: not queue.must_give_way(CONTROLS_PATIENCE)) if request.controls else None
         work = partial(work, proceed=proceed, draft=request.draft)
         return await respond(request, ticket, work, patience=patience)
 

@@ -44,8 +44,8 @@ class Queue:
         """Requests that wait or run."""
         return len(self._line)
 
-    def has_less_patient(self, patience: int) -> bool:
-        """Whether a request with less patience waits or runs."""
+    def must_give_way(self, patience: int) -> bool:
+        """Whether a request of this patience must let a less patient one go first."""
         return any(each < patience for each in self._patience)
 
     @contextmanager

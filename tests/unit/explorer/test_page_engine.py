@@ -176,15 +176,16 @@ def test_a_page_says_where_its_answer_may_differ(browser: Any, tmp_path: Path) -
 def test_given_tokens_stay_after_another_language(browser: Any) -> None:
     # Tokens: start 2, languages 0 and 1, given 7 and 8, end 9.
     rules = {
-        **{
-            "prompt": 3,
-            "max_length": 6,
-            "eos_token_ids": [9],
-            "min_length": 0,
-            "suppressed": [],
-            "begin_suppressed": [],
-        },
-        **{"begin_index": 3, "forced": {}, "allowed": {"0": [0, 1]}, "no_repeat_ngram_size": 0},
+        "prompt": 3,
+        "max_length": 6,
+        "eos_token_ids": [9],
+        "min_length": 0,
+        "suppressed": [],
+        "begin_suppressed": [],
+        "begin_index": 3,
+        "forced": {},
+        "allowed": {"0": [0, 1]},
+        "no_repeat_ngram_size": 0,
     }
     rows = np.zeros((5, 10))
     rows[range(5), [1, 4, 4, 5, 9]] = 1  # the likeliest after each place, if the given ones were not given

@@ -74,7 +74,7 @@ def test_controls_give_way_to_the_next_request(explorer: Explorer, monkeypatch: 
     alone = post(explorer, "/api/surgery", body).json()["effect"]
     assert not alone["interrupted"]
     assert len(alone["controls"]) > 1
-    monkeypatch.setattr(Queue, "has_less_patient", lambda *_: True)  # as if another request waited
+    monkeypatch.setattr(Queue, "must_give_way", lambda *_: True)  # as if another request waited
     left = post(explorer, "/api/surgery", body).json()["effect"]
     assert left["interrupted"]
     assert left["controls"] == alone["controls"][:1]
