@@ -35,7 +35,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -298,9 +297,12 @@ class Trainer:
             attempt(replace(best, steps=round(best.steps * factor)))
         return sorted(tried, key=lambda recipe: tried[recipe])
 
-    @cached_property
+    @property
     def chosen(self) -> list[tuple[Recipe, list[list[Look]]]]:
-        """The best recipe with the looks of its seeds, and the next best if a seed never reaches the mark."""
+        """The best recipe with the looks of its seeds, and the next best if a seed never reaches the mark.
+
+        All are kept, so it takes no time to ask again.
+        """
         chosen = []
         for recipe in self.ranked()[:2]:
             looks = [self.looks(recipe, seed) for seed in SEEDS]
