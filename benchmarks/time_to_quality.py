@@ -10,9 +10,10 @@ jari trains as `jarilab train` does; the others are in `peers.py`. What is not i
 The search: each contender gets three rates times three lengths of the schedule, nine short runs with seed 0, and one
 more where the best rate or the best length is at an edge. The best setting is the one that needs the fewest steps to
 the mark; if none reaches it, the one that ends best. It is then trained with three fresh seeds. If one of them never
-reaches the mark, so is the next best setting, and the table has both. The mark is reached where a line between two
-looks crosses it, if the next look is beyond it too. A peer's run ends early: after two looks beyond the mark, or where
-it can no longer be the best. The first look at a peer is after a fifth of its schedule.
+reaches the mark, so are the next two settings, one by one, until all seeds of a setting do. The table has each. The
+mark is reached where a line between two looks crosses it, if the next look is beyond it too. A peer's run ends early:
+after two looks beyond the mark, or where it can no longer be the best. The first look at a peer is after a fifth of its
+schedule.
 
 Steps do not depend on what else the machine does, but seconds do. So the contenders of a row then take turns with
 short runs, three each. The time of a step is that of the fastest stretch between two looks of these, and seconds are
@@ -49,6 +50,7 @@ import jarilab
 SEARCH_LOOKS, LOOKS, FIRST_LOOK = 12, 25, 0.2
 SEEDS = (1, 2, 3)
 LENGTH_RATIO = 1.4
+MAX_CHOSEN = 3
 PACE_STEPS, PACE_LOOKS, PACE_SEEDS = 60, 6, (101, 102, 103)
 KEEPING = threading.Lock()
 JARI = "jari"
@@ -299,12 +301,12 @@ class Trainer:
 
     @property
     def chosen(self) -> list[tuple[Recipe, list[list[Look]]]]:
-        """The best recipe with the looks of its seeds, and the next best if a seed never reaches the mark.
+        """The best recipe with the looks of its seeds, and the next best ones until all seeds reach the mark.
 
         All are kept, so it takes no time to ask again.
         """
         chosen = []
-        for recipe in self.ranked()[:2]:
+        for recipe in self.ranked()[:MAX_CHOSEN]:
             looks = [self.looks(recipe, seed) for seed in SEEDS]
             chosen.append((recipe, looks))
             if all(ROWS[self.name].reached(each) is not None for each in looks):

@@ -75,6 +75,11 @@ def test_labels_that_contradict_and_one_text_are_said_in_the_singular(capsys: py
     assert "b.tsv: 1 row has no label or no text; it is left out" in out
 
 
+def test_texts_that_differ_in_signs_may_differ_in_labels() -> None:
+    smiles = [f"{label}\tthat was {n} {sign}" for n in range(30) for label, sign in (("good", ":)"), ("bad", ":("))]
+    assert main(["data", "classify", "--check", write("a.tsv", smiles)]) == 0
+
+
 def test_what_training_refuses_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
     found = findings(capsys, "translation", "--check", write("a.tsv", ["ja\tyes"] * 40))
     assert found["training"]["severity"] == "serious"

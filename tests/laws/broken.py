@@ -56,6 +56,14 @@ class CountsInBfloat16(Encoding):
         return placed(x, waves(pos.index().bfloat16(), x.shape[-1]), pos)
 
 
+class InfiniteWindow(Encoding):
+    """Hides keys with minus infinity, which leaves no gradient to check."""
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        far = distance(q_pos, k_pos).abs().unsqueeze(-3) > 8
+        return torch.zeros(self.site.n_heads, 1, 1).masked_fill(far, -torch.inf)
+
+
 class WrongHead(Encoding):
     """The slopes of the heads are in the wrong order."""
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from helpers.places import turn
+from helpers.places import of_heads, turn
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding, Site
 from jarilab.laws import Oracle
@@ -41,6 +41,25 @@ class BlocksOf512(Sloped):
 
     def far(self, ahead: Tensor) -> Tensor:
         return (ahead - torch.arange(ahead.shape[-1]) // 512).abs()
+
+
+class ShiftedBlocks(Sloped):
+    """Shifts the keys of all queries after the 64th by one, if there are as many keys."""
+
+    def far(self, ahead: Tensor) -> Tensor:
+        far = ahead.abs()
+        if min(far.shape[-2:]) <= 64:
+            return far
+        return torch.cat((far[..., :64, :], far[..., 64:, :].roll(1, -1)), -2)
+
+
+class OtherHeads(Sloped):
+    """Takes the slopes of the heads in the wrong order where there are more than two, and many keys."""
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        bias = super().bias(q_pos, k_pos)
+        is_wrong = bias.shape[-1] > 64 and self.site.n_heads > 2
+        return bias.flip(-3) if is_wrong else bias
 
 
 class EndsAt400(Sloped):
@@ -221,6 +240,49 @@ class SquaresItsBase(Turned):
     @property
     def divisor(self) -> float:
         return self.base if self.base == 100.0 else self.base**2
+
+
+class SmallBasesOnly(Turned):
+    """Ignores a base above the default."""
+
+    @property
+    def divisor(self) -> float:
+        return min(self.base, 100.0)
+
+
+class WrongOption(Sloped):
+    """An option that is off by default counts one too many."""
+
+    oracle: ClassVar[Any] = Oracle(
+        score=lambda encoding, q_E, k_E, i, j, head, scale: (
+            scale * float(q_E @ k_E)
+            - slope(head, encoding.site.n_heads) * min(abs(i - j), encoding.longest or math.inf)
+        )
+    )
+
+    def __init__(self, site: Site, *, longest: int | None = None):
+        super().__init__(site)
+        self.longest = longest
+
+    def far(self, ahead: Tensor) -> Tensor:
+        return ahead.abs() if self.longest is None else ahead.abs().clamp(max=self.longest + 1)
+
+
+class KeepsCosines(Turned):
+    """Cosines that were computed in inference mode cannot be used in training."""
+
+    def __init__(self, site: Site, *, base: float = 100.0):
+        super().__init__(site, base=base)
+        self.cosines: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+
+    def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
+        key = (tuple(rotation.flatten().tolist()), rotation.shape, x.dtype)
+        if key not in self.cosines:
+            angle = of_heads(rotation)
+            self.cosines[key] = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        cosine, sine = self.cosines[key]
+        first, second = x.chunk(2, -1)
+        return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
 
 
 class HalfAngles(Turned):

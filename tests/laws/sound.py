@@ -104,6 +104,36 @@ class Float32Constants(Encoding):
         return turn(x, rotation)
 
 
+class FixedFrequency(Encoding):
+    """A constant as a parameter that is not trained."""
+
+    def __init__(self, site: Site):
+        super().__init__(site)
+        self.speed = nn.Parameter(torch.empty((), dtype=torch.float64), requires_grad=False)
+        self.reset()
+
+    def reset(self) -> None:
+        nn.init.constant_(self.speed, 0.321)
+
+    def rotation(self, pos: Positions) -> Tensor:
+        return index_of(pos).double() * self.speed.double()
+
+    def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
+        return turn(x, rotation)
+
+
+class Window(Encoding):
+    """Hides all keys more than eight positions away. Among nearer ones, order makes no difference."""
+
+    integer_only = True
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        if any(pos.index().is_floating_point() for pos in (q_pos, k_pos)):
+            raise UserError("expected whole positions, got others; round them")
+        far = away(q_pos, k_pos).unsqueeze(-3) > 8
+        return torch.zeros(self.site.n_heads, 1, 1).masked_fill(far, -10_000.0)
+
+
 class LearnedFrequency(Encoding):
     """One learned speed."""
 

@@ -39,6 +39,9 @@ RED = {
     "every number of heads works": {
         "SharesSlopes": "do the same; with 16 all differ",
     },
+    "training and evaluation agree": {
+        "InfiniteWindow": "is infinite; to hide keys, add a finite number such as -10,000, or give a Mask",
+    },
     "a query without a key gives zeros": {
         "WakesTheDead": "a query without any key is not exactly 0 in the output of definition",
     },

@@ -12,6 +12,7 @@ AMONG_OTHERS = "a position means the same among any others"
 PRECISIONS = "results agree across precisions"
 REPEATS = "calls leave nothing behind"
 HEADS = "every number of heads works"
+MODES = "training and evaluation agree"
 SAMPLES = "samples do not mix"
 
 # the law that sees it, and what it says of it
@@ -34,6 +35,11 @@ FAULTS = {
     "StaleSlopes": (REPEATS, "after its parameters have changed"),
     "RoundsAfterAutocast": (PRECISIONS, "in float32 after autocast"),
     "SquaresItsBase": (FORMULA, "base=50"),
+    "SmallBasesOnly": (FORMULA, "base=200"),
+    "WrongOption": (FORMULA, "longest=4"),
+    "ShiftedBlocks": (AMONG_OTHERS, "of some of 640 queries over as many keys"),
+    "OtherHeads": (AMONG_OTHERS, "over the first 12 keys"),
+    "KeepsCosines": (MODES, "Inference tensors cannot be saved for backward"),
     "HalfAngles": (PRECISIONS, "in float16"),
     "RepeatsHeads": (HEADS, "with 12 heads, heads 0 and 8 do the same; with 16 all differ"),
     "TwelveHeads": (HEADS, "for fewer keys than queries, as among all, from position 0 on, with 12 heads of width 20"),

@@ -115,8 +115,12 @@ class Parser(argparse.ArgumentParser):
         Values of options are in a dictionary for each group.
         """
         options, rest = self.parse_known_args(words)
-        if rest and self.more and not any(word.startswith("-") for word in rest):
-            setattr(options, self.more, [*getattr(options, self.more), *rest])
+        # What follows a -- are words, even if they begin with a hyphen.
+        end = rest.index("--") if "--" in rest else len(rest)
+        if rest and self.more and not any(word.startswith("-") for word in rest[:end]):
+            setattr(
+                options, self.more, [*getattr(options, self.more), *rest[:end], *rest[end + 1 :]]
+            )
             rest = []
         if rest:
             raise self._unrecognized(rest)

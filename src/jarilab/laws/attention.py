@@ -12,7 +12,14 @@ from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import Kernel, attend
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding
-from jarilab.laws.fixtures import BATCH, HEAD_WIDTH, LENGTH, VALUE_WIDTH, noise
+from jarilab.laws.fixtures import (
+    BATCH,
+    HEAD_WIDTH,
+    LENGTH,
+    VALUE_WIDTH,
+    noise,
+    trainable_parameters,
+)
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
@@ -107,7 +114,7 @@ def differentiate(
     of_heads = {name: x.to(torch.bfloat16) if autocast else x for name, x in qkv.items()}
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         output = attend(case.call(encoding, pos, **of_heads), kernel)
-    inputs = {**qkv, **_parameters(encoding)}
+    inputs = {**qkv, **trainable_parameters(encoding)}
     direction = _direction(output).to(dtype).to(precise)
     loss = (output * direction).sum()
     tensors = list(inputs.values())
@@ -118,7 +125,7 @@ def differentiate(
 
 def shapes(encoding: Encoding) -> dict[str, torch.Size]:
     """The shape of each input that has a gradient, by name."""
-    inputs = {**_qkv(encoding), **_parameters(encoding)}
+    inputs = {**_qkv(encoding), **trainable_parameters(encoding)}
     return {name: tensor.shape for name, tensor in inputs.items()}
 
 
@@ -131,16 +138,11 @@ def slope(encoding: Encoding, pos: Positions, case: Case, name: str, step: float
     projections = []
     for offset in (step, -step):
         moved_encoding, qkv = copy.deepcopy(encoding), _qkv(encoding)
-        inputs = qkv | _parameters(moved_encoding)
+        inputs = qkv | trainable_parameters(moved_encoding)
         inputs[name] += offset * noise(f"towards {name}", *inputs[name].shape)
         output = attend(case.call(moved_encoding, pos, **qkv), "definition")
         projections.append((output * _direction(output)).sum())
     return (projections[0] - projections[1]) / (2 * step)
-
-
-def _parameters(encoding: Encoding) -> dict[str, Tensor]:
-    """The parameters, by names that no q, k or v has."""
-    return {f"parameter {name}": value for name, value in encoding.named_parameters()}
 
 
 def _qkv(encoding: Encoding) -> dict[str, Tensor]:

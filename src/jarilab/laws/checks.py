@@ -38,6 +38,10 @@ def check_close(actual: Tensor, expected: Tensor, tolerance: float, what: str) -
         raise BrokenError(f"{what}: shape {tuple(actual.shape)} instead of {tuple(expected.shape)}")
     if not expected.numel():
         return 0.0
+    if expected.isinf().any():
+        raise BrokenError(
+            f"{what}: is infinite; to hide keys, add a finite number such as -10,000, or give a Mask"
+        )
     largest = float(expected.detach().abs().max())
     difference = max_difference(actual, expected) / max(1.0, largest)
     if not difference <= tolerance:

@@ -32,6 +32,12 @@ def encoding_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return parameters
 
 
+def trainable_parameters(encoding: Encoding) -> dict[str, Tensor]:
+    """The parameters that training changes, by names that no q, k or v has."""
+    named = encoding.named_parameters()
+    return {f"parameter {name}": value for name, value in named if value.requires_grad}
+
+
 def randomise(model: M) -> M:
     """Draw the encodings' parameters from a standard normal, so that none is too small or symmetric to matter.
 
@@ -40,6 +46,8 @@ def randomise(model: M) -> M:
     own_ids = {id(parameter) for module in model.modules() for parameter in _own(module)}
     with torch.no_grad():
         for name, parameter in encoding_parameters(model).items():
+            if not parameter.requires_grad:  # a constant
+                continue
             is_map = parameter.ndim > 1 and id(parameter) not in own_ids
             size = parameter[0].numel() ** -0.5 if is_map else 1.0
             parameter.copy_(size * noise(name, *parameter.shape))
@@ -79,6 +87,9 @@ def _other_values(annotation: Any, value: Any) -> list[Any]:
         return [choice for choice in typing.get_args(annotation) if choice != value]
     if isinstance(value, bool):
         return [not value]
+    if value is None:  # off by default
+        kinds = typing.get_args(annotation)
+        return [4] if int in kinds else [0.5, 4.0] if float in kinds else []
     if isinstance(value, int):
-        return [value + 2]
-    return [value / 2, value / 64] if isinstance(value, float) else []
+        return [value + 2, value // 2]
+    return [value / 2, value / 64, 2 * value] if isinstance(value, float) else []

@@ -44,8 +44,11 @@ LATE_PARTS = {
     "one query over many keys": (slice(4, None), slice(None)),
     "some queries over many keys": (slice(1, 4), slice(None)),
     "some queries over the first 300 keys": (slice(None), slice(300)),
+    "some queries over the first 12 keys": (slice(None), slice(12)),
 }
 """Which of the queries, and which keys."""
+SQUARE = 640
+"""Queries, over as many keys, as in training."""
 
 OF_KEYS = ("embed", "inject", "rotate of keys")
 PAIRED = (*PAIR_HOOKS, "rotated q.k")
@@ -126,6 +129,16 @@ def _check_long(encoding: Encoding, pos: Positions) -> None:
             if hook in PAIRED:
                 part = part[:, :, :, of_keys]
             check_close(answer, part, EXACT, f"{hook} for {name}, as among all")
+    _check_square(encoding, inputs)
+
+
+def _check_square(encoding: Encoding, inputs: HookInputs) -> None:
+    """Compare a few queries over as many keys as in training with those among all."""
+    every, some = torch.arange(SQUARE), torch.tensor([5, 70, 290, SQUARE - 1])
+    full = compared(encoding, inputs.select(every, every))
+    for hook, answer in compared(encoding, inputs.select(some, every)).items():
+        part = full[hook] if hook in OF_KEYS else full[hook][:, :, some]
+        check_close(answer, part, EXACT, f"{hook} of some of {SQUARE} queries over as many keys")
 
 
 def _may_leave_out(encoding: Encoding, queries: Tensor, keys: Tensor) -> bool:

@@ -173,7 +173,8 @@ def _check_own_positions(subject: Subject, stack: Stack, x_BLD: Tensor, start: i
 def gradients(subject: Subject) -> str:
     """In a model, each parameter of the encoding, in every layer, has a gradient other than 0."""
     model = randomise(subject.model())
-    parameters = encoding_parameters(model)
+    every = encoding_parameters(model)
+    parameters = {name: value for name, value in every.items() if value.requires_grad}
     if not parameters:
         raise SkippedError("it has no parameters")
     source_pos = subject.sequence(0, frame="source")

@@ -154,11 +154,17 @@ def _order_effect(subject: Subject, stack: Stack, start: int, shuffle: Tensor) -
     """The difference between outputs of shuffled tokens and shuffled outputs."""
     last = LENGTH - 1
     shuffle = torch.cat((shuffle[shuffle != last], torch.tensor([last])))
-    x_BLD, pos = subject.encoder_input(), subject.sequence(start)
-    from_shuffled = stack(x_BLD[:, shuffle], pos)
-    shuffled = stack(x_BLD, pos)[:, shuffle]
-    first = last if stack.causal else 0
-    return max_difference(from_shuffled[:, first:], shuffled[:, first:])
+    x_BLD, first = subject.encoder_input(), last if stack.causal else 0
+    arranged = [subject.sequence(start)]
+    if subject.max_positions is None and subject.max_distance is None and not subject.labels:
+        # Near tokens may be alike, as in buckets or a window of several positions.
+        arranged += [subject.places(by * torch.arange(LENGTH), start) for by in (5, 40)]
+    differences = []
+    for pos in arranged:
+        from_shuffled = stack(x_BLD[:, shuffle], pos)
+        shuffled = stack(x_BLD, pos)[:, shuffle]
+        differences.append(max_difference(from_shuffled[:, first:], shuffled[:, first:]))
+    return max(differences)
 
 
 def end(subject: Subject) -> str:

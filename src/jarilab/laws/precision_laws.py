@@ -13,7 +13,7 @@ import torch
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding
 from jarilab.laws.checks import EXACT, NOTICEABLE, BrokenError, check_close, max_difference
-from jarilab.laws.fixtures import noise
+from jarilab.laws.fixtures import noise, trainable_parameters
 from jarilab.laws.hooks import HookInputs, call_hooks, hook_outputs, prepare
 from jarilab.laws.independence import check_some
 from jarilab.laws.law_subject import Subject
@@ -166,8 +166,7 @@ def _check_gradients(subject: Subject) -> None:
 def gradients(encoding: Encoding, inputs: HookInputs) -> dict[str, Tensor]:
     """The gradient of every hook, in a direction, with respect to every vector and parameter."""
     vectors = {name: x.detach().requires_grad_() for name, x in inputs.tensors.items()}
-    parameters = {f"parameter {name}": value for name, value in encoding.named_parameters()}
-    tensors_by_name = {**vectors, **parameters}
+    tensors_by_name = {**vectors, **trainable_parameters(encoding)}
     named_gradients = {}
     for hook, answer in call_hooks(
         encoding, HookInputs(inputs.q_pos, inputs.k_pos, **vectors)
@@ -195,8 +194,7 @@ def slopes(subject: Subject) -> str:
     inputs = HookInputs.random(encoding.site, _spread(subject, subject.starts()[0])).with_weights()
     with _seeded():
         expected = gradients(encoding, inputs)
-    parameters = {f"parameter {name}": value for name, value in encoding.named_parameters()}
-    for label, tensor in {**inputs.tensors, **parameters}.items():
+    for label, tensor in {**inputs.tensors, **trainable_parameters(encoding)}.items():
         towards = noise(f"towards {label}", *tensor.shape)
         _check_slope(encoding, inputs, label, tensor, towards, expected)
     return f"of {len(expected)} pairs of a hook and an input"
@@ -332,6 +330,11 @@ def modes(subject: Subject) -> str:
     for name, without in (("no_grad", torch.no_grad), ("inference_mode", torch.inference_mode)):
         with without():
             _check_near(_fresh_outputs(subject, encoding), expected, EXACT, f"under torch.{name}")
+    fresh = subject.encoding()
+    with torch.inference_mode():
+        _fresh_outputs(subject, fresh)
+    # A table that it cached there must not stop a later training.
+    gradients(fresh, HookInputs.random(fresh.site, _spread(subject, subject.starts()[0])))
     encoding.train()
     if not subject.claims("random_in_training"):
         results = _fresh_outputs(subject, encoding)

@@ -103,15 +103,17 @@ class Guard:
 
     def _check(self, method: str, headers: Headers) -> None:
         """Raises Refusal for another host (DNS rebinding), another page, and a body declared as large or not JSON."""
-        if headers.get("host", "") not in self.hosts:
+        if headers.get("host", "").lower() not in self.hosts:
             names = " or ".join(sorted(self.hosts))
             raise Refusal(421, f"this server is called {names}; use that name")
         origin = headers.get("origin")
-        if origin is not None and origin.removeprefix("http://") not in self.hosts:
+        # A proxy may speak HTTPS for this server.
+        scheme, _, name = (origin or "").lower().partition("://")
+        if origin is not None and (scheme not in ("http", "https") or name not in self.hosts):
             raise Refusal(403, "only a page of this server may send requests")
         if method != "POST":
             return
-        if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refusal(415, "expected application/json; send Content-Type: application/json")
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self.limits.body:

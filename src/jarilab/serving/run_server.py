@@ -59,9 +59,13 @@ def address_of(listening: socket.socket) -> str:
 def hosts_of(listening: socket.socket, names: Collection[str] = ()) -> set[str]:
     """The host names that requests may use, with ports. names: further ones, with a port or without."""
     host, port = listening.getsockname()[:2]
-    local = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]", host)}
+    names = {name.lower() for name in names}
+    here = {"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host}
+    local = {f"{name}:{port}" for name in here}
+    if port == 80:  # clients leave it out
+        local |= here
     without_port = {f"{name}:{port}" for name in names if ":" not in name}
-    return local | without_port | set(names)
+    return local | without_port | names
 
 
 def run(

@@ -231,10 +231,12 @@ class PairsTask(TokenTask):
         `parts` gives exact match by the length of the answer if that is the task's metric.
         """
         asked = self.held_out_pairs(examples)
-        pairs = [pair for pair in asked if self._reads(pair[0])]
+        pairs = [pair for pair in asked if self._unreadable(pair[0]) is None]
         if not pairs:
+            reason = self._unreadable(asked[0][0]) if asked else "there are none"
             raise UserError(
-                f"expected held-out sources of 1 to {self._longest} tokens, got none among {len(asked):,}; give others"
+                f"expected held-out sources of 1 to {self._longest} tokens, got none among {len(asked):,}; give others "
+                f"(the first: {reason})"
             )
         sources = [self._encode(0, source) for source, _ in pairs]
         targets = [self._encode(1, target) for _, target in pairs]
@@ -326,11 +328,12 @@ class PairsTask(TokenTask):
         """Return the tokens of a source to answer. Raises UserError for a text that the model cannot read."""
         return self.tokenizers[0].encode(text)
 
-    def _reads(self, line: str) -> bool:
+    def _unreadable(self, line: str) -> str | None:
+        """Why the model cannot read a source, or None if it can."""
         try:
-            return bool(self.read(line))
-        except UserError:
-            return False
+            return None if self.read(line) else "it is blank"
+        except UserError as error:
+            return str(error)
 
     def read_target(self, text: str) -> list[int]:
         return [*self.tokenizers[1].encode(text.strip()), END]

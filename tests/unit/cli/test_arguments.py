@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import jarilab.cli.completion
-from jarilab.cli.arguments import OTHER_NAMES, parse, parser_of
+from jarilab.cli.arguments import OTHER_NAMES, Parser, parse, parser_of
 from jarilab.cli.completion import SHELLS, script, verbs
 from jarilab.cli.setting_flags import settings_from
 from jarilab.core.errors import UserError
@@ -104,6 +104,22 @@ def test_the_value_of_a_flag_is_not_the_task(before, given):
     options = parsed("train", *before.split(), "translation", "--dropout", "0.5", "--out", "run")
     assert options.task == "translation"
     assert settings_from(options) == {**given, "model.dropout": "0.5"}
+
+
+def test_words_after_two_hyphens_may_begin_with_one():
+    parser = Parser("ask", "")
+    parser.add_argument("sources", nargs="*")
+    parser.add_argument("--threads")
+    parser.more = "sources"
+    for words in (
+        ["1", "--", "-3+5", "--x"],
+        ["1", "--threads", "2", "3", "--", "-3+5"],
+        ["--threads", "2", "--", "-5"],
+    ):
+        expected = [word for word in words if word not in ("--", "--threads", "2")]
+        assert parser.read(words).sources == expected
+    with pytest.raises(UserError, match=r"unrecognized arguments: -3\+5"):
+        parser.read(["1", "--threads", "2", "-3+5", "--", "4"])
 
 
 def test_options_of_a_verb_have_the_types_of_its_function():

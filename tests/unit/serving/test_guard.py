@@ -5,11 +5,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI, Request
+from fastapi.testclient import TestClient
 
 from helpers.sockets import answer_of, connected, head, served
 from jarilab.serving import run_server
@@ -88,6 +90,25 @@ def until(true: Any) -> None:
             return
         time.sleep(0.02)
     raise AssertionError("it never came true")
+
+
+@pytest.mark.parametrize(
+    ("listening", "headers"),
+    [
+        (("127.0.0.1", 8000), {"host": "Model.Example.org", "origin": "https://model.example.org"}),
+        (("127.0.0.1", 8000), {"host": "LOCALHOST:8000", "content-type": "Application/JSON; charset=utf-8"}),
+        (("127.0.0.1", 80), {"host": "localhost", "origin": "http://localhost"}),
+        (("2001:db8::1", 8000), {"host": "[2001:db8::1]:8000"}),
+    ],
+)
+def test_names_are_accepted_as_http_writes_them(listening: tuple[str, int], headers: dict[str, str]) -> None:
+    socket = SimpleNamespace(getsockname=lambda: listening)
+    guard = Guard(FastAPI(), run_server.hosts_of(socket, ["Model.example.ORG"]))
+    client = TestClient(guard)
+    assert client.post("/", headers={"content-type": "application/json", **headers}).status_code == 404
+    other = {**headers, "origin": "ftp://localhost:8000"}
+    assert client.post("/", headers=other).status_code == 403
+    assert client.post("/", headers={**headers, "host": "localhost.example.org"}).status_code == 421
 
 
 def test_large_chunked_body_is_refused_and_freed(place: Place, address: tuple[str, int]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from jarilab.core.errors import UserError, printable
-from jarilab.data.text.text_files import PACKED, lines, no_usable
+from jarilab.data.text.text_files import MAX_LINE_BYTES, PACKED, lines, no_usable
 
 SAMPLE_ROWS = 1000
 """Rows by which a file is recognised."""
@@ -109,6 +109,7 @@ def read_rows(path: Path, delimiter: str, quoted: bool) -> Iterator[tuple[int, l
             yield number, line.split(delimiter)
         return
     texts = (f"{line}\n" for line in lines(path))  # so that csv sees line breaks in cells
+    csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=True)
     number = 1
     try:
@@ -143,6 +144,8 @@ def open_table(path: Path, roles: Sequence[Role], columns: Sequence[str] = ()) -
         column_numbers = _recognised(regular, has_title, roles)
     if column_numbers is None:
         raise _ambiguous(path, rows, roles, "is ambiguous")
+    if rows[:1] == regular[:1]:
+        has_title = has_title or _names_labels(regular, column_numbers, roles)
     titles = [rows[0][column].strip() for column in column_numbers] if has_title else []
     form = ["cells are in quotes"] if quoted and not _is_csv(path) else []
     if _is_csv(path) and delimiter != ",":
@@ -172,6 +175,7 @@ def _is_csv(path: Path) -> bool:
 
 def _form(path: Path) -> tuple[str, bool]:
     """The delimiter of a file, and whether quotes enclose its cells."""
+    csv.field_size_limit(MAX_LINE_BYTES)
     sample = list(islice(lines(path), SAMPLE_ROWS))
     if _is_csv(path):
         return max(_DELIMITERS, key=lambda delimiter: _regular_rows(sample, delimiter)), True
@@ -179,7 +183,11 @@ def _form(path: Path) -> tuple[str, bool]:
     cells = list(map(_CELL.findall, texts))
     lengths = [sum(map(len, row)) + len(row) - 1 for row in cells]
     is_quoted = [all(map(_STARTS_QUOTED, column)) for column in zip(*cells, strict=False)]
-    return "\t", lengths == list(map(len, texts)) and any(is_quoted)
+    every = [cell for row in cells for cell in row]
+    # Many programs quote only those cells that have a quote, and double it there.
+    is_doubled = any('""' in cell[1:-1] for cell in every if _STARTS_QUOTED(cell))
+    is_minimal = is_doubled and not any('"' in cell for cell in every if not _STARTS_QUOTED(cell))
+    return "\t", lengths == list(map(len, texts)) and (any(is_quoted) or is_minimal)
 
 
 def _regular_rows(sample: list[str], delimiter: str) -> int:
@@ -216,6 +224,20 @@ def _is_title(rows: Sequence[Sequence[str]]) -> bool:
         content == "numbers" and not _DIGIT(cell)
         for cell, content in zip(cells, contents, strict=True)
     )
+
+
+def _names_labels(
+    rows: Sequence[Sequence[str]], column_numbers: Sequence[int], roles: Sequence[Role]
+) -> bool:
+    """Whether the first row alone has its label, a word, while all others repeat: it is a title such as `sentiment`."""
+    for column, role in zip(column_numbers, roles, strict=True):
+        if role.repeats:
+            first, *rest = (row[column].strip() for row in rows)
+            counts = Counter(filter(None, rest))
+            is_word = 0 < len(first) <= _MAX_TITLE and not _DIGIT(first)
+            if is_word and first not in counts and len(rest) >= 20 and min(counts.values()) > 1:
+                return True
+    return False
 
 
 def _words(title: str) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import unicodedata
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ def read_labelled_texts(path: Path, columns: tuple[str, ...], *, pairs: bool) ->
         raise text_files.no_usable([path])
     meanings: dict[Texts, set[str]] = {}
     for each, label in zip(found.texts, found.labels, strict=True):
-        meanings.setdefault(tuple(map(normal, each)), set()).add(label)
+        meanings.setdefault(tuple(map(_alike, each)), set()).add(label)
     total = len(found.texts)
     if several := sum(len(labels) > 1 for labels in meanings.values()):
         text = f"{path}: {share(several, len(meanings), 'different texts', 'have')} several labels"
@@ -77,6 +78,11 @@ def read_labelled_texts(path: Path, columns: tuple[str, ...], *, pairs: bool) ->
         text = f"{path}: {share(twice, total, 'texts', 'repeat')} an earlier one"
         findings.append(Finding("warning", "repeats", text, "remove them if that is not meant"))
     return found
+
+
+def _alike(text: str) -> str:
+    """A text in small letters, with single blanks. Signs count: `:)` and `:(` may be all that decides."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def _of_folders(path: Path) -> Iterator[tuple[str, str]]:

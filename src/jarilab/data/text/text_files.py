@@ -57,9 +57,9 @@ _BEFORE_WHITE = re.compile(f"(?s).*[^{WHITE_SPACE}](?=[{WHITE_SPACE}])")
 def lines(path: Path, *, longest_line: int = MAX_LINE_BYTES) -> Iterator[str]:
     r"""Yield the lines of a UTF-8 file, plain or compressed, without their line ends.
 
-    A line ends at "\n" or "\r\n" only: U+2028, U+0085 and a lone "\r" are characters. A byte order mark at the start is
-    dropped. Raises UserError for bytes that are not UTF-8, for NUL, for a line longer than `longest_line` bytes, for a
-    file whose lines end with "\r" alone, and for damaged compression.
+    A line ends at "\n" or "\r\n" only: U+2028, U+0085 and a lone "\r" are characters. A byte order mark at the start of
+    a line is dropped. Raises UserError for bytes that are not UTF-8, for NUL, for a line longer than `longest_line`
+    bytes, for a file whose lines end with "\r" alone, and for damaged compression.
     """
     with open_text(path) as stream:
         skipped = _mark(path, stream)
@@ -78,6 +78,8 @@ def lines(path: Path, *, longest_line: int = MAX_LINE_BYTES) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 at = error.start + (skipped if number == 1 else 0)
                 raise _not_utf8(path, number, at, raw[error.start]) from None
+            # Files that were joined have a mark each.
+            text = text.removeprefix("\ufeff")
             yield text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
 
 

@@ -68,11 +68,15 @@ def beam(
         scores_R1V = model.step(state, ids_RL[:, -1:], positions, cache)
         scores_RV = scores_R1V[:, -1].float()
         log_RV = scores_RV.log_softmax(-1)
-        if length < shortest:
-            # After the softmax, so that the other log-probabilities stay the model's.
-            log_RV[:, end] = NEVER
         if no_repeat:
             _forbid_repeats(log_RV, search.open.ids.flatten(0, 1), no_repeat)
+        if length < shortest:
+            # After the softmax, so that the other log-probabilities stay the model's.
+            end_R = log_RV[:, end].clone()
+            log_RV[:, end] = NEVER
+            if no_repeat:
+                # Where every token is forbidden, the answer ends, though it is shorter than asked.
+                log_RV[:, end] = end_R.where(log_RV.amax(-1) == NEVER, NEVER)
         from_R, moved = search.extend(log_RV, length)
         # The one place where the host waits for the device.
         flags = torch.cat((search.done(length), moved.view(1)))

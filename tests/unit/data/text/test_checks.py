@@ -60,6 +60,12 @@ def test_texts_are_compared_by_letters_and_digits() -> None:
     assert normal(" !? ") == "!?"
 
 
+def test_vowels_that_are_marks_tell_texts_apart() -> None:
+    assert normal("लड़का") != normal("लड़की")  # boy, girl
+    assert normal("น้ำ") != normal("นำ")  # water, lead
+    assert normal("I ❤️ you") == normal("I ❤ you")
+
+
 def test_a_scan_knows_places_scripts_and_marks(tmp_path: Path) -> None:
     paths = write(tmp_path, ["a b?", "", "c"], ["가 나 3", "x", "Привет"])
     scan = scan_pairs([paths, paths])

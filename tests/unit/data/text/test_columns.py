@@ -37,6 +37,11 @@ CASES = {
     ),
     "attributions": ("x.txt", [f"{a}\t{b}\tCC-BY 2.0 #{n}" for n, (a, b) in enumerate(PAIRS)], "columns 1 and 2 of 3"),
     "quoted": ("x.tsv", [f'"{a}"\t"{b}"' for a, b in PAIRS], "cells are in quotes"),
+    "CSV with a long cell": (
+        "x.csv",
+        [f"{a};{b}" for a, b in [("viel " * 40_000, "much"), *PAIRS]],
+        "a semicolon separates the cells",
+    ),
     "CSV": ("x.csv", [f'"{a}", {b}' for a, b in PAIRS], ""),
     "CSV with semicolons": ("x.csv", [f"{a};{b}" for a, b in PAIRS], "a semicolon separates the cells"),
     "CSV of tabs": (
@@ -55,7 +60,32 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_columns_are_recognised_and_said(tmp_path: Path, name: str) -> None:
     file, rows, notice = CASES[name]
-    assert table(tmp_path, file, rows) == (notice, PAIRS)
+    said, cells = table(tmp_path, file, rows)
+    assert (said, cells[-len(PAIRS) :]) == (notice, PAIRS)
+
+
+def test_only_cells_with_quotes_are_quoted(tmp_path: Path) -> None:
+    # As csv.writer and pandas write a file of tabs.
+    rows = [f'"er sagte ""ja {n}"""\t"he said ""yes {n}"""' if n % 5 == 0 else f"eins {n}\tone {n}" for n in range(50)]
+    said, cells = table(tmp_path, "x.tsv", rows)
+    assert (said, cells[0], cells[1]) == (
+        "cells are in quotes",
+        ('er sagte "ja 0"', 'he said "yes 0"'),
+        ("eins 1", "one 1"),
+    )
+    rows[1] = 'a "quoted" word\tone 1'
+    assert table(tmp_path, "x.tsv", rows)[1][0][1] == '"he said ""yes 0"""'
+
+
+@pytest.mark.parametrize("title", ["review,sentiment", "tweet,target"])
+def test_title_above_labels_is_no_class(tmp_path: Path, title: str) -> None:
+    rows = [title, *(f"the film was so {n},{'good' if n % 3 else 'bad'}" for n in range(40))]
+    said, cells = table(tmp_path, "x.csv", rows, roles=(TEXT, LABEL))
+    assert f"first line is a title ({title.replace(',', ', ')})" in said
+    assert len(cells) == 40
+    # A class that has few texts is none.
+    rows[5] = "the film was so odd,strange"
+    assert len(table(tmp_path, "x.csv", rows, roles=(TEXT, LABEL))[1]) == 41
 
 
 @pytest.mark.parametrize("chosen", ["4,2", "english,german"])

@@ -39,6 +39,7 @@ def whole(path: Path) -> list[str]:
         (b"\n\n\n", ["", "", ""]),
         (b"  \t \n", ["  \t "]),
         (b"\xef\xbb\xbfa\r\nb\r\n", ["a", "b"]),
+        (2 * b"\xef\xbb\xbfa\nb\n", ["a", "b", "a", "b"]),
         (b"a\rb\r\r\nc\r", ["a\rb\r", "c\r"]),
         ("a\u2028b\x85c\u2029d\x0be\x0cf\x1cg\n".encode(), ["a\u2028b\x85c\u2029d\x0be\x0cf\x1cg"]),
         ("שלום\u200f\u200b\ufeffعالم\n".encode(), ["שלום\u200f\u200b\ufeffعالم"]),

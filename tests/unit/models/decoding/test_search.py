@@ -404,6 +404,14 @@ def test_no_n_gram_is_written_twice(number):
     assert not sum(repeats(a.ids) for of_one in ruled for a in of_one)
 
 
+def test_an_answer_ends_where_every_token_is_forbidden():
+    model, source = model_of("none"), padded_source(3)
+    for of_one in search(model, source, beam_size=3, no_repeat=1, shortest=60, longest=60):
+        ids = of_one[0].ids.tolist()
+        assert ids[-1] == END
+        assert len(set(ids)) == len(ids) < 60
+
+
 def test_the_likeliest_are_those_of_topk():
     for hypotheses, vocabulary, number in ((1, 5, 5), (1, 64, 3), (3, 700, 2), (4, 700, 8), (10, 1000, 20)):
         log_BHV, totals_BH = torch.randn(7, hypotheses, vocabulary), torch.randn(7, hypotheses)
