@@ -39,7 +39,8 @@ KEEPS_WEIGHTS = names(
 )
 """Functions after which weights are still the softmax of their scores."""
 _NONLINEAR = re.compile(
-    r"(special_)?softmax|softmin|sigmoid|exp2?|relu\d?|softplus|square|pow|__pow__|clamp(_min)?|threshold|elu"
+    r"(special_|gumbel_)?softmax|softmin|sigmoid|exp2?|relu\d?|softplus|square|pow|__pow__|clamp(_min)?|clip|"
+    r"threshold|elu"
 )
 
 

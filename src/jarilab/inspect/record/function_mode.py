@@ -347,9 +347,10 @@ class AttentionMode(TorchFunctionMode):
         for each in made.merged:
             self.events.mark_recorded(each)
         call = self._product_call(product, made)
-        # Within one sequence, there are as many queries as keys.
+        # Within one sequence, there are as many queries as keys: where some were cut off, other products have the rest.
         reads_part = call.facts.relation == "self" and call.q.shape[2] != call.v.shape[2]
-        is_part = path.selects or path.products or (made.cuts and (path.cuts or reads_part))
+        is_cut = (made.cuts and path.cuts) or (reads_part and (made.cuts or path.cuts))
+        is_part = path.selects or path.products or is_cut
         if is_part and not is_transforming():
             self._defer(function, output, product, path, call, event)
             return output

@@ -92,6 +92,9 @@ class Layout:
             axis = _axis(call, 2, "dim", 0) % tensor.ndim
             if axis == tensor.ndim - 1 or self.factors()[axis] == [(self.shape[axis], FEATURES)]:
                 return Layout(shape, "piece", None, self)
+        is_sliced = name in ("__getitem__", "narrow") and len(shape) == len(self.shape) > 0
+        if is_sliced and shape[:-1] == self.shape[:-1] and shape[-1] < self.shape[-1]:
+            return Layout(shape, "piece", None, self)
         if kind == "join" and shape and isinstance(call.args[0], tuple | list):
             axis = _axis(call, 1, "dim", 0)
             pieces = len(call.args[0])
@@ -141,6 +144,11 @@ class Layout:
             parts = [part for axis in layout.factors() for part in axis]
             return math.prod(size for size, label in parts if label not in (HEADS, FEATURES))
 
+        if after.step == "like" and len(after.shape) == len(self.shape):
+            # The parts of an axis that was cut are not known, as of one that has batch and heads.
+            axes = zip(self.shape, after.shape, self.factors(), strict=True)
+            cut = [label for old, new, parts in axes if new < old for _, label in parts]
+            return any(label not in (HEADS, FEATURES) for label in cut)
         return rows(after) < rows(self)
 
     @staticmethod
@@ -155,11 +163,24 @@ class Layout:
         if len(before) == len(after) and name not in _RESHAPES:
             # Keys may be cut or added; a reduction leaves one of them.
             return None if after[axis] == 1 < before[axis] else axis
+        if name in _INDEXING and len(after) < len(before):
+            removed = _removed_axis(name, call, before, after)
+            if not removed or axis in removed:
+                return None
+            return axis - sum(each < axis for each in removed)
+        if math.prod(after) != math.prod(before):
+            return None
+        if name == "unsqueeze":
+            return axis + (_axis(call, 1, "dim", 0) % len(after) <= axis)
         tail = math.prod(before[axis + 1 :])
-        for index, size in enumerate(after):
-            if size == before[axis] and math.prod(after[index + 1 :]) == tail:
-                return index if math.prod(after) == math.prod(before) else None
-        return None
+        candidates = [
+            index
+            for index, size in enumerate(after)
+            if size == before[axis] and math.prod(after[index + 1 :]) == tail
+        ]
+        # Beside axes of size 1 several fit. A view that splits the batch leaves the last axes in their places.
+        from_end = axis + len(after) - len(before)
+        return from_end if from_end in candidates else next(iter(candidates), None)
 
 
 _RESHAPES = names(

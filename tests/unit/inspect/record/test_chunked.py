@@ -290,6 +290,47 @@ def test_blocks_of_queries_are_one_map(gate):
     assert (tape.recorded(site).output - expected @ v).abs().max() < 1e-6
 
 
+def head_by_head(q, k, v):
+    """Two of all heads of the batch at a time, as diffusers' sliced attention."""
+    q, k, v = (each.flatten(0, 1) for each in (q, k, v))
+    output = torch.zeros_like(q)
+    for start in range(0, len(q), 2):
+        part = slice(start, start + 2)
+        output[part] = torch.bmm(torch.bmm(q[part], k[part].mT).softmax(-1), v[part])
+    return output.unflatten(0, (-1, 2))
+
+
+def online_softmax(q, k, v):
+    """As FlashAttention, with the sums of the keys before."""
+    output, total, largest = 0.0, 0.0, torch.full((*q.shape[:3], 1), -torch.inf)
+    for start in (0, 4):
+        scores = q @ k[:, :, start : start + 4].mT
+        new = torch.maximum(largest, scores.amax(-1, True))
+        weights, rescaled = (scores - new).exp(), (largest - new).exp()
+        total = total * rescaled + weights.sum(-1, True)
+        output, largest = output * rescaled + weights @ v[:, :, start : start + 4], new
+    return output / total
+
+
+@pytest.mark.parametrize("attend", [head_by_head, online_softmax])
+@torch.no_grad()
+def test_parts_of_a_whole_attention_are_one_map(attend):
+    class Parts(Blocks):
+        def forward(self, x):
+            output = attend(*self.project(x).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4))
+            return self.out(output.transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    model, x = Parts(gate=False).eval(), torch.randn(2, 8, 8)
+    with jarilab.record(model) as tape:
+        model(x)
+    (site,) = tape.sites
+    q, k, _ = model.project(x).view(2, 8, 3, 2, 4).permute(2, 0, 3, 1, 4)
+    assert (tape.weights(site) - (q @ k.mT).softmax(-1)).abs().max() < 1e-6
+    assert tape.trust(site).holds
+    assert (tape.partial, tape.site(site).note) == ({}, "")
+
+
 def test_an_attention_without_a_projection_after_it_is_recorded():
     torch.manual_seed(0)
     model = Blocks(gate=False)

@@ -81,6 +81,19 @@ def of_a_bag(model, x):
     return weights @ x[0], weights[None, None]
 
 
+def averaged_over_heads(model, x):
+    q, k, _ = model.heads(x)
+    weights = (q @ k.mT).softmax(-1).mean(1)
+    return weights @ x, weights[:, None]
+
+
+def in_two_views(model, x):
+    q, k, v = (each.flatten(0, 1) for each in model.heads(x))
+    scores = torch.bmm(q, k.mT).unflatten(0, (-1, 2)) + 0.0
+    weights = scores.flatten(0, 1).softmax(-1)
+    return torch.bmm(weights, v), weights.unflatten(0, (-1, 2))
+
+
 ATTENTIONS = [
     keys_as_rows,
     keys_as_rows_in_einsum,
@@ -92,13 +105,20 @@ ATTENTIONS = [
     best_keys,
     mixed_heads,
     of_a_bag,
+    averaged_over_heads,
+    in_two_views,
 ]
 
 
-@pytest.mark.parametrize("attend", ATTENTIONS)
+OF_ONE_TOKEN = [keys_as_rows, pooled, mixed_heads, averaged_over_heads, in_two_views]
+
+
+@pytest.mark.parametrize(
+    ("attend", "length"), [*((attend, 5) for attend in ATTENTIONS), *((attend, 1) for attend in OF_ONE_TOKEN)]
+)
 @torch.no_grad()
-def test_map_is_the_models_own(attend):
-    model, x = Model(attend).eval(), torch.randn(2, 5, 8)
+def test_map_is_the_models_own(attend, length):
+    model, x = Model(attend).eval(), torch.randn(2, length, 8)
     with jarilab.record(model) as tape:
         model(x)
     (site,) = tape.sites
@@ -128,6 +148,20 @@ def test_attention_of_a_recurrent_decoder_is_cross(attend):
     (site,) = tape.sites
     torch.testing.assert_close(tape.weights(site), model.weights)
     assert tape.site(site).kind == "cross"
+
+
+@torch.no_grad()
+def test_heads_that_are_multiplied_one_by_one_are_recorded():
+    def attend(model, x):
+        q, k, v = model.heads(x)
+        weights = (q @ k.mT).softmax(-1)
+        return torch.cat([weights[:, head] @ v[:, head] for head in range(2)], -1), weights
+
+    model = Model(attend).eval()
+    with jarilab.record(model) as tape:
+        model(torch.randn(2, 5, 8))
+    (site,) = tape.sites
+    torch.testing.assert_close(torch.cat([tape.weights(site, head) for head in range(2)], 1), model.weights)
 
 
 @torch.no_grad()

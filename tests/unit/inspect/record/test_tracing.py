@@ -65,6 +65,12 @@ def head_first(q, k, v):
     return weights.unflatten(0, (HEADS, -1)).transpose(0, 1), weights @ v
 
 
+def head_slices(q, k, v):
+    q, k, v = (torch.cat([x[..., start : start + WIDTH] for start in (0, 4, 8)], 0) for x in (q, k, v))
+    weights = softmax_of(q, k)
+    return weights.unflatten(0, (HEADS, -1)).transpose(0, 1), weights @ v
+
+
 def length_first(q, k, v):
     """As fairseq folds batch and heads."""
     q, k, v = (x.transpose(0, 1).contiguous() for x in (q, k, v))
@@ -80,7 +86,7 @@ def blocks_before_heads(q, k, v):
     return weights.transpose(1, 2).flatten(0, 1), weights @ v
 
 
-@pytest.mark.parametrize("attend", [batch_first, head_first, length_first, blocks_before_heads])
+@pytest.mark.parametrize("attend", [batch_first, head_first, head_slices, length_first, blocks_before_heads])
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_batch_and_heads_that_share_an_axis_are_told_apart(attend, batch):
     weights = []
@@ -217,7 +223,18 @@ def exponential_of_log(q, k):
     return (q @ k.mT).log_softmax(-1).exp()
 
 
-@pytest.mark.parametrize("weigh", [sigmoid, normalized_exponential, with_sink, exponential_of_log])
+def clipped(q, k):
+    return (q @ k.mT).clip(min=0)
+
+
+def gumbel(q, k):
+    return functional.gumbel_softmax(q @ k.mT, dim=-1)
+
+
+WEIGHTS = [sigmoid, normalized_exponential, with_sink, exponential_of_log, clipped, gumbel]
+
+
+@pytest.mark.parametrize("weigh", WEIGHTS)
 def test_weights_that_are_no_plain_softmax_are_recorded(weigh):
     used = []
 
