@@ -12,7 +12,14 @@ import torch
 
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.function_kinds import FunctionCall
-from jarilab.inspect.record.layout import FEATURES, HEADS, UNCLEAR, Factor, einsum_letters
+from jarilab.inspect.record.layout import (
+    FEATURES,
+    HEADS,
+    UNCLEAR,
+    Factor,
+    einsum_letters,
+    shape_of,
+)
 from jarilab.inspect.record.tracing import UNKNOWN_AXIS, Trace, Tracer
 
 Arrange = Callable[[Tensor], Tensor]
@@ -109,6 +116,29 @@ def _is_head(parts: Sequence[tuple[int, str, int]], index: int) -> bool:
     before = [part for part in parts[:index] if part[2] == axis]
     repeats = bool(before) and not label and before[-1][1] == HEADS
     return repeats and any(not other for _, other, _ in parts[:index])
+
+
+def broadcast(
+    tracer: Tracer, query: Tensor, key: Tensor, value: Tensor, batch: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values with the axes of the output before its last two, `batch`, and their traces.
+
+    Keys and values may have fewer heads, in the last of these axes, if both have as many.
+    """
+    heads = {each.shape[-3] if each.ndim > 2 else 1 for each in (key, value)}
+    shape = batch
+    if len(heads) == 1 and (len(batch) > 1 or heads != {1}):
+        shape = (*batch[:-1], *heads)
+    key, value = (_expand(tracer, each, shape) for each in (key, value))
+    return _expand(tracer, query, batch), key, value
+
+
+def _expand(tracer: Tracer, tensor: Tensor, batch: tuple[int, ...]) -> Tensor:
+    if tensor.shape[:-2] == batch:
+        return tensor
+    expanded, trace = tensor.expand(*batch, *tensor.shape[-2:]), tracer.of(tensor)
+    tracer.set(expanded, replace(trace, layout=trace.layout.like(shape_of(expanded))))
+    return expanded
 
 
 # Products -----------------------------------------------------------------------------------------------------------

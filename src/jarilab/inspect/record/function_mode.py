@@ -28,6 +28,7 @@ from jarilab.inspect.record.axes import (
     HeadAxes,
     Product,
     as_einsum,
+    broadcast,
     follow_weighted_values,
     product_of,
 )
@@ -42,7 +43,9 @@ from jarilab.inspect.record.modules import ModuleFrame, ModuleStack, complete_ou
 from jarilab.inspect.record.tracing import UNKNOWN_AXIS, Trace, Tracer, Weights
 from jarilab.inspect.record.transforms import (
     as_computed,
+    as_recorded,
     is_transforming,
+    mask_with_values,
     multi_head_attention_forward,
     padded,
     plain_call,
@@ -54,7 +57,6 @@ CallHandler = Callable[[ModuleFrame, ForeignCall, Tensor], Tensor]
 
 SOFTMAX = {functional.softmax, torch.softmax, Tensor.softmax, torch.special.softmax}
 DROPOUT = {functional.dropout, torch.dropout}
-
 
 NOT_MULTIPLIED = (
     "its weights are not multiplied with values by a matrix product that can be followed"
@@ -130,6 +132,7 @@ class AttentionMode(TorchFunctionMode):
         call = FunctionCall(func, args, kwargs)
         if self._chunks:
             call = self._complete_read(call)
+        before = self._before_dropout(call) if func in DROPOUT else None
         result = func(*call.args, **call.kwargs)
         with torch._C.DisableTorchFunction():  # modes around this one do not follow what is read
             call, name = call.positional, call.name
@@ -148,7 +151,8 @@ class AttentionMode(TorchFunctionMode):
         elif is_nonlinear(name):
             self._on_nonlinear(result)
         elif func in DROPOUT:
-            self._on_dropout(result, *call.args, **call.kwargs)
+            weights = call.args[0] if before is None else before
+            self._on_dropout(result, weights, *call.args[1:], **call.kwargs)
         elif name in ("mul", "__mul__", "__rmul__"):
             follow_weighted_values(self._tracer, result, *call.args)
         elif name == "sum":
@@ -215,10 +219,8 @@ class AttentionMode(TorchFunctionMode):
         output = functional.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, **options
         )
-        event = self._new_event("queries, keys and values have fewer than three axes")
+        event = self._new_event("its queries, keys and values cannot be arranged")
         self._trace_output(query, output)
-        if query.dim() < 3:
-            return output
         reported, is_nested = output, query.is_nested
         if is_nested:
             # It is reported as one of padded tensors with a mask.
@@ -230,7 +232,8 @@ class AttentionMode(TorchFunctionMode):
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         options = {"is_causal": is_causal, "scale": scale, "dropout": dropout_p}
         with torch._C.DisableTorchFunction():
-            call, axes = self._fused_call(query, key, value, attn_mask, **options)
+            parts = broadcast(self._tracer, query, key, value, reported.shape[:-2])
+            call, axes = self._fused_call(*parts, attn_mask, **options)
         changed = self._report(call, reported, axes, event)
         if is_nested and changed is not reported:
             raise no_edit("of nested tensors")
@@ -270,7 +273,9 @@ class AttentionMode(TorchFunctionMode):
             k_axes = HeadAxes.of(key.shape[:-2], k_trace.layout.factors()[:-2])
         q = axes.with_heads(as_computed(query))
         k, v = (k_axes.with_heads(as_computed(tensor)) for tensor in (key, value))
-        mask = None if attn_mask is None else axes.mask_with_heads(attn_mask.detach())
+        mask = attn_mask
+        if mask is not None:
+            mask = axes.mask_with_heads(mask_with_values(mask, q.device))
         facts = facts_of(q_trace, k_trace.sources, k_trace.grown, q, k, axes.folded)
         if self._stack.innermost.has_groups_as_queries(q, k):
             axes = axes.with_groups_as_queries()
@@ -318,6 +323,13 @@ class AttentionMode(TorchFunctionMode):
         made = replace(made, normalized=True, event=event)
         self._tracer.set(weights, replace(trace, weights=made))
 
+    def _before_dropout(self, call: FunctionCall) -> Tensor | None:
+        """A copy of weights that a dropout will overwrite; None for all else."""
+        with torch._C.DisableTorchFunction():
+            weights, is_in_place = call.tensors[0], call.argument(3, "inplace", False)
+            is_followed = is_in_place and self._tracer.of(weights).weights is not None
+            return weights.detach().clone() if is_followed else None
+
     def _on_dropout(self, result: Tensor, weights: Tensor, *args: Any, **kwargs: Any) -> None:
         trace = self._tracer.of(result)
         rate = kwargs.get("p", args[0] if args else 0.5)
@@ -362,7 +374,8 @@ class AttentionMode(TorchFunctionMode):
     def _product_call(self, product: Product, made: Weights) -> ForeignCall:
         """The call of weights that are multiplied with values. made: the weights, as they were followed."""
         axes = product.axes
-        weights, v = (axes.with_heads(each.detach()) for each in (product.weights, product.values))
+        weights = axes.with_heads(product.weights.detach())
+        v = axes.with_heads(as_recorded(product.values))
         scores = None
         is_softmax = product.is_plain and made.scores is not None
         if is_softmax and made.versions == versions_of(product.operand, made.scores):

@@ -6,6 +6,7 @@ They are under `torch.vmap`, under gradients of `torch.func`, of nested tensors,
 from __future__ import annotations
 
 import math
+import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,13 +93,29 @@ def padded(query: Tensor, key: Tensor, *others: Tensor) -> tuple[Bool[Tensor, ".
     return allowed, [torch.nested.to_padded_tensor(each.detach(), 0.0) for each in tensors]
 
 
+def mask_with_values(mask: Any, device: torch.device) -> Tensor:
+    """A mask whose values can be read: those of `torch.nn.attention.bias` are tensors without any."""
+    biases: Any = sys.modules.get("torch.nn.attention.bias")  # to import it takes a second
+    if biases is not None and isinstance(mask, biases.CausalBias):
+        return mask._materialize(device)
+    return mask.detach()
+
+
+def as_recorded(tensor: Tensor) -> Tensor:
+    """Detached, and a copy in inference mode.
+
+    There PyTorch does not count writes, so the tape would not notice that a cache of fixed size is overwritten.
+    """
+    return tensor.clone() if tensor.is_inference() else tensor.detach()
+
+
 def as_computed(tensor: Tensor) -> Tensor:
-    """Detached, and in the dtype that autocast computes in."""
+    """`as_recorded`, and in the dtype that autocast computes in."""
     check_has_values(tensor)
-    device = tensor.device.type
+    device, recorded = tensor.device.type, as_recorded(tensor)
     if torch.is_autocast_enabled(device) and tensor.dtype is not torch.float64:
-        return tensor.detach().to(torch.get_autocast_dtype(device))
-    return tensor.detach()
+        return recorded.to(torch.get_autocast_dtype(device))
+    return recorded
 
 
 def _without_dispatch(function: Callable[..., Any]) -> Callable[..., Any]:

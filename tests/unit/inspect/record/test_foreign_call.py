@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as imported_by_name
 
 import jarilab
-from helpers.architectures import IDS, LEFT, MODELS, RIGHT, of_text, pytorch
+from helpers.architectures import IDS, LEFT, MODELS, RIGHT, configured, of_text, pytorch
 from jarilab.core.errors import UserError
 from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.inspect.explain.walk import walk_of
@@ -143,6 +143,15 @@ def test_causal_flag_with_fewer_queries_means_the_first_ones():
     assert tape.site("attention").kind == "cross"
 
 
+def test_bias_of_pytorch_hides_the_keys_that_it_names():
+    from torch.nn.attention.bias import causal_lower_right
+
+    model = OwnAttention(attn_mask=causal_lower_right(3, 5)).eval()
+    tape, _ = recorded(model, {"x": torch.randn(1, 3, 8), "source": torch.randn(1, 5, 8)})
+    assert tape.weights("attention")[0, 0].gt(0).int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
+    assert tape.trust("attention").rebuild_error < 1e-6
+
+
 def test_mask_is_split_into_bias_and_hidden_keys():
     mask = torch.randn(2, 2, 5, 5)
     mask[:, :, :, 4] = torch.finfo(torch.float32).min
@@ -243,6 +252,20 @@ def test_overwritten_cache_raises():
         model.generate(IDS, max_new_tokens=3, cache_implementation="static", do_sample=False, disable_compile=True)
     with pytest.raises(UserError, match="written over the keys or values of decoder"):
         tape.weights("decoder.0.self", 0)
+
+
+@pytest.mark.parametrize("way", ["sdpa", "eager"])
+def test_overwritten_cache_is_copied_in_inference_mode(way):
+    """PyTorch does not count writes there."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = configured(transformers.MistralConfig, sliding_window=4, num_key_value_heads=4)
+    model = transformers.MistralForCausalLM(config).eval()
+    model.set_attn_implementation(way)
+    options = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "disable_compile": True}
+    with torch.inference_mode(), jarilab.record(model) as tape:
+        model.generate(IDS, cache_implementation="static", **options)
+    assert max(tape.trust("decoder.0.self", step).rebuild_error for step in range(4)) < 1e-6
 
 
 def test_multihead_attention_of_pytorch_is_recorded():

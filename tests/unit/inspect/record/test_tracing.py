@@ -104,6 +104,29 @@ def test_batch_and_heads_that_share_an_axis_are_told_apart(attend, batch):
     assert torch.allclose(recorded, expected, atol=1e-6)
 
 
+def test_fused_attention_of_one_head_without_a_batch_is_recorded():
+    def attend(q, k, v):
+        return functional.scaled_dot_product_attention(q[0], k[0], v[0])
+
+    assert recorded_weights(attend).shape == (1, 1, 5, 5)
+
+
+@pytest.mark.parametrize("broadcast", ["queries", "keys"])
+def test_queries_or_keys_of_all_inputs_are_broadcast(broadcast):
+    shared = torch.randn(1, HEADS, 4, WIDTH)
+
+    def attend(q, k, v):
+        q, k, v = split(q), split(k), split(v)
+        if broadcast == "queries":
+            return functional.scaled_dot_product_attention(shared, k, v)
+        return functional.scaled_dot_product_attention(q, shared[0], shared[0])
+
+    tape = tape_of(Projected(attend), torch.randn(2, 5, 12), quiet=False)
+    (site,) = tape.sites
+    assert tape.weights(site).shape[:2] == (2, HEADS)
+    assert tape.trust(site).holds
+
+
 def test_heads_of_an_unclear_axis_are_refused():
     """Blocks of tokens are merged with the batch, so that the axis may have heads or blocks."""
 
@@ -249,6 +272,18 @@ def test_weights_that_are_no_plain_softmax_are_recorded(weigh):
     assert tape.trust(name).holds
     assert not tape.verified(name)
     assert tape.row(1).measures()[name]["entropy"].value.isfinite().all()
+
+
+def test_weights_before_a_dropout_in_place_are_recorded():
+    used = []
+
+    def attend(q, k, v):
+        weights = softmax_of(split(q), split(k))
+        used.append(weights.clone())
+        return functional.dropout(weights, 0.5, training=True, inplace=True) @ split(v)
+
+    tape = tape_of(Projected(attend), torch.randn(2, 5, 12), quiet=False)
+    assert torch.allclose(tape.weights(tape.sites[0]), used[0], atol=1e-6)
 
 
 def test_heads_that_share_keys_in_an_einsum_are_heads():
