@@ -149,7 +149,7 @@ class Product:
     """Attention weights and the values that they were multiplied with.
 
     weights: `(*batch, Q, K)`, before dropout. values: `(*batch, K, W)`. operand: the weights as they were multiplied.
-    trace: of the weights. grown: whether the values extend those of an earlier forward. axes: of weights and values.
+    trace: of the weights. axes: of weights and values.
     arrange: brings the output into `(*batch, Q, W)`. of_values: the operand that has the values, and what brings it
     into `(*batch, K, W)`. sums_features: whether the axis of values that is summed has features.
     """
@@ -158,7 +158,6 @@ class Product:
     values: Tensor
     operand: Tensor
     trace: Trace
-    grown: bool
     axes: HeadAxes
     is_plain: bool
     arrange: Arrange | None
@@ -203,7 +202,6 @@ def product_of(call: FunctionCall, tracer: Tracer) -> Product | None:
         of_values: tuple[Tensor, Arrange] = values, _transposed if not is_first else _unchanged
         if weights.ndim < 2 or values.ndim < 2:
             return None
-        grown = tracer.of(values).grown
         before = weights if made.before_dropout is None else made.before_dropout
         factors = trace.layout.factors()[:-2]
         values_factors = tracer.of(values).layout.factors()
@@ -223,7 +221,6 @@ def product_of(call: FunctionCall, tracer: Tracer) -> Product | None:
             values,
             weights,
             trace,
-            grown,
             axes,
             is_first,
             arrange,
@@ -274,7 +271,6 @@ def _of_einsum(equation: Any, left: Tensor, right: Tensor, tracer: Tracer) -> Pr
             arrange_values(values),
             weights,
             trace,
-            tracer.of(values).grown,
             axes,
             is_plain,
             _arranged(out, batch, queries, width),

@@ -87,7 +87,11 @@ class Tape:
         """The attention layer: its kind, depth, and sequences. Raises UserError for an unknown site."""
         first = self._calls(name)[0]
         if isinstance(first.source, ForeignCall):
-            return foreign_site(name, first.placed, first.source, self._reading)
+            sources = (each.source for each in self._calls(name))
+            foreign = [each for each in sources if isinstance(each, ForeignCall)]
+            # One key alone does not show whether later ones are hidden, as in the first step of a generation.
+            source = next((each for each in foreign if each.v.shape[2] > 1), first.source)
+            return foreign_site(name, first.placed, source, self._reading)
         return site_of(name, first.placed, first.call, first.inputs)
 
     @property

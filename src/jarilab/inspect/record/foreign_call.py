@@ -56,44 +56,46 @@ class CallFacts:
     folded: int = 0
 
 
-def facts_of(
-    q: Trace,
-    k_sources: Sources | None,
-    grown: bool,
-    q_BHQE: Tensor,
-    k_BHKE: Tensor,
-    folded: int,
-) -> CallFacts:
-    """The facts of a call. grown: whether the keys extend those of an earlier forward."""
-    rows, queries, keys = q.sources, q_BHQE.shape[2], k_BHKE.shape[2]
-    relation = _relation_of(_without_slices(rows), k_sources and _without_slices(k_sources))
-    slices, k_slices = (each - _without_slices(each) for each in (rows, k_sources or NOTHING))
+def facts_of(q: Trace, k: Trace, q_BHQE: Tensor, k_BHKE: Tensor, folded: int) -> CallFacts:
+    """The facts of a call. q, k: the traces of queries and keys."""
+    rows, columns, queries, keys = q.sources, k.sources, q_BHQE.shape[2], k_BHKE.shape[2]
+    relation = _relation_of(_without_slices(rows), _without_slices(columns))
+    slices, k_slices = (each - _without_slices(each) for each in (rows, columns))
     if relation == "self" and not (slices <= k_slices or k_slices <= slices):
         relation = "cross"  # of two parts of one tensor
+    attentions, k_attentions = q.history.attentions, k.history.attentions
+    is_one_stream = attentions <= k_attentions or k_attentions <= attentions
+    if relation == "self" and rows == columns and not is_one_stream:
+        relation = "cross"  # of an encoder and a decoder that read the same tokens
     is_self = relation == "self"
-    longer = _without_slices(k_sources or NOTHING) - rows
-    is_last = is_self and queries < keys and (grown or longer)
+    longer = _without_slices(columns) - rows
+    placement: Placement = "unknown"
+    if is_self and queries < keys:
+        if rows in k.history.first and rows not in k.history.last:
+            # Other keys follow, as with `add_bias_kv`. Where a cache precedes as well, the place is not known.
+            placement = "unknown" if k.grown else "first"
+        elif k.grown or longer:
+            placement = "last"
     factors, note = q.layout.factors(), ""
     if len(factors) > 1 and any(label == FEATURES for _, label in factors[-2]):
         note = CHANNELS
     elif is_self and queries > keys:
         note = "pooled keys"
-    elif q.is_learned and (relation == "cross" or (is_self and k_sources == rows)):
+    elif q.is_learned and (relation == "cross" or (is_self and columns == rows)):
         note = "learned queries"
     elif is_self and q.joint:
         note = "joint streams"
-    return CallFacts(relation, "last" if is_last else "unknown", rows, k_sources, note, folded)
+    return CallFacts(relation, placement, rows, columns, note, folded)
 
 
 def _without_slices(sources: Sources) -> Sources:
     return frozenset(name for name in sources if not name.startswith(SLICE))
 
 
-def _relation_of(rows: Sources, columns: Sources | None) -> Relation:
+def _relation_of(rows: Sources, columns: Sources) -> Relation:
     """Whether queries and keys of these sources are of one sequence."""
-    if columns is None or not columns:
-        data = {name for name in rows if not name.startswith(PARAMETER)}
-        return "self" if len(data) == 1 and columns is None else "unknown"
+    if not columns:
+        return "unknown"
     if rows == columns:
         return "self"
     if rows < columns:
@@ -234,8 +236,11 @@ class ForeignCall:
         start = self._start(assumed="last")
         order = torch.arange(keys, device=allowed.device)
         later_QK = order > order[start : start + queries].unsqueeze(-1)
-        # Rows that see all keys may be padding, hidden throughout. Keys that no query sees are padding.
-        rows = ~allowed.all(-1, keepdim=True)
+        if self.facts.placement == "first":
+            later_QK = later_QK & (order < queries)  # keys that were appended are no tokens
+        # Rows that see all keys may be padding, hidden throughout, and rows that see none as well. Keys that no query
+        # sees are padding.
+        rows = ~allowed.all(-1, keepdim=True) & allowed.any(-1, keepdim=True)
         attended = later_QK & allowed & rows
         # Of a block of queries, whose place among the keys is only assumed, padding says nothing.
         is_block = queries != keys and self.facts.placement == "unknown"

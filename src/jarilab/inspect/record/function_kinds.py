@@ -20,7 +20,8 @@ _CONSTANT = re.compile(
     r"new_.*|.*_like|eq|ne|lt|le|gt|ge|__(eq|ne|lt|le|gt|ge)__|is(nan|inf|finite|in)|logical_.*|arg(max|min|sort)|"
     r"bucketize|searchsorted|one_hot|size|dim|numel"
 )
-_FRESH = re.compile(r"linear|conv\w*d|embedding|addmm|lstm|gru|rnn_\w+|bilinear")
+RECURRENT = re.compile(r"lstm|gru|rnn_\w+")
+_FRESH = re.compile(rf"linear|conv\w*d|embedding|addmm|{RECURRENT.pattern}|bilinear")
 _JOIN = re.compile(
     r"cat|concat|concatenate|stack|[hvd]stack|(index_copy|scatter|masked_scatter|index_put|slice_scatter)"
 )

@@ -40,7 +40,7 @@ from jarilab.inspect.record.foreign_call import ForeignCall, facts_of, versions_
 from jarilab.inspect.record.function_kinds import PRODUCTS, FunctionCall, is_nonlinear
 from jarilab.inspect.record.layout import shape_of
 from jarilab.inspect.record.modules import ModuleFrame, ModuleStack, complete_output
-from jarilab.inspect.record.tracing import UNKNOWN_AXIS, Trace, Tracer, Weights
+from jarilab.inspect.record.tracing import UNKNOWN_AXIS, Tracer, Weights
 from jarilab.inspect.record.transforms import (
     as_computed,
     as_recorded,
@@ -243,8 +243,8 @@ class AttentionMode(TorchFunctionMode):
         """The rows of the output are those of the queries."""
         trace = self._tracer.of(query)
         layout = trace.layout.like(shape_of(output))
-        forward, joint = self._tracer.forward, trace.joint
-        self._tracer.set(output, Trace(trace.sources, layout, forward, trace.grown, joint=joint))
+        rows = trace.of_rows(layout, self._tracer.forward)
+        self._tracer.set(output, self._tracer.after_attention(rows))
 
     def report_flex(self, call: FlexCall, output: Tensor) -> Tensor:
         """Report a call of FlexAttention; returns the output that the model continues with."""
@@ -276,7 +276,7 @@ class AttentionMode(TorchFunctionMode):
         mask = attn_mask
         if mask is not None:
             mask = axes.mask_with_heads(mask_with_values(mask, q.device))
-        facts = facts_of(q_trace, k_trace.sources, k_trace.grown, q, k, axes.folded)
+        facts = facts_of(q_trace, k_trace, q, k, axes.folded)
         if self._stack.innermost.has_groups_as_queries(q, k):
             axes = axes.with_groups_as_queries()
             q = q.flatten(1, 2).unsqueeze(2)
@@ -383,9 +383,9 @@ class AttentionMode(TorchFunctionMode):
             scores = axes.with_heads(made.scores.reshape(product.weights.shape))
         q, k = weights.new_zeros(*weights.shape[:3], 0), v[..., :0]
         # Of scores that are no product of queries and keys, as additive ones, the values show the sequence of the keys.
-        columns = made.columns
-        if columns is None:
-            columns = self._tracer.of(product.of_values[0]).sources
+        k_trace = self._tracer.of(product.of_values[0])
+        if made.columns is not None:
+            k_trace = replace(k_trace, sources=made.columns)
         explicit = weights if scores is None else None
         return ForeignCall(
             q,
@@ -395,7 +395,7 @@ class AttentionMode(TorchFunctionMode):
             is_causal=False,
             scale=1.0,
             dropout=made.dropout,
-            facts=facts_of(product.trace, columns, product.grown, weights, v, axes.folded),
+            facts=facts_of(product.trace, k_trace, weights, v, axes.folded),
             verified=False,
             versions=versions_of(q, k, v, scores, explicit),
             explicit_weights=explicit,

@@ -172,7 +172,7 @@ class SiteNames:
             name = foreign_site_name(path, is_decoder, call.is_cross, count, context=context)
             if all(name not in names.values() for names in self._names.values()):
                 return name
-        return path if not self._names[path] else f"{path}.{call.facts.relation}"
+        return path if not self._names[path] else f"{path or 'attention'}.{call.facts.relation}"
 
 
 def layers_without_attention(model: nn.Module, attending: Sequence[str]) -> list[str]:

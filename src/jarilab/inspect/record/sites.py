@@ -105,11 +105,14 @@ class Placed:
         """The index in its stack, or else in the innermost list of modules that contains it; 0 without either."""
         index, layers = 0, None if self.stack is None else layers_of(self.stack)
         in_equal = False
-        for module, name in zip(self.above, self.path.split("."), strict=False):
+        parts = self.path.split(".")
+        for depth, (module, name) in enumerate(zip(self.above, parts, strict=False)):
             if isinstance(module, nn.ModuleList | nn.Sequential):
                 # T5 lists the parts of a layer, too, which are of different classes.
                 is_equal = len({type(child) for child in module.children()}) == 1
-                if is_equal or not in_equal:
+                # A layer may list its heads, each a module that attends.
+                is_head = depth == len(parts) - 1 and isinstance(module, nn.ModuleList)
+                if not in_equal or (is_equal and not is_head):
                     index = [child for child, _ in module.named_children()].index(name)
                 in_equal |= is_equal
             if module is layers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import nn
 from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.function_kinds import (
     KEEPS_WEIGHTS,
+    RECURRENT,
     SELECTIONS,
     VIEWS,
     FunctionCall,
@@ -33,13 +34,17 @@ from jarilab.inspect.record.layout import (
 )
 from jarilab.inspect.record.sources import (
     INPUT,
+    NO_HISTORY,
     NOTHING,
     PARAMETER,
     SLICE,
+    STATE,
     UNKNOWN,
+    History,
     Sources,
     are_of_different_inputs,
     are_parameters,
+    are_unknown,
     union,
 )
 from jarilab.inspect.record.value_paths import MOVES, Path, path_after
@@ -86,6 +91,7 @@ class Trace:
     weights: for attention scores and weights. path: for linear functions of values.
     base: in inference mode, the tensor of which this may be a view.
     joint: whether sequences of different inputs were concatenated. number: of a joint tensor that was sliced.
+    history: the concatenations and attentions that it went through.
     """
 
     sources: Sources
@@ -98,6 +104,7 @@ class Trace:
     base: weakref.ref[Tensor] | None = None
     joint: bool = False
     number: int = 0
+    history: History = NO_HISTORY
 
     def with_keys_at(self, axis: int) -> Trace:
         """The trace of weights whose keys are at `axis`: of scores, both operands may have them."""
@@ -106,6 +113,11 @@ class Trace:
             return self
         turned = {"columns": self.sources, "key_axis": axis, "query_axis": made.key_axis}
         return replace(self, sources=made.columns, weights=replace(made, **turned))
+
+    def of_rows(self, layout: Layout, forward: int, weights: Weights | None = None) -> Trace:
+        """The trace of a result that has the rows of this tensor, such as a projection or scores of queries."""
+        made = Trace(self.sources, layout, forward, self.grown, weights, joint=self.joint)
+        return replace(made, history=self.history)
 
     @property
     def is_learned(self) -> bool:
@@ -121,16 +133,20 @@ class Tracer:
         self._names = {id(each): name for name, each in model.named_parameters()}
         self._buffers = {id(each) for each in model.buffers()}
         self._traces: dict[int, tuple[weakref.ref[Tensor], Trace]] = {}
-        self._unknown = self._sliced = 0
+        self._unknown = self._sliced = self._states = self._attentions = 0
+        self._outermost = ""
 
     def start_forward(self, path: str, names: Iterable[str], values: Iterable[Any]) -> None:
         """Name the tensors that the outermost module is called with."""
         self.forward += 1
+        # Counted anew, so that the history of a cache does not grow with each forward.
+        self._outermost, self._attentions = path, 0
         for name, value in zip(names, values, strict=False):
             for suffix, tensor in tensors_within(value):
                 trace = self._known(tensor)
-                # Token IDs that a generation makes from constants or from logits are an input of their own.
-                if trace is None or not trace.sources or not tensor.is_floating_point():
+                # Token IDs that a generation makes from constants or from logits are an input of their own, and so is
+                # what the caller computed from tensors that are not known, as scaled images.
+                if trace is None or are_unknown(trace.sources) or not tensor.is_floating_point():
                     of_module = f"{path}." if path else ""
                     sources = frozenset((f"{INPUT}{of_module}{name}{suffix}",))
                     self.set(tensor, Trace(sources, _layout(tensor), self.forward))
@@ -215,6 +231,8 @@ class Tracer:
                     trace = replace(
                         trace, base=weakref.ref(traces[0][0] if viewed is None else viewed)
                     )
+            if index and RECURRENT.fullmatch(call.name):
+                trace = self._state_of(trace)
             if traces and traces[0][1].joint and kind == "other":
                 trace = self._slice_of(*traces[0], output, trace)
             base = self._base_of(output) if kind == "write" else None
@@ -228,8 +246,19 @@ class Tracer:
             self.set(output, trace if path is None else replace(trace, path=path))
             if base is not None and base is not output:
                 # `empty[..., :n].copy_(k)` writes into `empty`.
-                sources = trace.sources | self.of(base).sources
-                self.set(base, Trace(sources, _layout(base), self.forward, trace.grown))
+                self.set(base, self._written(base, trace))
+
+    def _written(self, base: Tensor, part: Trace) -> Trace:
+        """The trace of a tensor of which a part was written. part: the trace of this part."""
+        before = self.of(base)
+        sources, history = part.sources | before.sources, part.history | before.history
+        return Trace(sources, _layout(base), self.forward, part.grown, history=history)
+
+    def _state_of(self, trace: Trace) -> Trace:
+        """The trace of the last state of a recurrent layer: no token of it, since a decoder begins with it."""
+        self._states += 1
+        others = {name for name in trace.sources if not name.startswith(STATE)}
+        return replace(trace, sources=frozenset((*others, f"{STATE}{self._states}")))
 
     def _slice_of(self, tensor: Tensor, joint: Trace, output: Tensor, trace: Trace) -> Trace:
         """The trace of a view; one of some tokens of joint sequences is of another sequence than one of others."""
@@ -280,12 +309,20 @@ class Tracer:
         weights = _followed(kind, call, traces, output)
         if weights is not None:
             # Masks and biases that are added to scores are no queries.
-            sources = union([trace.sources for _, trace in traces if trace.weights is not None])
+            data = [each for each in traces if each[1].weights is not None]
+            sources = union([trace.sources for _, trace in data])
         is_parameter = first_trace.is_parameter and call.name in VIEWS
         joint = any(trace.joint for _, trace in data) or (
             joins and are_of_different_inputs([trace.sources for _, trace in data])
         )
-        return Trace(sources, layout, self.forward, grown, weights, is_parameter, joint=joint)
+        made = Trace(sources, layout, self.forward, grown, weights, is_parameter, joint=joint)
+        return replace(made, history=_history(call, [trace for _, trace in data], output))
+
+    def after_attention(self, trace: Trace) -> Trace:
+        """The trace of the output of an attention, from that of its rows."""
+        self._attentions += 1
+        number = self._outermost, self._attentions
+        return replace(trace, history=History(attentions=trace.history.attentions | {number}))
 
     def _product(
         self, call: FunctionCall, traces: list[tuple[Tensor, Trace]], output: Tensor
@@ -299,11 +336,11 @@ class Tracer:
             if one.weights is not None and one.weights.normalized:
                 return self._weighted(one.with_keys_at(axis), other, a, b, letters, output)
             if (one.is_parameter or not one.sources) and not other.is_parameter and other.sources:
-                layout, joint = other.layout.like(shape_of(output)), other.joint
+                layout = other.layout.like(shape_of(output))
                 if letters is None and output.ndim == len(other.layout.shape) - 1:
                     removed = (over[1] if one is a else over[0],)
                     layout = Layout(shape_of(output), "remove", removed, other.layout)
-                return Trace(other.sources, layout, self.forward, other.grown, joint=joint)
+                return other.of_rows(layout, self.forward)
         if is_einsum:
             return self._scores_of_einsum(a, b, letters or ("", "", ""), output)
         layout = a.layout.product(shape_of(output))
@@ -333,7 +370,8 @@ class Tracer:
         elif letters is not None and one is a:
             made = _mixed(one.weights, *letters)
             layout = layout if made is None else a.layout.like(shape_of(output))
-        return Trace(one.sources, layout, self.forward, one.grown, made, joint=one.joint)
+        trace = one.of_rows(layout, self.forward, made)
+        return trace if made is not None else self.after_attention(trace)
 
     def _scores_of_einsum(
         self, a: Trace, b: Trace, letters: tuple[str, str, str], output: Tensor
@@ -356,7 +394,18 @@ class Tracer:
         """The trace of scores of queries, `rows`, and keys, `columns`."""
         cuts = rows.path is not None and rows.path.cuts
         weights = Weights(columns.sources, key_axis, cuts=cuts, query_axis=query_axis)
-        return Trace(rows.sources, layout, self.forward, rows.grown, weights, joint=rows.joint)
+        return rows.of_rows(layout, self.forward, weights)
+
+
+def _history(call: FunctionCall, traces: Sequence[Trace], output: Tensor) -> History:
+    """The history of a result. traces: of the tensors that it was computed from."""
+    history = reduce(History.__or__, (trace.history for trace in traces), NO_HISTORY)
+    is_joined = call.name in ("cat", "concat", "concatenate")
+    if not is_joined or call.argument(1, "dim", 0) in (-1, output.ndim - 1):  # along features
+        return history
+    first, last = traces[0], traces[-1]
+    firsts, lasts = first.history.first | {first.sources}, last.history.last | {last.sources}
+    return replace(history, first=firsts, last=lasts)
 
 
 def _mixed(weights: Weights | None, of_left: str, of_right: str, out: str) -> Weights | None:

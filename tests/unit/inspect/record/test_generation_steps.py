@@ -163,6 +163,11 @@ def test_prompt_in_pieces_merges():
     check_against_eager(tape.merged_steps(), whole, real=mask.bool())
 
 
+def test_prompt_of_one_token_is_of_a_decoder():
+    tape, _ = generated(build("GPT2", "LMHeadModel"), input_ids=IDS[:, :1])
+    assert {tape.site(site).kind for site in tape.sites} == {"decoder"}
+
+
 @torch.no_grad()
 def test_recording_may_begin_after_the_prompt():
     model = build("Llama", "ForCausalLM")

@@ -164,6 +164,58 @@ def test_heads_that_are_multiplied_one_by_one_are_recorded():
     torch.testing.assert_close(torch.cat([tape.weights(site, head) for head in range(2)], 1), model.weights)
 
 
+class Recurrent(nn.Module):
+    """Bahdanau's decoder, which begins with the last state of its encoder."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.GRU(8, 8, batch_first=True), nn.GRU(16, 8, batch_first=True)
+        self.both, self.one = nn.Linear(16, 8), nn.Linear(8, 1)
+
+    def forward(self, source, target):
+        keys, state = self.encoder(source)
+        for x in target.split(1, 1):
+            query = state.transpose(0, 1).expand_as(keys)
+            weights = self.one(torch.tanh(self.both(torch.cat((query, keys), -1)))).mT.softmax(-1)
+            output, state = self.decoder(torch.cat((x, weights @ keys), 2), state)
+        return output
+
+
+@torch.no_grad()
+def test_recurrent_decoder_attends_to_another_sequence_from_its_first_step():
+    model = Recurrent().eval()
+    with jarilab.record(model) as tape:
+        model(torch.randn(2, 5, 8), torch.randn(2, 3, 8))
+    assert {site: len(calls) for site, calls in tape.calls.items()} == {"attention": 3}
+    assert tape.site("attention").kind == "cross"
+
+
+@torch.no_grad()
+def test_recurrent_scores_of_a_pooling_are_of_the_same_sequence():
+    """As in RETAIN."""
+
+    class Pools(Recurrent):
+        def forward(self, x):
+            return self.one(self.encoder(x)[0]).mT.softmax(-1) @ x
+
+    model = Pools().eval()
+    with jarilab.record(model) as tape:
+        model(torch.randn(2, 5, 8))
+    assert tape.site("attention").relation == "self"
+
+
+@torch.no_grad()
+def test_second_site_of_a_model_that_attends_itself_has_its_relation():
+    def attend(model, x, source):
+        x = functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None])
+        return functional.scaled_dot_product_attention(x, source[:, None], source[:, None]), x
+
+    model = Model(attend).eval()
+    with jarilab.record(model) as tape:
+        model(torch.randn(2, 4, 8), torch.randn(2, 5, 8))
+    assert tape.sites == ["attention", "attention.cross"]
+
+
 @torch.no_grad()
 def test_both_directions_of_one_product_of_scores_are_recorded():
     def attend(model, a, b):

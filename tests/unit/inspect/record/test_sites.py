@@ -140,6 +140,25 @@ def test_layer_is_counted_in_its_stack() -> None:
     assert [parts.site(name).layer for name in parts.sites] == [0, 1, 2]
 
 
+def test_heads_of_a_layer_that_are_modules_have_its_number() -> None:
+    class Head(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x @ x.mT).softmax(-1) @ x
+
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = nn.ModuleList([Head(), Head()])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.heads[0](x) + self.heads[1](x)
+
+    tape = recorded(nn.Sequential(Heads(), Heads()), X)
+    assert [tape.site(name).short for name in tape.sites] == ["L0", "L0", "L1", "L1"]
+    listed = recorded(nn.Sequential(nn.Sequential(Head(), Head()), nn.Sequential(Head(), Head())), X)
+    assert [listed.site(name).short for name in listed.sites] == ["L0", "L1", "L0", "L1"]
+
+
 def test_cached_step_is_of_kind_decoder() -> None:
     model = EncoderDecoder(9, 9, d_model=16, n_heads=2).eval()
     with torch.no_grad(), record(model) as tape:

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import jarilab
 from jarilab.core.errors import UserError
-from jarilab.inspect.intervene.interventions import HeadOff, operate
+from jarilab.inspect.intervene.interventions import HeadOff, Link, operate
 from jarilab.inspect.record.capture import Tape
 
 HEADS, WIDTH = 3, 4
@@ -177,6 +177,41 @@ def test_learned_queries_are_another_sequence():
     assert (second.path, second.short) == ("layers.1", "L1")
 
 
+def test_a_class_token_before_its_keys_has_the_first_position():
+    """As in CrossViT, whose class token attends to itself and to the patches of another size."""
+
+    class ClassAttention(Projected):
+        def forward(self, token, patches):
+            keys = torch.cat((token, patches), 1)
+            return self.attend(self.q(token), self.k(keys), self.v(keys))
+
+    model = ClassAttention(lambda q, k, v: functional.scaled_dot_product_attention(split(q), split(k), split(v)))
+    tape = tape_of(model, torch.randn(1, 1, 12), torch.randn(1, 9, 12))
+    (site,) = tape.sites
+    assert tape.site(site).kind == "encoder"
+    assert tape.recorded(site).call.geometry.q_pos.order.tolist() == [0]
+
+
+def test_keys_that_are_appended_leave_the_positions_of_queries():
+    class Appends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.MultiheadAttention(12, HEADS, batch_first=True, add_bias_kv=True)
+
+        def forward(self, x_BLD):
+            later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+            return self.layer(x_BLD, x_BLD, x_BLD, attn_mask=later, need_weights=False)[0]
+
+    model, x_BLD = Appends().eval(), torch.randn(2, 5, 12)
+    tape = tape_of(model, x_BLD)
+    (site,) = tape.sites
+    assert tape.site(site).kind == "decoder"
+    with torch.no_grad(), operate(model, [Link(site, 0, query=1, key=0, how="erase")]):
+        edited = model(x_BLD)
+    changed = (edited - model(x_BLD)).abs().amax((0, 2)) > 0
+    assert changed.tolist() == [False, True, False, False, False]
+
+
 def test_class_token_has_no_known_position_and_no_measure_of_one():
     class ClassAttention(Projected):
         def forward(self, x_BLD):
@@ -205,13 +240,47 @@ def test_unknown_keys_are_of_unknown_relation():
     assert tape.site(tape.sites[0]).kind == "unknown"
 
 
-def test_mask_that_hides_nothing_is_not_causal():
+@pytest.mark.parametrize("padding", [[False] * 5, [True] * 5], ids=["nothing", "a whole input"])
+def test_mask_that_hides_only_padding_is_not_causal(padding):
     def attend(q, k, v):
-        mask = torch.ones(1, 1, 5, 5, dtype=torch.bool)
+        mask = torch.tensor([[True] * 5, [not each for each in padding]])[:, None, None]
         return functional.scaled_dot_product_attention(split(q), split(k), split(v), mask)
 
-    tape = tape_of(Projected(attend), torch.randn(1, 5, 12))
+    tape = tape_of(Projected(attend), torch.randn(2, 5, 12))
     assert tape.site(tape.sites[0]).causal is False
+
+
+STACKS = {"encoder.0": "encoder", "decoder.0.self": "decoder", "decoder.0.cross": "cross"}
+
+
+def stacks():
+    return nn.Transformer(12, 2, 1, 1, 12, batch_first=True)
+
+
+def kinds(tape):
+    return {site: tape.site(site).kind for site in tape.sites}
+
+
+def test_decoder_that_reads_the_tokens_of_its_encoder_attends_to_another_sequence():
+    """As BART, called with input_ids alone."""
+
+    class Copies(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stacks = stacks()
+
+        def forward(self, x_BLD):
+            mask = nn.Transformer.generate_square_subsequent_mask(5)
+            return self.stacks(x_BLD, x_BLD, tgt_mask=mask)
+
+    assert kinds(tape_of(Copies(), torch.randn(1, 5, 12))) == STACKS
+
+
+def test_inputs_that_are_computed_inside_the_block_are_two_sequences():
+    model, source, target = stacks().eval(), torch.randn(1, 5, 12), torch.randn(1, 3, 12)
+    with torch.no_grad(), jarilab.record(model) as tape:
+        model(source / 2, target / 2)
+    assert kinds(tape) == STACKS
 
 
 def test_attention_over_channels_is_noted():
