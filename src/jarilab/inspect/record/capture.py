@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,9 +37,11 @@ from jarilab.inspect.record.sites import (
     AttentionSite,
     Kind,
     Placed,
+    attends_besides,
     attentions_of,
     foreign_attention,
     foreign_site,
+    is_of_jarilab,
     site_of,
 )
 from jarilab.inspect.record.sources import NOTHING, Sources
@@ -335,30 +337,30 @@ def record(
     check_is_recordable(model)
     sites = [sites] if isinstance(sites, str) else sites
     attentions = attentions_of(model)
-    if not attentions:
-        if inside:
-            raise UserError(
-                f"inside=True records stacks and norms of jari, and {type(model).__name__} has none; record its "
-                "attention only: jarilab.record(model)"
-            )
-        tape = Tape()
-        with _record_foreign(model, tape, sites):
-            yield tape
-        return
-    selected = list(attentions) if sites is None else list(sites)
-    for site in selected:
-        if site not in attentions:
-            raise unknown("site", site, attentions)
+    if inside and not attentions:
+        raise UserError(
+            f"inside=True records stacks and norms of jari, and {type(model).__name__} has none; record its "
+            "attention only: jarilab.record(model)"
+        )
     tape = Tape(activations=Activations(model) if inside else None)
+    others = nullcontext()
+    if not attentions or attends_besides(model):
+        others = _record_foreign(model, tape, sites, attentions)
+    else:
+        for site in sites or ():
+            if site not in attentions:
+                raise unknown("site", site, attentions)
     handles: list[Any] = [] if tape.activations is None else tape.activations.attach()
-    for site in selected:
-        handles += record_layer(tape.calls, site, attentions[site])
+    for site, placed in attentions.items():
+        if sites is None or site in sites:
+            handles += record_layer(tape.calls, site, placed)
     try:
-        yield tape
+        with others:
+            yield tape
     finally:
         for handle in handles:
             handle.remove()
-    if not tape.calls:
+    if attentions and not tape.calls:
         raise UserError(
             "nothing was recorded: no attention of this model ran inside the block. Hooks do not run in a compiled "
             "model; call its original (compiled._orig_mod), which shares its parameters, while recording"
@@ -366,11 +368,15 @@ def record(
 
 
 @contextmanager
-def _record_foreign(model: nn.Module, tape: Tape, sites: Collection[str] | None) -> Iterator[None]:
-    """`record` for a model of another library."""
-    names, called = SiteNames(model), set()
+def _record_foreign(
+    model: nn.Module, tape: Tape, sites: Collection[str] | None, hooked: Mapping[str, Placed]
+) -> Iterator[None]:
+    """`record` for the attentions of other libraries. hooked: those of jarilab beside them, by site."""
+    names, called = SiteNames(model, hooked), set()
 
     def handler(frame: ModuleFrame, call: ForeignCall, output: Tensor) -> Tensor:
+        if is_of_jarilab(model, frame.path):
+            return output
         check_has_values(output)
         site = names.name_of(frame, call)
         called.add(site)
@@ -383,19 +389,21 @@ def _record_foreign(model: nn.Module, tape: Tape, sites: Collection[str] | None)
     with AttentionMode(model, handler) as mode:
         yield
     missing = mode.events.not_recorded(is_partial=False)
+    missing = {path: reason for path, reason in missing.items() if not is_of_jarilab(model, path)}
     tape.missing |= missing | scripted_attentions(model)
     for path, reason in mode.events.not_recorded(is_partial=True).items():
         tape.partial |= dict.fromkeys(names.names_at(path), reason)
-    tape.not_attending += layers_without_attention(model, [*names.paths, *tape.missing])
-    if not called:
+    attending = [*names.paths, *tape.missing, *(each.path for each in hooked.values())]
+    tape.not_attending += layers_without_attention(model, attending)
+    if not called and not hooked:
         raise _nothing_recorded(model, missing)
     for places in (tape.missing, tape.partial):
         if places:
             text = _incomplete_text(places, is_partial=places is tape.partial)
             warnings.warn(text, stacklevel=5)  # at the caller's `with`
     for site in sites or ():
-        if site not in called:
-            raise unknown("site", site, sorted(called))
+        if site not in called and site not in hooked:
+            raise unknown("site", site, sorted({*called, *hooked}))
 
 
 def _nothing_recorded(model: nn.Module, missing: Mapping[str, str]) -> UserError:

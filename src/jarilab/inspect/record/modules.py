@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
@@ -135,10 +135,10 @@ def _argument_names(module: type[nn.Module]) -> tuple[str, ...]:
 
 
 class SiteNames:
-    """Names the sites of a model by the modules that attend."""
+    """Names the sites of a model by the modules that attend. taken: names that other sites have."""
 
-    def __init__(self, model: nn.Module):
-        self._model = model
+    def __init__(self, model: nn.Module, taken: Collection[str] = ()):
+        self._model, self._taken = model, taken
         self._names: dict[str, dict[Relation, str]] = {}
         self._numbers: dict[type, tuple[int, bool] | None] = {}
 
@@ -170,7 +170,8 @@ class SiteNames:
 
         for count, context in (numbers, (9, True)) if numbers else ():
             name = foreign_site_name(path, is_decoder, call.is_cross, count, context=context)
-            if all(name not in names.values() for names in self._names.values()):
+            taken = (self._taken, *(names.values() for names in self._names.values()))
+            if all(name not in names for names in taken):
                 return name
         return path if not self._names[path] else f"{path or 'attention'}.{call.facts.relation}"
 

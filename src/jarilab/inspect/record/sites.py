@@ -135,6 +135,19 @@ def attentions_of(model: nn.Module) -> dict[str, Placed]:
     return attentions
 
 
+def attends_besides(model: nn.Module) -> bool:
+    """Whether modules of other libraries, which may attend, stand beside the attentions of jarilab."""
+    libraries = {type(module).__module__ for module in model.modules()}
+    has_others = any(not each.startswith(("jarilab.", "torch.nn.")) for each in libraries)
+    return has_others or any(isinstance(each, nn.MultiheadAttention) for each in model.modules())
+
+
+def is_of_jarilab(model: nn.Module, path: str) -> bool:
+    """Whether the module at `path` is an attention of jarilab or a part of one."""
+    above = foreign_attention(model, path).above
+    return any(isinstance(module, AttentionKernel | Attention) for module in above)
+
+
 def foreign_attention(model: nn.Module, path: str) -> Placed:
     """An attention of another library; the module that attends is its owner."""
     return Placed(path, None, (*_above(model, path), model.get_submodule(path)))

@@ -6,9 +6,11 @@ from torch import nn
 
 from jarilab.attention.module import Attention
 from jarilab.core.errors import UserError
+from jarilab.inspect.intervene.interventions import HeadOff, operate
 from jarilab.inspect.record.activations import is_same_tensor
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.record.sites import site_name
+from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
 from jarilab.nn.init import initialise
@@ -161,6 +163,25 @@ def test_unknown_site_suggests_the_nearest():
     )
     with pytest.raises(UserError, match=message):
         tape.weights("decoder.0.crss")
+
+
+def test_attentions_of_another_library_beside_those_of_jarilab_are_recorded():
+    language_model = LanguageModel(16, d_model=16, n_heads=2, n_layers=1, kernel="explicit")
+    model = nn.Sequential(language_model, nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)).eval()
+    ids, ours, other = torch.randint(10, (1, 6)), "0.decoder.0.self", "encoder.1"
+    with torch.no_grad(), record(model) as tape:
+        model(ids)
+    assert {site: len(calls) for site, calls in tape.calls.items()} == {ours: 1, other: 1}
+    assert all(tape.trust(site).holds for site in tape.sites)
+    assert (tape.missing, tape.not_attending) == ({}, [])
+    for site in (ours, other):
+        with torch.no_grad(), record(model, [site]) as tape:
+            model(ids)
+        assert tape.sites == [site]
+    with pytest.raises(UserError, match=rf"unknown site 'encoder\.2'.*{ours}, {other}"), record(model, ["encoder.2"]):
+        model(ids)
+    with pytest.raises(UserError, match=rf"unknown site '{other}'.*{ours}"), operate(model, [HeadOff(other, 0)]):
+        model(ids)
 
 
 def test_empty_tape_raises():
