@@ -56,6 +56,13 @@ Words = Mapping[str, Sequence[int | None]] | Sequence[int | None] | bool | None
 """The words of tokens: see `jarilab.show`."""
 
 
+@contextmanager
+def _without_recording() -> Iterator[None]:
+    """Compute without gradients, and without being recorded, as in a hook of a model that is recorded."""
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        yield
+
+
 @dataclass
 class Tape:
     """The recorded attention calls of a forward, by site: `encoder.0`, `decoder.1.self`, `decoder.1.cross`.
@@ -155,7 +162,7 @@ class Tape:
             return [self.recorded(site, step) for step in range(len(calls))]
         return [self.recorded(site, index)]
 
-    @torch.no_grad()
+    @_without_recording()
     def weights(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
         """The attention weights that the forward used, before dropout, computed by the definition.
 
@@ -172,12 +179,12 @@ class Tape:
             for _, _, used in step.blocks():
                 yield used.weights
 
-    @torch.no_grad()
+    @_without_recording()
     def scores(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
         """Scaled scores with all that the encoding adds, before edits, mask and softmax."""
         return _concatenate([definition.scores(block) for block in self._blocks(site, index)])
 
-    @torch.no_grad()
+    @_without_recording()
     def summands(self, site: str, head: int, index: int | None = None) -> Summands:
         """The summands of the scores of one head, each `(Q, K)`."""
         if not self.verified(site):
@@ -187,7 +194,7 @@ class Tape:
         chunks = [definition.summands(block) for block in self._blocks(site, index)]
         return Summands.joined([chunk.of_head(head) for chunk in chunks])
 
-    @torch.no_grad()
+    @_without_recording()
     def before_rotation(
         self, site: str, index: int | None = None
     ) -> tuple[Float[Tensor, "B H Q E"], Float[Tensor, "B H K E"]]:
@@ -216,7 +223,7 @@ class Tape:
         heads, width = owner.site.n_heads, owner.site.d_head
         return split_heads(q_BQD, heads, width), split_heads(k_BKD, heads, width)
 
-    @torch.no_grad()
+    @_without_recording()
     def trust(self, site: str, index: int | None = None) -> Trust:
         """Compare the map with the recorded output; over several steps, the largest error of each kind.
 

@@ -283,6 +283,15 @@ def test_inputs_that_are_computed_inside_the_block_are_two_sequences():
     assert kinds(tape) == STACKS
 
 
+def test_tape_that_is_read_in_a_hook_records_nothing():
+    model = stacks().eval()
+    with torch.no_grad(), jarilab.record(model) as tape:
+        hook = model.encoder.layers[0].register_forward_hook(lambda *_: tape.trust("encoder.0") and None)
+        model(torch.randn(1, 5, 12), torch.randn(1, 3, 12))
+    hook.remove()
+    assert {site: len(calls) for site, calls in tape.calls.items()} == dict.fromkeys(STACKS, 1)
+
+
 def test_attention_over_channels_is_noted():
     def attend(q, k, v):
         q, k, v = (split(x).transpose(-1, -2) for x in (q, k, v))
