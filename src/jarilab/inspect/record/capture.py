@@ -282,7 +282,8 @@ class Tape:
 
         The first rows are the prompt's, then each token has one. Each input of the batch is a sequence that was
         generated; an encoder's call is repeated for each. A site that cannot be merged is left out, with a warning and
-        its reason in `unmerged`.
+        its reason in `unmerged`. Tokens that speculative decoding rejected have no rows, except for those of the last
+        call, which no later call shows.
         beam_indices: after a beam search, `beam_indices` of what transformers' `generate` returned. A sequence that
         ended earlier than others has rows of zeros then.
         Raises UserError if no site can be merged, for reordered beams without `beam_indices`, and if these do not fit.

@@ -25,6 +25,10 @@ HOW_TO_GET_BEAM_INDICES = (
 )
 
 
+Accepted = dict[tuple[int, ...], Sequence[int]]
+"""How many queries of each call were merged, by the numbers of queries of the calls of a site."""
+
+
 class _NotMergedError(Exception):
     """The calls of one site are not the steps of a generation."""
 
@@ -53,6 +57,24 @@ class _Step:
     def queries(self) -> int:
         return self.source.q.shape[2]
 
+    def first_queries(self, count: int, *, is_cross: bool) -> _Step:
+        """The step with its first queries alone; within one sequence also without the keys of the others."""
+        if count == self.queries:
+            return self
+        source, rows = self.source, slice(count)
+        columns = slice(None if is_cross else self.keys - self.queries + count)
+        q, k, v = source.q[:, :, rows], source.k[:, :, columns], source.v[:, :, columns]
+        mask, weights = (
+            each if each is None else each[..., rows, columns]
+            for each in (source.mask, source.weights)
+        )
+        versions = versions_of(q, k, v, mask, weights)
+        source = replace(
+            source, q=q, k=k, v=v, mask=mask, explicit_weights=weights, versions=versions
+        )
+        recorded = replace(self.recorded, source=source, output=self.recorded.output[:, :, rows])
+        return replace(self, recorded=recorded, source=source)
+
     @property
     def output(self) -> Float[Tensor, "B H Q W"]:
         """The output, 0 after the end of a sequence."""
@@ -74,19 +96,25 @@ def merge_steps(
     size = batch if rows_ST is None else len(rows_ST)
     merged: dict[str, list[RecordedCall]] = {}
     reasons: dict[str, str] = {}
-    for site, steps in calls.items():
+    accepted: Accepted = {}
+    for site in sorted(calls, key=lambda site: _is_cross(calls[site][0])):
+        steps = calls[site]
         if len(steps[0].output) < batch and len(steps) == 1:
             merged[site] = [_repeat_rows(steps[0], size)]
             continue
         try:
-            merged[site] = [_merge(site, steps, rows_ST)]
+            merged[site] = [_merge(site, steps, rows_ST, accepted)]
         except _NotMergedError as error:
             reasons[site] = str(error)
     # The keys of cross-attention do not show whether its queries continue each other.
-    sources = [calls[site][0].source for site in merged if len(calls[site]) > 1]
-    if reasons and all(isinstance(each, ForeignCall) and each.is_cross for each in sources):
+    firsts = [calls[site][0] for site in merged if len(calls[site]) > 1]
+    if reasons and all(map(_is_cross, firsts)):
         raise UserError(next(iter(reasons.values())))
-    return merged, reasons
+    return {site: merged[site] for site in calls if site in merged}, reasons
+
+
+def _is_cross(recorded: RecordedCall) -> bool:
+    return isinstance(recorded.source, ForeignCall) and recorded.source.is_cross
 
 
 def _repeat_rows(recorded: RecordedCall, size: int) -> RecordedCall:
@@ -226,7 +254,9 @@ def _equal_rows(x: Tensor, y: Tensor) -> Bool[Tensor, " B"]:
 # Merging ------------------------------------------------------------------------------------------------------------
 
 
-def _merge(site: str, calls: Sequence[RecordedCall], rows_ST: Tensor | None) -> RecordedCall:
+def _merge(
+    site: str, calls: Sequence[RecordedCall], rows_ST: Tensor | None, accepted: Accepted
+) -> RecordedCall:
     """One call with the queries of all steps. Raises _NotMergedError if the steps do not continue each other."""
     if len(calls) == 1 and rows_ST is None:
         return calls[0]
@@ -240,19 +270,66 @@ def _merge(site: str, calls: Sequence[RecordedCall], rows_ST: Tensor | None) -> 
             step.check_unchanged(site)
         except UserError as error:
             raise _NotMergedError(str(error)) from None
-    orders = iter([list(map(_Step.of, calls))]) if rows_ST is None else _beams(site, calls, rows_ST)
+    queries = tuple(step.output.shape[2] for step in calls)
+    orders = (
+        _all_or_accepted(calls, accepted.get(queries))
+        if rows_ST is None
+        else ((queries, steps) for steps in _beams(site, calls, rows_ST))
+    )
     error: Exception | None = None
-    for steps in orders:
+    for counts, steps in orders:
         keys = _Keys.of(site, steps)
         wrong = (not keys.are_read_by(*pair) for pair in zip(steps, keys.first, strict=True))
         number = next((number for number, is_wrong in enumerate(wrong) if is_wrong), None)
         if number is None:
+            accepted[queries] = counts
             output = torch.cat([step.output for step in steps], 2)
             source, edit = _merge_sources(steps, keys), _merge_edits(steps, keys)
             return replace(steps[0].recorded, source=source, output=output, edit=edit)
         error = error or _mismatch(site, number, steps, keys, has_beams=rows_ST is not None)
     assert error is not None
     raise error
+
+
+def _all_or_accepted(
+    calls: Sequence[RecordedCall], accepted: Sequence[int] | None
+) -> Iterator[tuple[Sequence[int], list[_Step]]]:
+    """The steps with all queries, then with those of accepted tokens; and how many of each call these are.
+
+    accepted: how many another site has. The keys of cross-attention do not show it.
+    """
+    steps = list(map(_Step.of, calls))
+    is_cross = steps[0].source.is_cross
+
+    def select(counts: Sequence[int]) -> list[_Step]:
+        pairs = zip(steps, counts, strict=True)
+        return [step.first_queries(count, is_cross=is_cross) for step, count in pairs if count]
+
+    counts = [step.queries for step in steps]
+    if is_cross:
+        counts = accepted or counts
+    yield counts, select(counts)
+    # An edit computes the weights of a whole call.
+    if not is_cross and all(call.edit is None for call in calls):
+        counts = _accepted_queries(steps)
+        yield counts, select(counts)
+
+
+def _accepted_queries(steps: Sequence[_Step]) -> list[int]:
+    """How many queries of each step belong to accepted tokens, as far as later steps show it.
+
+    In speculative decoding a step does not read the keys of rejected tokens, which are the last of those before.
+    """
+    counts: list[int] = []
+    before = steps[0].keys - steps[0].queries
+    for step in steps:
+        rejected = before + sum(counts) - (step.keys - step.queries)
+        for number in reversed(range(len(counts))):
+            removed = min(max(rejected, 0), counts[number])
+            counts[number] -= removed
+            rejected -= removed
+        counts.append(step.queries)
+    return counts
 
 
 def _mismatch(

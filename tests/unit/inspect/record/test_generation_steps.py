@@ -168,6 +168,31 @@ def test_prompt_of_one_token_is_of_a_decoder():
     assert {tape.site(site).kind for site in tape.sites} == {"decoder"}
 
 
+@pytest.mark.parametrize("way", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    ("name", "kind", "vocabulary"), [("Llama", "ForCausalLM", 6), ("T5", "ForConditionalGeneration", 9)]
+)
+@torch.no_grad()
+def test_rejected_tokens_of_speculative_decoding_are_left_out(name, kind, vocabulary, way):
+    """The vocabulary is small, so that some tokens that the prompt suggests are accepted."""
+    model = build(name, kind, written=name == "T5", vocab_size=vocabulary)
+    model.set_attn_implementation(way)
+    prompt = {"input_ids": torch.tensor([[5, 3, 4, 5, 3, 4, 5, 3]])}
+    with jarilab.record(model) as tape:
+        written = model.generate(**prompt, prompt_lookup_num_tokens=3, **{**GREEDY, "max_new_tokens": 12})
+    whole = {**prompt, "decoder_input_ids": written} if name == "T5" else {"input_ids": written}
+    merged = tape.merged_steps()
+    maps = eager_maps(model, **whole)
+    assert set(merged.sites) == set(maps)
+    for site, expected in maps.items():
+        actual = merged.weights(site)
+        assert actual.shape[2] < sum(call.output.shape[2] for call in tape.calls[site]) or "encoder" in site
+        # The last call may have rejected tokens as well, which no later call shows.
+        rows, keys = (min(sizes) for sizes in zip(actual.shape[2:], expected.shape[2:], strict=True))
+        assert rows >= (8 if "encoder" in site else 12)
+        assert torch.allclose(actual[:, :, :rows, :keys], expected[:, :, :rows, :keys], atol=1e-5)
+
+
 @torch.no_grad()
 def test_recording_may_begin_after_the_prompt():
     model = build("Llama", "ForCausalLM")
