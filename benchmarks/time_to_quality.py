@@ -1,25 +1,28 @@
-"""How soon is a model good? Steps and CPU-seconds of training until a mark, jari and others, all tuned alike.
+"""Training time to a target quality: steps and CPU-seconds of jari and of other libraries, all tuned alike.
 
     pip install --no-deps vit-pytorch einops x-transformers torch-einops-utils einx loguru frozendict
     python benchmarks/time_to_quality.py --data FOLDER --out docs/results/time_to_quality
 
-A row for each task: arithmetic (nothing to read), language (FOLDER/tinyshakespeare/input.txt), images (FOLDER/mnist),
+A row for each task: arithmetic (reads no file), language (FOLDER/tinyshakespeare/input.txt), images (FOLDER/mnist),
 translation (FOLDER/multi30k, German to English).
-jari trains as `jarilab train` does; the others are in `peers.py`. What is not installed is left out.
+jari trains as `jarilab train` does; the others are in `peers.py`. A library that is not installed is left out.
 
-The search: each contender gets three rates times three lengths of the schedule, nine short runs with seed 0, and one
-more where the best rate or the best length is at an edge. The best setting is the one that needs the fewest steps to
-the mark; if none reaches it, the one that ends best. It is then trained with three fresh seeds. If one of them never
-reaches the mark, so are the next two settings, one by one, until all seeds of a setting do. The table has each. The
-mark is reached where a line between two looks crosses it, if the next look is beyond it too. A peer's run ends early:
-after two looks beyond the mark, or where it can no longer be the best. The first look at a peer is after a fifth of its
-schedule.
+The search: each contender trains with three learning rates times three lengths of the schedule, seed 0. If the best
+rate or the best length is at an edge, one more is tried beyond it. The best setting needs the fewest steps to the mark,
+or ends best if none reaches it. It is then trained with three fresh seeds. If a seed never reaches the mark, the next
+settings are trained too, three in all at most, until all seeds of one reach it. The table shows each of them.
 
-Steps do not depend on what else the machine does, but seconds do. So the contenders of a row then take turns with
-short runs, three each. The time of a step is that of the fastest stretch between two looks of these, and seconds are
-steps times this time. Looks are not counted. One thread. Each run is a process of its own. Its looks are kept in a file
-of --out, and it is not trained again: docs/results/time_to_quality has the runs so far. The searches and seeds may run
-on a busy machine, with `--at-once N`. Then repeat the command without it on an idle one.
+A run reaches the mark where the line between two evaluations crosses it, if the next evaluation is beyond it too. A
+peer's run ends early, after two evaluations beyond the mark or when it can no longer be the best. Its first evaluation
+is after a fifth of the schedule.
+
+Other programs change the seconds, but not the steps. So the time of a step is measured apart: the contenders of a row
+take turns with three short runs each, on an idle machine, one thread, and the fastest stretch between two evaluations
+counts. Seconds are steps times this time, without evaluations.
+
+Each run is a process of its own. Its evaluations are kept in a file of --out, and it is not trained again:
+docs/results/time_to_quality has all of them. With `--at-once N`, the script only trains, N contenders side by side.
+Then repeat the command without it on an idle machine.
 """
 
 from __future__ import annotations
@@ -47,17 +50,17 @@ from peers import Peer, Recipe
 
 import jarilab
 
-SEARCH_LOOKS, LOOKS, FIRST_LOOK = 12, 25, 0.2
+SEARCH_EVALUATIONS, EVALUATIONS, FIRST_EVALUATION = 12, 25, 0.2
 SEEDS = (1, 2, 3)
 LENGTH_RATIO = 1.4
 MAX_CHOSEN = 3
-PACE_STEPS, PACE_LOOKS, PACE_SEEDS = 60, 6, (101, 102, 103)
+TIMED_STEPS, TIMED_EVALUATIONS, TIMED_SEEDS = 60, 6, (101, 102, 103)
 KEEPING = threading.Lock()
 JARI = "jari"
 
 
-class Look(NamedTuple):
-    """seconds: of training so far, without looks."""
+class Evaluation(NamedTuple):
+    """The quality after a step. seconds: of training so far, without evaluations."""
 
     step: int
     value: float
@@ -79,7 +82,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Row:
-    """A task and its mark. examples, search_examples: on how many held-out examples a look is taken.
+    """A task and its mark. examples, search_examples: on how many held-out examples an evaluation is taken.
 
     batch: examples of a step; what they are on average where a batch holds so many tokens. settings, files: of jari's
     run. higher: whether more is better.
@@ -97,21 +100,23 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
     files: Callable[[Path], dict[str, Any]] = field(default=lambda data: {})
 
-    def reached(self, looks: Sequence[Look]) -> float | None:
+    def reached(self, evaluations: Sequence[Evaluation]) -> float | None:
         """The step at which the mark is reached."""
-        values = [look.value - self.mark if self.higher else self.mark - look.value for look in looks]
+        values = [
+            evaluation.value - self.mark if self.higher else self.mark - evaluation.value for evaluation in evaluations
+        ]
         for place, value in enumerate(values):
             if not value >= 0 or (place + 1 < len(values) and not values[place + 1] >= 0):
                 continue
             if place == 0:
-                return looks[0].step
+                return evaluations[0].step
             share = values[place - 1] / (values[place - 1] - value)
-            return looks[place - 1].step + share * (looks[place].step - looks[place - 1].step)
+            return evaluations[place - 1].step + share * (evaluations[place].step - evaluations[place - 1].step)
         return None
 
-    def held(self, looks: Sequence[Look]) -> bool:
-        """Whether the last two looks are beyond the mark, so that later ones change nothing."""
-        return len(looks) > 1 and self.reached(looks[-2:]) == looks[-2].step
+    def held(self, evaluations: Sequence[Evaluation]) -> bool:
+        """Whether the last two evaluations are beyond the mark, so that later ones change nothing."""
+        return len(evaluations) > 1 and self.reached(evaluations[-2:]) == evaluations[-2].step
 
 
 MUON = (4e-3, 8e-3, 1.6e-2)
@@ -191,47 +196,47 @@ ROWS = {
 # What trains ----------------------------------------------------------------------------------------------------------
 
 
-def train(name: str, contender: str, recipe: Recipe, seed: int, data: Path, limit: float) -> list[Look]:
-    """The looks of one training. limit: steps in which another reached the mark."""
+def train(name: str, contender: str, recipe: Recipe, seed: int, data: Path, limit: float) -> list[Evaluation]:
+    """The evaluations of one training. limit: steps in which another reached the mark."""
     torch.set_num_threads(1)
-    row, looks, examples = ROWS[name], LOOKS, ROWS[name].examples
+    row, count, examples = ROWS[name], EVALUATIONS, ROWS[name].examples
     if seed == 0:
-        looks, examples = SEARCH_LOOKS, row.search_examples
-    if seed in PACE_SEEDS:
-        looks, examples = PACE_LOOKS, row.batch
+        count, examples = SEARCH_EVALUATIONS, row.search_examples
+    if seed in TIMED_SEEDS:
+        count, examples = TIMED_EVALUATIONS, row.batch
     entry = row.contenders[contender]
     if entry.peer is None:
-        return _train_jari(row, {**row.settings, **entry.settings}, recipe, seed, data, looks, examples)
-    every, first = max(1, recipe.steps // looks), 0.0 if seed in PACE_SEEDS else FIRST_LOOK * recipe.steps
-    found, seconds, learner = [], 0.0, entry.peer(data, seed, recipe)
+        return _train_jari(row, {**row.settings, **entry.settings}, recipe, seed, data, count, examples)
+    every, first = max(1, recipe.steps // count), 0.0 if seed in TIMED_SEEDS else FIRST_EVALUATION * recipe.steps
+    evaluations, seconds, learner = [], 0.0, entry.peer(data, seed, recipe)
     for step in range(1, recipe.steps + 1):
         begin = time.process_time()
         learner.step()
         seconds += time.process_time() - begin
         if (step % every == 0 and step >= first) or step == recipe.steps:
-            found.append(Look(step, learner.measure(examples), seconds))
-            # Two looks behind the limit show whether the mark was reached before it, and held.
-            if step >= limit + 2 * every or row.held(found):
+            evaluations.append(Evaluation(step, learner.measure(examples), seconds))
+            # Two evaluations behind the limit show whether the mark was reached before it, and held.
+            if step >= limit + 2 * every or row.held(evaluations):
                 break
-    return found
+    return evaluations
 
 
 def _train_jari(
-    row: Row, settings: Mapping[str, Any], recipe: Recipe, seed: int, data: Path, looks: int, examples: int
-) -> list[Look]:
+    row: Row, settings: Mapping[str, Any], recipe: Recipe, seed: int, data: Path, count: int, examples: int
+) -> list[Evaluation]:
     settings = {
         **settings,
         **row.files(data),
         "training.examples": recipe.steps * row.batch,
         "training.lr": recipe.rate,
-        "training.evaluations": looks,
+        "training.evaluations": count,
         "training.evaluation_examples": examples,
     }
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         jarilab.train(row.task, out, encoding=row.encoding, seed=seed, settings=settings, threads=1)
         lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
-        return [Look(line["step"], line["value"], line["cpu_seconds"]) for line in lines if "value" in line]
+        return [Evaluation(line["step"], line["value"], line["cpu_seconds"]) for line in lines if "value" in line]
 
 
 # The search and the table ---------------------------------------------------------------------------------------------
@@ -245,8 +250,8 @@ class Trainer:
     contender: str
     given: Any
 
-    def looks(self, recipe: Recipe, seed: int, limit: float = math.inf) -> list[Look]:
-        """The looks of a run, kept or trained now. Those of short runs for paces are never kept."""
+    def evaluations(self, recipe: Recipe, seed: int, limit: float = math.inf) -> list[Evaluation]:
+        """The evaluations of a run, kept or trained now. Those of short runs that time a step are never kept."""
         kept = self.given.out / f"{self.name}.jsonl"
         title = {
             "contender": self.contender,
@@ -258,16 +263,16 @@ class Trainer:
         for line in kept.read_text().splitlines() if kept.exists() else ():
             run = json.loads(line)
             if run.items() >= title.items():
-                return [Look(*look) for look in run["looks"]]
+                return [Evaluation(*evaluation) for evaluation in run["evaluations"]]
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
             job = alone.submit(train, self.name, self.contender, recipe, seed, self.given.data, limit)
-            found = job.result()
-        print(f"{title}: {found[-1]}", file=sys.stderr, flush=True)
-        if seed not in PACE_SEEDS:
-            looks = [(step, round(value, 5)) for step, value, _ in found]
+            evaluations = job.result()
+        print(f"{title}: {evaluations[-1]}", file=sys.stderr, flush=True)
+        if seed not in TIMED_SEEDS:
+            numbers = [(step, round(value, 5)) for step, value, _ in evaluations]
             with KEEPING, kept.open("a") as file:
-                print(json.dumps({**title, "looks": looks}), file=file)
-        return found
+                print(json.dumps({**title, "evaluations": numbers}), file=file)
+        return evaluations
 
     def grid(self) -> list[Recipe]:
         contender = ROWS[self.name].contenders[self.contender]
@@ -282,9 +287,9 @@ class Trainer:
 
         def attempt(recipe: Recipe) -> None:
             limit = min((steps for never, steps in tried.values() if not never), default=math.inf)
-            looks = self.looks(recipe, 0, limit)
-            steps_to_mark = row.reached(looks)
-            last = -looks[-1].value if row.higher else looks[-1].value
+            evaluations = self.evaluations(recipe, 0, limit)
+            steps_to_mark = row.reached(evaluations)
+            last = -evaluations[-1].value if row.higher else evaluations[-1].value
             tried[recipe] = (steps_to_mark is None, last if steps_to_mark is None else steps_to_mark)
 
         grid = self.grid()
@@ -300,16 +305,16 @@ class Trainer:
         return sorted(tried, key=lambda recipe: tried[recipe])
 
     @property
-    def chosen(self) -> list[tuple[Recipe, list[list[Look]]]]:
-        """The best recipe with the looks of its seeds, and the next best ones until all seeds reach the mark.
+    def chosen(self) -> list[tuple[Recipe, list[list[Evaluation]]]]:
+        """The best recipe with the evaluations of its seeds, and the next best ones until all seeds reach the mark.
 
         All are kept, so it takes no time to ask again.
         """
         chosen = []
         for recipe in self.ranked()[:MAX_CHOSEN]:
-            looks = [self.looks(recipe, seed) for seed in SEEDS]
-            chosen.append((recipe, looks))
-            if all(ROWS[self.name].reached(each) is not None for each in looks):
+            evaluations = [self.evaluations(recipe, seed) for seed in SEEDS]
+            chosen.append((recipe, evaluations))
+            if all(ROWS[self.name].reached(each) is not None for each in evaluations):
                 break
         return chosen
 
@@ -320,13 +325,13 @@ def train_all(trainers: Sequence[Trainer], at_once: int) -> None:
         list(pool.map(lambda trainer: trainer.chosen, trainers))
 
 
-def paces(trainers: Sequence[Trainer]) -> dict[Trainer, float]:
-    """Milliseconds of a step of each, in the fastest stretch between two looks of short runs in turns."""
+def step_times(trainers: Sequence[Trainer]) -> dict[Trainer, float]:
+    """Milliseconds of a step of each, in the fastest stretch between two evaluations of short runs in turns."""
     found = dict.fromkeys(trainers, math.inf)
-    for seed in PACE_SEEDS:
+    for seed in TIMED_SEEDS:
         for trainer in trainers:
-            looks = trainer.looks(replace(trainer.chosen[0][0], steps=PACE_STEPS), seed)
-            stretches = [(b.seconds - a.seconds) / (b.step - a.step) for a, b in pairwise(looks)]
+            evaluations = trainer.evaluations(replace(trainer.chosen[0][0], steps=TIMED_STEPS), seed)
+            stretches = [(b.seconds - a.seconds) / (b.step - a.step) for a, b in pairwise(evaluations)]
             found[trainer] = min(found[trainer], 1000 * min(stretches))
     return found
 
@@ -334,7 +339,7 @@ def paces(trainers: Sequence[Trainer]) -> dict[Trainer, float]:
 def main() -> None:
     parser = timing.arguments(__doc__, rounds=1)
     parser.add_argument("--data", type=Path, required=True, help="a folder with tinyshakespeare/, mnist/ and multi30k/")
-    parser.add_argument("--out", type=Path, required=True, help="where what was found is kept")
+    parser.add_argument("--out", type=Path, required=True, help="the folder that keeps the evaluations")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--only", nargs="+", help="contenders whose titles have one of these in them")
     parser.add_argument("--at-once", type=int, default=1, help="only train, so many contenders at once")
@@ -355,18 +360,18 @@ def main() -> None:
         print("all are trained; repeat the command without --at-once on an idle machine", file=sys.stderr)
         return
     for name in given.rows:
-        for trainer, pace in paces([each for each in trainers if each.name == name]).items():
+        for trainer, ms in step_times([each for each in trainers if each.name == name]).items():
             row = ROWS[name]
-            for recipe, looks in trainer.chosen:
-                reached = [row.reached(each) for each in looks]
+            for recipe, evaluations in trainer.chosen:
+                reached = [row.reached(each) for each in evaluations]
                 never = f"never in {recipe.steps}"
                 table.add(
                     mark=row.unit,
                     contender=trainer.contender,
-                    found=f"rate {recipe.rate:g}, {recipe.steps} steps",
+                    setting=f"rate {recipe.rate:g}, {recipe.steps} steps",
                     steps=", ".join(never if step is None else f"{step:.0f}" for step in reached),
-                    ms_a_step=f"{pace:.1f}",
-                    seconds=", ".join("-" if step is None else f"{step * pace / 1000:.0f}" for step in reached),
+                    ms_a_step=f"{ms:.1f}",
+                    seconds=", ".join("-" if step is None else f"{step * ms / 1000:.0f}" for step in reached),
                 )
     table.close()
 
