@@ -68,15 +68,11 @@ def beam(
         scores_R1V = model.step(state, ids_RL[:, -1:], positions, cache)
         scores_RV = scores_R1V[:, -1].float()
         log_RV = scores_RV.log_softmax(-1)
+        # After the softmax, so that the other log-probabilities stay the model's.
         if no_repeat:
             _forbid_repeats(log_RV, search.open.ids.flatten(0, 1), no_repeat)
         if length < shortest:
-            # After the softmax, so that the other log-probabilities stay the model's.
-            end_R = log_RV[:, end].clone()
-            log_RV[:, end] = NEVER
-            if no_repeat:
-                # Where every token is forbidden, the answer ends, though it is shorter than asked.
-                log_RV[:, end] = end_R.where(log_RV.amax(-1) == NEVER, NEVER)
+            _forbid_end(log_RV, end)
         from_R, moved = search.extend(log_RV, length)
         # The one place where the host waits for the device.
         flags = torch.cat((search.done(length), moved.view(1)))
@@ -232,6 +228,13 @@ def _forbid_repeats(log_RV: Tensor, ids_RL: Tensor, number: int) -> None:
     forbidden_RG = zeros_RG.masked_fill(repeats_RG, NEVER)
     # Log-probabilities are 0 at most, so the smaller of the two is the token's own where nothing is forbidden.
     log_RV.scatter_reduce_(1, grams_RGN[..., -1], forbidden_RG, "amin")
+
+
+def _forbid_end(log_RV: Tensor, end: int) -> None:
+    """Forbid the end, in place, except where all other tokens are forbidden."""
+    end_R = log_RV[:, end].clone()
+    log_RV[:, end] = NEVER
+    log_RV[:, end] = end_R.where(log_RV.amax(-1) == NEVER, NEVER)
 
 
 def _check_beam(beam_size: int, best: int, no_repeat: int, length_penalty: float) -> None:
