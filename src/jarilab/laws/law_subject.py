@@ -310,11 +310,13 @@ class Subject:
         return [Cell(1.5 * (i // WIDE), 0.5 * (i % WIDE), HEIGHT, WIDTH) for i in range(LENGTH)]  # type: ignore[arg-type]
 
     def _within(self, start: int, further: int) -> int:
-        """A position `further` than `start`, starting again at the encoding's limit."""
-        if self.max_distance is not None:
-            further %= self.max_distance + 1
-        place = start + further
-        return place if self.max_positions is None else place % self.max_positions
+        """A position `further` than `start`, starting again at the encoding's limits."""
+        sizes = (self.max_positions, self.max_distance and self.max_distance + 1)
+        size = min((size for size in sizes if size is not None), default=None)
+        if size is None:
+            return start + further
+        first = start if self.max_positions is None else min(start, self.max_positions - size)
+        return first + (start - first + further) % size
 
     def at(self, positions: Sequence[Position]) -> Positions:
         """Tokens at these positions."""

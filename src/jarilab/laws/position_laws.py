@@ -156,7 +156,8 @@ def _order_effect(subject: Subject, stack: Stack, start: int, shuffle: Tensor) -
     shuffle = torch.cat((shuffle[shuffle != last], torch.tensor([last])))
     x_BLD, first = subject.encoder_input(), last if stack.causal else 0
     arranged = [subject.sequence(start)]
-    if subject.max_positions is None and subject.max_distance is None and not subject.labels:
+    is_limited = subject.max_positions is not None or subject.max_distance is not None
+    if subject.axes == 1 and not is_limited and not subject.labels:
         # Near tokens may be alike, as in buckets or a window of several positions.
         arranged += [subject.places(by * torch.arange(LENGTH), start) for by in (5, 40)]
     differences = []

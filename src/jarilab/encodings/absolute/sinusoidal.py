@@ -149,7 +149,8 @@ class Sinusoidal2d(Encoding):
                 "extent, got none; make them with Positions.grid, or pass extent=torch.tensor([height, width])"
             )
         extent = pos.extent.to(best_float_dtype(plane.device)).unsqueeze(-2)
-        return 2 * math.pi * (plane + 1) / (extent + EXTENT_EPSILON)
+        # Divided first: whole positions times a number would be rounded to torch's default dtype.
+        return (plane + 1) / (extent + EXTENT_EPSILON) * (2 * math.pi)
 
 
 @final
