@@ -279,11 +279,11 @@ class Subject:
         return {name: self.places(torch.tensor(index), start) for name, index in indices.items()}
 
     def wrapped(self, index: Tensor, start: int) -> Positions:
-        """`places`, starting again at the encoding's limit."""
-        pos = self.places(index, start)
-        if self.max_positions is None:
+        """`places`, starting again at the encoding's limits."""
+        pos, (first, size) = self.places(index, start), self._window(start)
+        if size is None:
             return pos
-        return replace(pos, coordinates=pos.coordinates % self.max_positions)
+        return replace(pos, coordinates=first + (pos.coordinates - first) % size)
 
     def scattered(self, start: int) -> list[Position]:
         """LENGTH positions near to and far from each other, from `start` on, for the formula."""
@@ -311,12 +311,17 @@ class Subject:
 
     def _within(self, start: int, further: int) -> int:
         """A position `further` than `start`, starting again at the encoding's limits."""
+        first, size = self._window(start)
+        place = start + further
+        return place if size is None else first + (place - first) % size
+
+    def _window(self, start: int) -> tuple[int, int | None]:
+        """The first of the positions around `start` that the encoding can compare, and their number, None for all."""
         sizes = (self.max_positions, self.max_distance and self.max_distance + 1)
         size = min((size for size in sizes if size is not None), default=None)
-        if size is None:
-            return start + further
-        first = start if self.max_positions is None else min(start, self.max_positions - size)
-        return first + (start - first + further) % size
+        if size is None or self.max_positions is None:
+            return start, size
+        return min(start, self.max_positions - size), size
 
     def at(self, positions: Sequence[Position]) -> Positions:
         """Tokens at these positions."""
