@@ -10,7 +10,7 @@ jari trains as `jarilab train` does; the others are in `peers.py`. A library tha
 The search: each contender trains with three learning rates times three lengths of the schedule, seed 0. If the best
 rate or the best length is at an edge, one more is tried beyond it. The best setting needs the fewest steps to the mark,
 or ends best if none reaches it. It is then trained with three fresh seeds. If a seed never reaches the mark, the next
-settings are trained too, three in all at most, until all seeds of one reach it. The table shows each of them.
+settings are trained too, four in all at most, until all seeds of one reach it. The table shows each of them.
 
 A run reaches the mark where the line between two evaluations crosses it, if the next evaluation is beyond it too. A
 peer's run ends early, after two evaluations beyond the mark or when it can no longer be the best. Its first evaluation
@@ -53,7 +53,7 @@ import jarilab
 SEARCH_EVALUATIONS, EVALUATIONS, FIRST_EVALUATION = 12, 25, 0.2
 SEEDS = (1, 2, 3)
 LENGTH_RATIO = 1.4
-MAX_CHOSEN = 3
+MAX_CHOSEN = 4
 TIMED_STEPS, TIMED_EVALUATIONS, TIMED_SEEDS = 60, 6, (101, 102, 103)
 KEEPING = threading.Lock()
 JARI = "jari"
