@@ -104,24 +104,6 @@ class Float32Constants(Encoding):
         return turn(x, rotation)
 
 
-class FixedFrequency(Encoding):
-    """A constant as a parameter that is not trained."""
-
-    def __init__(self, site: Site):
-        super().__init__(site)
-        self.speed = nn.Parameter(torch.empty((), dtype=torch.float64), requires_grad=False)
-        self.reset()
-
-    def reset(self) -> None:
-        nn.init.constant_(self.speed, 0.321)
-
-    def rotation(self, pos: Positions) -> Tensor:
-        return index_of(pos).double() * self.speed.double()
-
-    def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
-        return turn(x, rotation)
-
-
 class Window(Encoding):
     """Hides all keys more than eight positions away. Among nearer ones, order makes no difference."""
 
@@ -147,6 +129,17 @@ class LearnedFrequency(Encoding):
 
     def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
         return turn(x, rotation)
+
+
+class FixedFrequency(LearnedFrequency):
+    """A constant as a parameter that is not trained."""
+
+    def __init__(self, site: Site):
+        super().__init__(site)
+        self.frequency = nn.Parameter(torch.tensor(0.321, dtype=torch.float64), requires_grad=False)
+
+    def reset(self) -> None:
+        nn.init.constant_(self.frequency, 0.321)
 
 
 class LearnedSpeeds(Encoding):

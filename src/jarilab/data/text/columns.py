@@ -10,11 +10,11 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jarilab.core.errors import UserError, printable
 from jarilab.data.text.text_files import MAX_LINE_BYTES, PACKED, lines, no_usable
@@ -24,6 +24,8 @@ SAMPLE_ROWS = 1000
 
 _DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 _SHOWN_ROWS, _SHOWN_CHARACTERS, _MAX_TITLE = 3, 100, 30
+_MIN_LABELLED = 20
+"""Labels that show whether the first one is a title."""
 _CELL = re.compile(r'(?:^|\t)("(?:[^"]|"")*"|[^\t"][^\t]*|)(?=\t|$)')
 _STARTS_QUOTED = re.compile('"').match
 _DIGIT = re.compile(r"\d").search
@@ -109,8 +111,7 @@ def read_rows(path: Path, delimiter: str, quoted: bool) -> Iterator[tuple[int, l
             yield number, line.split(delimiter)
         return
     texts = (f"{line}\n" for line in lines(path))  # so that csv sees line breaks in cells
-    csv.field_size_limit(MAX_LINE_BYTES)
-    reader = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=True)
+    reader = _csv_reader(texts, delimiter=delimiter, strict=True, skipinitialspace=True)
     number = 1
     try:
         for row in reader:
@@ -121,6 +122,12 @@ def read_rows(path: Path, delimiter: str, quoted: bool) -> Iterator[tuple[int, l
             f"{path}:{number}: expected cells in the quotes of CSV from this line on; got: {error}; close the quote, "
             'and write "" for a quote in a cell'
         ) from None
+
+
+def _csv_reader(texts: Iterable[str], **form: Any) -> Any:
+    """`csv.reader` for cells as long as a line may be; its own limit is 128 KiB."""
+    csv.field_size_limit(MAX_LINE_BYTES)
+    return csv.reader(texts, **form)
 
 
 def open_table(path: Path, roles: Sequence[Role], columns: Sequence[str] = ()) -> Table:
@@ -175,7 +182,6 @@ def _is_csv(path: Path) -> bool:
 
 def _form(path: Path) -> tuple[str, bool]:
     """The delimiter of a file, and whether quotes enclose its cells."""
-    csv.field_size_limit(MAX_LINE_BYTES)
     sample = list(islice(lines(path), SAMPLE_ROWS))
     if _is_csv(path):
         return max(_DELIMITERS, key=lambda delimiter: _regular_rows(sample, delimiter)), True
@@ -193,7 +199,7 @@ def _form(path: Path) -> tuple[str, bool]:
 def _regular_rows(sample: list[str], delimiter: str) -> int:
     """The largest number of rows with equally many columns, two or more."""
     try:
-        counts = Counter(map(len, csv.reader(sample, delimiter=delimiter)))
+        counts = Counter(map(len, _csv_reader(sample, delimiter=delimiter)))
     except csv.Error:  # reported with its line when the rows are read
         return 0
     return max((count for width, count in counts.items() if width > 1), default=0)
@@ -235,7 +241,12 @@ def _names_labels(
             first, *rest = (row[column].strip() for row in rows)
             counts = Counter(filter(None, rest))
             is_word = 0 < len(first) <= _MAX_TITLE and not _DIGIT(first)
-            if is_word and first not in counts and len(rest) >= 20 and min(counts.values()) > 1:
+            if (
+                is_word
+                and first not in counts
+                and len(rest) >= _MIN_LABELLED
+                and min(counts.values(), default=0) > 1
+            ):
                 return True
     return False
 

@@ -83,7 +83,10 @@ def test_title_above_labels_is_no_class(tmp_path: Path, title: str) -> None:
     said, cells = table(tmp_path, "x.csv", rows, roles=(TEXT, LABEL))
     assert f"first line is a title ({title.replace(',', ', ')})" in said
     assert len(cells) == 40
-    # A class that has few texts is none.
+    # Without labels, nothing shows a title.
+    blank = ["a long film,fine", *(f"text {n}," for n in range(40))]
+    assert len(table(tmp_path, "blank.csv", blank, "1,2", roles=(TEXT, LABEL))[1]) == 41
+    # Where another label stands once, the first may be one, too.
     rows[5] = "the film was so odd,strange"
     assert len(table(tmp_path, "x.csv", rows, roles=(TEXT, LABEL))[1]) == 41
 
