@@ -83,9 +83,6 @@ def test_title_above_labels_is_no_class(tmp_path: Path, title: str) -> None:
     said, cells = table(tmp_path, "x.csv", rows, roles=(TEXT, LABEL))
     assert f"first line is a title ({title.replace(',', ', ')})" in said
     assert len(cells) == 40
-    # Without labels, nothing shows a title.
-    blank = ["a long film,fine", *(f"text {n}," for n in range(40))]
-    assert len(table(tmp_path, "blank.csv", blank, "1,2", roles=(TEXT, LABEL))[1]) == 41
     # Where another label stands once, the first may be one, too.
     rows[5] = "the film was so odd,strange"
     assert len(table(tmp_path, "x.csv", rows, roles=(TEXT, LABEL))[1]) == 41
@@ -177,3 +174,8 @@ def test_json_in_each_line_is_named_with_a_command(tmp_path: Path) -> None:
 def test_one_column_is_not_chosen_twice(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="got a file that has 1 and 1 in one column"):
         table(tmp_path, "x.tsv", [f"{a}\t{b}" for a, b in PAIRS], "1,1")
+
+
+def test_column_without_labels_is_read(tmp_path: Path) -> None:
+    rows = ["a film that was much longer than it had to be,fine", *(f"the film was so {n}," for n in range(40))]
+    assert len(table(tmp_path, "x.csv", rows, "1,2", roles=(TEXT, LABEL))[1]) == 41
