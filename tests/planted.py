@@ -92,9 +92,7 @@ FAULTS = [
         "if mask.plain_causal:",
         "unit/attention/test_module.py",
     ),
-    Fault(
-        "attention", "self.positions = select_positions(self.positions, rows)", "pass", "unit/attention/test_cache.py"
-    ),
+    Fault("attention", "self.positions = self.positions.select_rows(rows)", "pass", "unit/attention/test_cache.py"),
     Fault("attention", "scores_QKN.softmax(1)", "scores_QKN.softmax(0)", "unit/attention/cpu/test_short_sequences.py"),
     # Models
     Fault("models", "(enough_B & behind_B)", "enough_B", "unit/models/decoding/test_search.py"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from jarilab.core.errors import UserError
@@ -155,28 +153,6 @@ class KVCache(OfOneSource):
             for cache in self.source:
                 cache.select(sources)
         if self.positions is not None:
-            self.positions = select_positions(self.positions, rows)
+            self.positions = self.positions.select_rows(rows)
         if self.last_ids is not None:
             self.last_ids = self.last_ids.index_select(0, rows)
-
-
-def select_positions(positions: Positions, rows: Int[Tensor, " R"]) -> Positions:
-    """Positions of these rows of a batch, in this order; shared positions stay as they are."""
-    shared = positions.coordinates.ndim == 2 and positions.unplaced is None
-    if shared and positions.extent is None and positions.relations is None:
-        return positions
-
-    def select(x: Tensor, axes: int) -> Tensor:
-        shared = x.ndim < axes or x.shape[0] == 1
-        return x if shared else x.index_select(0, rows)
-
-    def select_optional(x: Tensor | None, axes: int) -> Tensor | None:
-        return None if x is None else select(x, axes)
-
-    return replace(
-        positions,
-        coordinates=select(positions.coordinates, 3),
-        unplaced=select_optional(positions.unplaced, 2),
-        extent=select_optional(positions.extent, 2),
-        relations=select_optional(positions.relations, 3),
-    )

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from jarilab.attention.cache import select_positions
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
@@ -39,7 +38,7 @@ class SourceMemory:
         """Select rows of the batch, in this order; repeats are allowed."""
         k_BHKE = self.k.index_select(0, rows)
         v_BHKD = self.v.index_select(0, rows)
-        positions = select_positions(self.positions, rows)
+        positions = self.positions.select_rows(rows)
         keep_BK = None if self.keep is None else self.keep.index_select(0, rows)
         states = tuple(state.index_select(0, rows) for state in self.states)
         return SourceMemory(k_BHKE, v_BHKD, positions, keep_BK, states)

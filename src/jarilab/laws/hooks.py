@@ -76,8 +76,8 @@ class HookInputs:
         """The same for some of the tokens."""
         assert self.weights is None
         return HookInputs(
-            select_positions(self.q_pos, queries),
-            select_positions(self.k_pos, keys),
+            self.q_pos.select(queries),
+            self.k_pos.select(keys),
             self.x[:, keys],
             self.q[:, :, queries],
             self.k[:, :, keys],
@@ -91,13 +91,6 @@ class Prepared:
     q_rotation: Any
     k_rotation: Any
     relation: Any
-
-
-def select_positions(pos: Positions, index: Tensor) -> Positions:
-    """Some of the tokens, in any order; each keeps its position and its place in the order."""
-    unplaced = None if pos.unplaced is None else pos.unplaced[..., index]
-    coordinates = pos.coordinates[..., index, :]
-    return replace(pos, coordinates=coordinates, order=pos.order[index], unplaced=unplaced)
 
 
 def prepare(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> Prepared:

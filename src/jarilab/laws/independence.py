@@ -20,7 +20,6 @@ from jarilab.laws.hooks import (
     READS_OTHER_KEYS,
     HookInputs,
     call_hooks,
-    select_positions,
 )
 from jarilab.laws.law_subject import Subject
 from jarilab.positions.coordinates import Positions
@@ -164,7 +163,7 @@ def compared(encoding: Encoding, inputs: HookInputs) -> dict[str, Tensor]:
 
 def _check_rows(encoding: Encoding, pos: Positions, where: str) -> None:
     """Compare two rows with their own positions and frames with each row alone."""
-    rows = [pos, select_positions(pos, ALL.flip(0))]
+    rows = [pos, pos.select(ALL.flip(0))]
     order = pos.order
     coordinates = torch.stack([row.coordinates for row in rows])
     extents = None if pos.extent is None else torch.stack((pos.extent, pos.extent + 4))

@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from torch import nn
 from torch.nn import functional
 
-from jarilab.attention.cache import KVCache, select_positions
+from jarilab.attention.cache import KVCache
 from jarilab.attention.geometry import geometry_of_layers
 from jarilab.attention.module import check_positions
 from jarilab.core.errors import UserError
@@ -134,7 +134,7 @@ class Prompt:
         tokens = self.tokens
         keep = None if tokens.keep is None else tokens.keep.index_select(0, rows)
         ids = tokens.ids.index_select(0, rows)
-        return Prompt(Tokens(ids, select_positions(tokens.positions, rows), keep))
+        return Prompt(Tokens(ids, tokens.positions.select_rows(rows), keep))
 
     def reading(
         self, ids: Int[Tensor, "R L"], positions: Positions, cache: KVCache | None
@@ -192,7 +192,7 @@ def positions_after(prompt: Tokens) -> Callable[[Tensor, int, Tensor], Positions
     counted = len(last.axes) == 1 and not last.coordinates.is_floating_point()
 
     def following(ids: Int[Tensor, "R L"], start: int, rows: Int[Tensor, " R"]) -> Positions:
-        before, first, end = select_positions(last, rows), start + 1, ids.shape[1] + 1
+        before, first, end = last.select_rows(rows), start + 1, ids.shape[1] + 1
         step_L = torch.arange(first, end, device=ids.device)
         coordinates = before.coordinates + step_L.unsqueeze(-1)
         unplaced = before.unplaced

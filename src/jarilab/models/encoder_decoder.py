@@ -8,7 +8,7 @@ from typing import Unpack
 import torch
 from torch import nn
 
-from jarilab.attention.cache import KVCache, select_positions
+from jarilab.attention.cache import KVCache
 from jarilab.core.errors import UserError
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Int, Tensor
@@ -35,7 +35,7 @@ class Memory:
     def select(self, rows: Int[Tensor, " R"]) -> Memory:
         """Return the memory of these sources in this order."""
         selected_RKD = self.x.index_select(0, rows)
-        positions = select_positions(self.positions, rows)
+        positions = self.positions.select_rows(rows)
         keep = None if self.keep is None else self.keep.index_select(0, rows)
         origin = self.x if self.origin is None else self.origin
         return Memory(selected_RKD, positions, keep, origin)

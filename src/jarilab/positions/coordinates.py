@@ -6,6 +6,7 @@ and keys each have Positions, and encodings see nothing else: no length, no offs
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -223,13 +224,37 @@ class Positions:
 
     def slice(self, start: int, stop: int) -> Positions:
         """Tokens `start` to `stop` (excluded)."""
-        coordinates = self.coordinates[..., start:stop, :]
+        return self.select(slice(start, stop))
+
+    def select(self, index: slice | Int[Tensor, " K"]) -> Positions:
+        """Some of the tokens, in any order; each keeps its position and its place in the order."""
+        coordinates = self.coordinates[..., index, :]
         return replace(
             self,
             coordinates=coordinates,
             cached_bounds=self.bounds_for(coordinates),
-            order=self.order[start:stop],
-            unplaced=None if self.unplaced is None else self.unplaced[..., start:stop],
+            order=self.order[index],
+            unplaced=None if self.unplaced is None else self.unplaced[..., index],
+        )
+
+    def select_rows(self, rows: Int[Tensor, " R"]) -> Positions:
+        """These rows of the batch, in this order. A single row stands for all and stays."""
+        return self.map_rows(lambda x: x if x.shape[0] == 1 else x.index_select(0, rows))
+
+    def map_rows(self, change: Callable[[Tensor], Tensor]) -> Positions:
+        """Change each tensor that has an axis for the rows of the batch; what rows share stays."""
+
+        def changed(tensor: Tensor | None, axes: int) -> Tensor | None:
+            return tensor if tensor is None or tensor.ndim < axes else change(tensor)
+
+        coordinates = self.coordinates if self.coordinates.ndim < 3 else change(self.coordinates)
+        return replace(
+            self,
+            coordinates=coordinates,
+            cached_bounds=self.bounds_for(coordinates),
+            unplaced=changed(self.unplaced, 2),
+            relations=changed(self.relations, 3),
+            extent=changed(self.extent, 2),
         )
 
     def take(self, index_BK: Int[Tensor, "B K"]) -> Positions:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 
-from jarilab.attention.cache import select_positions
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Int, Tensor
@@ -51,10 +50,7 @@ def select_queries(call: AttentionCall, rows: slice | Int[Tensor, " R"]) -> Atte
 
     weights, geometry = call.explicit_weights, call.geometry
     weights = None if weights is None else weights[:, :, rows]
-    q_pos = geometry.q_pos
-    unplaced = None if q_pos.unplaced is None else q_pos.unplaced[..., rows]
-    coordinates = q_pos.coordinates[..., rows, :]
-    q_pos = replace(q_pos, coordinates=coordinates, order=q_pos.order[rows], unplaced=unplaced)
+    q_pos = geometry.q_pos.select(rows)
     relation = None
     if geometry.relation is not None:
         relation = geometry.encoding.relation(q_pos, geometry.k_pos)
@@ -79,10 +75,10 @@ def select_inputs(call: AttentionCall, rows: slice | Int[Tensor, " R"]) -> Atten
 
     index_R = torch.arange(len(call.q), device=call.q.device)[rows]
     geometry = call.geometry
-    q_pos = select_positions(geometry.q_pos, index_R)
+    q_pos = geometry.q_pos.select_rows(index_R)
     k_pos = q_pos
     if geometry.k_pos is not geometry.q_pos:
-        k_pos = select_positions(geometry.k_pos, index_R)
+        k_pos = geometry.k_pos.select_rows(index_R)
     relation = geometry.relation
     if relation is not None:
         relation = geometry.encoding.relation(q_pos, k_pos)

@@ -42,27 +42,15 @@ def to_float64(inputs: Inputs) -> Inputs:
 def repeat_batch(batch: Tokens | Images, copies: int) -> Tokens | Images:
     """The batch `copies` times, one copy below the other."""
 
-    def repeat(tensor: Tensor | None, axes: int) -> Tensor | None:
-        # A tensor with fewer axes has none for the batch.
-        if tensor is None or tensor.ndim < axes:
-            return tensor
-        return tensor.repeat(copies, *[1] * (axes - 1))
+    def repeat(tensor: Tensor) -> Tensor:
+        return tensor.repeat(copies, *[1] * (tensor.ndim - 1))
 
     if isinstance(batch, Images):
-        pixels = batch.pixels.repeat(copies, 1, 1, 1)
-        return Images(pixels, repeat(batch.keep, 3))
-    places = batch.positions
-    positions = replace(
-        places,
-        coordinates=repeat(places.coordinates, 3),
-        unplaced=repeat(places.unplaced, 2),
-        relations=repeat(places.relations, 3),
-        extent=repeat(places.extent, 2),
-    )
+        return Images(repeat(batch.pixels), None if batch.keep is None else repeat(batch.keep))
     return replace(
         batch,
-        ids=batch.ids.repeat(copies, 1),
-        positions=positions,
-        keep=repeat(batch.keep, 2),
-        documents=repeat(batch.documents, 2),
+        ids=repeat(batch.ids),
+        positions=batch.positions.map_rows(repeat),
+        keep=None if batch.keep is None else repeat(batch.keep),
+        documents=None if batch.documents is None else repeat(batch.documents),
     )

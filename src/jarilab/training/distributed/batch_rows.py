@@ -42,18 +42,7 @@ def _(value: tuple, rows: slice) -> tuple[Any, ...]:
 
 @rows_of.register
 def _(value: Positions, rows: slice) -> Positions:
-    def select(tensor: Tensor | None, ndim: int) -> Tensor | None:
-        return tensor if tensor is None or tensor.ndim < ndim else tensor[rows]
-
-    coordinates = value.coordinates if value.coordinates.ndim < 3 else value.coordinates[rows]
-    return replace(
-        value,
-        coordinates=coordinates,
-        cached_bounds=value.bounds_for(coordinates),
-        unplaced=select(value.unplaced, 2),
-        relations=select(value.relations, 3),
-        extent=select(value.extent, 2),
-    )
+    return value.map_rows(lambda x: x[rows])
 
 
 def even_parts(count: int, parts: int) -> list[slice]:

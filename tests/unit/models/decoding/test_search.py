@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helpers.decoding import Read, Rows
-from jarilab.attention.cache import KVCache, select_positions
+from jarilab.attention.cache import KVCache
 from jarilab.core.errors import UserError
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.models.decoding import beam, greedy
@@ -186,7 +186,7 @@ def test_selected_rows_go_on_as_if_they_had_been_read_alone(batched):
     state, cache = model.start(source), model.new_cache()
     model.step(state, ids[:, :2], pos.slice(0, 2), cache)
     cache.select(rows, sources)
-    pos = select_positions(pos, rows)
+    pos = pos.select_rows(rows)
     scores = model.step(state.select(sources), ids[rows, 2:], pos.slice(2, 4), cache)
     wanted = model.step(model.start(source).select(torch.tensor([2, 2, 0, 0])), ids[rows], pos, None)[:, 2:]
     torch.testing.assert_close(scores, wanted)
