@@ -203,14 +203,7 @@ def _angle(subject: DrawnEncoding, positions: Positions, first: int, second: int
 
 def _groups(mixed_EE: Bool[Tensor, "E E"]) -> list[tuple[int, ...]]:
     """The connected components of a graph."""
-    left = set(range(len(mixed_EE)))
-    groups = []
-    while left:
-        group, new = set[int](), {min(left)}
-        while new:
-            group |= new
-            reached = {i for one in new for i in mixed_EE[one].nonzero().flatten().tolist()}
-            new = reached - group
-        left -= group
-        groups.append(tuple(sorted(group)))
-    return groups
+    from scipy.sparse.csgraph import connected_components
+
+    count, numbers = connected_components(mixed_EE.numpy(), directed=False)
+    return [tuple(np.flatnonzero(numbers == number).tolist()) for number in range(count)]
