@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.inspect.cause.copies import CleanRun, Copies, Group, Replacement
 from jarilab.inspect.cause.parts import ModelParts, Part
 from jarilab.inspect.cause.replays import repeat_rows
+from jarilab.inspect.cause.steering import turned
 from jarilab.inspect.intervene.controls import GaveWay, Proceed, giving_way
 from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
@@ -221,21 +222,3 @@ class HeadEffects:
                 hooks.enter_context(module.register_forward_hook(partial(hook, path)))
             outputs = self._copies.run(self._clean, groups, replacement)
         return self.read(outputs, repeat_rows(self.batch, len(groups)))
-
-
-def turned(added_BQD: Float[Tensor, "B Q D"], draw: int) -> Float[Tensor, "B Q D"]:
-    """Vectors turned into a random direction, by a rotation of their space for each draw."""
-    width = added_BQD.shape[-1]
-    rotated_BQD = added_BQD.float() @ _rotation(width).to(added_BQD.device)
-    # Along random axes, exchanged and mirrored axes give as many further rotations, for one matrix.
-    generator = torch.Generator().manual_seed(draw)
-    order_D = torch.randperm(width, generator=generator)
-    signs_D = torch.randint(0, 2, (width,), generator=generator) * 2 - 1
-    return (rotated_BQD[..., order_D] * signs_D.to(rotated_BQD)).to(added_BQD)
-
-
-@lru_cache(maxsize=4)
-def _rotation(width: int) -> Float[Tensor, "D D"]:
-    """A random rotation or reflection of a space."""
-    generator = torch.Generator().manual_seed(width)
-    return torch.linalg.qr(torch.randn(width, width, generator=generator))[0]

@@ -171,9 +171,10 @@ class PathPatching:
     def _projections(self, sites: set[str]) -> set[str]:
         """The linear parts inside these attentions, apart from output projections."""
         parts, events = self.parts, self._clean.events
-        paths = [parts.sites[site] for site in sites]
+        paths = {parts.sites[site] for site in sites}
         inside = {each for each in parts.stacked for path in paths if is_within(each, path)}
-        return inside - parts.output_projections(events, parts.sites)
+        # An `nn.MultiheadAttention` is one linear part: without it, the site would not run.
+        return inside - (parts.output_projections(events, parts.sites) - paths)
 
     def _output(self, edge: Edge, changed: AttentionCall, copy: int) -> Float[Tensor, "B Q W"]:
         """The output of the receiver with one input of a copy's call, the others clean."""

@@ -5,18 +5,18 @@
     rows = steer_streams(model, batch, read, direction_D, position=-1)
 
 Without a vector, parts are multiplied by the factor: 0 is zero ablation, 1 changes nothing. With one, the factor times
-the vector is added. The control adds a random direction with the norm of what is added otherwise.
+the vector is added. The control turns what is added into a random direction, the same at all positions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
@@ -184,15 +184,36 @@ def changed(
 
 
 def random_direction(change: Replacement, seed: Sequence[int]) -> Replacement:
-    """A control: adds a random direction with the norm of what `change` adds."""
+    """A control: what `change` adds, turned into a random direction; one rotation for all positions of a row."""
     generator = np.random.default_rng(seed)
 
     def replacement(part: Part, call: int, value: Tensor) -> Tensor:
-        noise = torch.from_numpy(generator.standard_normal(tuple(value.shape))).to(value)
-        norm = (change(part, call, value) - value).norm(dim=-1, keepdim=True)
-        return value + functional.normalize(noise, dim=-1) * norm
+        # Noise that differs between positions would average out where a model pools them. What it stands for does not.
+        added = change(part, call, value) - value
+        draws = generator.integers(2**31, size=len(added)).tolist()
+        return value + torch.stack(
+            [turned(row, draw) for row, draw in zip(added, draws, strict=True)]
+        )
 
     return replacement
+
+
+def turned(added_QD: Float[Tensor, "*B Q D"], draw: int) -> Float[Tensor, "*B Q D"]:
+    """Vectors turned into a random direction, by a rotation of their space for each draw."""
+    width = added_QD.shape[-1]
+    rotated_QD = added_QD.float() @ _rotation(width).to(added_QD.device)
+    # Along random axes, exchanged and mirrored axes give as many further rotations, for one matrix.
+    generator = torch.Generator().manual_seed(draw)
+    order_D = torch.randperm(width, generator=generator)
+    signs_D = torch.randint(0, 2, (width,), generator=generator) * 2 - 1
+    return (rotated_QD[..., order_D] * signs_D.to(rotated_QD)).to(added_QD)
+
+
+@lru_cache(maxsize=4)
+def _rotation(width: int) -> Float[Tensor, "D D"]:
+    """A random rotation or reflection of a space."""
+    generator = torch.Generator().manual_seed(width)
+    return torch.linalg.qr(torch.randn(width, width, generator=generator))[0]
 
 
 def compared(effect: float, controls: np.ndarray) -> tuple[float, bool]:

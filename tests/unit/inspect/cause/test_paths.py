@@ -3,9 +3,11 @@
 import pytest
 import torch
 import transformers
+from torch import nn
 from torch.nn import functional
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+import jarilab
 from helpers.any_models import ARCHITECTURES, any_model
 from helpers.circuits import Circuit, examples, previous
 from jarilab.core.errors import UserError
@@ -85,6 +87,34 @@ def test_paths_are_those_of_two_runs_by_hand(name):
         expected = by_hand(name, model, batch, edge.sender.index, edge.receiver.index, edge.input, score)
         torch.testing.assert_close(effects[:, column], expected, rtol=1e-4, atol=1e-6)
         assert bool(effects[:, column].abs().max() > 1e-5)
+
+
+@torch.no_grad()
+def test_paths_through_multihead_attention_are_those_of_two_runs_by_hand():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, H, 32, 0.0, batch_first=True, norm_first=True)
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).double().eval()
+    batch = Batch((torch.randn(2, L, 16).double(),), {}, tokens=[{}] * 2)
+    patching = PathPatching(model, batch, lambda outputs, batch: outputs[:, -1, 3])
+    sender, receiver = (patching.parts.of_head(patching.parts.heads[number]) for number in (1, 2 * H + 2))
+    effects = patching.effects([Edge(sender, receiver, "v"), Edge(sender, receiver, "q")])
+
+    first, last = model.layers[0], model.layers[2]
+    with jarilab.record(model) as tape:
+        clean = model(*batch.args)[:, -1, 3]
+
+    def written(layer, site, head, x):
+        """What a head writes of the values of x; the biases are 0."""
+        columns, attention = slice(head * E, (head + 1) * E), layer.self_attn
+        value, out = attention.in_proj_weight[2 * H * E :][columns], attention.out_proj.weight[:, columns]
+        return tape.weights(site)[:, head].double() @ layer.norm1(x) @ value.T @ out.T
+
+    stream = model.layers[1](first(*batch.args))
+    without = stream - written(first, "encoder.0", 1, *batch.args)
+    lost = written(last, "encoder.2", 2, stream) - written(last, "encoder.2", 2, without)
+    last.self_attn.register_forward_hook(lambda module, args, output: (output[0] - lost, *output[1:]))
+    torch.testing.assert_close(effects[:, 0], clean - model(*batch.args)[:, -1, 3], rtol=1e-4, atol=1e-7)
+    assert effects.abs().min() > 1e-6
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

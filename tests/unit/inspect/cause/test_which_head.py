@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from benchmarks.circuits.planting import answer_loss, plant
-from torch import Tensor
+from torch import Tensor, nn
 
 from helpers import circuits
 from helpers.any_models import any_model
@@ -212,3 +212,32 @@ def test_a_head_with_most_of_its_effect_direct_does_it_itself():
     row = {"passes": True, "direct_passes": False, "total": 0.59, "mean": 0.48, "direct": 0.52}
     assert which_head._verdict(row, [], []) == "itself"
     assert which_head._verdict(row | {"direct": 0.2}, [], []) == "later"
+
+
+class PooledModel(nn.Module):
+    """Two layers, of whose output the mean over positions is classified."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.places = nn.Embedding(20, 16), nn.Embedding(24, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(16, 20)
+
+    def forward(self, ids):
+        x = self.embedding(ids) + self.places.weight
+        return self.head(self.encoder(x).mean(1))
+
+
+def answer_3(outputs: Tensor, batch) -> Tensor:
+    return outputs.log_softmax(-1)[:, 3]
+
+
+def test_where_positions_are_pooled_few_random_heads_beat_their_controls():
+    passing = []
+    for seed in range(8):
+        torch.manual_seed(seed)
+        model = PooledModel().eval()
+        rows = HeadCauses(model, batch_of(torch.randint(20, (1, 24))), answer_3).rows
+        passing += [bool(row["passes"]) for row in rows]
+    assert sum(passing) < 0.25 * len(passing), "by chance, 1 of 20"

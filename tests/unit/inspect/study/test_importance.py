@@ -291,12 +291,14 @@ def test_a_row_without_another_of_its_length_is_not_resampled():
     assert all(int(other) != row for row, other in enumerate(others))
 
 
-def test_the_control_has_the_norm_of_the_output():
+def test_the_control_is_the_output_turned_alike_at_all_positions_of_a_row():
     z_BQW = torch.randn(3, 5, 8)
-    changed = random_direction(zeroed(0.0), [1, 2])(SimpleNamespace(), 0, z_BQW)
-    assert torch.allclose((changed - z_BQW).norm(dim=-1), z_BQW.norm(dim=-1), atol=1e-5)
-    again = random_direction(zeroed(0.0), [1, 2])(SimpleNamespace(), 0, z_BQW)
-    assert torch.equal(changed, again)
+    added = random_direction(zeroed(0.0), [1, 2])(SimpleNamespace(), 0, z_BQW) - z_BQW
+    assert torch.allclose(added @ added.mT, z_BQW @ z_BQW.mT, atol=1e-4)
+    alike = random_direction(zeroed(0.0), [1, 2])(SimpleNamespace(), 0, z_BQW[:1].expand(3, -1, -1))
+    assert not torch.allclose(alike[0], alike[1], atol=0.1), "each row has a rotation of its own"
+    again = random_direction(zeroed(0.0), [1, 2])(SimpleNamespace(), 0, z_BQW) - z_BQW
+    assert torch.equal(added, again)
 
 
 # Losses and bad input -------------------------------------------------------------------------------------------------
