@@ -39,7 +39,7 @@ from jarilab.inspect.intervene.interventions import check_evaluating
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.importance import other_rows
 from jarilab.inspect.study.losses import Loss
-from jarilab.inspect.study.measure_table import bootstrap, interval_columns, resampled
+from jarilab.inspect.study.measure_table import bootstrap, interval_columns, resampled, widening
 from jarilab.inspect.study.tables import plain, rows_of
 
 Direction = Literal["denoising", "noising"]
@@ -472,5 +472,6 @@ def _ratios(change_NG: np.ndarray, difference_N: np.ndarray, seed: int) -> np.nd
                 (weights @ change_NG) / (weights @ difference_N)[:, None]
                 for weights in resampled(len(difference_N), seed)
             ]
-            table[1:] = np.quantile(np.concatenate(draws), ENDS, axis=0)
+            ends = np.quantile(np.concatenate(draws), ENDS, axis=0)
+            table[1:] = table[0] + (ends - table[0]) * widening(len(difference_N))
     return table

@@ -92,7 +92,18 @@ def test_the_interval_is_that_of_scipys_bootstrap() -> None:
     expected = of_scipy((values[:, 0],), np.mean, method="percentile", rng=1).confidence_interval
     assert mean[0] == pytest.approx(values.mean(), abs=1e-6)
     assert count[0] == 60
-    np.testing.assert_allclose((low[0], high[0]), expected, atol=0.03)
+    wider = mean + (np.array(expected) - mean) * measure_table.widening(60)
+    np.testing.assert_allclose((low[0], high[0]), wider, atol=0.03)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 8, 20])
+def test_an_interval_of_few_examples_holds_the_mean_as_often_as_it_says(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure_table, "RESAMPLES", 400)
+    values = np.random.default_rng(0).normal(size=(count, 2000)).astype(np.float32)
+    _, low, high, _ = bootstrap(values)
+    assert 0.91 < ((low <= 0) & (high >= 0)).mean() < 0.99
 
 
 def test_undefined_values_are_left_out_of_mean_interval_and_count() -> None:
