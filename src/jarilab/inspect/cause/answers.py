@@ -61,10 +61,12 @@ class AnswerMetric:
             rows = torch.arange(len(logits), device=logits.device)
             logits = logits[rows, places_B.to(logits.device)]
         logits_BV = logits.double()
-        answer_B1 = _column(self.answers, logits_BV)
+        answer_B1 = _column(self.answers, logits_BV, batch.copies)
         values_B = logits_BV.gather(1, answer_B1)[:, 0]
         if self.rivals is not None:
-            values_B = values_B - logits_BV.gather(1, _column(self.rivals, logits_BV))[:, 0]
+            values_B = (
+                values_B - logits_BV.gather(1, _column(self.rivals, logits_BV, batch.copies))[:, 0]
+            )
         elif self.name == "log probability":
             values_B = values_B - logits_BV.logsumexp(1)
         else:
@@ -132,12 +134,12 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
 
 
-def _column(ids: Ids, logits_BV: Tensor) -> Int[Tensor, "B 1"]:
+def _column(ids: Ids, logits_BV: Tensor, copies: int) -> Int[Tensor, "B 1"]:
     """One token a row, repeated for copies of a batch."""
-    count, size = logits_BV.shape
+    count, size = len(logits_BV) // copies, logits_BV.shape[1]
     ids = token_ids(ids)
     rows = [ids] if isinstance(ids, int) else ids
-    if not rows or count % len(rows):
+    if len(rows) not in (1, count):
         raise UserError(
             f"expected an answer for each of {count} rows, got {len(rows)}; pass one for all, or one a row"
         )
@@ -146,7 +148,7 @@ def _column(ids: Ids, logits_BV: Tensor) -> Int[Tensor, "B 1"]:
         raise UserError(
             f"expected tokens from 0 to {size - 1} as answers, got {wrong[:8]}; pass their ids"
         )
-    return torch.tensor(rows, device=logits_BV.device).repeat(count // len(rows))[:, None]
+    return torch.tensor(rows, device=logits_BV.device).repeat(len(logits_BV) // len(rows))[:, None]
 
 
 # Positions ------------------------------------------------------------------------------------------------------------

@@ -168,4 +168,4 @@ def repeat_rows(batch: Batch, copies: int) -> Batch:
     repeated = tree_map_only((Tensor, Tokens, Images), repeated_rows, with_rows)
     for name in ("tokens", "origins", "extras", "words"):
         repeated[name] = getattr(batch, name) * copies
-    return replace(batch, **repeated)
+    return replace(batch, **repeated, copies=batch.copies * copies)

@@ -31,7 +31,8 @@ class Batch:
     args, kwargs: arguments of the model. tokens: for each row, the names of its tokens by sequence, without padding.
     valid: where these tokens are, by sequence; a sequence without padding may be left out. origins: the file and line
     of each row. extras: data of each row for accumulators, such as its gold annotation. words: the word of each token,
-    by sequence. ids: token ids by sequence.
+    by sequence. ids: token ids by sequence. copies: how many times the rows stand in the batch, one copy below the
+    other.
     """
 
     args: tuple[Any, ...] = ()
@@ -42,6 +43,7 @@ class Batch:
     extras: list[Any] = field(default_factory=list)
     words: list[dict[str, WordIndices]] = field(default_factory=list)
     ids: dict[str, Int[Tensor, "B L"]] = field(default_factory=dict)
+    copies: int = 1
 
     def __len__(self) -> int:
         return len(self.tokens)

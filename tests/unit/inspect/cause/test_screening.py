@@ -141,6 +141,8 @@ def test_donors_are_put_in_and_bad_input_is_refused():
             screen(model, [batch], logit_over_mean(5), [part])
     with pytest.raises(UserError, match=r"expected a number for each of \d rows, got \(\)"):
         screen(model, [batch], lambda outputs, batch: outputs.logits.mean())
+    with pytest.raises(UserError, match="expected an answer for each of 4 rows, got 2"):
+        screen(model, [batch], logit_over_mean([5, 6]))
     with pytest.raises(UserError, match="got 0 batches"):
         screen(model, [], logit_over_mean(5))
     with pytest.raises(UserError, match="evaluation mode"):
