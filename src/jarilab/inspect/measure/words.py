@@ -23,7 +23,8 @@ For all sequences or by sequence. True reads the marks of token names: `▁the`,
 """
 
 STARTS_WORD = re.compile(r"[▁ĠĊ ]")
-SPECIAL = re.compile(r"<.+>|\[[A-Z0-9_]+\]")
+SPECIAL = re.compile(r"<(?!0x[0-9A-F]{2}>).+>|\[[A-Z0-9_]+\]")
+"""Not the bytes of a character, `<0xEA>`."""
 MARKS = re.compile(r"^##|[▁ĠĊ]")
 HOW_TO_GET_WORDS = "pass words=tokenizer(text).word_ids(), special tokens included"
 
@@ -118,7 +119,8 @@ def _check_indices(side: str, indices: WordIndices, names: Mapping[str, Sequence
 def _by_marks(tokens: Sequence[str]) -> list[int | None]:
     """The index of each token's word, by the marks of the tokens."""
     # WordPiece marks the pieces that continue a word, other tokenizers those that start one.
-    marks_continuation = any(token.startswith("##") for token in tokens)
+    marks_continuation = any(token.startswith("##") and token != "##" for token in tokens)
+    marks_continuation = marks_continuation and not any(map(STARTS_WORD.match, tokens))
     indices: list[int | None] = []
     word = 0
     for token in tokens:

@@ -10,7 +10,7 @@ import torch
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.inspect.measure.maps import Map, same_tokens
 from jarilab.inspect.measure.measures import after_earlier_copy, first_key
-from jarilab.inspect.measure.words import SPECIAL
+from jarilab.inspect.measure.words import MARKS, SPECIAL
 
 MAX_OFFSET = 16
 OFFSETS = list(range(-MAX_OFFSET, MAX_OFFSET + 1))
@@ -82,7 +82,8 @@ def _set_keys(map: Map, context: int) -> Bool[Tensor, "S Q K"]:
 
 
 def is_delimiter(name: str) -> bool:
-    """Whether a token is special or punctuation."""
+    """Whether a token is special or punctuation, with or without the mark of a word's beginning."""
     if SPECIAL.fullmatch(name):
         return True
-    return bool(name) and all(unicodedata.category(char)[0] == "P" for char in name)
+    text = MARKS.sub("", name).strip() or name
+    return bool(text) and all(unicodedata.category(char)[0] == "P" for char in text)

@@ -124,6 +124,8 @@ def test_sequences_have_words_of_their_own():
         (["[CLS]", "look", "##ing", "in", "[SEP]"], ["[CLS]", "looking", "in", "[SEP]"]),
         (["The", "Ġcat", "s", "Ġ<b>", "!"], ["The", "cats", "<b>!"]),
         (["▁a", "▁", "<pad>", "<pad>"], ["a", "▁", "<pad>", "<pad>"]),
+        (["##", "ĠTitle", "Ġun", "believ", "able"], ["##", "Title", "unbelievable"]),
+        (["▁go", "▁", "<0xEA>", "<0xB0>", "<0x80>", "▁on"], ["go", "<0xEA><0xB0><0x80>", "on"]),
     ],
 )
 def test_marks_of_tokens_give_words(tokens, expected):

@@ -29,6 +29,7 @@ from helpers.planted_heads import (
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.probes import ProbeInput, other_tokens
 from jarilab.inspect.study.roles import NO_PATTERN, NOT_TESTABLE
+from jarilab.inspect.study.targets import is_delimiter
 
 Heads = dict[str, Callable[[], Tensor]]
 PLANTED: Heads = {
@@ -192,3 +193,13 @@ def test_a_target_of_probes_repeats_as_its_source_with_other_tokens() -> None:
     assert probe.inner([1, 2, 7, 8, 3]) == [7, 8]
     assert (probe.start_of("source"), probe.start_of("target")) == (2, 1)
     assert replace(probe, target_start=None).start_of("target") == 2
+
+
+@pytest.mark.parametrize("name", [",", "▁,", "Ġ(", " -", "##.", "##", "[SEP]", "<s>", "。"])
+def test_punctuation_and_special_tokens_are_delimiters(name: str) -> None:
+    assert is_delimiter(name)
+
+
+@pytest.mark.parametrize("name", ["", "▁", "Ġ", " ", "Ġthe", "a.", "<0xEA>", "$"])
+def test_other_tokens_are_no_delimiters(name: str) -> None:
+    assert not is_delimiter(name)
