@@ -20,13 +20,15 @@ from jarilab.inspect.record.sites import AttentionSite
 def measure(map: Map, measures: Mapping[str, Measure] = MEASURES) -> dict[str, Scored]:
     """Value and chance of each of `measures`, by name. Rows that add up to more than 1 count by their shares.
 
-    Of more than MAX_QUERIES queries, as many are measured, evenly spaced, which `Scored.partial` says.
+    The queries of padding are left out. Of more than MAX_QUERIES queries, as many are measured, evenly spaced.
+    `Scored.partial` says both.
     """
-    count, partial = len(map.queries), ""
+    map, notes = _without_padding(map)
+    count = len(map.queries)
     if count > MAX_QUERIES:
-        partial = f"{MAX_QUERIES:,} of {count:,} queries, evenly spaced"
+        notes.append(f"{MAX_QUERIES:,} of {count:,} queries, evenly spaced")
         map = map.rows(torch.linspace(0, count - 1, MAX_QUERIES).round().long())
-    map = _with_shares(map)
+    map, partial = _with_shares(map), "; ".join(notes)
     scored = {name: _scored(measure, map) for name, measure in measures.items()}
     return {name: replace(each, partial=partial) for name, each in scored.items()}
 
@@ -34,11 +36,30 @@ def measure(map: Map, measures: Mapping[str, Measure] = MEASURES) -> dict[str, S
 MAX_QUERIES = 1024
 
 
+def _without_padding(map: Map) -> tuple[Map, list[str]]:
+    """The map without queries whose own key no query may attend to, and a note if there are any."""
+    own_QK = map.ahead == 0
+    if not (map.same and map.placed) or not bool((map.allowed & own_QK).any()):
+        return map, []
+    is_padding_Q = (own_QK & ~map.allowed.any(0)).any(-1)
+    count = int(is_padding_Q.sum())
+    if not count:
+        return map, []
+    return map.rows((~is_padding_Q).nonzero()[:, 0]), [f"without {count:,} queries of padding"]
+
+
 def _scored(measure: Measure, map: Map) -> Scored:
     """Value and chance, undefined if the measure needs positions that are not known."""
     if measure.needs_positions and not map.placed:
         return Scored(undefined(map), undefined(map))
-    return measure.of(map)
+    parts = map.by_mask
+    if len(parts) == 1:
+        return measure.of(map)
+    value_H, chance_H = undefined(map), undefined(map)
+    for heads, part in parts:
+        scored = measure.of(part)
+        value_H[heads], chance_H[heads] = scored.value, scored.chance
+    return Scored(value_H, chance_H)
 
 
 MAX_ROW_SUM = 1.01
@@ -65,7 +86,8 @@ def measure_heads(
 
     tokens, words: the names of the tokens and how they are merged into words, as in `jarilab.show`.
     measures: such as `entropy`, `mine.py:Mine` or a `jarilab.Measure`; those of the package and of
-    `jarilab.add_measure` by default. Of more than 1,024 queries, as many are measured, evenly spaced.
+    `jarilab.add_measure` by default. Queries of padding are left out. Of more than 1,024 queries, as many are measured,
+    evenly spaced. A head with a mask of its own is measured by it.
     Raises UserError for an unknown measure, for a batch of several inputs, and if the number of names or words does
     not match the number of tokens.
     """
@@ -113,7 +135,7 @@ SALIENT_MEASURES = ("previous", "duplicate", "induction", "sink", "self", "confi
 
 def salience(map: Map) -> Float[Tensor, " H"]:
     """The largest distance of a head's `SALIENT_MEASURES` above their chance; 0 if none is above."""
-    map = _with_shares(map)
+    map = _with_shares(_without_padding(map)[0])
     above = [torch.zeros(len(map.weights), dtype=torch.float64)]
     for name in SALIENT_MEASURES:
         scored = _scored(MEASURES[name], map)

@@ -132,6 +132,25 @@ class Map:
             weights = even_QK.unsqueeze(0)
         return replace(self, weights=weights, scores=torch.zeros_like(weights))
 
+    @cached_property
+    def by_mask(self) -> list[tuple[Int[Tensor, " G"], Map]]:
+        """The heads that may attend to the same keys, with their map; a score of -inf hides a key from one head."""
+        hidden_HQK = self.scores.isneginf() & self.allowed
+        # A word without weight has this score too.
+        if self.even_weights is not None or not bool(hidden_HQK.any()):
+            return [(torch.arange(len(self.weights)), self)]
+        masks_GQK, number_H = hidden_HQK.unique(dim=0, return_inverse=True)
+        parts = []
+        for number, hidden_QK in enumerate(masks_GQK):
+            heads = (number_H == number).nonzero()[:, 0]
+            weights, scores, allowed = (
+                self.weights[heads],
+                self.scores[heads],
+                self.allowed & ~hidden_QK,
+            )
+            parts.append((heads, replace(self, weights=weights, scores=scores, allowed=allowed)))
+        return parts
+
     def rows(self, index_R: Int[Tensor, " R"]) -> Map:
         """The map of some of the queries."""
         return replace(

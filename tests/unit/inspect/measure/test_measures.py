@@ -599,6 +599,39 @@ def test_of_many_queries_a_sample_is_measured_and_it_says_so(monkeypatch):
     assert measure(random_map(length=4, tokens="abca"))["self"].partial == ""
 
 
+def test_queries_of_padding_are_left_out_and_it_says_so():
+    alone = random_map(FULL, length=5, tokens="abcab")
+    weights, scores = torch.full((2, *alone.weights.shape[:1], 8, 8), 1 / 8, dtype=torch.float64)
+    weights[:, :5], scores[:, :5, :5] = 0.0, alone.scores
+    weights[:, :5, :5] = alone.weights
+    allowed = torch.zeros(8, 8, dtype=torch.bool)
+    allowed[:, :5] = True
+    padded = measure(map_of(weights, "abcab___", allowed, scores=scores))
+    assert {scored.partial for scored in padded.values()} == {"without 3 queries of padding"}
+    for name, scored in measure(alone).items():
+        torch.testing.assert_close(padded[name].value, scored.value, equal_nan=True, msg=name)
+    assert torch.equal(salience(map_of(weights, "abcab___", allowed, scores=scores)), salience(alone))
+
+
+def test_no_query_is_taken_for_padding_where_none_may_attend_to_itself():
+    earlier = torch.ones(4, 4, dtype=torch.bool).tril(-1)
+    scored = measure(map_of(earlier / earlier.sum(-1, keepdim=True).clamp_min(1), "abcd", earlier))
+    assert scored["sink"].partial == ""
+
+
+def test_a_head_with_a_mask_of_its_own_is_measured_by_it():
+    whole, near = mask_of(CAUSAL, 6, 6), mask_of(CAUSAL, 6, 6).triu(-1)
+    scores = torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores[1] = scores[1].masked_fill(~near, -torch.inf)
+    weights = scores.masked_fill(~whole, -torch.inf).softmax(-1)
+    both = measure(map_of(weights, "abcabc", whole, scores=scores))
+    for head, mask in enumerate((whole, near)):
+        alone = measure(map_of(weights[head], "abcabc", mask, scores=scores[head]))
+        for name, scored in alone.items():
+            assert torch.equal(both[name].value[head : head + 1].nan_to_num(-9), scored.value.nan_to_num(-9)), name
+            assert torch.equal(both[name].chance[head : head + 1].nan_to_num(-9), scored.chance.nan_to_num(-9)), name
+
+
 def test_a_fit_is_not_that_of_another_mask_or_other_labels():
     """Parts of a fit are used again for the same mask and labels."""
     maps = [random_map(kind) for kind in (FULL, CAUSAL, FULL)]
