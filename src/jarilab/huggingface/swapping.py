@@ -15,6 +15,8 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.module import AttentionKernel
+from jarilab.attention.position_encoding import _split_mask as split_mask
+from jarilab.attention.position_encoding import _with_summand as with_summand
 from jarilab.core.errors import UserError, import_optional
 from jarilab.encodings.base import Encoding, Site
 from jarilab.encodings.compose import LayerEncodings, canonical
@@ -258,10 +260,12 @@ def _attend(
     # transformers passes keys and values that several heads share once.
     key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
     q_pos, k_pos = _positions(encoding.site, queries, keys, query.device)
-    mask = _mask(attention_mask, keys, encoding)
+    mask, summand = _mask(attention_mask, encoding.site, query.shape[:3], keys)
     if not encoding.site.cross and queries < keys:
         _check_cache(mask, queries)
     geometry = geometry_of(encoding, q_pos, k_pos, mask)
+    if summand is not None:
+        geometry = with_summand(geometry, summand.to(query.dtype))
     query = encoding.rotate(query, geometry.q_rotation)
     key = encoding.rotate(key, geometry.k_rotation)  # a cache stores them unrotated
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -293,10 +297,14 @@ def _check_cache(mask: Mask | None, queries: int) -> None:
         )
 
 
-def _mask(attention_mask: Tensor | None, keys: int, encoding: Encoding) -> Mask | None:
+def _mask(
+    attention_mask: Tensor | None, site: Site, queries: torch.Size, keys: int
+) -> tuple[Mask | None, Tensor | None]:
+    """The mask, and what is added to scores. queries: `(B, H, Q)`."""
     if attention_mask is None:
-        return Mask(causal=True) if encoding.site.causal else None
-    is_boolean = attention_mask.dtype is torch.bool
-    # A mask in floating point is added to scores: 0, or a large negative number where hidden.
-    allowed = attention_mask if is_boolean else attention_mask >= 0
-    return Mask(pairs=allowed[:, 0, :, :keys])
+        return (Mask(causal=True) if site.causal else None), None
+    visible = attention_mask[..., :keys]
+    if visible.dtype is torch.bool and visible.shape[1] == 1:
+        return Mask(pairs=visible[:, 0]), None
+    pairs, summand = split_mask(visible, torch.Size((*queries, keys)))
+    return Mask(pairs=pairs), summand

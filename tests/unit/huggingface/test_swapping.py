@@ -261,6 +261,16 @@ def test_a_bert_decoder_is_causal():
         assert not torch.equal(one[:, -1], two[:, -1])
 
 
+@torch.no_grad()
+def test_a_mask_of_numbers_is_added():
+    """Its smallest numbers hide keys; others are summands, of single heads, too."""
+    model, _ = of_text("Llama", kind="ForCausalLM", num_key_value_heads=2)
+    swapped = jarilab.swap(copy.deepcopy(model), "rotary")
+    hidden = torch.full((7, 7), torch.finfo(torch.float32).min).triu(1)[None, None]
+    for mask in (hidden.expand(2, 1, 7, 7), hidden - torch.rand(2, 1, 7, 7), hidden - torch.rand(2, 4, 7, 7)):
+        torch.testing.assert_close(swapped(IDS, attention_mask=mask)[0], model(IDS, attention_mask=mask)[0])
+
+
 def test_a_static_cache_is_refused():
     torch.manual_seed(0)
     model, _ = of_text("Llama", kind="ForCausalLM")
