@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from jarilab.attention.position_encoding import _with_summand as with_summand
 from jarilab.core.errors import UserError, import_optional
 from jarilab.encodings.base import Encoding, Site
 from jarilab.encodings.compose import LayerEncodings, canonical
+from jarilab.huggingface.key_positions import KeyPositions
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
@@ -121,8 +122,9 @@ def swap(model: nn.Module, encoding: str) -> nn.Module:
     The encoding works inside self-attention, in encoder and decoder alike. All weights except those of positions stay.
     With `none` the model computes what it did with its positions at zero. Parameters of the encoding are registered as
     `jari_encodings`. Cross-attention does not change and has no positions. All attentions are recorded by jarilab,
-    under the same names as before. Only distances are supported: positions count from the first key, wherever padding
-    is. `save_pretrained` writes a folder that `jarilab.load_swapped` restores; transformers alone refuses it.
+    under the same names as before. `position_ids` are used; with a cache, they must count the tokens that
+    `attention_mask` shows, as those of `generate` do. `save_pretrained` writes a folder that `jarilab.load_swapped`
+    restores; transformers alone refuses it.
     Raises UserError if the model's positions cannot be removed, or the encoding works outside self-attention or reads
     the inputs of keys.
     """
@@ -259,10 +261,11 @@ def _attend(
     groups = heads // key.shape[1]
     # transformers passes keys and values that several heads share once.
     key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
-    q_pos, k_pos = _positions(encoding.site, queries, keys, query.device)
     mask, summand = _mask(attention_mask, encoding.site, query.shape[:3], keys)
     if not encoding.site.cross and queries < keys:
         _check_cache(mask, queries)
+    in_order = Positions.sequence(keys, device=query.device)
+    q_pos, k_pos = _positions(encoding, mask, queries, in_order, rest)
     geometry = geometry_of(encoding, q_pos, k_pos, mask)
     if summand is not None:
         geometry = with_summand(geometry, summand.to(query.dtype))
@@ -275,13 +278,25 @@ def _attend(
 
 
 def _positions(
-    site: Site, queries: int, keys: int, device: torch.device
+    encoding: Encoding, mask: Mask | None, queries: int, in_order: Positions, rest: dict[str, Any]
 ) -> tuple[Positions, Positions]:
-    """Of queries and keys: the end of one sequence, or two sequences."""
-    if site.cross:
-        q_pos = Positions.sequence(queries, frame="target", device=device)
-        return q_pos, Positions.sequence(keys, frame="source", device=device)
-    k_pos = Positions.sequence(keys, device=device)
+    """Of queries and keys. in_order: 0, 1, 2, ... for all keys. rest: more arguments of transformers."""
+    keys, order_K = in_order.length, in_order.order
+    if encoding.site.cross:
+        q_pos = Positions.sequence(queries, frame="target", device=order_K.device)
+        return q_pos, replace(in_order, frame="source")
+    counted, visible_BK = in_order, torch.ones_like(order_K, dtype=torch.bool)[None]
+    if mask is not None and mask.pairs is not None:
+        visible_BK = mask.pairs.any(1)
+        counted = Positions.from_mask(visible_BK)
+    by_distance = encoding.shift_invariant and not encoding.depends_on_length
+    known = KeyPositions(in_order, counted, visible_BK, by_distance)
+    k_pos, ids = known.default, rest.get("position_ids")
+    if ids is not None:
+        ids_BQ = ids.reshape(-1, queries).to(order_K)
+        # A check would interrupt the graph of a compiled model.
+        caches = bool(rest.get("use_cache")) and not torch.compiler.is_compiling()
+        k_pos = known.of(ids_BQ, rest.get("sliding_window"), caches=caches)
     return (k_pos if queries == keys else k_pos.slice(keys - queries, keys)), k_pos
 
 

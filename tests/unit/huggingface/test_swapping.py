@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import jarilab
-from helpers.architectures import IDS, LEFT, MODELS, of_images, of_text
+from helpers.architectures import GROUPED, IDS, LEFT, MODELS, of_images, of_text
 from jarilab.core.errors import UserError
 from jarilab.huggingface.swapping import SWAP_RULES, NoRotation, ZeroPositions
 from jarilab.inspect.intervene.interventions import HeadOff, operate
@@ -219,6 +219,96 @@ def test_alibi_in_gpt2_depends_on_distance_only():
     with torch.no_grad():
         alone, shifted = run(model, {"input_ids": IDS}), run(model, {"input_ids": padded, "attention_mask": mask})
     assert torch.allclose(alone, shifted[:, 3:], atol=1e-5)
+
+
+def padded_left(spec, family, **own):
+    """A swapped model, and its scores of tokens alone and after hidden ones."""
+    torch.manual_seed(0)
+    model = jarilab.swap(of_text(family, kind="ForCausalLM" if own else "Model", **own)[0], spec)
+    for parameter in model.jari_encodings.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    padded, mask = (torch.cat((row.new_zeros(2, 3), row), 1) for row in (IDS, torch.ones_like(IDS)))
+    return model, model(IDS)[0], model(padded, attention_mask=mask)[0][:, 3:]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["alibi", "rotary+log_length", "rotary_dynamic:trained_length=5", "longrope:trained_length=7", "fire:length=5"],
+)
+@torch.no_grad()
+def test_padding_on_the_left_changes_nothing(spec):
+    model, alone, padded = padded_left(spec, "Llama", **GROUPED)
+    torch.testing.assert_close(padded, alone)
+    options = {"use_cache": True}
+    step = model(IDS[:, :4], attention_mask=LEFT[:, :4], **options)
+    last = model(IDS[:, 4:], attention_mask=LEFT, past_key_values=step.past_key_values, **options)
+    once = model(IDS, attention_mask=LEFT)
+    if "trained_length" not in spec:  # there, the length changes earlier states
+        torch.testing.assert_close(last.logits, once.logits[:, 4:])
+    if "fire" not in spec:  # for decoders only
+        _, alone, padded = padded_left(spec, "Bert")
+        torch.testing.assert_close(padded, alone)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Mistral"])
+@torch.no_grad()
+def test_its_own_rotation_places_tokens_as_before(family):
+    """Other positions, packed texts, and generation after padding, with a sliding cache."""
+    own = {"sliding_window": 3} if family == "Mistral" else {}
+    model, _ = of_text(family, kind="ForCausalLM", **GROUPED, **own)
+    swapped = jarilab.swap(copy.deepcopy(model), "rotary")
+    for ids in (torch.arange(7) * 2, torch.tensor([0, 1, 2, 3, 0, 1, 2])):
+        inputs = {"position_ids": ids[None], "use_cache": False}
+        torch.testing.assert_close(swapped(IDS, **inputs)[0], model(IDS, **inputs)[0])
+    between = LEFT.clone()
+    between[0, 3] = 0
+    inputs = {"attention_mask": between}
+    torch.testing.assert_close(swapped(IDS, **inputs)[0][between > 0], model(IDS, **inputs)[0][between > 0])
+    for mask in (LEFT, between)[: 2 - len(own)]:
+        options = {"attention_mask": mask, "max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+        scored = {"output_scores": True, "return_dict_in_generate": True, "eos_token_id": -1}
+        expected, scores = (each.generate(IDS, **options, **scored).scores for each in (model, swapped))
+        torch.testing.assert_close(scores, expected)
+
+
+@pytest.mark.parametrize("spec", ["alibi", "rotary+log_length", "fire:length=3"])
+@torch.no_grad()
+def test_a_sliding_cache_gives_the_same_token_by_token(spec):
+    torch.manual_seed(0)
+    model = jarilab.swap(of_text("Mistral", kind="ForCausalLM", **GROUPED, sliding_window=3)[0], spec)
+    for parameter in model.jari_encodings.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    from transformers import DynamicCache
+
+    for make_cache in (lambda: None, DynamicCache):  # the second keeps all keys
+        cache, scores = make_cache(), []
+        for ids in IDS.split(1, 1):
+            output = model(ids, past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            scores.append(output.logits)
+        torch.testing.assert_close(torch.cat(scores, 1), model(IDS).logits)
+
+
+@torch.no_grad()
+def test_positions_that_a_cache_cannot_know_are_refused():
+    apart = {"position_ids": torch.arange(7)[None] * 2}
+    model = jarilab.swap(of_text("Llama", kind="ForCausalLM")[0], "rotary")
+    cache = model(IDS, **apart).past_key_values
+    with pytest.raises(UserError, match=r"stores no positions.* got \[14\]; pass position_ids="):
+        model(IDS[:, :1], past_key_values=cache, position_ids=torch.tensor([[14]]))
+    sliding, _ = of_text("Mistral", kind="ForCausalLM", **GROUPED, sliding_window=3)
+    with pytest.raises(UserError, match="or use_cache=False"):
+        jarilab.swap(copy.deepcopy(sliding), "rotary")(IDS, **apart)
+    model = jarilab.swap(sliding, "log_length")
+    with pytest.raises(UserError, match="stores no positions"):
+        model(IDS, attention_mask=LEFT)
+    counted, between = (LEFT.cumsum(-1) - 1).clamp(min=0), torch.ones_like(LEFT)
+    between[:, 6] = 0
+    with pytest.raises(UserError, match="stores no positions"):  # is the hidden token counted?
+        jarilab.swap(model, "alibi").generate(IDS, attention_mask=between, max_new_tokens=2, pad_token_id=0)
+    model = jarilab.swap(model, "log_length")
+    scores = model(IDS, attention_mask=LEFT, position_ids=counted)[0]
+    assert scores.equal(model(IDS, attention_mask=LEFT, use_cache=False)[0])
 
 
 def test_other_models_and_encodings_are_refused():
