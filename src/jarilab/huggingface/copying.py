@@ -71,6 +71,11 @@ class WeightCopier:
         self._unused.discard(name)
         return self.weights[name]
 
+    def repeats(self, name: str, other: str) -> bool:
+        """Whether two weights are equal, as transformers ties them. Both then count as copied."""
+        # The configuration does not decide: transformers does not tie weights that differ in the file.
+        return torch.equal(self.take(name), self.take(other))
+
     def copy(self, model: nn.Module, names: Names, ignored: tuple[str, ...] = ()) -> nn.Module:
         """Fill all parameters of `model`, and set it to evaluation mode. A bias that only jarilab has is 0.
 
@@ -134,8 +139,11 @@ ROTARY_OPTIONS = {
 """For each `rope_type` of transformers: the encoding, and its options by their names there."""
 
 
-def rotary_spec(copier: WeightCopier) -> str:
-    """The spec of the rotary encoding of a configuration. Raises UserError for a type that jarilab does not have."""
+def rotary_spec(copier: WeightCopier, *, partial: bool = False) -> str:
+    """The spec of the rotary encoding of a configuration. Raises UserError for a type that jarilab does not have.
+
+    partial: the model reads `partial_rotary_factor`. Others rotate whole heads, whatever their configuration says.
+    """
     settings = copier.config.rope_parameters
     kind = settings["rope_type"]
     if kind not in ROTARY_OPTIONS:
@@ -145,5 +153,6 @@ def rotary_spec(copier: WeightCopier) -> str:
     encoding, names = ROTARY_OPTIONS[kind]
     options = {ours: settings[theirs] for ours, theirs in names.items()}
     options["base"] = settings["rope_theta"]
-    options["fraction"] = settings.get("partial_rotary_factor", 1.0)
+    if partial:
+        options["fraction"] = settings.get("partial_rotary_factor", 1.0)
     return f"{encoding}:{','.join(f'{name}={value!r}' for name, value in options.items())}"

@@ -165,9 +165,9 @@ def gpt2(copier: WeightCopier) -> nn.Module:
         norm_eps=config.layer_norm_epsilon,
         encoding=f"learned:positions={config.n_positions}",
         embedding_scale="none",
-        tied=config.tie_word_embeddings,
+        tied=copier.repeats("lm_head.weight", "transformer.wte.weight"),
     )
-    return copier.copy(model, GPT2, ignored=("lm_head",))
+    return copier.copy(model, GPT2)
 
 
 def neox(copier: WeightCopier) -> nn.Module:
@@ -178,12 +178,12 @@ def neox(copier: WeightCopier) -> nn.Module:
         config.vocab_size,
         **_sizes(copier),
         norm_eps=config.layer_norm_eps,
-        encoding=rotary_spec(copier),
+        encoding=rotary_spec(copier, partial=True),
         embedding_scale="none",
-        tied=config.tie_word_embeddings,
+        tied=copier.repeats("lm_head.weight", "gpt_neox.embed_in.weight"),
         parallel=config.use_parallel_residual,
     )
-    return copier.copy(model, NEOX, ignored=("lm_head",))
+    return copier.copy(model, NEOX)
 
 
 def llama(copier: WeightCopier) -> nn.Module:
@@ -209,9 +209,9 @@ def llama(copier: WeightCopier) -> nn.Module:
         encoding=rotary_spec(copier),
         window=window,
         embedding_scale="none",
-        tied=config.tie_word_embeddings,
+        tied=copier.repeats("lm_head.weight", "model.embed_tokens.weight"),
     )
-    return copier.copy(model, LLAMA, ignored=("lm_head",))
+    return copier.copy(model, LLAMA)
 
 
 def _sizes(copier: WeightCopier) -> dict[str, Any]:
@@ -281,6 +281,9 @@ def t5(copier: WeightCopier) -> nn.Module:
     """T5, and version 1.1 with gated feed-forward layers and an untied output."""
     config = copier.config
     embedding, head = copier.take("shared.weight"), copier.take("lm_head.weight")
+    for side in SIDES:
+        if not copier.repeats(f"{side}.embed_tokens.weight", "shared.weight"):
+            copier.refuse(f"embeddings of the {side} alone", "expected shared ones")
     tied, scaled = torch.equal(embedding, head), config.scale_decoder_outputs
     root = config.d_model**0.5
     # transformers divides scores by sqrt(D). Here embeddings are divided, and multiplied where they are read.
@@ -315,7 +318,7 @@ def t5(copier: WeightCopier) -> nn.Module:
         **_t5_side("decoder", gated=config.is_gated_act),
         "generator.weight": head / root if scaled else head,
     }
-    return copier.copy(model, names, ignored=tuple(f"{side}.embed_tokens" for side in SIDES))
+    return copier.copy(model, names)
 
 
 def bart(
@@ -387,7 +390,7 @@ BERT_LAYER = {
 BERT_HEAD: Names = {
     "words.map": "cls.predictions.transform.dense",
     "words.norm": "cls.predictions.transform.LayerNorm",
-    "words.bias": "cls.predictions.bias",
+    "words.bias": "cls.predictions.decoder.bias",
 }
 VIT: Names = {
     "embedding.weight": (
@@ -419,6 +422,9 @@ def bert(copier: WeightCopier, prefix: str = "", *, words: bool = False) -> nn.M
     """BERT without its pooler; with its masked language model head if `words`."""
     config = copier.config
     copier.require(is_decoder=False, add_cross_attention=False)
+    output = "cls.predictions.decoder.weight"
+    if words and not copier.repeats(output, f"{prefix}embeddings.word_embeddings.weight"):
+        copier.refuse("an output matrix of its own", "expected one tied to the word embeddings")
     model = copier.build(
         TextEncoder,
         config.vocab_size,
@@ -434,8 +440,8 @@ def bert(copier: WeightCopier, prefix: str = "", *, words: bool = False) -> nn.M
         **_renamed("encoder.layers.*.", f"{prefix}encoder.layer.*.", BERT_LAYER),
         **BERT_HEAD,
     }
-    # The decoder of the head repeats the embeddings and the bias.
-    return copier.copy(model, names, ignored=("pooler.", "cls.predictions.decoder."))
+    # The bias of the head is that of its decoder.
+    return copier.copy(model, names, ignored=("pooler.", "cls.predictions.bias"))
 
 
 def vit(copier: WeightCopier) -> nn.Module:

@@ -36,6 +36,8 @@ BERT = {**TEXT, **WIDE, "max_position_embeddings": 16}
 VIT = {**WIDE, "image_size": (12, 8), "patch_size": 4, "num_channels": 3, "num_labels": 5}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 8}
+PARTIAL = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+"""Which LLaMA ignores."""
 
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
@@ -56,6 +58,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "LlamaConfig",
         {**LLAMA, "head_dim": 8, "tie_word_embeddings": True, "rope_parameters": LLAMA3, "attention_bias": True},
     ),
+    "llama_whole": ("LlamaForCausalLM", "LlamaConfig", {**LLAMA, "rope_parameters": PARTIAL}),
     "llama_linear": (
         "LlamaForCausalLM",
         "LlamaConfig",
@@ -77,7 +80,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "vit": ("ViTForImageClassification", "ViTConfig", VIT),
     "vit_bare": ("ViTForImageClassification", "ViTConfig", {**VIT, "qkv_bias": False}),
 }
-QUICK = {"gpt2", "neox_sequential", "llama3", "mistral", "t5_gated", "marian", "bert_words", "vit"}
+QUICK = {"gpt2", "neox_sequential", "llama3", "llama_whole", "mistral", "t5_gated", "marian", "bert_words", "vit"}
 """One of each family, in every run of the tests."""
 CAUSAL = ("gpt2", "neox", "llama", "mistral")
 TRANSLATORS = ("t5", "t5_gated", "bart", "marian", "blenderbot")
@@ -240,6 +243,7 @@ def test_segments_equal_those_of_bert(folder_of: Callable[[str], Path]) -> None:
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True.*expected False"),
         ("bart", {"decoder_ffn_dim": 48}, "encoder_ffn_dim=40 and decoder_ffn_dim=48.*the same"),
         ("vit", {"patch_size": (4, 2)}, "patches of 4 x 2.*squares"),
+        ("bert_words", {"tie_word_embeddings": False}, "an output matrix of its own.*tied to the word embeddings"),
     ],
 )
 def test_unsupported_settings_are_refused(name: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -247,6 +251,38 @@ def test_unsupported_settings_are_refused(name: str, changes: dict[str, Any], me
     model_of(kind, config, {**settings, **changes}).save_pretrained(tmp_path)
     with pytest.raises(jarilab.UserError, match=message):
         jarilab.from_huggingface(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [
+        ("gpt2", "lm_head.weight"),
+        ("llama3", "lm_head.weight"),
+        ("bart", "lm_head.weight"),
+        ("bert_words", "cls.predictions.decoder.bias"),
+    ],
+)
+@torch.no_grad()
+def test_weights_that_differ_are_not_tied(name: str, weight: str, folder_of: Callable[[str], Path]) -> None:
+    """transformers reads them so, although the configuration ties them."""
+    from jarilab.huggingface.copying import WeightCopier
+    from jarilab.huggingface.loading import load
+
+    loaded = load(folder_of(name))
+    owner, _, kind = weight.rpartition(".")
+    own = nn.Parameter(loaded.model.get_parameter(weight) + 0.3 * torch.randn(WORDS, *[24] * (kind == "weight")))
+    setattr(loaded.model.get_submodule(owner), kind, own)
+    assert apart(*outputs(name, loaded.model, FAMILIES[MODELS[name][0]](WeightCopier(loaded)))) <= 1e-5
+
+
+def test_embeddings_of_one_side_are_refused(folder_of: Callable[[str], Path]) -> None:
+    from jarilab.huggingface.copying import WeightCopier
+    from jarilab.huggingface.loading import load
+
+    loaded = load(folder_of("t5_gated"))
+    loaded.model.encoder.embed_tokens = nn.Embedding(WORDS, 24)
+    with pytest.raises(jarilab.UserError, match="embeddings of the encoder alone"):
+        FAMILIES["T5ForConditionalGeneration"](WeightCopier(loaded))
 
 
 def test_unsupported_models_are_refused(tmp_path: Path) -> None:
