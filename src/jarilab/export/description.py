@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from jarilab.attention.module import Attention
+from jarilab.core.errors import UserError
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.models.base import Generates
 from jarilab.models.layers import EncoderLayer
@@ -68,6 +69,17 @@ def _pixels(model: Any, task: Any) -> dict[str, Any]:
 def _normalised(task: Any, shape: tuple[int, ...], byte: int) -> torch.Tensor:
     image = SimpleNamespace(pixels=torch.full(shape, byte, dtype=torch.uint8))
     return task.sources([image]).pixels[0, :, 0, 0]
+
+
+def check_answer(model: nn.Module) -> None:
+    """Raises UserError for a language model that answers with a class."""
+    classes = getattr(model, "classes", None)
+    if classes is not None:
+        raise UserError(
+            f"a {type(model).__name__} of classes cannot be exported: expected one that scores tokens, got one that "
+            f"scores {classes} classes of a text; answer with `jarilab predict`, or for other programs with `jarilab "
+            "serve`"
+        )
 
 
 def unsupported_options(model: nn.Module) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from jarilab.attention.module import Attention
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.data.text import END, FIRST, PADDING
-from jarilab.export.description import unsupported_options
+from jarilab.export.description import check_answer, unsupported_options
 from jarilab.export.positions import Places, places_of
 from jarilab.huggingface.copying import Names, source_of
 from jarilab.huggingface.families import GPT2, NEOX, VIT, bart_side
@@ -151,6 +151,7 @@ def joined_weights(attention: Any) -> tuple[Tensor, Tensor]:
 
 def of_language_model(model: Any, longest: Mapping[str, int]) -> Equivalent:
     """The equivalent of a language model. Raises UserError for options that transformers lacks."""
+    check_answer(model)
     stack = model.decoder
     layers = [layer["self"] for layer in stack.layers]
     check_options(model)

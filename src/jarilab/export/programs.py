@@ -20,7 +20,7 @@ from jarilab._version import __version__
 from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
 from jarilab.core.storage.files import write_json
-from jarilab.export.description import described
+from jarilab.export.description import check_answer, described
 from jarilab.export.image_parts import DetectorParts, VisionParts
 from jarilab.export.onnx_file import OPSET, check_packages, save_onnx
 from jarilab.export.output import check_close, check_empty, check_places, longest_of, writing
@@ -178,6 +178,7 @@ def exportable(model: nn.Module) -> Exportable:
             f"{type(model).__name__} cannot be exported as a graph: expected one of {known}; answer with `jarilab "
             "predict`, or for other programs with `jarilab serve`"
         )
+    check_answer(model)
     return make(model)
 
 

@@ -14,7 +14,7 @@ from tests.helpers.small import SMALL, initialised
 
 import jarilab
 from jarilab import UserError
-from jarilab.export import programs
+from jarilab.export import huggingface, programs
 from jarilab.export.image_parts import DetectorParts, VisionParts
 from jarilab.export.parts import LONG, Exportable
 from jarilab.export.programs import Onnx, Target, Torch, export, exportable, program_of, saved
@@ -178,6 +178,13 @@ def test_models_that_read_the_token_before_are_refused() -> None:
         UserError, match=r"token_before=true needs the tokens too; train one without it, or answer with"
     ):
         exportable(jarilab.LanguageModel(12, d_model=8, n_heads=2, token_before=True))
+
+
+def test_language_models_of_classes_are_refused(tmp_path: Path) -> None:
+    model = jarilab.LanguageModel(12, d_model=8, n_heads=2, encoding="rotary", classes=3)
+    for write in (exportable, lambda model: huggingface.write(model, tmp_path)):
+        with pytest.raises(UserError, match=r"LanguageModel of classes cannot.*scores 3 classes.*`jarilab predict`"):
+            write(model)
 
 
 def test_position_policies_are_refused(tmp_path: Path) -> None:
