@@ -34,8 +34,10 @@ class Estimate:
 
     @cached_property
     def tested(self) -> np.ndarray:
-        """Whether there are enough queries and examples."""
-        return (self.examples >= MIN_EXAMPLES) & (self.queries >= MIN_QUERIES)
+        """Whether there are enough queries and examples, and the mean is finite."""
+        # A normalized score with chance 1 is not.
+        is_enough = (self.examples >= MIN_EXAMPLES) & (self.queries >= MIN_QUERIES)
+        return is_enough & np.isfinite(self.mean)
 
     def columns(self, *index: int) -> dict[str, Any]:
         """One estimate as columns of a table."""

@@ -27,6 +27,8 @@ MIN_SHARED = 0.9
 """Position alone: 1 less the total variation between two inputs of equal length."""
 MIN_CONTENT, MAX_OFFSET_SHARE = 0.9, 0.05
 """Content alone: variance of scores that a pair of tokens explains, and that the offset explains."""
+MAX_CHANCE = 1 - 1e-9
+"""Above it, up to rounding, each query word has one candidate, and no head can miss it."""
 NO_PATTERN, NOT_TESTABLE = "no simple pattern", "not testable here"
 WIDE = ("uniform", "position alone", "content alone")
 """Roles without targets, in the order in which they are named if no role with targets is."""
@@ -213,13 +215,16 @@ class Roles:
     def _link_row(self, link: Mapping[str, Any]) -> dict[str, Any]:
         """A gold relation as a role of the head that was chosen for it; its rival is the best fixed offset."""
         chance = link["chance"]
+        row = {name: link[name] for name in ("head", "site", "index")}
+        row["role"] = f"relation {link['relation']} ({link['direction']})"
+        if chance > MAX_CHANCE:
+            return {**row, "holds": NOT_TESTABLE, "low": None}
         ends = ("accuracy", "lowest", "accuracy_high")
         score, low, high = ((link[end] - chance) / (1 - chance) for end in ends)
         passes = low >= MIN_SCORE and link["margin_lowest"] > 0
         passes = passes and link["count"] >= MIN_QUERIES and link["examples"] >= MIN_EXAMPLES
         return {
-            **{name: link[name] for name in ("head", "site", "index")},
-            "role": f"relation {link['relation']} ({link['direction']})",
+            **row,
             "holds": "yes" if passes else "no",
             "tested_on": "data",
             "weight": link["accuracy"],

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import jarilab
+from helpers.head_maps import Links
 from helpers.planted_heads import (
     LENGTH,
     POSITION,
@@ -27,6 +28,8 @@ from helpers.planted_heads import (
     uniform,
 )
 from jarilab.inspect.study.example import Batch
+from jarilab.inspect.study.gold_links import GoldLinks
+from jarilab.inspect.study.model_batches import batch_of
 from jarilab.inspect.study.probes import ProbeInput, other_tokens
 from jarilab.inspect.study.roles import NO_PATTERN, NOT_TESTABLE
 from jarilab.inspect.study.targets import is_delimiter
@@ -145,8 +148,6 @@ def test_a_role_on_probes_that_the_data_contradict_is_not_named() -> None:
     ids = torch.randint(1, 9, (40, 24), generator=generator)
     ids[:, 0] = START
     model = PlantedHeads({"rare": rare}, causal=True)
-    from jarilab.inspect.study.model_batches import batch_of
-    from jarilab.inspect.study.probes import ProbeInput
 
     def padded(rows: list[list[int]]) -> Any:
         length = max(map(len, rows))
@@ -164,6 +165,31 @@ def test_few_examples_are_not_testable() -> None:
     ids = torch.tensor([[START, 1, 2, 3]])
     (row,) = roles({"previous": PLANTED["previous"]}, [ids], probes=False)
     assert row["role"] == NOT_TESTABLE
+
+
+def test_a_relation_with_one_candidate_word_is_not_testable() -> None:
+    """The second word of a causal model has one earlier word, so every head finds it."""
+    ids = torch.randint(1, TOKENS, (24, 5), generator=torch.Generator().manual_seed(0))
+    words, gold = {"source": list(range(5)), "target": list(range(5))}, Links((("det", 1, 0), ("obj", 3, 0)))
+    batch = replace(batch_of(ids), words=[words] * 24, extras=[gold] * 24)
+    torch.manual_seed(0)
+    model = PlantedHeads({"noise": noise}, causal=True)
+    study = jarilab.study(model, [batch], accumulators=[GoldLinks], probes=False)
+    roles = {row["role"]: row for row in study.all_rows()["roles"]}
+    one = roles["relation det (query to key)"]
+    assert (one["holds"], one["low"], one.get("score")) == (NOT_TESTABLE, None, None)
+    assert roles["relation obj (query to key)"]["score"] is not None
+
+
+def test_a_role_whose_targets_are_all_keys_is_not_testable() -> None:
+    """Where every token is punctuation, a head cannot miss the delimiters."""
+    batches = list(random_batches())
+    names = [[["."] * len(ids) for ids in batch["input_ids"]] for batch in batches]
+    torch.manual_seed(0)
+    model = PlantedHeads({"noise": noise}, causal=True)
+    rows = jarilab.study(model, batches, names, probes=False).all_rows()["roles"]
+    (delimiter,) = [row for row in rows if row["role"] == "delimiter"]
+    assert (delimiter["holds"], delimiter["low"]) == (NOT_TESTABLE, None)
 
 
 def test_probes_do_not_depend_on_padding_and_the_same_seed_gives_the_same_roles() -> None:
