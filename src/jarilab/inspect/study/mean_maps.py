@@ -36,7 +36,7 @@ class MeanMaps:
 
     Each cell is divided by the number of examples that have its query and its key, and that query a key to attend to;
     of an offset, by the number of such pairs. Positions are counted without padding; further ones than `size` are left
-    out, but all count for offsets.
+    out, but all count for offsets. source: the size; a folder with maps of another size is refused.
     """
 
     name = "mean_maps"
@@ -44,7 +44,7 @@ class MeanMaps:
     def __init__(self, heads: Sequence[Head], size: int = DEFAULT_SIZE):
         if size < 1:
             raise UserError(f"expected a size of 1 or more positions for mean maps, got {size}")
-        self.heads, self.size = list(heads), size
+        self.heads, self.size, self.source = list(heads), size, f"{size} positions"
         sites = list(dict.fromkeys(head.site for head in heads))
         self._site_of_head = np.array([sites.index(head.site) for head in heads], np.int64)
         # Counts are added with the first head of a site: an example may come in several parts.

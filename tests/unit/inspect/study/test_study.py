@@ -330,6 +330,15 @@ def test_a_statistic_is_made_for_the_heads_of_the_model() -> None:
     assert len(study.all_rows()["mean_maps"])
 
 
+def test_mean_maps_of_another_size_are_refused(tmp_path: Path) -> None:
+    heads = jarilab.study(model(), batches(1), probes=False).heads
+    options: dict[str, Any] = {"out": tmp_path / "a", "probes": False}
+    jarilab.study(model(), batches(1), accumulators=[MeanMaps(heads, 12)], **options)
+    with pytest.raises(UserError, match="another study .*mean_maps: 12 positions there, 8 positions here"):
+        jarilab.study(model(), batches(2), accumulators=[MeanMaps(heads, 8)], **options)
+    assert jarilab.study(model(), batches(2), accumulators=[MeanMaps(heads, 12)], **options).examples == 6
+
+
 def test_memory_does_not_grow_with_the_number_of_examples() -> None:
     """The state of the roles has one size, and a table in a folder is not held in memory."""
     few, many = (jarilab.study(model(), batches(count), probes=False) for count in (1, 5))
