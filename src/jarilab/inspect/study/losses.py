@@ -15,6 +15,8 @@ from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.inspect.record.capture import Tape
 from jarilab.inspect.study.example import Batch
 
+LOSS_TOLERANCE = 0.02
+"""Relative difference up to which a loss can be that of the model, which may add terms or round."""
 Loss = Callable[[Any, Batch], Tensor]
 """Takes outputs and their batch; returns a loss a row, `(B,)`, in nats a token.
 
@@ -26,14 +28,16 @@ def loss_of(model: nn.Module, tape: Tape, outputs: Any, batch: Batch) -> Loss:
     """The loss that a model is trained with, chosen from one recorded forward.
 
     With `labels` in the batch, that of the labels. Without, the next-token loss of models whose decoder is causal.
-    Raises UserError for other models.
+    Raises UserError for other models, and for labels that are no classes or tokens.
     """
     logits, labels = logits_of(outputs), batch.kwargs.get("labels")
     decoders = [site for site in map(tape.site, tape.sites) if site.kind == "decoder"]
     is_causal = bool(decoders) and all(site.causal for site in decoders)
-    if logits is not None and isinstance(labels, Tensor) and labels.shape == logits.shape[:-1]:
-        is_of_tokens = is_causal and labels.ndim == 2 and not tape.sites_of("encoder")
-        return partial(label_loss, shift=int(is_of_tokens))
+    if logits is not None and isinstance(labels, Tensor):
+        _check_classes(model, logits, labels)
+        if labels.shape == logits.shape[:-1]:
+            is_of_text = is_causal and not tape.sites_of("encoder")
+            return partial(label_loss, shift=_shift_of(outputs, batch, is_of_text=is_of_text))
     ids = batch.ids.get("target")
     if logits is not None and is_causal and ids is not None and ids.shape == logits.shape[:-1]:
         return next_token_loss
@@ -43,6 +47,44 @@ def loss_of(model: nn.Module, tape: Tape, outputs: Any, batch: Batch) -> Loss:
         + "; load a model with a head for language modelling, add `labels` to its batches, or pass loss=FUNCTION of "
         "outputs and batch. For sentence embeddings use --importance-by embedding, or loss=pooled_embedding in Python"
     )
+
+
+def _check_classes(model: nn.Module, logits: Tensor, labels: Tensor) -> None:
+    """Raises UserError for labels without a cross-entropy: numbers, and labels of a single score."""
+    is_one_score = logits.shape[-1] == 1 and labels.shape == logits.shape[:-1]
+    is_number = labels.is_floating_point()
+    if is_number or is_one_score:
+        got = f"numbers ({labels.dtype})" if is_number else "one score a row"
+        raise UserError(
+            f"expected labels that are classes or tokens of {type(model).__name__}, got {got}; pass loss=FUNCTION of "
+            "outputs and batch, for regression such as "
+            "lambda outputs, batch: (outputs.logits[:, 0] - batch.kwargs['labels']) ** 2"
+        )
+
+
+def _shift_of(outputs: Any, batch: Batch, *, is_of_text: bool) -> int:
+    """By how many tokens the model's own loss shifts labels: 1 where they are the tokens that it reads, else 0.
+
+    The choice is that whose loss is nearer to the one among the outputs. Without one near to either, labels that are
+    the tokens of a causal model are shifted. is_of_text: whether the model is causal and has no encoder.
+    """
+    labels, ids = batch.kwargs["labels"], batch.ids.get("target")
+    if labels.ndim != 2:
+        return 0
+    own = getattr(outputs, "loss", None)
+    if isinstance(own, Tensor) and own.numel() == 1:
+        distances = [abs(_mean_loss(outputs, labels[:, shift:]) - own.item()) for shift in (0, 1)]
+        if distances[0] != distances[1] and min(distances) <= LOSS_TOLERANCE * abs(own.item()):
+            return int(distances[1] < distances[0])
+    is_label = labels >= 0
+    has_ids = ids is not None and ids.shape == labels.shape
+    return int(is_of_text and (not has_ids or torch.equal(ids[is_label], labels[is_label])))
+
+
+def _mean_loss(outputs: Any, labels: Int[Tensor, "B L"]) -> float:
+    """The mean cross-entropy over all labels, as models compute it; NaN without labels."""
+    count_B = (labels >= 0).sum(1)
+    return float((_losses(outputs, labels).nan_to_num() * count_B).sum() / count_B.sum())
 
 
 def logits_of(outputs: Any) -> Tensor | None:

@@ -340,6 +340,48 @@ def test_labels_of_classes_are_not_shifted():
     assert loss(outputs, batch).mean().item() == pytest.approx(outputs.loss.item(), abs=1e-5)
 
 
+def test_labels_of_a_causal_tagger_are_not_shifted():
+    config = transformers.GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2, n_positions=32, num_labels=3)
+    model = transformers.GPT2ForTokenClassification(config).eval()
+    _, batch = hugging_face("gpt2")
+    labels = torch.randint(3, (4, 9), generator=torch.Generator().manual_seed(0))
+    labels = labels.masked_fill(~padded(labels), -100)
+    batch = Batch((), {**batch.kwargs, "labels": labels}, batch.tokens, batch.valid, ids=batch.ids)
+    loss, outputs = chosen_loss(model, batch)
+    by_hand = functional.cross_entropy(outputs.logits[1], labels[1]).item()
+    assert loss(outputs, batch)[1].item() == pytest.approx(by_hand, abs=1e-5)
+    counts = (labels >= 0).sum(1)
+    mean = (loss(outputs, batch) * counts).sum() / counts.sum()
+    assert mean.item() == pytest.approx(outputs.loss.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(("ahead", "shift"), [(0, 1), (1, 0), (None, 0)])
+def test_without_the_models_own_loss_labels_that_are_its_tokens_are_shifted(ahead, shift):
+    """ahead: by how many tokens labels are ahead of the tokens that the model reads; None for other labels."""
+    model, batch = any_model("llama")
+    ids = batch.ids["target"]
+    labels = ids.flip(0) if ahead is None else functional.pad(ids[:, ahead:], (0, ahead), value=-100)
+    batch = Batch((), {**batch.kwargs, "labels": labels}, batch.tokens, batch.valid, ids=batch.ids)
+    with torch.no_grad(), jarilab.record(model) as tape:
+        logits = batch.forward(model).logits
+    loss = loss_of(model, tape, logits, batch)
+    assert loss.keywords == {"shift": shift}
+
+
+def test_labels_that_are_no_classes_are_refused():
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    _, batch = hugging_face("bert")
+    one, three = torch.tensor([0.0, 2.5, 1.0, 4.0]), torch.ones(4, 3)
+    for count, labels, got in ((1, one, "numbers"), (1, one.long(), "one score a row"), (3, three, "numbers")):
+        config = transformers.BertConfig(**sizes, intermediate_size=24, num_labels=count)
+        model = transformers.BertForSequenceClassification(config).eval()
+        with torch.no_grad(), jarilab.record(model) as tape:
+            outputs = model(**batch.kwargs)
+        labelled = Batch((), {**batch.kwargs, "labels": labels}, batch.tokens, batch.valid)
+        with pytest.raises(UserError, match=f"expected labels that are classes .*got .*{got}.*pass loss=FUNCTION"):
+            loss_of(model, tape, outputs, labelled)
+
+
 def test_rows_that_influence_each_other_are_refused():
     class Mixed(Circuit):
         def forward(self, ids: Tensor) -> Tensor:
