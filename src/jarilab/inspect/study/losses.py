@@ -76,9 +76,10 @@ def _shift_of(outputs: Any, batch: Batch, *, is_of_text: bool) -> int:
         distances = [abs(_mean_loss(outputs, labels[:, shift:]) - own.item()) for shift in (0, 1)]
         if distances[0] != distances[1] and min(distances) <= LOSS_TOLERANCE * abs(own.item()):
             return int(distances[1] < distances[0])
-    is_label = labels >= 0
-    has_ids = ids is not None and ids.shape == labels.shape
-    return int(is_of_text and (not has_ids or torch.equal(ids[is_label], labels[is_label])))
+    if ids is not None and ids.shape == labels.shape:
+        is_label = labels >= 0
+        is_of_text = is_of_text and torch.equal(ids[is_label], labels[is_label])
+    return int(is_of_text)
 
 
 def _mean_loss(outputs: Any, labels: Int[Tensor, "B L"]) -> float:

@@ -15,13 +15,13 @@ from jarilab.core.errors import UserError
 from jarilab.inspect.measure.measures import Measure
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.study.example import Accumulator, Batch, heads_of_batch
+from jarilab.inspect.study.model_sequences import is_text, sequences_of
 from jarilab.inspect.study.probes import MAX_LENGTH, ProbeInput
 from jarilab.inspect.study.study import Study
 from jarilab.positions.coordinates import Tokens
 
 Namer = Callable[[list[int]], Sequence[str]]
 TokenNames = Namer | Sequence[Sequence[Sequence[str]]] | None
-DECODER = ("decoder_input_ids", "decoder_attention_mask")
 
 
 def study(
@@ -39,7 +39,8 @@ def study(
     """Study all heads of a model over a data set, in evaluation mode and in memory that does not grow with it.
 
     batches: inputs of the model: a tensor, a tuple of arguments, a mapping of keyword arguments such as a tokenizer
-        returns, or a `Batch`. Masks named `attention_mask`, and the `keep` of `jarilab.Tokens`, say what is padding.
+        returns, or a `Batch`. Masks named `attention_mask`, the `keep` of `jarilab.Tokens`, and in a tuple a second
+        tensor of 0 and 1 or of the type bool say what is padding.
     tokens: a function from ids to names, such as `tokenizer.convert_ids_to_tokens`; or, for each batch, the names of
         the tokens of each row without padding; None shows ids, or numbers.
     out: a folder to keep the study in, from which the same call continues. It then needs the same batches again.
@@ -56,7 +57,7 @@ def study(
     ids_in_data: set[int] = set()
     with evaluating(model):
         for number, inputs in enumerate(_checked(batches)):
-            batch = batch_of(inputs, tokens, number)
+            batch = batch_of(inputs, tokens, number, model)
             ids_in_data |= {*batch.ids.get("source", torch.zeros(0)).unique().tolist()}
             if result is None:
                 first = inputs, batch
@@ -80,7 +81,7 @@ def study(
             )
         result.save()
         if probes is True:
-            probes = _probe_input(*first, ids_in_data) or False
+            probes = _probe_input(model, *first, ids_in_data) or False
         result.name_roles(model, probes or None)
     return result
 
@@ -98,10 +99,12 @@ PADDED = {"input_ids", "attention_mask", "token_type_ids"}
 """Inputs of a transformers model of one text."""
 
 
-def _probe_input(inputs: Any, batch: Batch, ids_in_data: set[int]) -> ProbeInput | None:
+def _probe_input(
+    model: nn.Module, inputs: Any, batch: Batch, ids_in_data: set[int]
+) -> ProbeInput | None:
     """How random sequences are made for a model of one text; None for other inputs."""
     has_mask = isinstance(inputs, Mapping) and "input_ids" in inputs and inputs.keys() <= PADDED
-    if not has_mask and not (isinstance(inputs, Tensor) and _is_text(inputs)):
+    if not has_mask and not (isinstance(inputs, Tensor) and is_text(inputs)):
         return None
     ids_BL, valid_BL = batch.ids["source"], batch.valid["source"]
     rows = [ids[valid].tolist() for ids, valid in zip(ids_BL, valid_BL, strict=True)]
@@ -117,7 +120,7 @@ def _probe_input(inputs: Any, batch: Batch, ids_in_data: set[int]) -> ProbeInput
         ids[valid] = torch.tensor(list(chain.from_iterable(rows)))
         ids = ids.to(ids_BL.device)
         kwargs = {"input_ids": ids, "attention_mask": valid.long().to(ids.device)}
-        return batch_of(kwargs if has_mask else ids)
+        return batch_of(kwargs if has_mask else ids, model=model)
 
     longest = max(MAX_LENGTH, *map(len, rows))
     return ProbeInput(probe, free, start, end, longest, pads=has_mask)
@@ -134,6 +137,12 @@ def _start(
 ) -> Study:
     with record(model) as tape:
         batch.forward(model)
+    labels = batch.kwargs.get("labels")
+    if tape.sites_of("cross") and not _has_two_texts(batch.ids) and is_text(labels):
+        raise UserError(
+            f"expected the ids that the decoder of {type(model).__name__} reads, got its labels; pass "
+            "decoder_input_ids, or a Batch with the ids of source and target"
+        )
     heads = heads_of_batch(tape, batch)
     statistics = [each(heads) if isinstance(each, type) else each for each in accumulators]
     about = {"model": type(model).__name__, "tokens": batch.tokens[0]}
@@ -141,15 +150,20 @@ def _start(
     return Study(heads, folder, measures=measures, accumulators=statistics, seed=seed, about=about)
 
 
-def batch_of(inputs: Any, tokens: TokenNames = None, number: int = 0) -> Batch:
-    """Inputs of a model as a batch. number: of the batch, which selects its names if `tokens` is a sequence."""
+def batch_of(
+    inputs: Any, tokens: TokenNames = None, number: int = 0, model: nn.Module | None = None
+) -> Batch:
+    """Inputs of a model as a batch. number: of the batch, which selects its names if `tokens` is a sequence.
+
+    model: reads them; see `sequences_of`.
+    """
     if isinstance(inputs, Batch):
         return inputs
     if isinstance(inputs, Mapping):
         args, kwargs = (), dict(inputs)
     else:
         args, kwargs = inputs if isinstance(inputs, tuple) else (inputs,), {}
-    ids, valid = sequences_of(args, kwargs)
+    ids, valid = sequences_of(args, kwargs, model)
     _check_masks(ids, valid, number)
     size = _batch_size(args, kwargs)
     if tokens is None or callable(tokens):
@@ -161,37 +175,16 @@ def batch_of(inputs: Any, tokens: TokenNames = None, number: int = 0) -> Batch:
             f"batch {number + 1}: expected names of the tokens of each of its {size} rows, got {len(rows)}; pass a "
             "list of rows for each batch, or a function from ids to names"
         )
-    names = [{"source": list(row), "target": list(row)} for row in rows]
+    names = [_names_of(row, ids, valid, None) for row in range(size)]
+    for row, of_row in zip(rows, names, strict=True):
+        of_row["source"] = list(row)
+        if not _has_two_texts(ids):
+            of_row["target"] = list(row)
     return Batch(args, kwargs, names, valid, ids=ids)
 
 
-def sequences_of(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Ids and valid tokens by sequence. A single sequence is both `source` and `target`."""
-    sides: dict[str, tuple[Any, Any]] = {}
-    if kwargs:
-        sides["source"] = kwargs.get("input_ids"), kwargs.get("attention_mask")
-        if any(name in kwargs for name in DECODER):
-            sides["target"] = (kwargs.get(name) for name in DECODER)  # type: ignore[assignment]
-    else:
-        texts = [each for each in args if _is_text(each)]
-        for side, each in zip(("source", "target"), texts[:1] + texts[-1:], strict=False):
-            sides[side] = (each.ids, each.keep) if isinstance(each, Tokens) else (each, None)
-    sides.setdefault("target", sides.get("source", (None, None)))
-    ids, valid = {}, {}
-    for side, (side_ids, keep) in sides.items():
-        if side_ids is not None:
-            if not isinstance(side_ids, Tensor):
-                raise UserError(
-                    f"expected ids of the {side} as a tensor, got a {type(side_ids).__name__}; call the tokenizer with "
-                    "padding=True, return_tensors='pt'"
-                )
-            ids[side] = side_ids
-            valid[side] = torch.ones_like(side_ids, dtype=torch.bool)
-        if isinstance(keep, Tensor) and keep.ndim == 2:
-            valid[side] = keep.bool()
-    return ids, valid
+def _has_two_texts(ids: Mapping[str, Tensor]) -> bool:
+    return ids.get("source") is not ids.get("target")
 
 
 def _check_masks(ids: Mapping[str, Tensor], valid: Mapping[str, Tensor], number: int) -> None:
@@ -205,11 +198,6 @@ def _check_masks(ids: Mapping[str, Tensor], valid: Mapping[str, Tensor], number:
                 f"batch {number + 1}: expected a mask {tuple(shape)} with a token in each row, got {got}; pass the "
                 "mask of these ids, and leave out empty rows"
             )
-
-
-def _is_text(value: Any) -> bool:
-    is_ids = isinstance(value, Tensor) and value.ndim == 2 and not value.is_floating_point()
-    return is_ids or isinstance(value, Tokens)
 
 
 def _batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:

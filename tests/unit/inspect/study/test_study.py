@@ -334,7 +334,7 @@ def test_mean_maps_of_another_size_are_refused(tmp_path: Path) -> None:
     heads = jarilab.study(model(), batches(1), probes=False).heads
     options: dict[str, Any] = {"out": tmp_path / "a", "probes": False}
     jarilab.study(model(), batches(1), accumulators=[MeanMaps(heads, 12)], **options)
-    with pytest.raises(UserError, match="another study .*mean_maps: 12 positions there, 8 positions here"):
+    with pytest.raises(UserError, match=r"another study .*mean_maps: 12 positions there, 8 positions here"):
         jarilab.study(model(), batches(2), accumulators=[MeanMaps(heads, 8)], **options)
     assert jarilab.study(model(), batches(2), accumulators=[MeanMaps(heads, 12)], **options).examples == 6
 
