@@ -144,7 +144,10 @@ def run(options: argparse.Namespace) -> None:
     comparison = None if options.against is None else _comparison(options, reader, data, folder)
     _add_examples(options, study, reader, data)
     with working("probing the heads with random sequences"):
-        study.name_roles(reader.model, reader.probe_input(next(iter(data))))
+        probes = reader.probe_input(next(iter(data)))
+        study.name_roles(reader.model, probes)
+    if probes is not None and probes.shortage is not None:
+        say(probes.shortage)
     tables = {} if importance is None else importance()
     tables |= {} if comparison is None else comparison(count)
     for name, table in tables.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -46,7 +47,9 @@ def study(
     out: a folder to keep the study in, from which the same call continues. It then needs the same batches again.
     measures: by name (default: all). accumulators: further statistics, or their classes.
     probes: whether roles are also tested on random sequences of the ids in `batches`, or how these are made; only
-        possible if ids are the model's input.
+        possible if ids are the model's input. The sequences are at most as long as the longest row, or as 40 tokens
+        where the model's config says that it has the positions. With less than two ids to draw, a warning says that
+        there are none.
     seed: of intervals and probes. report: called with the number of examples after each batch.
     Raises UserError for no batches, for names that do not match, and for a folder of another study.
     """
@@ -55,10 +58,13 @@ def study(
     result: Study | None = None
     skip, first = 0, None
     ids_in_data: set[int] = set()
+    longest = 0
     with evaluating(model):
         for number, inputs in enumerate(_checked(batches)):
             batch = batch_of(inputs, tokens, number, model)
             ids_in_data |= {*batch.ids.get("source", torch.zeros(0)).unique().tolist()}
+            if "source" in batch.valid:
+                longest = max(longest, int(batch.valid["source"].sum(-1).max()))
             if result is None:
                 first = inputs, batch
                 result = _start(model, batch, out, measures, accumulators, seed)
@@ -81,7 +87,10 @@ def study(
             )
         result.save()
         if probes is True:
-            probes = _probe_input(model, *first, ids_in_data) or False
+            longest = max(longest, min(MAX_LENGTH, _positions_of(model)))
+            probes = _probe_input(model, *first, ids_in_data, longest) or False
+        if isinstance(probes, ProbeInput) and probes.shortage is not None:
+            warnings.warn(probes.shortage, stacklevel=2)
         result.name_roles(model, probes or None)
     return result
 
@@ -100,7 +109,7 @@ PADDED = {"input_ids", "attention_mask", "token_type_ids"}
 
 
 def _probe_input(
-    model: nn.Module, inputs: Any, batch: Batch, ids_in_data: set[int]
+    model: nn.Module, inputs: Any, batch: Batch, ids_in_data: set[int], longest: int
 ) -> ProbeInput | None:
     """How random sequences are made for a model of one text; None for other inputs."""
     has_mask = isinstance(inputs, Mapping) and "input_ids" in inputs and inputs.keys() <= PADDED
@@ -110,6 +119,7 @@ def _probe_input(
     rows = [ids[valid].tolist() for ids, valid in zip(ids_BL, valid_BL, strict=True)]
     start = rows[0][:1] if len(rows) > 2 and len({row[0] for row in rows}) == 1 else []
     end = rows[0][-1:] if len(rows) > 2 and len({row[-1] for row in rows}) == 1 else []
+    end = end if min(map(len, rows)) > 1 else []
     padding = {*ids_BL[~valid_BL].tolist()}
     free = sorted(ids_in_data - {*start, *end} - padding)
 
@@ -122,8 +132,22 @@ def _probe_input(
         kwargs = {"input_ids": ids, "attention_mask": valid.long().to(ids.device)}
         return batch_of(kwargs if has_mask else ids, model=model)
 
-    longest = max(MAX_LENGTH, *map(len, rows))
-    return ProbeInput(probe, free, start, end, longest, pads=has_mask)
+    # A decoder that reads its source shifted right has a start token before it.
+    target_start = len(start) + 1 if _has_two_texts(batch.ids) else None
+    return ProbeInput(probe, free, start, end, longest, has_mask, target_start)
+
+
+def _positions_of(model: nn.Module) -> int:
+    """The number of positions that a model of transformers says it has; 0 for other models."""
+    config = getattr(model, "config", None)
+    config = getattr(config, "text_config", config)
+    positions = getattr(config, "max_position_embeddings", None)
+    if not isinstance(positions, int):
+        return 0
+    # Tables like RoBERTa's start after the row of padding.
+    tables = [each for each in model.modules() if isinstance(each, nn.Embedding)]
+    paddings = [each.padding_idx for each in tables if each.num_embeddings == positions]
+    return positions - 1 - max([each for each in paddings if each is not None], default=-1)
 
 
 @torch.no_grad()

@@ -21,6 +21,8 @@ from jarilab.inspect.study.role_sums import MIN_QUERIES, Estimate, RoleSums, est
 SEQUENCES = 32
 """Sequences of each kind of probe."""
 MIN_LENGTH, MAX_LENGTH = 20, 40
+MIN_TOKENS = 2
+"""With fewer tokens or positions, all sequences are alike."""
 MIN_BLOCK = 5
 """Shortest repeated block of the induction probe; the longest is a third of the sequence."""
 SETS, ORDERS, SET_SIZE = 16, 4, 12
@@ -48,6 +50,22 @@ class ProbeInput:
     longest: int = MAX_LENGTH
     pads: bool = True
     target_start: int | None = None
+
+    @property
+    def inner_length(self) -> int:
+        """The largest number of tokens between start and end."""
+        return self.longest - len(self.start) - len(self.end)
+
+    @property
+    def shortage(self) -> str | None:
+        """Why no sequences can be made, for a note; None if they can."""
+        if min(len(self.ids), self.inner_length) >= MIN_TOKENS:
+            return None
+        return (
+            f"no random sequences: expected at least {MIN_TOKENS} token ids and {MIN_TOKENS} positions between the "
+            f"start and the end that all texts share, got {len(self.ids)} ids and {max(0, self.inner_length)} "
+            "positions; add texts with more tokens. Roles are tested on your data alone"
+        )
 
     def inner(self, row: list[int]) -> list[int]:
         """A row without start and end."""
@@ -151,13 +169,8 @@ class ProbeRunner:
         return self.generator.choice(np.asarray(self.input.ids), count, replace=False).tolist()
 
     def _length(self, shortest: int = MIN_LENGTH) -> int:
-        longest = min(MAX_LENGTH, self._room)
+        longest = min(MAX_LENGTH, self.input.inner_length)
         return int(self.generator.integers(min(shortest, longest), longest + 1))
-
-    @property
-    def _room(self) -> int:
-        """The largest number of tokens between start and end."""
-        return self.input.longest - len(self.input.start) - len(self.input.end)
 
     def _framed(self, ids: list[int]) -> list[int]:
         return [*self.input.start, *ids, *self.input.end]
@@ -177,7 +190,7 @@ class ProbeRunner:
             different = max(2, min(self._length() * 2 // 5, len(self.input.ids)))
             tokens = self._draw(different)
             copies = self.generator.integers(2, 4, different)
-            ids = np.repeat(tokens, copies)[: self._room]
+            ids = np.repeat(tokens, copies)[: self.input.inner_length]
             rows += [self._framed(self.generator.permutation(ids).tolist()) for _ in range(2)]
         return rows
 
@@ -187,7 +200,7 @@ class ProbeRunner:
         Sequences for which there are too few different tokens are left out.
         """
         rows = []
-        most = min(len(self.input.ids), self._room)
+        most = min(len(self.input.ids), self.input.inner_length)
         for _ in range(SEQUENCES):
             length = self._length(3 * MIN_BLOCK)
             block = int(self.generator.integers(MIN_BLOCK, max(MIN_BLOCK, length // 3) + 1))
@@ -205,7 +218,7 @@ class ProbeRunner:
 
     def _contents(self) -> Float[np.ndarray, "S H 2"]:
         """For each set of tokens and head, R^2 of scores by the pair of tokens, and by the offset."""
-        size = min(SET_SIZE, len(self.input.ids), self._room)
+        size = min(SET_SIZE, len(self.input.ids), self.input.inner_length)
         if size < 3:
             return np.full((0, len(self.heads), 2), np.nan)
         orders, rows = [], []

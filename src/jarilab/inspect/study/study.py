@@ -183,9 +183,12 @@ class Study:
     # Results ---------------------------------------------------------------------------------------------------------
 
     def name_roles(self, model: nn.Module, probes: ProbeInput | None) -> None:
-        """Run the probes and name the role of each head. probes: None names roles by the data alone."""
+        """Run the probes and name the role of each head.
+
+        probes: None, or one with a shortage, names roles by the data alone.
+        """
         results = None
-        if probes is not None:
+        if probes is not None and probes.shortage is None:
             tests = number_of_tests(len(self.heads))
             results = ProbeRunner(model, self.heads, probes, self.seed).run(tests)
         links = [each.rows() for each in self.accumulators if isinstance(each, GoldLinks)]

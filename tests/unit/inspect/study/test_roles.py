@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -229,3 +230,48 @@ def test_punctuation_and_special_tokens_are_delimiters(name: str) -> None:
 @pytest.mark.parametrize("name", ["", "▁", "Ġ", " ", "Ġthe", "a.", "<0xEA>", "$"])
 def test_other_tokens_are_no_delimiters(name: str) -> None:
     assert not is_delimiter(name)
+
+
+class Positions(PlantedHeads):
+    """A model that refuses more positions than it has, as one with learned positions does."""
+
+    def __init__(self, limit: int, **config: int):
+        super().__init__({"previous": PLANTED["previous"]}, causal=True)
+        self.limit, self.longest, self.config = limit, 0, SimpleNamespace(**config)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        self.longest = max(self.longest, input_ids.shape[1])
+        if self.longest > self.limit:
+            raise IndexError("index out of range in self")
+        return super().forward(input_ids, attention_mask)
+
+
+@pytest.mark.parametrize("has_mask", [True, False])
+def test_probes_are_no_longer_than_the_data_or_the_positions_that_are_known(has_mask: bool) -> None:
+    def rows(*lengths: int) -> list[Any]:
+        generator = torch.Generator().manual_seed(0)
+        ids = [torch.randint(1, TOKENS, (12, length), generator=generator) for length in lengths]
+        return [{"input_ids": each, "attention_mask": torch.ones_like(each)} for each in ids] if has_mask else ids
+
+    for lengths in ((16,), (12, 16), (16, 12)):
+        (row,) = jarilab.study(model := Positions(16), rows(*lengths)).rows()
+        assert (row["role"], model.longest) == ("previous", 16)
+    jarilab.study(model := Positions(30, max_position_embeddings=30), rows(16))
+    assert 16 < model.longest <= 30
+    jarilab.study(model := Positions(64, max_position_embeddings=64), rows(16))
+    assert 30 < model.longest <= 40
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [[[0] * 8] * 2, [[1, 5, 5, 2]] * 3, [[1]] * 3, [[4], [5], [6]], [[3, 4, 2], [3, 5, 2], [3, 6, 2]]],
+    ids=["one token", "one token inside", "no token inside", "one position", "one position inside"],
+)
+def test_without_two_tokens_to_draw_or_place_there_are_no_probes(ids: list[list[int]]) -> None:
+    torch.manual_seed(0)
+    model = PlantedHeads({"noise": noise}, causal=True)
+    with pytest.warns(
+        UserWarning, match=r"no random sequences: expected at least 2 .*got .*; add texts .*on your data alone"
+    ):
+        study = jarilab.study(model, [torch.tensor(ids)])
+    assert study.rows() == jarilab.study(model, [torch.tensor(ids)], probes=False).rows()
