@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from jarilab.core.errors import UserError, as_user_error
@@ -34,6 +35,7 @@ from jarilab.huggingface.model_inputs import (
 from jarilab.huggingface.outputs import token_names
 from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.probes import ProbeInput, Rows, other_tokens
+from jarilab.inspect.study.weights_digest import weights_digest
 
 KINDS: dict[str, Kind] = {
     "pixel_values": "image",
@@ -43,8 +45,6 @@ KINDS: dict[str, Kind] = {
 WORD = re.compile(r"[▁Ġ]?[^\W\d_]{3,}")
 MIN_WORDS = 200
 """With fewer words, probes are drawn from all tokens."""
-MAX_DIGEST_BYTES = 1 << 20
-"""Bytes at both ends of a file of weights that its digest covers."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,12 @@ class HuggingFaceBatches:
 
     def about(self) -> dict[str, Any]:
         """The model of a study: its name, class and a hash."""
-        digest = _digest(self.loaded.folder)
-        return {"model": self.loaded.name, "class": self.loaded.kind, "model_digest": digest}
+        facts = {"model": self.loaded.name, "class": self.loaded.kind}
+        return {**facts, "model_digest": self._model_digest}
+
+    @cached_property
+    def _model_digest(self) -> str:
+        return _digest(self.loaded.folder)
 
     def start_token(self, row: ExampleRow) -> str | None:
         """The special token that the tokenizer puts in front of a text; None if it adds none."""
@@ -312,12 +316,10 @@ def _at(row: ExampleRow) -> Iterator[None]:
 
 
 def _digest(folder: Path) -> str:
-    """A hash of the configuration, and of the size and both ends of each file of weights."""
+    """A hash of the configuration, and of every tensor in the files of weights."""
     hashed = hashlib.sha256((folder / "config.json").read_bytes())
     for path in sorted(folder.glob("*.safetensors")):
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            hashed.update(f"{path.name} {size} ".encode() + file.read(MAX_DIGEST_BYTES))
-            file.seek(max(0, size - MAX_DIGEST_BYTES))
-            hashed.update(file.read(MAX_DIGEST_BYTES))
+        with safe_open(path, "pt") as file:
+            tensors = ((name, file.get_tensor(name)) for name in sorted(file.keys()))
+            hashed.update(f"{path.name} {weights_digest(tensors)}".encode())
     return hashed.hexdigest()

@@ -19,6 +19,7 @@ from jarilab.inspect.study.example import Accumulator, Batch, heads_of_batch
 from jarilab.inspect.study.model_sequences import is_text, sequences_of
 from jarilab.inspect.study.probes import MAX_LENGTH, ProbeInput
 from jarilab.inspect.study.study import Study
+from jarilab.inspect.study.weights_digest import weights_digest
 from jarilab.positions.coordinates import Tokens
 
 Namer = Callable[[list[int]], Sequence[str]]
@@ -44,7 +45,8 @@ def study(
         tensor of 0 and 1 or of the type bool say what is padding.
     tokens: a function from ids to names, such as `tokenizer.convert_ids_to_tokens`; or, for each batch, the names of
         the tokens of each row without padding; None shows ids, or numbers.
-    out: a folder to keep the study in, from which the same call continues. It then needs the same batches again.
+    out: a folder to keep the study in, from which the same call continues. It then needs the same batches and the same
+        weights again.
     measures: by name (default: all). accumulators: further statistics, or their classes.
     probes: whether roles are also tested on random sequences of the ids in `batches`, or how these are made; only
         possible if ids are the model's input. The sequences are at most as long as the longest row, or as 40 tokens
@@ -169,8 +171,12 @@ def _start(
         )
     heads = heads_of_batch(tape, batch)
     statistics = [each(heads) if isinstance(each, type) else each for each in accumulators]
-    about = {"model": type(model).__name__, "tokens": batch.tokens[0]}
+    about: dict[str, Any] = {"model": type(model).__name__, "tokens": batch.tokens[0]}
     folder = None if out is None else Path(out)
+    if folder is not None:
+        state = model.state_dict()
+        tensors = {name: each for name, each in state.items() if isinstance(each, Tensor)}
+        about["weights_digest"] = weights_digest(tensors.items())[:16]
     return Study(heads, folder, measures=measures, accumulators=statistics, seed=seed, about=about)
 
 

@@ -26,6 +26,7 @@ from jarilab.inspect.study import measure_table
 from jarilab.inspect.study.head import Head
 from jarilab.inspect.study.mean_maps import MeanMaps
 from jarilab.inspect.study.measure_table import bootstrap
+from jarilab.inspect.study.weights_digest import weights_digest
 
 HEADS = {"previous": lambda: offset(-1), "noise": noise, "induction": induction}
 
@@ -166,6 +167,32 @@ def test_a_study_continues_in_its_folder_and_refuses_another_one(tmp_path: Path)
     (tmp_path / "other" / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="or a study to continue, got other files; choose another folder"):
         jarilab.study(model(), batches(4), out=tmp_path / "other")
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer"])
+def test_a_study_of_another_checkpoint_is_refused(tmp_path: Path, kind: str) -> None:
+    """One number of the model differs, by its last bit."""
+    folder = tmp_path / "study"
+    jarilab.study(model(), batches(2), out=folder, probes=False)
+    other = model()
+    changed = other.embed.tokens.weight if kind == "parameter" else other.attend.scores
+    with torch.no_grad():
+        changed.view(torch.int32).flatten()[77] += 1
+    with pytest.raises(UserError, match=r"another study .*weights_digest: \w+ there, \w+ here"):
+        jarilab.study(other, batches(2), out=folder, probes=False)
+    assert jarilab.study(model(), batches(3), out=folder, probes=False).examples == 9
+
+
+def test_a_digest_of_weights_is_that_of_their_values() -> None:
+    weights = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    digest = weights_digest([("w", weights)])
+    assert weights_digest([("w", weights.T.contiguous().T)]) == digest
+    for other in (weights.flip(0), weights.T, weights.half(), weights.view(-1), weights * 1.001):
+        assert weights_digest([("w", other)]) != digest
+    assert weights_digest([("v", weights)]) != digest
+    kinds = [torch.bool, torch.uint8, torch.float16, torch.bfloat16, torch.float64, torch.complex64, torch.complex128]
+    some = [(str(kind), torch.ones(shape).to(kind)) for kind in kinds for shape in ((), (0, 3), (5, 3))]
+    assert weights_digest(some) != weights_digest(some[:-1])
 
 
 def test_a_damaged_progress_is_refused(tmp_path: Path) -> None:
