@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,11 @@ def study(
     model = getattr(model, "_orig_mod", model)
     result: Study | None = None
     skip, first = 0, None
-    ids_in_data: set[int] = set()
-    longest = 0
+    data = _SourceTokens()
     with evaluating(model):
         for number, inputs in enumerate(_checked(batches)):
             batch = batch_of(inputs, tokens, number, model)
-            ids_in_data |= {*batch.ids.get("source", torch.zeros(0)).unique().tolist()}
-            if "source" in batch.valid:
-                longest = max(longest, int(batch.valid["source"].sum(-1).max()))
+            data.add(batch)
             if result is None:
                 first = inputs, batch
                 result = _start(model, batch, out, measures, accumulators, seed)
@@ -89,8 +87,7 @@ def study(
             )
         result.save()
         if probes is True:
-            longest = max(longest, min(MAX_LENGTH, _positions_of(model)))
-            probes = _probe_input(model, *first, ids_in_data, longest) or False
+            probes = _probe_input(model, *first, data) or False
         if isinstance(probes, ProbeInput) and probes.shortage is not None:
             warnings.warn(probes.shortage, stacklevel=2)
         result.name_roles(model, probes or None)
@@ -110,8 +107,23 @@ PADDED = {"input_ids", "attention_mask", "token_type_ids"}
 """Inputs of a transformers model of one text."""
 
 
+@dataclass
+class _SourceTokens:
+    """What probes need of all batches. ids: of the sources. longest: the number of tokens of the longest row."""
+
+    ids: set[int] = field(default_factory=set)
+    longest: int = 0
+
+    def add(self, batch: Batch) -> None:
+        ids = batch.ids.get("source")
+        if ids is not None:
+            valid = batch.valid.get("source", torch.ones_like(ids))
+            self.ids |= {*ids.unique().tolist()}
+            self.longest = max(self.longest, int(valid.sum(-1).max()))
+
+
 def _probe_input(
-    model: nn.Module, inputs: Any, batch: Batch, ids_in_data: set[int], longest: int
+    model: nn.Module, inputs: Any, batch: Batch, data: _SourceTokens
 ) -> ProbeInput | None:
     """How random sequences are made for a model of one text; None for other inputs."""
     has_mask = isinstance(inputs, Mapping) and "input_ids" in inputs and inputs.keys() <= PADDED
@@ -123,7 +135,7 @@ def _probe_input(
     end = rows[0][-1:] if len(rows) > 2 and len({row[-1] for row in rows}) == 1 else []
     end = end if min(map(len, rows)) > 1 else []
     padding = {*ids_BL[~valid_BL].tolist()}
-    free = sorted(ids_in_data - {*start, *end} - padding)
+    free = sorted(data.ids - {*start, *end} - padding)
 
     def probe(rows: Sequence[Sequence[int]]) -> Batch:
         lengths = torch.tensor([len(row) for row in rows])
@@ -136,6 +148,7 @@ def _probe_input(
 
     # A decoder that reads its source shifted right has a start token before it.
     target_start = len(start) + 1 if _has_two_texts(batch.ids) else None
+    longest = max(data.longest, min(MAX_LENGTH, _positions_of(model)))
     return ProbeInput(probe, free, start, end, longest, has_mask, target_start)
 
 

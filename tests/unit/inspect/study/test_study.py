@@ -23,6 +23,7 @@ from jarilab.core.errors import UserError
 from jarilab.inspect.measure.measures import MEASURES
 from jarilab.inspect.study import example as examples
 from jarilab.inspect.study import measure_table
+from jarilab.inspect.study.example import Batch
 from jarilab.inspect.study.head import Head
 from jarilab.inspect.study.mean_maps import MeanMaps
 from jarilab.inspect.study.measure_table import bootstrap
@@ -326,6 +327,15 @@ def test_batches_that_do_not_fit_are_refused() -> None:
         jarilab.study(model(), [{"input_ids": ids, "attention_mask": mask * torch.tensor([[1], [0], [1]])}])
     with pytest.raises(UserError, match=r"expected a torch.nn.Module, got str"):
         jarilab.study("model", [batch])  # type: ignore[arg-type]
+
+
+def test_a_batch_without_padding_needs_no_mask() -> None:
+    ids = batches(1)[0]["input_ids"]
+    tokens = [{key: list(map(str, row.tolist())) for key in ("source", "target")} for row in ids]
+    made = Batch((ids,), tokens=tokens, ids={"source": ids})
+    np.testing.assert_array_equal(
+        jarilab.study(model(), [made]).values(), jarilab.study(model(), [ids], probes=False).values()
+    )
 
 
 def test_a_study_needs_all_its_batches_again(tmp_path: Path) -> None:
