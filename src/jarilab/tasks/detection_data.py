@@ -368,15 +368,8 @@ def cropped(
     windows = CropWindows.draw(len(objects), most, generator)
     boxes_BM4, left_BM = windows.boxes(objects.boxes)
     real_BM = objects.real & (left_BM >= LEFT)
-    # `matched` expects the real objects first.
-    ignored_BM = torch.zeros_like(real_BM)
-    if objects.ignored is not None:
-        ignored_BM = objects.ignored & (left_BM > 0)
-    order_BM = (2 * real_BM.int() + ignored_BM).argsort(dim=1, descending=True, stable=True)
-    real_BM, ignored_BM = real_BM.gather(1, order_BM), ignored_BM.gather(1, order_BM)
-    there_BM = real_BM | ignored_BM
-    labels_BM = objects.labels.gather(1, order_BM) * there_BM
-    boxes_BM4 = boxes_BM4.gather(1, order_BM.unsqueeze(-1).expand(-1, -1, 4))
+    ignored_BM = None if objects.ignored is None else objects.ignored & (left_BM > 0)
+    there_BM = real_BM if ignored_BM is None else real_BM | ignored_BM
+    labels_BM = objects.labels * there_BM
     boxes_BM4 = boxes_BM4 * there_BM.unsqueeze(-1)
-    ignored = None if objects.ignored is None else ignored_BM
-    return windows.pixels(images), Objects(labels_BM, boxes_BM4, real_BM, ignored)
+    return windows.pixels(images), Objects(labels_BM, boxes_BM4, real_BM, ignored_BM)

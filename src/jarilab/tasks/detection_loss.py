@@ -25,7 +25,7 @@ class Objects:
     """The objects of B images, at most M each. real: False where an image has fewer.
 
     labels: class numbers, 0 where there is nothing. boxes: centre, width and height in shares of the image. ignored:
-    regions behind the real objects, such as crowds, that are neither objects nor nothing; None for none.
+    regions such as crowds, which are neither objects nor nothing; None for none.
     """
 
     labels: Int[Tensor, "B M"]
@@ -49,12 +49,13 @@ def matched(detected: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tenso
     cost_SBNM = _cost(detected, objects).numpy()
     layers = len(cost_SBNM)
     pairs: list[tuple[int, int, int, int]] = []
-    counts = objects.real.sum(1).tolist()
-    for image, count in enumerate(counts):
+    for image, real_M in enumerate(objects.real.numpy()):
+        present = real_M.nonzero()[0]
         for layer in range(layers):
-            cost_NM = cost_SBNM[layer, image, :, :count]
+            cost_NM = cost_SBNM[layer, image][:, present]
             queries, matches = linear_sum_assignment(cost_NM)
-            for query, number in zip(queries.tolist(), matches.tolist(), strict=True):
+            numbers = present[matches].tolist()
+            for query, number in zip(queries.tolist(), numbers, strict=True):
                 pairs.append((layer, image, query, number))
     columns = torch.tensor(pairs, dtype=torch.int64).view(-1, 4)
     layer, image, query, number = columns.unbind(1)

@@ -127,6 +127,18 @@ def test_more_objects_than_queries_are_matched_as_far_as_they_go() -> None:
     assert len(set(thing.tolist())) == 4
 
 
+def test_objects_are_taught_wherever_they_stand_in_a_row() -> None:
+    """A scene lacks each digit that found no place, not only the last ones."""
+    first, last = (1, [0.5, 0.5, 0.2, 0.2]), (4, [0.1, 0.2, 0.1, 0.1])
+    several = objects([first, (0, [0.7, 0.7, 0.2, 0.2]), last])
+    gap = Objects(several.labels, several.boxes, torch.tensor([[True, False, True]]))
+    detected = found_by_chance(batch_size=1)
+    _, _, query, thing = matched(detected, gap)
+    _, _, there, other = matched(detected, objects([first, last]))
+    assert (query.tolist(), thing.tolist()) == (there.tolist(), (2 * other).tolist())
+    assert detection_loss.loss(detected, gap, 0.1) == detection_loss.loss(detected, objects([first, last]), 0.1)
+
+
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_losses_of_parts_of_a_batch_are_that_of_the_batch(parts: int, smoothing: float) -> None:
