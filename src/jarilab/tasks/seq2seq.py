@@ -103,7 +103,8 @@ class PairsTask(TokenTask):
         self._train: tuple[Rows, Rows] | None = None
         self._mixture: Mixture | None = None
         self._held_out: list[tuple[str, str]] | None = None
-        self._further: dict[tuple[str, str], list[str]] = {}  # references beside the target
+        # References beside the target, by the index of the held-out pair.
+        self._further: dict[int, list[str]] = {}
 
     @property
     @abstractmethod
@@ -131,14 +132,16 @@ class PairsTask(TokenTask):
 
     def _set_length(self, length: int, stride: int | None) -> None:
         source, target = self.tokenizers
-        pairs = [(pair, len(source.encode(pair[0]))) for pair in self.held_out]
-        self._held_out = [pair for pair, tokens in pairs if length / 2 < tokens <= length]
-        if not self._held_out:
-            longest = max((tokens for _, tokens in pairs), default=0)
+        lengths = [len(source.encode(text)) for text, _ in self.held_out]
+        chosen = [i for i, tokens in enumerate(lengths) if length / 2 < tokens <= length]
+        if not chosen:
+            longest = max(lengths, default=0)
             raise UserError(
                 f"length: expected held-out pairs with {length // 2 + 1:,} to {length:,} tokens of the source, got "
                 f"none; the longest has {longest:,}: give another length, or longer pairs with --data"
             )
+        self._further = {i: self._further.get(number, []) for i, number in enumerate(chosen)}
+        self._held_out = [self.held_out[number] for number in chosen]
         longest = max(len(target.encode(text)) for _, text in self._held_out)
         self._longest = max(self._longest, length, longest)
 
@@ -230,10 +233,11 @@ class PairsTask(TokenTask):
         Sources that `read` refuses are not measured; `refused` counts them.
         `parts` gives exact match by the length of the answer if that is the task's metric.
         """
-        asked = self.held_out_pairs(examples)
-        pairs = [pair for pair in asked if self._unreadable(pair[0]) is None]
+        asked = evenly(len(self.held_out), examples).tolist()
+        numbers = [i for i in asked if self._unreadable(self.held_out[i][0]) is None]
+        pairs = [self.held_out[i] for i in numbers]
         if not pairs:
-            reason = self._unreadable(asked[0][0]) if asked else "there are none"
+            reason = self._unreadable(self.held_out[asked[0]][0]) if asked else "there are none"
             raise UserError(
                 f"expected held-out sources of 1 to {self._longest} tokens, got none among {len(asked):,}; give others "
                 f"(the first: {reason})"
@@ -256,54 +260,51 @@ class PairsTask(TokenTask):
             "perplexity": math.exp(min(loss / count, 700.0)),
             "examples": float(len(pairs)),
         }
-        metrics |= self._judge(written, pairs)
+        references = [[self.held_out[i][1], *self._further.get(i, ())] for i in numbers]
+        right = [answer in known for answer, known in zip(written, references, strict=True)]
+        metrics |= self._judge(written, references)
         if learner.judge is not None:
             metrics |= learner.judge(pairs, written)
         if examples is None and self.metric.name == "exact_match":
-            right = list(map(self._is_right, pairs, written))
             lengths = torch.tensor([len(target) for target in targets])
             metrics |= parts_of(torch.tensor(right), {"tokens of the answer": lengths})
             metrics["outcomes"] = right
         metrics |= self.own_metrics(pairs, written)
         if refused := len(asked) - len(pairs):
             metrics["refused"] = refused
-        return metrics | self._exact_matches(pairs, written, counted=examples is None)
+        return metrics | self._exact_matches(pairs, right, counted=examples is None)
 
     def _exact_matches(
-        self, pairs: Sequence[tuple[str, str]], written: Sequence[str], *, counted: bool
+        self, pairs: Sequence[tuple[str, str]], right: Sequence[bool], *, counted: bool
     ) -> dict[str, Any]:
-        """Return the share of exact answers, in all and by group. counted: whether to add the counts."""
+        """Return the share of right answers, in all and by group. counted: whether to add the counts."""
         of_group: dict[str, list[bool]] = {group: [] for group in self.groups}
-        for (source, target), answer in zip(pairs, written, strict=True):
-            for group in {"all", self.group_of(source, target)} & of_group.keys():
-                of_group[group].append(self._is_right((source, target), answer))
-        known = {group: right for group, right in of_group.items() if right}
-        counts = {group: len(right) for group, right in known.items() if group != "all"}
+        for pair, is_right in zip(pairs, right, strict=True):
+            for group in {"all", self.group_of(*pair)} & of_group.keys():
+                of_group[group].append(is_right)
+        known = {group: some for group, some in of_group.items() if some}
+        counts = {group: len(some) for group, some in known.items() if group != "all"}
         shares = {
-            "exact_match" if group == "all" else f"exact_match_{group}": sum(right) / len(right)
-            for group, right in known.items()
+            "exact_match" if group == "all" else f"exact_match_{group}": sum(some) / len(some)
+            for group, some in known.items()
         }
         return {**shares, "group_examples": counts} if counted and counts else shares
 
-    def _is_right(self, pair: tuple[str, str], answer: str) -> bool:
-        return answer == pair[1] or answer in self._further.get(pair, ())
-
-    def _judge(self, written: Sequence[str], pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
-        """Return BLEU, chrF and chrF++ with their settings."""
+    def _judge(self, written: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Any]:
+        """Return BLEU, chrF and chrF++ with their settings. references: of each answer, the target first."""
         if self.words is None:
             return {}
         bleu_of: Any = import_optional("sacrebleu.metrics.bleu", "text").BLEU
         chrf_of: Any = import_optional("sacrebleu.metrics.chrf", "text").CHRF
-        references = [target for _, target in pairs]
         # A pair with fewer references than others has None in their place.
-        right = list(zip_longest(*([pair[1], *self._further.get(pair, ())] for pair in pairs)))
-        words = bleu_tokenizer(references) if self.words == "auto" else self.words
+        columns = list(zip_longest(*references))
+        words = bleu_tokenizer(columns[0]) if self.words == "auto" else self.words
         metrics = {
             "bleu": bleu_of(tokenize=words),
             "chrf": chrf_of(),
             "chrfpp": chrf_of(word_order=2),
         }
-        scores = {n: m.corpus_score(list(written), right).score for n, m in metrics.items()}
+        scores = {n: m.corpus_score(list(written), columns).score for n, m in metrics.items()}
         scores["signature"] = str(metrics["bleu"].get_signature())
         return scores
 

@@ -242,9 +242,10 @@ class Translation(PairsTask):
                 f"{path}: expected a reference for each of {len(is_usable):,} lines; got {len(texts):,}; an empty line "
                 "stands for none"
             )
-        for pair, text in zip(self.held_out, compress(texts, is_usable), strict=True):
+        numbers = range(len(self.held_out))
+        for number, text in zip(numbers, compress(texts, is_usable), strict=True):
             reference = self.tokenizers[1].normalized(text)
-            self._further.setdefault(pair, []).extend([reference] if reference.strip() else [])
+            self._further.setdefault(number, []).extend([reference] if reference.strip() else [])
 
     def _texts(
         self, read: Sequence[Corpus], chosen: Container[int] | None = None

@@ -232,6 +232,20 @@ def test_further_references(files: tuple[str, str], tmp_path: Path) -> None:
         task.hold_out([*data, str(tmp_path / "other")])
 
 
+def test_equal_pairs_keep_their_own_further_references(files: tuple[str, str], tmp_path: Path) -> None:
+    task = prepared(files, tokenizer="words")
+    data = written(tmp_path, [("drei", "three")] + [("eins zwei", "one")] * 2, "equal")
+    others = ["five", "four", "two"]
+    (tmp_path / "other").write_text("".join(f"{line}\n" for line in others))
+    task.hold_out([*data, str(tmp_path / "other")])
+    learner = Looks((), says=task.tokenizers[1].encode("two"))
+    metrics = task.evaluate(learner)
+    assert metrics["exact_match"] == pytest.approx(1 / 3)
+    references = [["three", "one", "one"], others]
+    assert metrics["chrf"] == pytest.approx(sacrebleu.corpus_chrf(["two"] * 3, references).score)
+    assert task.at_length(2).evaluate(learner)["exact_match"] == 1 / 2
+
+
 # Words that nobody knows ---------------------------------------------------------------------------------------------
 
 
