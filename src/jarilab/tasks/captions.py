@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, final
 
@@ -14,7 +16,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from jarilab.core.errors import UserError, printable
+from jarilab.core.errors import UserError, counted, printable
 from jarilab.core.options import check_fields
 from jarilab.core.shapes import Float, Int
 from jarilab.data.captions.judges import Judges
@@ -129,14 +131,11 @@ class Captions(Task):
 
     def prepare(self) -> None:
         source = self._source
-        captions = source.captions
-        spaced = list(map(_spaced, captions))
-        words = tokenizers.train("words", spaced, size=_VOCABULARY, lowercase=True)
+        words, rows_BT = self._training_words()
         codes = self._tokenizer_of_images()
         self._known = words, codes
-        every = torch.arange(len(captions)).split(AT_ONCE)
+        every = torch.arange(len(rows_BT)).split(AT_ONCE)
         ids = torch.cat([codes.encode(source.images(some)) for some in every])
-        rows_BT = self.sources(words.encode_batch(spaced))
         self._training = rows_BT, ids.flatten(1).int()
         (height, width), empty = ids.shape[1:], int(torch.bincount(ids.flatten()).argmax())
         self._facts = {
@@ -150,10 +149,17 @@ class Captions(Task):
             self._judges = Judges.train(source, self._steps[1])
             self._facts["ceiling"] = self._judges.ceiling(source, codes)
 
+    def _training_words(self) -> tuple[Tokenizer, Int[Tensor, "N T"]]:
+        """Return the tokenizer of captions, and the training captions as the model's input."""
+        spaced = list(map(_spaced, self._source.captions))
+        words = tokenizers.train("words", spaced, size=_VOCABULARY, lowercase=True)
+        return words, self.sources(words.encode_batch(spaced))
+
     def check(self) -> list[Finding]:
         """Read the captions; prepare would train the tokenizer of images."""
         text = f"{len(self._source.captions):,} captions to train on; {self._source.held_out_size:,} are held out"
-        lines = getattr(self._source, "notices", [])
+        words, rows_BT = self._training_words()
+        lines = [*self._source.notices, *self._unlike_training(words, rows_BT.shape[1] - 1)]
         return [
             Finding("note", "data", text),
             *(Finding("warning", "notice", line) for line in lines),
@@ -296,7 +302,7 @@ class Captions(Task):
         self, learner: Learner, captions: Sequence[str], codes_BN: Int[Tensor, "B N"]
     ) -> Float[Tensor, "B N"]:
         """Return the loss of each code of these captions."""
-        rows_BT = self.sources([self.read(caption) for caption in captions])
+        rows_BT = self.sources(self._held_out_words(captions))
         nats = []
         for some in torch.arange(len(captions)).split(AT_ONCE):
             batch = _batch(rows_BT[some], codes_BN[some], torch.zeros(len(some), dtype=torch.bool))
@@ -304,13 +310,18 @@ class Captions(Task):
             nats.append(-log_p_BNC.gather(-1, codes_BN[some].unsqueeze(-1)).squeeze(-1))
         return torch.cat(nats)
 
+    def _held_out_words(self, captions: Sequence[str]) -> list[list[int]]:
+        """Return the words of held-out captions, cut to the longest training caption; words may be unknown."""
+        most = self._facts["longest"] - 1
+        return [ids[:most] for ids in self.words.encode_batch(list(map(_spaced, captions)))]
+
     def _draw(self, model: Any, captions: Sequence[str], values: Tensor) -> Pixels:
         """Draw one image for each caption. Captions of a style have one length."""
         parts = []
+        rows_BT = self.sources(self._held_out_words(captions))
         for chunk, some in enumerate(torch.arange(len(captions)).split(AT_ONCE)):
-            rows = [[FIRST, *self.read(captions[int(i)])] for i in some for _ in range(self.rerank)]
             steps = model.steps(
-                torch.tensor(rows),
+                rows_BT[some].repeat_interleave(self.rerank, 0),
                 guidance=self.guidance,
                 temperature=self.temperature,
                 seed=SEED + chunk,
@@ -397,7 +408,41 @@ class Captions(Task):
             return None
 
     def sample_inputs(self) -> list[str]:
-        return self._source.held_out(torch.arange(3)).captions
+        """Return held-out captions that can be drawn."""
+        numbers = torch.arange(self._source.held_out_size).split(1)
+        captions = (self._source.held_out(number).captions[0] for number in numbers)
+        return list(islice(filter(self._is_readable, captions), 3))
+
+    def _is_readable(self, caption: str) -> bool:
+        try:
+            return bool(self.read(caption))
+        except UserError:
+            return False
+
+    def _unlike_training(self, words: Tokenizer, most: int) -> list[str]:
+        """Return what held-out captions have that no training caption has. most: the longest of these in words."""
+        captions = self._source.held_out(torch.arange(self._source.held_out_size)).captions
+        rows = words.encode_batch(list(map(_spaced, captions)))
+        lines = []
+        if unknown := sum(map(words.count_unknown, rows)):
+            share = unknown / sum(map(len, rows))
+            lines.append(
+                f"held-out captions: {share:.2%} of the words are not in the vocabulary of the training captions, and "
+                "are read as one unknown word; give more captions"
+            )
+        if longer := sum(len(row) > most for row in rows):
+            lines.append(
+                f"{counted(longer, 'held-out captions', 'are')} cut to {most} words, as many as the longest training "
+                "caption has"
+            )
+        return lines
+
+    @cached_property
+    def _held_out_notices(self) -> list[str]:
+        return self._unlike_training(self.words, self._facts["longest"] - 1)
+
+    def held_out_notices(self) -> list[str]:
+        return self._held_out_notices
 
     def notices(self) -> list[str]:
         measured = self.codes.measured
@@ -405,6 +450,7 @@ class Captions(Task):
         return [
             *self._source.notices,
             f"the image tokenizer's images: {measured['psnr']:.1f} dB, {used}",
+            *self.held_out_notices(),
         ]
 
     def image(self, line: str) -> UInt8[Tensor, "3 H W"]:

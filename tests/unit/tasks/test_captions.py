@@ -2,6 +2,7 @@
 
 import json
 import os
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -534,6 +535,43 @@ def test_a_folder_trains_and_its_image_tokenizer_serves_another_run(tmp_path: Pa
     assert other.artifacts()["codes.safetensors"] == expected
     with pytest.raises(UserError, match="images of a folder; omit rerank"):
         _ = other.judges
+
+
+def held_out_alone(path: Path) -> Path:
+    """A folder whose first held-out caption has a word, and whose second a length, that no training caption has."""
+    folder = folder_of(path, 120)
+    named = [f"p{i}.png" for i in range(120)]
+    held = [Path(name).stem for name in named if zlib.crc32(name.encode()) < sources.SHARE * 2**32]
+    (folder / f"{held[0]}.txt").write_text("a crimson thing")
+    (folder / f"{held[1]}.txt").write_text("a red red red thing")
+    return folder
+
+
+def test_held_out_captions_may_have_words_and_lengths_that_training_captions_lack(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = held_out_alone(tmp_path / "data")
+    settings = {**TINY, "task.train": str(folder), "task.size": 16, "task.code_steps": 1}
+    result = train(Experiment.of("captions", settings=settings, precision="float32"), tmp_path / "run")
+    opened = jarilab.load(tmp_path / "run")
+    task = opened.task
+    assert isinstance(task, Captions)
+    size = task._source.held_out_size
+    assert result["examples"] == size
+    unknown, cut = task._held_out_words(["a crimson thing", "a red red red thing"])
+    assert [task.words.has_unknown(ids) for ids in (unknown, cut)] == [True, False]
+    assert task.words.decode(cut) == "a red red"
+    lines = [
+        f"held-out captions: {1 / (3 * size + 2):.2%} of the words are not in the vocabulary of the training captions, "
+        "and are read as one unknown word; give more captions",
+        "1 held-out caption is cut to 3 words, as many as the longest training caption has",
+    ]
+    assert task.held_out_notices() == lines
+    assert set(lines) <= {finding.text for finding in Captions(train=str(folder), size=16).check()}
+    assert {f"jarilab: {line}" for line in lines} <= set(capsys.readouterr().err.splitlines())
+    (refused,) = jarilab.predict(opened, ["a crimson thing"])
+    assert "expected words of the training captions, got crimson" in str(refused.error)
+    assert opened.example() in {"a red thing", "a green thing", "a blue thing"}
 
 
 @pytest.mark.skipif("JARILAB_DATA" not in os.environ, reason="JARILAB_DATA names no folder with mnist/")
