@@ -1,4 +1,7 @@
-"""The verbs of jarilab as functions. The command line is a thin layer over them."""
+"""The verbs of jarilab as functions. The command line is a thin layer over them.
+
+Where a function takes several values, a single one stands for a list of one.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,9 @@ def write_examples(task: str, out: str | Path, settings: Mapping[str, Any] | Non
 
 
 def check_data(
-    task: str, files: Sequence[str], settings: Mapping[str, Any] | None = None
+    task: str,
+    files: str | Path | Sequence[str | Path],
+    settings: Mapping[str, Any] | None = None,
 ) -> list[Any]:
     """Check files as `train` would read them, and return the findings (`jarilab.data.finding.Finding`), the most
     serious first.
@@ -75,9 +80,10 @@ def check_data(
         raise UserError(
             f"expected a task that reads files, got {task}, which makes its own data; leave out --check"
         )
-    value = list(files) if option.several else files[0]
-    if not option.several and len(files) > 1:
-        raise UserError(f"--check: expected one file or folder, got {len(files)}; give one")
+    names = [str(path) for path in _listed(files)]
+    value = names if option.several else names[0]
+    if not option.several and len(names) > 1:
+        raise UserError(f"--check: expected one file or folder, got {len(names)}; give one")
     settings = {**(settings or {}), "task.train": value}
     resolved = Experiment.of(task, None, settings).resolved
     return resolved.check_data()
@@ -144,7 +150,7 @@ def train(
         tensorboard=tensorboard,
         tensorboard_heads=tensorboard_heads,
         checkpoint_minutes=checkpoint_minutes,
-        eval_lengths=tuple(sorted(set(eval_lengths))),
+        eval_lengths=tuple(sorted(set(_listed(eval_lengths)))),
     )
     settings = dict(settings or {})
     if init is not None:
@@ -216,7 +222,7 @@ def evaluate(
     task = opened.task
     if data:
         task = copy(task)  # an open run keeps its held-out data
-        task.hold_out(data)
+        task.hold_out([str(path) for path in _listed(data)])
     else:
         _check_held_out(opened)
     notices: list[str] = []
@@ -246,7 +252,7 @@ def evaluate(
 
 def predict(
     run: str | Path | OpenRun,
-    sources: Iterable[str | Path | UserError],
+    sources: str | Path | Iterable[str | Path | UserError],
     *,
     at_once: int = AT_ONCE,
     checkpoint: Checkpoint = "last",
@@ -256,7 +262,7 @@ def predict(
 ) -> Iterator[Prediction]:
     """Predictions of a run for each source: answers, continued texts, classes, boxes or painted images.
 
-    sources: lines of text, prompts, captions, names of image files, or held-out images such as `#5`.
+    sources: lines of text, prompts, captions, names of image files, or held-out images such as `#5`; or one of them.
     at_once: sources per batch.
     checkpoint: the last checkpoint, or the best one by the metric of the task.
     device: cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one.
@@ -269,7 +275,7 @@ def predict(
     opened = open_run(run, checkpoint=checkpoint, trust_code=trust_code, device=device)
     predictor = opened.predictor
     chosen = _options("predict", predictor.options, options)
-    texts = (str(source) if isinstance(source, Path) else source for source in sources)
+    texts = (str(source) if isinstance(source, Path) else source for source in _listed(sources))
     return predictor.predict(texts, chosen, at_once=at_once)
 
 
@@ -314,6 +320,7 @@ def compare(
     from jarilab.comparison import run_study, study
     from jarilab.comparison.launchers.launcher import Launcher
 
+    encodings, rates, eval_lengths = map(_listed, (encodings, rates, eval_lengths))
     launcher = Launcher(jobs, cores(), sbatch, resources)
     if study.is_study(task):
         if out is not None or settings or model is not None or rates:
@@ -336,15 +343,15 @@ def compare(
     return run_study.run(requested, checked_folder(out), launcher)
 
 
-def report(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Write a page with the training curves of runs; returns its path.
+def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Write a page with the training curves of one run or of several; returns its path.
 
     out: page to write (default: report.html in the folder of one run, or beside several). Raises UserError for a folder
     that is not a run or has no curve yet.
     """
     from jarilab.comparison import curves
 
-    return curves.write(runs, out)
+    return curves.write(_listed(runs), out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -446,6 +453,12 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _listed(values: Any) -> Any:
+    """Several values, or a list of a single one: as a sequence, a text would be its letters."""
+    is_single = isinstance(values, str) or not isinstance(values, Iterable)
+    return [values] if is_single else values
 
 
 def _options(verb: str, target: type, values: Mapping[str, Any]) -> Any:

@@ -1,5 +1,6 @@
 """Which model can learn a task, which options a run has, and a model of one's own from training to answers."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 import jarilab
 from jarilab import api
+from jarilab.comparison.study import Study
 from jarilab.core.errors import UserError
 from jarilab.models.base import Generates, Paints, ReadsImages, check_protocol
 from jarilab.models.base import registry as models
@@ -205,3 +207,24 @@ def test_a_task_may_name_a_predictor_of_its_own(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Arithmetic, "predictor", "clases")
     with pytest.raises(UserError, match="unknown predictor 'clases'; did you mean 'classes'"):
         predictor_class(Arithmetic)
+
+
+# One value in the place of a list -------------------------------------------------------------------------------------
+
+
+def test_a_single_value_stands_for_a_list_of_one(tmp_path: Path) -> None:
+    words, file, run = ["eins", "zwei", "drei", "vier"], tmp_path / "pairs.tsv", tmp_path / "run"
+    file.write_text("".join(f"{one} {two}\t{two} {one}\n" for one, two in product(words, words)))
+    settings = {**BUDGET, "task.train": str(file), "task.tokenizer": "words"}
+    settings |= {"task.valid": str(file), "model.d_model": 16, "model.d_ff": 16, "model.n_heads": 2}
+    settings |= {"model.n_encoder_layers": 1, "model.n_decoder_layers": 1}
+    result = api.train("translation", run, settings=settings, eval_lengths=2, precision="float32")
+    assert list(result["lengths"]) == ["2"]
+    assert [one.input for one in api.predict(run, "eins zwei")] == ["eins zwei"]
+    assert [one.input for one in api.predict(run, Path("eins"))] == ["eins"]
+    assert api.evaluate(run, data=file)["examples"] == 16
+    assert api.report(str(run)) == api.report(run) == run / "report.html"
+    assert api.check_data("translation", file, {"task.valid": str(file)})
+    api.compare("translation", tmp_path / "study", encodings="none", settings=settings, eval_lengths=2, sbatch=True)
+    study = Study.read(tmp_path / "study")
+    assert (study.encodings, study.eval_lengths) == (("none",), (2,))
