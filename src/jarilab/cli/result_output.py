@@ -187,7 +187,12 @@ def _of_lengths(lengths: Mapping[str, Any] | None) -> Iterator[str]:
     for at in lengths["at"]:
         verdict = f"{at['best']} is best, ranked above all others"
         if at["pairs"]["seeds"] < 2:  # without a common seed there are no pairs at all
-            verdict = f"{at['best']} is best, of one seed each, so not ranked"
+            of = (
+                "with fewer than two seeds in common"
+                if at["pairs"]["missing"]
+                else "of one seed each"
+            )
+            verdict = f"{at['best']} is best, {of}, so not ranked"
         elif at["unranked"]:
             verdict = f"{at['best']} is best, not ranked above {', '.join(at['unranked'])}"
         if len(at["encodings"]) > 1:
@@ -199,17 +204,20 @@ def _of_lengths(lengths: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _more_seeds(table: Mapping[str, Any], out: Path) -> list[str]:
-    """The command that adds seeds, if a pair is not ranked."""
+    """The command that trains more seeds, if a pair is not ranked."""
     unranked = [row for row in table["differences"] if row["better"] is None]
     at_lengths = table["lengths"]["at"] if table["lengths"] else []
-    if not unranked and not any(at["unranked"] for at in at_lengths):
+    pairs, again = table["pairs"], f"jarilab compare {shlex.quote(str(out))}"
+    # Without a common seed there are no pairs.
+    if pairs["seeds"] and not unranked and not any(at["unranked"] for at in at_lengths):
         return []
-    seeds = table["pairs"]["seeds"]
+    if pairs["missing"]:
+        lacking = ", ".join(pairs["missing"])
+        return [f"to rank more pairs, train the missing seeds of {lacking}: {again}"]
+    seeds = pairs["seeds"]
     enough = [row["scattered"]["seeds"] for row in unranked if row["scattered"]]
     count = max([DEFAULT_SEEDS, 2 * seeds, *enough])
-    return [
-        f"to rank more pairs, add seeds: jarilab compare {shlex.quote(str(out))} --seeds {count}"
-    ]
+    return [f"to rank more pairs, add seeds: {again} --seeds {count}"]
 
 
 def _encoding(

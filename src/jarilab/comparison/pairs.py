@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from jarilab.comparison.seed_noise import (
     without_seed_effects,
 )
 from jarilab.comparison.statistics import wilson
+from jarilab.core.errors import counted
 from jarilab.tasks.metrics import Metric
 
 Outcomes = Mapping[str, np.ndarray]
@@ -62,13 +63,15 @@ class Pairs:
     """All pairs of a study.
 
     seeds: the number that every encoding has. detectable: the true difference that four of five studies with this noise
-    would detect; None without intervals. has_outcomes: whether they are paired over examples.
+    would detect; None without intervals. has_outcomes: whether they are paired over examples. missing: the number of
+    seeds that an encoding lacks and another has, for each such encoding.
     """
 
     differences: list[Difference]
     seeds: int
     detectable: float | None
     has_outcomes: bool = False
+    missing: Mapping[str, int] = field(default_factory=dict)
 
 
 def compare_pairs(
@@ -238,6 +241,11 @@ def _verdict(row: Mapping[str, Any], metric: Metric, pairs: Pairs) -> str:
         return f"below the noise of {noise}; not ranked"
     if pairs.seeds > 1:
         return "the seeds do not differ at all, so not ranked"
+    if pairs.missing:
+        lacks = ", ".join(
+            f"{name} lacks {counted(n, 'seeds')}" for name, n in pairs.missing.items()
+        )
+        return f"one seed in common, so not ranked: {lacks}; compare again to train them"
     return "one seed each, so not ranked: --seeds 5 would tell chance from encoding"
 
 
@@ -253,6 +261,7 @@ def describe_pairs(pairs: Pairs, held_out: int, metric: Metric) -> dict[str, Any
     return {
         "count": len(pairs.differences),
         "seeds": pairs.seeds,
+        "missing": dict(pairs.missing),
         "seen": pairs.detectable,
         "outcomes": pairs.has_outcomes,
         "correction": _correction(pairs, held_out, metric),
@@ -263,15 +272,14 @@ def describe_pairs(pairs: Pairs, held_out: int, metric: Metric) -> dict[str, Any
 def _correction(pairs: Pairs, held_out: int, metric: Metric) -> str | None:
     if pairs.detectable is None:
         return None
-    count = len(pairs.differences)
-    counted = "1 pair" if count == 1 else f"{count:,} pairs"
+    pairs_text = counted(len(pairs.differences), "pairs")
     examples = f" and {held_out:,} paired examples"
     if not pairs.has_outcomes:
         taken = f" and {held_out:,} examples, taken as independent"
         ignored = ", without the noise of examples"
         examples = (taken if metric.share else ignored) + ": single outcomes were not kept"
     return (
-        f"{counted}, corrected together over {pairs.seeds} paired seeds{examples}. At most 5 % of simulated studies "
+        f"{pairs_text}, corrected together over {pairs.seeds} paired seeds{examples}. At most 5 % of simulated studies "
         "call two encodings different whose runs are distributed alike."
     )
 

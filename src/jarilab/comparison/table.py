@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -233,6 +234,8 @@ def _compare_pairs(
     for name, rows in rows_of.items():
         rows_by_seed[name] = {row["seed"]: row for row in rows}
     common_seeds = sorted(set.intersection(*map(set, rows_by_seed.values())))
+    n_seeds = len(set[int]().union(*rows_by_seed.values()))
+    missing = {name: n_seeds - len(rows) for name, rows in rows_by_seed.items()}
     paired: dict[str, Rows] = {}
     values: dict[str, list[float]] = {}
     for name, rows in rows_by_seed.items():
@@ -244,6 +247,7 @@ def _compare_pairs(
         pairs = compare_pairs(values, held_out, share=metric.share, outcomes=outcomes)
         if limit is not None and NO_ENCODING in values:
             bound = Bound.of(NO_ENCODING, limit, values, held_out)
+    pairs = replace(pairs, missing={name: n for name, n in missing.items() if n})
     differences = [pair_row(one, metric, pairs, bound) for one in pairs.differences]
     return {"differences": differences, "pairs": describe_pairs(pairs, held_out, metric)}
 

@@ -853,7 +853,7 @@ def at_lengths(means: dict[int, dict[str, float]], seeds: int = 2) -> Payload:
         encodings[0]["notices"] = [f"rows {HOSTILE}"] if length == 512 else []
         unranked = [] if length == 512 else [name for name in row if name != best]
         at.append({"length": length, "best": best, "unranked": unranked, "encodings": encodings})
-        at[-1] |= {"pairs": {"seeds": seeds}, "differences": [], "examples": 100}
+        at[-1] |= {"pairs": {"seeds": seeds, "missing": {}}, "differences": [], "examples": 100}
     return {"unit": "tokens of a window", "trained": 128, "at": at}
 
 
@@ -877,6 +877,9 @@ def test_lines_by_length(open_report: Any) -> None:
     assert lines[1] == "At 512: none is best. Ranked above all others."
     assert HOSTILE in lines[2]
     assert page.locator("#lengths li b").count() == 0
+    payload["lengths"]["at"][0]["pairs"] = {"seeds": 1, "missing": {"none": 1}}
+    (line, *_) = open_report(payload).locator("#lengths li").all_text_contents()
+    assert line == "At 256: rotary is best. Fewer than two seeds in common, so not ranked."
     assert open_report(make_payload()).locator("#lengths").count() == 0
 
 
@@ -1395,6 +1398,14 @@ def test_the_language_of_the_report_stays_when_it_is_read_again(open_report: Any
         "위치를 알면 정답률 99.91\u00a0%, 모르면 4.12\u00a0%(평균 상한 4.33\u00a0%)."
     )
     assert page.locator("#learning").bounding_box()["y"] < 900
+
+
+def test_the_encoding_that_lacks_seeds_is_named_in_korean(open_report: Any, payload: Payload) -> None:
+    payload["pairs"]["missing"] = {"rotary": 4}
+    page = open_report(payload)
+    page.locator("#language button").click()
+    verdict = page.locator("#ranking-table td").nth(2).inner_text()
+    assert verdict.startswith("공통인 시드가 하나뿐이라 순위를 매기지 않음. rotary: 다른 인코딩에 있는 시드 4개가 없음")
 
 
 def test_the_cell_and_its_map_are_described_in_korean(open_report: Any) -> None:

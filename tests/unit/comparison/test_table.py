@@ -194,7 +194,10 @@ def test_a_trial_of_another_encoding_or_seed_is_refused(trials, other):
 def scored(tmp_path, metric, **values):
     """The table of a task that is judged by another metric. values: for each encoding, one a seed."""
     trials = []
-    for seed, encoding in ((seed, name) for seed in range(1, len(values["none"]) + 1) for name in values):
+    named = [(seed, name) for seed in range(1, len(values["none"]) + 1) for name in values]
+    for seed, encoding in named:
+        if seed > len(values[encoding]):
+            continue
         experiment = Experiment.of("arithmetic:maximum=30,operators=+", encoding, {}, seed, "float32")
         trial = written(Trial(f"{encoding}-{seed}", experiment, tmp_path / f"{encoding}-{seed}"))
         value = values[encoding][seed - 1]
@@ -237,10 +240,14 @@ def test_a_table_of_one_seed_of_another_metric(tmp_path):
 
 def test_encodings_that_share_no_seed_are_not_paired(trials):
     task = trials[0].experiment.resolved.build_task()
-    table = tabulate([trials[0], trials[3]], task, [{"encoding": "none", "seed": 2}])
+    unfinished = [{"encoding": "none", "seed": 2, "reason": "not trained yet"}]
+    table = tabulate([trials[0], trials[3]], task, unfinished)
     assert [row["trials"] for row in table["encodings"]] == [1, 1]
     assert (table["differences"], table["pairs"]["seeds"]) == ([], 0)
-    assert table["unfinished"] == [{"encoding": "none", "seed": 2}]
+    assert table["unfinished"] == unfinished
+    assert table["pairs"]["missing"] == {"none": 1, "rotary": 1}
+    again = f"to rank more pairs, train the missing seeds of none, rotary: jarilab compare {trials[0].folder.parent}\n"
+    assert again in table_text(table, trials[0].folder.parent)
 
 
 def test_pairs_go_by_the_seeds_that_all_have(trials):
@@ -249,6 +256,19 @@ def test_pairs_go_by_the_seeds_that_all_have(trials):
     (pair,) = table["differences"]
     assert pair["difference"] == pytest.approx(0.12 - 0.82), "of seed 1 alone"
     assert table["pairs"]["seeds"] == 1
+
+
+def test_the_encoding_that_keeps_pairs_from_being_ranked_is_named(tmp_path):
+    table = scored(tmp_path, "loss", none=[1.5, 1.51, 1.49], rotary=[1.4])
+    (pair,) = table["differences"]
+    assert pair["verdict"] == "one seed in common, so not ranked: rotary lacks 2 seeds; compare again to train them"
+    text = table_text(table, tmp_path)
+    assert f"to rank more pairs, train the missing seeds of rotary: jarilab compare {tmp_path}\n" in text
+    assert "--seeds" not in text
+    (tmp_path / "ranked").mkdir()
+    ranked = scored(tmp_path / "ranked", "loss", none=[1.5, 1.51, 1.49], rotary=[0.4, 0.41])
+    assert ranked["pairs"]["missing"] == {"rotary": 1}
+    assert "to rank more pairs" not in table_text(ranked, tmp_path)
 
 
 def test_memory_and_counts_that_a_result_lacks_are_left_out(trials):

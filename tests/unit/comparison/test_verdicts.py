@@ -78,7 +78,7 @@ def test_one_pair_of_another_metric():
 def test_one_seed_has_no_description():
     description = describe_pairs(Pairs([], 1, None), 1000, METRICS["exact_match"])
     assert description == {
-        "count": 0, "seeds": 1, "seen": None, "outcomes": False, "correction": None, "power": None,
+        "count": 0, "seeds": 1, "missing": {}, "seen": None, "outcomes": False, "correction": None, "power": None,
     }  # fmt: skip
 
 

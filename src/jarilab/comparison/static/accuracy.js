@@ -42,6 +42,8 @@ const t = speaking({
   noPairs: ["No pair is ranked here: each encoding needs several seeds (random starts) to separate a real difference from chance.",
     "여기서는 순위를 매기지 않습니다. 실제 차이를 우연과 구별하려면 위치 인코딩마다 시드(무작위 초깃값)가 여럿 있어야 합니다."],
   oneSeed: ["", "시드가 하나씩이라 순위를 매기지 않음: --seeds 5면 우연과 인코딩의 효과를 구별할 수 있음"],
+  oneInCommon: ["", "공통인 시드가 하나뿐이라 순위를 매기지 않음. {0}. 다시 비교하면 빠진 시드를 학습함"],
+  lacks: ["", "{0}: 다른 인코딩에 있는 시드 {1}개가 없음"],
   allEqual: ["", "시드들이 전혀 다르지 않아 순위를 매기지 않음"],
   belowNoise: ["", metric.share || pairs.outcomes ? "시드와 예제의 잡음보다 작음. 순위를 매기지 않음" : "시드의 잡음보다 작음. 순위를 매기지 않음"],
   isBetter: ["", "더 좋음: {0}"],
@@ -94,7 +96,9 @@ function concluded({ low, better: winner, limit, scattered }) {
     return scattered.seeds > pairs.seeds ? t("maySettle", text, scattered.seeds) : text;
   }
   if (known(low)) return t("belowNoise");
-  return t(pairs.seeds > 1 ? "allEqual" : "oneSeed");
+  if (pairs.seeds > 1) return t("allEqual");
+  const lacks = Object.entries(pairs.missing).map(([name, count]) => t("lacks", name, count));
+  return lacks.length ? t("oneInCommon", lacks.join(", ")) : t("oneSeed");
 }
 
 /** How many pairs were compared, how they were corrected for that, and what would have been seen. */

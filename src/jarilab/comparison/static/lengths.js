@@ -21,6 +21,7 @@ const t = speaking({
   best: ["At {0}: {1} is best.", "길이 {0}: 가장 좋은 것은 {1}."],
   unranked: [" Not ranked above: ", " 다음보다 낫다고 할 수 없음: "],
   oneSeed: [" One seed each, so not ranked.", " 시드가 하나씩이라 순위를 매기지 않습니다."],
+  oneInCommon: [" Fewer than two seeds in common, so not ranked.", " 공통인 시드가 둘이 안 되어 순위를 매기지 않습니다."],
   ranked: [" Ranked above all others.", " 나머지 모두보다 낫습니다."],
   corrected: ["Pairs are corrected for each length alone.", "짝 비교는 길이마다 따로 보정합니다."],
   untrained: ["At {0}, {1}: {2}", "길이 {0}, {1}: {2}"],
@@ -31,7 +32,8 @@ const box = el("div", { class: "chart", id: "lengths-chart" });
 const place = Math.log2; // lengths are compared by their ratio
 
 function verdict({ length, best, unranked, encodings, pairs }) {
-  const reason = pairs.seeds < 2 ? t("oneSeed") : unranked.length ? [t("unranked"), listed(unranked)] : t("ranked");
+  const oneSeed = Object.keys(pairs.missing).length ? "oneInCommon" : "oneSeed";
+  const reason = pairs.seeds < 2 ? t(oneSeed) : unranked.length ? [t("unranked"), listed(unranked)] : t("ranked");
   const notices = encodings.flatMap(({ encoding, notices: texts }) => texts.map((text) =>
     el("li", {}, t.parts("untrained", whole(length), nameNode(encoding), el("span", { lang: "en" }, text)))));
   return [encodings.length > 1 && el("li", {}, t.parts("best", whole(length), nameNode(best)), reason), notices];
