@@ -72,7 +72,7 @@ t.language = language;
 /** A number of nats; signed: with its sign in front. */
 export function nats(value, signed = false) {
   const size = Math.abs(value);
-  const text = size < 5e-5 ? "0" : size < 0.001 ? value.toFixed(4) : size < 1000 ? value.toPrecision(3) : number(value);
+  const text = size < 5e-5 ? "0" : size < 0.001 ? value.toFixed(4) : size < 999.5 ? value.toPrecision(3) : number(value);
   return `${signed && value > 5e-5 ? "+" : ""}${text.replace("-", "−")} nat`;
 }
 

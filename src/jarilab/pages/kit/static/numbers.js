@@ -10,7 +10,8 @@ export function number(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
   const minus = (text) => text.replace("-", "−");
-  if (size >= 0.001 && size < 10000) return minus(Number.isInteger(value) ? String(value) : value.toPrecision(size < 1000 ? 3 : 4));
+  // From these sizes on, toPrecision would round up to a power of ten and write it as 1.00e+3.
+  if (size >= 0.001 && size < 9999.5) return minus(Number.isInteger(value) ? String(value) : size < 999.5 ? value.toPrecision(3) : value.toFixed(0));
   const [digits, power] = value.toExponential(2).split("e");
   return `${minus(digits)}·10${[...String(Number(power))].map((digit) => digit === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("")}`;
 }
