@@ -220,21 +220,28 @@ class Detection(ImageTask):
         return loss_counts(scores, batch.labels, self.nothing)
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """Return COCO's AP of all outputs of the last layer, and the mean loss."""
+        """Return COCO's AP of all outputs of the last layer, and the loss: each term is a mean over all images."""
         held_out = self.held_out
-        total = 0.0
+        totals, counts = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
         detections: list[ImageBoxes] = []
         truth: list[ImageBoxes] = []
         indices = evenly(len(held_out), examples)
         for some in indices.split(AT_ONCE):
             images, objects = self._batch(held_out, some)
             outputs = learner.scores(batch := Batch((images,), objects))
-            total += len(some) * float(self.loss(outputs, batch))
+            terms = zip(
+                self.loss_terms(outputs, batch), self.loss_counts(batch, outputs), strict=True
+            )
+            for i, (term, count) in enumerate(terms):
+                totals[i] += count * float(term)
+                counts[i] += count
             sizes = [held_out.size(number) for number in some.tolist()]
             detections += detected_boxes(outputs, sizes)
             truth += true_boxes(objects, sizes)
         metrics = average_precision(detections, truth, len(self.classes))
-        return {**metrics, "loss": total / len(indices), "examples": float(len(indices))}
+        # Without any object, two terms are 0 and count nothing.
+        means = [total / (count or 1.0) for total, count in zip(totals, counts, strict=True)]
+        return {**metrics, "loss": sum(means), "examples": float(len(indices))}
 
     def _batch(self, source: BoxedImages, indices: Int[Tensor, " B"]) -> tuple[Images, Objects]:
         return self._normalised(source.pixels(indices)), source.objects(indices)

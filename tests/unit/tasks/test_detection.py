@@ -16,7 +16,8 @@ from jarilab.nn.init import generator_for
 from jarilab.positions.boxes import Detected, iou_and_giou, to_xyxy
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics
-from jarilab.tasks import detection_loss
+from jarilab.tasks import detection, detection_loss
+from jarilab.tasks.base import Batch, evenly
 from jarilab.tasks.detection import Detection
 from jarilab.tasks.detection_data import flipped, padded_batch
 from jarilab.tasks.detection_loss import Objects, matched
@@ -547,6 +548,28 @@ def test_the_truth_has_an_average_precision_of_1() -> None:
     measured = task(min_digits=0).evaluate(Knowing(), 100)
     assert measured["ap"] == measured["ap50"] == pytest.approx(1.0)
     assert measured["examples"] == 100
+
+
+class Constant(Knowing):
+    """A learner that says the same of every image."""
+
+    def scores(self, batch: Any) -> Detected:
+        scores = torch.zeros(2, len(batch.labels), 5, 11)
+        scores[..., 10] = 2
+        return Detected(scores, torch.full((2, len(batch.labels), 5, 4), 0.4))
+
+
+def test_the_held_out_loss_does_not_depend_on_what_is_measured_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, empty = task(min_digits=0), objects([], [])
+    losses = []
+    for at_once in (1, 7, 60):
+        monkeypatch.setattr(detection, "AT_ONCE", at_once)
+        losses.append(made.evaluate(Constant(), 60)["loss"])
+    whole = made._batch(made.held_out, evenly(len(made.held_out), 60))
+    batch = Batch((whole[0],), whole[1])
+    assert losses == pytest.approx([float(made.loss(Constant().scores(batch), batch))] * 3, rel=1e-6)
+    monkeypatch.setattr(type(made.held_out), "objects", lambda images, numbers: empty)
+    assert made.evaluate(Constant(), 2)["loss"] == pytest.approx(2 * (math.log(10 + math.e**2) - 2))
 
 
 def test_what_is_said_is_in_pixels_of_the_file_the_surest_first(tmp_path: Path) -> None:
