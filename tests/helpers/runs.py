@@ -106,10 +106,10 @@ LANGUAGE = {
 }
 
 
-def language_run(folder: Path) -> Path:
+def language_run(folder: Path, **settings: Any) -> Path:
     """A language model of 20 steps, trained on a text in this folder."""
     (folder / "text.txt").write_text("one two three four five " * 40)
-    settings = LANGUAGE | {"task.train": str(folder / "text.txt")}
+    settings = LANGUAGE | {"task.train": str(folder / "text.txt")} | dotted(settings)
     api.train("text", folder / "run", settings=settings, threads=1)
     return folder / "run"
 

@@ -15,7 +15,7 @@ from jarilab.pages.kit.tones import tones_of
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_metrics, read_run, vocabulary_of
 from jarilab.runs.origins import history
-from jarilab.runs.results import read_result
+from jarilab.runs.results import metric_in, read_result
 from jarilab.tasks.metrics import METRICS, Metric, confusion_table, vocabulary_note
 
 STYLES = ("kit/theme.css", "kit/base.css", "report.css")
@@ -27,21 +27,17 @@ UNKNOWN = Metric("value", "the metric of the task")
 class Curve:
     """The training curve of a run: the rows of its metrics.jsonl.
 
-    history: see `jarilab.runs.origins.history`. confusion: see `jarilab.tasks.metrics.confusion_table`.
+    metric: of the task; UNKNOWN if jarilab has none of its name. history: see `jarilab.runs.origins.history`. confusion:
+    see `jarilab.tasks.metrics.confusion_table`.
     """
 
     run: Path
     experiment: Experiment
     rows: list[dict[str, Any]]
+    metric: Metric = UNKNOWN
     history: Sequence[str] = ()
     vocabulary: str | None = None
     confusion: Sequence[Sequence[str]] = ()
-
-    @property
-    def metric(self) -> Metric:
-        """The metric that was measured during training; UNKNOWN if jarilab has none of that name."""
-        measured = next((row for row in self.rows if "value" in row), {})
-        return next((METRICS[name] for name in METRICS if name in measured), UNKNOWN)
 
     @property
     def value(self) -> float | None:
@@ -58,9 +54,15 @@ def curve_of(run: Path) -> Curve:
     rows = [row for row in rows if "examples" in row and row.get("loss") is not None]
     if not rows:
         raise UserError(f"{run} has no curve yet: nothing of it was trained; train it first")
-    is_measured = (run / "result.json").exists()
-    confusion = confusion_table(read_result(run, experiment.hash)) if is_measured else ()
-    return Curve(run, experiment, rows, history(record), vocabulary_of(record), confusion)
+    confusion: Sequence[Sequence[str]] = ()
+    if (run / "result.json").exists():
+        result = read_result(run, experiment.hash)
+        name, confusion = result["metric"], confusion_table(result)
+    else:
+        measured = next((row for row in rows if "value" in row), None)
+        name = None if measured is None else metric_in(measured, experiment)
+    metric = METRICS.get(str(name), UNKNOWN)
+    return Curve(run, experiment, rows, metric, history(record), vocabulary_of(record), confusion)
 
 
 def write(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:

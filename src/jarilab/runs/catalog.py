@@ -9,11 +9,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jarilab.core.errors import UserError
 from jarilab.core.storage.listings import listings
 from jarilab.tasks.metrics import METRICS
+
+if TYPE_CHECKING:
+    from jarilab.runs.experiment import Experiment
 
 MAX_DEPTH = 4
 """Levels of folders that are searched for runs."""
@@ -130,7 +133,7 @@ def _facts(folder: Path) -> dict[str, Any]:
         "seed": experiment.seed,
         "history": history(record),
         "vocabulary": vocabulary_of(record),
-        **_state(folder, experiment.hash),
+        **_state(folder, experiment),
     }
 
 
@@ -141,21 +144,22 @@ def _training_state(folder: Path) -> dict[str, Any]:
     return {"state": "training"} if is_training(folder) else {}
 
 
-def _state(folder: Path, run: str) -> dict[str, Any]:
-    """State, step and last metric of a run. run: its hash."""
+def _state(folder: Path, experiment: Experiment) -> dict[str, Any]:
+    """State, step and last metric of a run."""
     from jarilab.runs.folder import read_metrics
-    from jarilab.runs.results import read_result
+    from jarilab.runs.results import metric_in, read_result
 
     if (folder / "result.json").exists():
-        result = read_result(folder, run)
+        result = read_result(folder, experiment.hash)
         metric, steps = result["metric"], result.get("steps")
         counts = {"step": steps, "steps": steps}
         return {"state": FINISHED, **counts, "metric": metric, "value": result[metric]}
     rows = read_metrics(folder) if (folder / "metrics.jsonl").exists() else []
     if not rows:
         return {"state": NOT_BEGUN}
-    measured = [row for row in rows if "value" in row]
-    value = measured[-1]["value"] if measured else None
-    metrics = [name for name in METRICS if measured and name in measured[-1]]
     counts = {"step": rows[-1]["step"], "steps": rows[-1].get("steps")}
-    return {"state": UNFINISHED, **counts, "metric": next(iter(metrics), None), "value": value}
+    measured = next((row for row in reversed(rows) if "value" in row), None)
+    if measured is None:
+        return {"state": UNFINISHED, **counts}
+    metric = metric_in(measured, experiment)
+    return {"state": UNFINISHED, **counts, "metric": metric, "value": measured["value"]}

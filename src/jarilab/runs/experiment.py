@@ -177,6 +177,14 @@ class Experiment:
         return files + policies.files_of(self.options.positions)
 
     @property
+    def metric(self) -> str | None:
+        """The name of the task's metric; None for a task of another file, which is not executed."""
+        if spec_file(self.task) is not None:
+            return None
+        target = tasks.spec(self.task).target
+        return target(**_checked(self.task, target, self.task_options)).metric.name
+
+    @property
     def folder(self) -> str:
         """The default folder of its run."""
         task = as_file_name(self.task)

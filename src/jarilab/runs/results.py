@@ -11,6 +11,7 @@ from annotated_types import Ge, Le
 from jarilab.core.errors import UserError
 from jarilab.core.options import check_fields
 from jarilab.core.storage.files import read_json, unseal_record
+from jarilab.runs.experiment import Experiment
 from jarilab.tasks.metrics import METRICS
 
 Count = Annotated[int, Ge(0), Le(2**63)]
@@ -64,6 +65,17 @@ def read_result(folder: Path, run: str) -> dict[str, Any]:
     check_fields(str(path), fields, result)
     _check_values(str(path), result)
     return result
+
+
+def metric_in(row: Mapping[str, Any], experiment: Experiment) -> str | None:
+    """The name of the metric that a row of the curve has the `value` of.
+
+    For a task of another file it is the first field with this number; None if there is no other.
+    """
+    if experiment.metric is not None:
+        return experiment.metric
+    name = next(name for name, number in row.items() if number == row["value"])
+    return None if name == "value" else name
 
 
 def _check_values(where: str, result: Mapping[str, Any]) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from helpers.browser import Pages
-from helpers.runs import tiny, train
+from helpers.runs import language_run, tiny, train
 from jarilab.comparison import curves
 from jarilab.comparison.curves import Curve, curve_of, render
 from jarilab.core.errors import UserError
 from jarilab.runs.experiment import Experiment
+from jarilab.tasks.metrics import METRICS
 
 
 def a_curve(run: str, encoding: str = "rotary", rows: int = 5, **last: Any) -> Curve:
@@ -26,7 +27,7 @@ def a_curve(run: str, encoding: str = "rotary", rows: int = 5, **last: Any) -> C
     for row in made[::2]:
         row |= {"value": row["step"] / 10, "exact_match": row["step"] / 10}
     made[-1] |= last
-    return Curve(Path(run), experiment, made)
+    return Curve(Path(run), experiment, made, METRICS["exact_match"])
 
 
 def points(page: Any, chart: str, place: int = 0) -> list[list[float]]:
@@ -138,6 +139,14 @@ def test_what_was_trained_is_read(tmp_path: Path) -> None:
     (tmp_path / "run" / "metrics.jsonl").unlink()
     with pytest.raises(UserError, match="has no curve yet: nothing of it was trained; train it first"):
         curve_of(tmp_path / "run")
+
+
+def test_the_metric_is_that_of_the_task(tmp_path: Path) -> None:
+    run = language_run(tmp_path, task__metric="perplexity", training__evaluation_examples=8)
+    finished = curve_of(run)
+    assert {"loss", "perplexity"} < finished.rows[-1].keys()
+    (run / "result.json").unlink()
+    assert finished.metric == curve_of(run).metric == METRICS["perplexity"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,14 +1,17 @@
 """Runs in a folder, listed: also where one of them is damaged."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from helpers.command import command
-from helpers.runs import tiny, train
+from helpers.runs import language_run, tiny, train
 from jarilab.core.errors import UserError
+from jarilab.runs.catalog import runs_in
 from jarilab.runs.descriptions import describe_tasks, describe_typed_encodings
 from jarilab.runs.metrics_log import sealed_lines
+from jarilab.runs.results import metric_in
 
 
 def test_a_run_with_strange_numbers_stops_nothing(tmp_path: Path) -> None:
@@ -24,6 +27,23 @@ def test_a_run_with_strange_numbers_stops_nothing(tmp_path: Path) -> None:
     assert "finished" in said.stdout
     said = command("report", tmp_path / "strange")
     assert (said.returncode, told in said.stderr) == (2, True)
+
+
+def test_the_metric_of_an_unfinished_run_is_that_of_its_task(tmp_path: Path) -> None:
+    run = language_run(tmp_path, task__metric="perplexity", training__evaluation_examples=8)
+    (finished,) = runs_in(tmp_path)
+    (run / "result.json").unlink()
+    (unfinished,) = runs_in(tmp_path)
+    assert (unfinished.state, unfinished.metric) == ("not finished", finished.metric)
+    assert unfinished.measured.startswith("perplexity ")
+
+
+def test_the_metric_of_a_task_of_another_file_is_found_without_executing_it() -> None:
+    experiment = replace(tiny(), task="missing.py:Mine")
+    row = {"step": 3, "accuracy": 0.5, "mean_error": 1.25, "loss": 0.7, "value": 1.25}
+    assert metric_in(row, experiment) == "mean_error"
+    assert metric_in({"step": 3, "loss": 0.7, "value": 1.25}, experiment) is None
+    assert metric_in(row, tiny()) == "exact_match"
 
 
 def test_threads_that_no_machine_has_are_refused(tmp_path: Path) -> None:
