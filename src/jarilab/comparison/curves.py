@@ -27,8 +27,8 @@ UNKNOWN = Metric("value", "the metric of the task")
 class Curve:
     """The training curve of a run: the rows of its metrics.jsonl.
 
-    metric: of the task; UNKNOWN if jarilab has none of its name. history: see `jarilab.runs.origins.history`. confusion:
-    see `jarilab.tasks.metrics.confusion_table`.
+    metric: that of the task; UNKNOWN if jarilab has none of its name. history: see `jarilab.runs.origins.history`.
+    confusion: see `jarilab.tasks.metrics.confusion_table`.
     """
 
     run: Path

@@ -45,7 +45,8 @@ class Origin:
     folder: where they are. model, model_options: the kind of model and all its options. record: what a run that starts
     from them records. weights: reads them for the vocabulary of a task. answers: all that the model can answer.
     has_tokenizer: whether the folder has one. kept: checksums of the files that a run keeps of its data. rate_share:
-    the share of the task's learning rate to take by default.
+    the share of the task's learning rate to take by default. positions: the position policy of their training; None if
+    it is not known.
     """
 
     folder: Path
@@ -57,6 +58,7 @@ class Origin:
     has_tokenizer: bool = False
     kept: Mapping[str, str] = field(default_factory=dict)
     rate_share: float = 1.0
+    positions: str | None = None
 
     def load_into(self, model: nn.Module, experiment: Experiment, task: Task) -> None:
         """Give a model these weights. Raises UserError that says what does not fit, and what to do."""
@@ -183,6 +185,7 @@ def _of_run(folder: Path, which: Checkpoint, trusted: Collection[Path]) -> Origi
         answers,
         any(name.startswith("vocabulary") for name in record["kept"]),
         record["kept"],
+        positions=experiment.options.positions,
     )
 
 
@@ -246,8 +249,8 @@ def settings_from(
 ) -> tuple[str, dict[str, Any]]:
     """The kind of model, and the settings of a training from these weights.
 
-    What is not given is taken from the weights: options of the model, and the tokenizer. The learning rate is that of
-    the task by default, or the `rate_share` of it.
+    What is not given is taken from the weights: options of the model, the tokenizer, and the position policy. The
+    learning rate is that of the task by default, or the `rate_share` of it.
     """
     trust_specs(task, model)
     kind = model or origin.model
@@ -259,6 +262,8 @@ def settings_from(
         defaults = {}  # `load_into` refuses it, in its own words
     rate = float(list_settings(task_spec, model_spec)["training.lr"].default)
     defaults["training.lr"] = float(f"{origin.rate_share * rate:.6g}")
+    if origin.positions is not None:
+        defaults["training.positions"] = origin.positions
     if origin.has_tokenizer and "tokenizer" in options_of(task_spec.target):
         defaults["task.tokenizer"] = str(origin.folder)
     return kind, {**defaults, **settings}

@@ -225,6 +225,8 @@ class Trainer:
         frozen = sum(p.numel() for p in self.state.model.parameters() if not p.requires_grad)
         origins = history({"origin": origin.record, "experiment": {}})
         notes = [f"starting from {', '.join(origins)}", f"learning rate {options.lr:g}"]
+        if origin.positions not in (None, options.positions):
+            notes.append(f"positions {options.positions}, instead of {origin.positions} before")
         if frozen:
             notes.append(f"{frozen:,} of {total:,} parameters keep their values")
         run.notice("; ".join(notes))

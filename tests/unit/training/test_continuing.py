@@ -73,6 +73,15 @@ def test_the_model_and_the_rate_of_the_task_come_with_the_weights(base, tmp_path
     assert record["experiment"]["training"]["lr"] == origin["experiment"]["training"]["lr"]
 
 
+def test_the_position_policy_comes_with_the_weights(base, tmp_path, capsys):
+    offset = {"training.positions": "offset:largest=64"}
+    start(base, tmp_path / "first", **offset)
+    assert "positions offset:largest=64, instead of sequential before" in capsys.readouterr().err
+    start(tmp_path / "first", tmp_path / "second")
+    assert read_run(tmp_path / "second")["experiment"]["training"]["positions"] == "offset:largest=64"
+    assert "positions" not in capsys.readouterr().err
+
+
 def test_the_first_weights_are_those_of_the_origin(base, tmp_path):
     still = {"training.lr": 1e-30, "training.examples": 16, "training.evaluations": 1}
     start(base, tmp_path / "run", **still)
