@@ -66,6 +66,8 @@ def build_optimizers(model: nn.Module, options: Training) -> dict[str, Optimizer
             {"params": matrices, "weight_decay": decay},
             {"params": rest, "weight_decay": 0.0},
         ]
+        # PyTorch refuses an empty group, as of a model whose other parameters are frozen.
+        groups = [group for group in groups if group["params"]]
         return {"adamw": AdamW(groups, lr=lr, betas=BETAS, eps=EPSILON, fused=True)}
     optimizers: dict[str, Optimizer] = {}
     if matrices:

@@ -30,8 +30,9 @@ def base(tmp_path_factory):
     return folder
 
 
-def start(base, out, task="arithmetic:maximum=40", **settings):
-    return api.train(task, out, init=base, settings={**BUDGET, **settings}, threads=1, precision="float32")
+def start(base, out, task="arithmetic:maximum=40", report=None, **settings):
+    settings = {**BUDGET, **settings}
+    return api.train(task, out, init=base, settings=settings, threads=1, precision="float32", report=report)
 
 
 # Several corpora with weights ----------------------------------------------------------------------------------------
@@ -178,6 +179,16 @@ def test_frozen_parts_keep_their_values(base, tmp_path, average):
     frozen = {name for name in weights if name.startswith(("encoder.", "source_embedding", "target_embedding"))}
     assert frozen <= same
     assert "generator.weight" not in same
+
+
+@pytest.mark.parametrize("frozen", ["encoder,decoder,embedding", "bias,norm,embedding,encoding,generator"])
+def test_adamw_resumes_with_one_kind_of_parameters(base, tmp_path, frozen):
+    settings = {"training.optimizer": "adamw", "training.freeze": frozen}
+    start(base, tmp_path / "whole", **settings)
+    with pytest.raises(PowerCutError):
+        start(base, tmp_path / "run", report=at(7, cut), **settings)
+    start(base, tmp_path / "run", **settings)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
 # A finished run goes on ----------------------------------------------------------------------------------------------

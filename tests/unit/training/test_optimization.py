@@ -150,6 +150,14 @@ def test_steps_of_adamw_are_those_of_torch_bit_for_bit() -> None:
         assert all(torch.equal(value, right["state"][number][name]) for name, value in values.items())
 
 
+@pytest.mark.parametrize("freeze", ["weight", "bias"])
+def test_adamw_has_no_empty_group(freeze: str) -> None:
+    model = nn.Linear(64, 64)
+    model.get_parameter(freeze).requires_grad_(False)
+    (group,) = build_optimizers(model, Training(optimizer="adamw", weight_decay=0.1))["adamw"].param_groups
+    assert group["weight_decay"] == (0.1 if freeze == "bias" else 0.0)
+
+
 def test_its_own_are_built() -> None:
     found = build_optimizers(nn.Linear(64, 64), Training(optimizer="adamw"))
     assert isinstance(found["adamw"], AdamW)
