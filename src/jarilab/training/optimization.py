@@ -23,6 +23,7 @@ from jarilab.runs.weights import parts_named
 from jarilab.training.distributed.parallel import is_sharded
 
 Optimizer = torch.optim.Optimizer
+Named = tuple[str, nn.Parameter]
 
 BETAS, EPSILON = (0.9, 0.98), 1e-9
 """Of AdamW: Vaswani et al. 2017, section 5.3."""
@@ -46,20 +47,7 @@ def freeze(model: nn.Module, options: Training) -> None:
 
 def build_optimizers(model: nn.Module, options: Training) -> dict[str, Optimizer]:
     """The optimizers by name: `adamw` alone, or `muon` for matrices and `adamw` for the other parameters."""
-    # Muon orthogonalises updates, which suits matrices that map vectors to vectors. So it gets no tables of vectors
-    # (embeddings, parameters of encodings, the generator) and no recurrent cells, whose weights hold a matrix a gate.
-    matrices, rest = [], []
-    for owner_name, owner in model.named_modules():
-        for name, parameter in owner.named_parameters(recurse=False):
-            if not parameter.requires_grad:
-                continue
-            full_name = f"{owner_name}.{name}" if owner_name else name
-            is_table = (
-                isinstance(owner, Table | TokenEmbedding | TokenBefore | Encoding | nn.RNNBase)
-                or owner_name == "generator"
-            )
-            is_matrix = parameter.ndim == 2 and not is_table
-            (matrices if is_matrix else rest).append((full_name, parameter))
+    matrices, rest = _matrices_and_rest(model)
     lr, decay = options.lr, options.weight_decay
     if options.optimizer == "adamw":
         groups = [
@@ -84,6 +72,29 @@ def build_optimizers(model: nn.Module, options: Training) -> dict[str, Optimizer
             rest, lr=lr, betas=BETAS, eps=EPSILON, weight_decay=0.0, fused=True
         )
     return optimizers
+
+
+def _matrices_and_rest(model: nn.Module) -> tuple[list[Named], list[Named]]:
+    """The trained parameters: matrices that map vectors to vectors, and all others."""
+    # Muon orthogonalises updates, which suits matrices that map vectors to vectors. So it gets no tables of vectors
+    # (embeddings, parameters of encodings, the generator) and no recurrent cells, whose weights hold a matrix a gate.
+    names: dict[nn.Parameter, str] = {}
+    tables: set[nn.Parameter] = set()
+    for owner_name, owner in model.named_modules():
+        is_table = (
+            isinstance(owner, Table | TokenEmbedding | TokenBefore | Encoding | nn.RNNBase)
+            or owner_name == "generator"
+        )
+        for name, parameter in owner.named_parameters(recurse=False):
+            if not parameter.requires_grad:
+                continue
+            # Tied weights have several owners and are updated once.
+            names.setdefault(parameter, f"{owner_name}.{name}" if owner_name else name)
+            if is_table or parameter.ndim != 2:
+                tables.add(parameter)
+    named = [(name, parameter) for parameter, name in names.items()]
+    matrices = [each for each in named if each[1] not in tables]
+    return matrices, [each for each in named if each[1] in tables]
 
 
 class Uncompiled(Optimizer):

@@ -541,6 +541,19 @@ def test_a_rate_that_is_too_high_is_stopped_without_a_checkpoint(tmp_path):
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+def test_tied_weights_are_written_once_for_each_name(tmp_path):
+    def tied():
+        model = nn.ModuleDict({"tokens": nn.Embedding(5, 3), "scores": nn.Linear(3, 5, bias=False)})
+        model["scores"].weight = model["tokens"].weight
+        return model
+
+    model, again = tied(), tied()
+    path = save_checkpoint(tmp_path, 3, model, {}, {"run": "here"})
+    checkpoint.load_model(path, again, "here")
+    assert again["scores"].weight is again["tokens"].weight
+    assert torch.equal(again["tokens"].weight, model["tokens"].weight)
+
+
 def test_weights_that_are_no_numbers_are_not_written(tmp_path):
     model = nn.Linear(1, 2)
     with torch.no_grad():

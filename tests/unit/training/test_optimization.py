@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import nn
 
+from jarilab.nn.sublayers import TokenEmbedding
 from jarilab.runs.training_options import Training
 from jarilab.training import optimization
 from jarilab.training.optimization import AdamW, StackedMuon, build_optimizers
@@ -156,6 +157,16 @@ def test_adamw_has_no_empty_group(freeze: str) -> None:
     model.get_parameter(freeze).requires_grad_(False)
     (group,) = build_optimizers(model, Training(optimizer="adamw", weight_decay=0.1))["adamw"].param_groups
     assert group["weight_decay"] == (0.1 if freeze == "bias" else 0.0)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_tied_weights_are_updated_once_as_a_table(optimizer: Literal["adamw", "muon"]) -> None:
+    model = nn.ModuleDict({"scores": nn.Linear(4, 8, bias=False), "tokens": TokenEmbedding(8, 4)})
+    model["scores"].weight = model["tokens"].weight
+    (built,) = build_optimizers(model, Training(optimizer=optimizer)).values()
+    (group,) = built.param_groups
+    assert isinstance(built, AdamW)
+    assert (len(group["params"]), group["weight_decay"]) == (1, 0.0)
 
 
 def test_its_own_are_built() -> None:

@@ -192,7 +192,14 @@ def write_weights(
     # The library restricts permissions to the owner.
     path.touch()
     mode = path.stat().st_mode
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
+    # It also refuses tensors that share memory, such as tied weights. They are written once for each name.
+    storages: set[int] = set()
+    separate: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage().data_ptr()
+        separate[name] = (tensor.clone() if storage in storages else tensor).contiguous()
+        storages.add(storage)
+    save_file(separate, path, metadata)
     path.chmod(stat.S_IMODE(mode))
 
 
