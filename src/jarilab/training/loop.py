@@ -214,7 +214,7 @@ class Trainer:
             run.notice(f"going on from step {step:,} of {steps:,}")
         elif self.origin is not None:
             self._start_from(run, self.origin)
-        state.model.train()
+        state.train()
         if self.world.is_writer:
             self.board.open(run, step)
 
@@ -253,6 +253,7 @@ class Trainer:
             with self._interruptible(stop):
                 examples = self.experiment.options.evaluation_examples
                 measured = self.evaluator.evaluate_midway(examples)
+            self.state.train()
         except Interrupted:
             self.checkpointer.save(run)
             raise

@@ -13,9 +13,11 @@ from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from jarilab.core.errors import UserError
 from jarilab.encodings.base import Encoding
+from jarilab.nn.norms import BatchNorm
 from jarilab.nn.sublayers import Table, TokenEmbedding
 from jarilab.nn.token_before import TokenBefore
 from jarilab.runs.training_options import Training
@@ -32,8 +34,12 @@ MIN_STACKED, MAX_STACKED = 32, 128
 # Larger products are as fast one by one on a CPU. Of smaller ones the last bits of a stack may differ.
 
 
-def freeze(model: nn.Module, options: Training) -> None:
-    """Keep the values of the parts that the options name. Raises UserError if that is all of the model."""
+def freeze(model: nn.Module, options: Training) -> list[nn.Module]:
+    """Keep the values of the parts that the options name.
+
+    Returns their batch norms, which keep their running statistics only in evaluation mode. Raises UserError if the
+    options name all of the model.
+    """
     frozen = parts_named(model, options.freeze, "freeze")
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if name in frozen:
@@ -43,6 +49,10 @@ def freeze(model: nn.Module, options: Training) -> None:
             f"training.freeze: expected parts of the model, got all of it, {options.freeze}; leave "
             "something to train"
         )
+    buffers = {name for name, _ in model.named_buffers()}
+    owners = {name.rpartition(".")[0] for name in frozen & buffers}
+    norms = BatchNorm | _NormBase
+    return [m for name, m in model.named_modules() if name in owners and isinstance(m, norms)]
 
 
 def build_optimizers(model: nn.Module, options: Training) -> dict[str, Optimizer]:

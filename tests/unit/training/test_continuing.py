@@ -181,6 +181,15 @@ def test_frozen_parts_keep_their_values(base, tmp_path, average):
     assert "generator.weight" not in same
 
 
+def test_frozen_batch_norms_keep_their_statistics(tmp_path):
+    train(tmp_path / "base", tiny(model__norm_kind="batch"))
+    start(tmp_path / "base", tmp_path / "run", **{"training.freeze": "encoder"})
+    trained, weights = (load_file(newest_of(tmp_path / name) / "model.safetensors") for name in ("run", "base"))
+    changed = {name for name, value in weights.items() if not torch.equal(trained[name], value)}
+    assert not [name for name in changed if name.startswith("encoder.")]
+    assert "decoder.norm.mean" in changed
+
+
 @pytest.mark.parametrize("frozen", ["encoder,decoder,embedding", "bias,norm,embedding,encoding,generator"])
 def test_adamw_resumes_with_one_kind_of_parameters(base, tmp_path, frozen):
     settings = {"training.optimizer": "adamw", "training.freeze": frozen}

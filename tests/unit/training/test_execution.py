@@ -34,6 +34,13 @@ def test_layers_that_are_computed_again_change_no_bit(tmp_path, whole):
     assert outcome(tmp_path / "run") == outcome(whole)
 
 
+def test_layers_that_are_computed_again_update_running_statistics_once(tmp_path):
+    experiment = tiny(model__norm_kind="batch")
+    train(tmp_path / "whole", experiment)
+    train(tmp_path / "run", experiment, execution=Execution(recompute=True))
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
 def test_to_know_what_has_no_gradient_leaves_running_statistics_alone():
     state = TrainingState(tiny(), tiny().resolved.build_task(), Execution())
     (layer, *_) = state.model.encoder.layers
