@@ -12,11 +12,10 @@ from jarilab.core.errors import UserError
 from jarilab.core.options import check_fields
 from jarilab.core.storage.files import read_json, unseal_record
 from jarilab.runs.experiment import Experiment
-from jarilab.tasks.metrics import METRICS
+from jarilab.tasks.metrics import BUILT_IN
 
 Count = Annotated[int, Ge(0), Le(2**63)]
 Amount = Annotated[float, Ge(0), Le(1e18)]
-Number = Annotated[float, Ge(-1e18), Le(1e18)]
 Share = Annotated[float, Ge(0), Le(1)]
 FIELDS: dict[str, Any] = {
     "hash": str,
@@ -81,9 +80,9 @@ def metric_in(row: Mapping[str, Any], experiment: Experiment) -> str | None:
 def _check_values(where: str, result: Mapping[str, Any]) -> None:
     """Raises UserError if a value of the run's metric is out of range, in total, by group or by part."""
     name = result["metric"]
-    # None for a metric that only another file defines.
-    metric = METRICS.get(name)
-    kind = Share if metric is not None and metric.share else Number
+    # The range of a metric that another file defines is not known here.
+    metric = BUILT_IN.get(name)
+    kind = Share if metric is not None and metric.share else float
     for label, record in _measured(result):
         check_fields(f"{where}{label}", {name: kind} if name in record else {"value": kind}, record)
     for key in result:

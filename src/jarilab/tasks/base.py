@@ -20,7 +20,7 @@ from jarilab.data.finding import SEVERITIES, Finding
 from jarilab.data.images.alike import Thumbnails, find_alike
 from jarilab.data.text import PADDING
 from jarilab.positions.coordinates import Tokens
-from jarilab.tasks.metrics import METRICS, Metric
+from jarilab.tasks.metrics import METRICS, Metric, add_metric
 from jarilab.tasks.policies.base import PositionPolicy, Sequential
 
 registry = Registry("task", "jarilab.tasks")
@@ -150,8 +150,8 @@ class Task(ABC):
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         metric = cls.__dict__.get("metric")
-        if isinstance(metric, Metric):  # tables and terminals show it by its name
-            METRICS.setdefault(metric.name, metric)
+        if isinstance(metric, Metric):
+            add_metric(metric)
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
@@ -308,8 +308,8 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """Return metrics on held-out data, or on `examples` of them, evenly spread. They include `metric` and
-        `examples`.
+        """Return metrics on held-out data, or on `examples` of them, evenly spread. They include `metric`, a
+        finite number, and `examples`.
 
         On all data a task may add `parts`, its metric by a property of examples (see `parts_of`), and
         `group_examples`, the number of examples in each group. A report shows them with intervals. If `metric` is a

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
+
+from jarilab.core.errors import UserError, shortened
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,72 @@ METRICS = {
         Metric("bits_per_character", "bits per character", higher=False, digits=4),
     )
 }
+
+
+BUILT_IN = MappingProxyType(dict(METRICS))
+"""The metrics of jarilab, whose names say the same in every run. METRICS also has those of your own tasks."""
+
+
+def add_metric(metric: Metric) -> None:
+    """Let tables and terminals show a metric of your own by its name.
+
+    Raises UserError if jarilab has a metric of this name with another range or direction.
+    """
+    built_in = BUILT_IN.get(metric.name)
+    if built_in is None:
+        METRICS[metric.name] = metric
+    elif (built_in.share, built_in.higher) != (metric.share, metric.higher):
+        raise UserError(
+            f"metric {metric.name!r}: expected the same as jarilab's of this name, share={built_in.share} and "
+            f"higher={built_in.higher}, got share={metric.share} and higher={metric.higher}; give it another name"
+        )
+
+
+def checked_metrics(metrics: Mapping[str, Any], metric: Metric) -> dict[str, Any]:
+    """What a task measured, with plain numbers: tensors and the like become floats.
+
+    metric: that of the task, which must be there, in total and by group (`NAME_GROUP`). Raises UserError for numbers
+    that are missing, not finite, or not from 0 to 1 in a share.
+    """
+    add_metric(metric)
+    missing = [name for name in (metric.name, "examples") if name not in metrics]
+    if missing:
+        raise UserError(
+            f"evaluate: expected {missing[0]!r} among the metrics of the task, got {', '.join(metrics) or 'nothing'}; "
+            "return it too"
+        )
+    checked = {name: _plain(name, value) for name, value in metrics.items()}
+    for name in checked:
+        if name in (metric.name, "examples") or name.startswith(f"{metric.name}_"):
+            checked[name] = _number(name, checked[name])
+            if metric.share and name != "examples" and not 0 <= checked[name] <= 1:
+                raise UserError(
+                    f"evaluate: {name}: expected a share from 0 to 1, got {checked[name]:g}; return a share, or set "
+                    "share=False in the metric of the task"
+                )
+    return checked
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(f"{name}: {key}", inner) for key, inner in value.items()}
+    is_number = hasattr(value, "__float__") and not isinstance(value, int)
+    return _number(name, value) if is_number else value
+
+
+def _number(name: str, value: Any) -> float:
+    # A tensor of several numbers raises RuntimeError in older versions of PyTorch.
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(
+            f"evaluate: {name}: expected a finite number, got {shortened(repr(value))}; return a number, also where "
+            "nothing can be measured"
+        )
+    return number
 
 
 SHORT_TRAINING = 100

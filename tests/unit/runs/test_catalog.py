@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from helpers.command import command
-from helpers.runs import language_run, tiny, train
+from helpers.runs import held, language_run, seal, tiny, train
 from jarilab.core.errors import UserError
 from jarilab.runs.catalog import runs_in
 from jarilab.runs.descriptions import describe_tasks, describe_typed_encodings
 from jarilab.runs.metrics_log import sealed_lines
-from jarilab.runs.results import metric_in
+from jarilab.runs.results import metric_in, read_result
 
 
 def test_a_run_with_strange_numbers_stops_nothing(tmp_path: Path) -> None:
@@ -44,6 +44,18 @@ def test_the_metric_of_a_task_of_another_file_is_found_without_executing_it() ->
     assert metric_in(row, experiment) == "mean_error"
     assert metric_in({"step": 3, "loss": 0.7, "value": 1.25}, experiment) is None
     assert metric_in(row, tiny()) == "exact_match"
+
+
+def test_a_result_has_the_range_of_its_metric(tmp_path: Path) -> None:
+    train(tmp_path, tiny(training__examples=16, training__evaluations=1))
+    result = held(tmp_path / "result.json")
+    for name, value in (("perplexity", 1e300), ("mean_error", -2.5)):
+        measured = {"metric": name, name: value, "best": {"step": 1, name: value}}
+        seal(tmp_path / "result.json", result | measured)
+        assert read_result(tmp_path, result["hash"])[name] == value
+    seal(tmp_path / "result.json", result | {"exact_match": 1.5})
+    with pytest.raises(UserError, match="exact_match"):
+        read_result(tmp_path, result["hash"])
 
 
 def test_threads_that_no_machine_has_are_refused(tmp_path: Path) -> None:

@@ -1,8 +1,20 @@
 """How numbers that judge runs are read, and which of two is better."""
 
-import pytest
+import json
 
-from jarilab.tasks.metrics import METRICS, bleu_tokenizer, score_notes, vocabulary_note
+import pytest
+import torch
+
+from jarilab.core.errors import UserError
+from jarilab.tasks.metrics import (
+    METRICS,
+    Metric,
+    add_metric,
+    bleu_tokenizer,
+    checked_metrics,
+    score_notes,
+    vocabulary_note,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +50,47 @@ def test_which_is_better(name, best):
 
 def test_each_metric_is_found_by_its_name():
     assert all(metric.name == name for name, metric in METRICS.items())
+
+
+MEAN_ERROR = Metric("mean_error", "mean error", higher=False)
+RIGHT = Metric("right", "right answers", share=True)
+
+
+def test_whole_numbers_and_tensors_become_floats():
+    measured = {"mean_error": 3, "examples": 20, "mean_error_far": torch.tensor(0.5), "other": torch.tensor([2.0])}
+    measured |= {"parts": {"digits": {"2": {"value": torch.tensor(1.5), "examples": 4}}}, "signature": "a"}
+    checked = checked_metrics(measured, MEAN_ERROR)
+    assert [type(checked[name]) for name in ("mean_error", "examples", "mean_error_far", "other")] == 4 * [float]
+    assert json.loads(json.dumps(checked, allow_nan=False)) == checked
+
+
+@pytest.mark.parametrize(
+    ("metric", "measured", "message"),
+    [
+        (MEAN_ERROR, {"mean_error": float("nan"), "examples": 20.0}, "mean_error: expected a finite number, got nan"),
+        (MEAN_ERROR, {"mean_error": None, "examples": 20.0}, "mean_error: expected a finite number, got None"),
+        (
+            MEAN_ERROR,
+            {"mean_error": torch.ones(2), "examples": 20.0},
+            "mean_error: expected a finite number, got tensor",
+        ),
+        (MEAN_ERROR, {"mean_error": 1.0, "examples": 20.0, "other": float("inf")}, "other: expected a finite number"),
+        (MEAN_ERROR, {"mean_error": 1.0}, "expected 'examples' among the metrics of the task, got mean_error"),
+        (MEAN_ERROR, {"error": 1.0, "examples": 20.0}, "expected 'mean_error' among the metrics"),
+        (RIGHT, {"right": 85.0, "examples": 20.0}, "right: expected a share from 0 to 1, got 85"),
+        (RIGHT, {"right": 1.0, "examples": 20.0, "right_far": -1}, "right_far: expected a share from 0 to 1, got -1"),
+    ],
+)
+def test_what_is_no_metric_is_refused(metric, measured, message):
+    with pytest.raises(UserError, match=message):
+        checked_metrics(measured, metric)
+
+
+def test_a_name_of_the_package_keeps_its_meaning():
+    with pytest.raises(UserError, match=r"'accuracy': expected .* share=True and higher=True, got share=False"):
+        add_metric(Metric("accuracy", "right answers in percent"))
+    add_metric(Metric("accuracy", "right answers", share=True))
+    assert METRICS["accuracy"].title == "accuracy"
 
 
 @pytest.mark.parametrize("name", ["loss", "perplexity", "bits_per_character"])

@@ -27,6 +27,7 @@ from jarilab.models.decoding.hypotheses import Hypothesis
 from jarilab.positions.coordinates import Tokens
 from jarilab.positions.patches import Images, PatchedImage
 from jarilab.tasks.base import Batch, Judge, Learner, Task
+from jarilab.tasks.metrics import checked_metrics
 from jarilab.tasks.predictors.links import attention_to_source, sites_to_source
 
 registry = Registry("predictor", "jarilab.tasks.predictors")
@@ -189,7 +190,7 @@ class Predictor(ABC):
     def evaluate(self, examples: int | None = None, options: Any = None) -> dict[str, Any]:
         """Return the task's metrics on its held-out data, or on `examples` of them. options: of `scoring`."""
         metrics = self._measure(examples, options)
-        metrics.pop("outcomes", None)
+        del metrics["outcomes"]
         return metrics
 
     def evaluate_examples(self) -> tuple[dict[str, Any], Float[Tensor, " N"] | None]:
@@ -199,7 +200,7 @@ class Predictor(ABC):
         """
         metrics = self._measure()
         outcomes_N = None
-        if (outcomes := metrics.pop("outcomes", None)) is not None:
+        if (outcomes := metrics.pop("outcomes")) is not None:
             outcomes_N = torch.as_tensor(outcomes, dtype=torch.float64)
             name, examples = self.task.metric.name, metrics["examples"]
             value, mean = metrics[name], float(outcomes_N.mean())
@@ -212,8 +213,11 @@ class Predictor(ABC):
         return metrics, outcomes_N
 
     def _measure(self, examples: int | None = None, options: Any = None) -> dict[str, Any]:
+        """Metrics, and outcomes or None. Raises UserError for metrics that are not finite numbers."""
         with evaluating(self.model):
-            return self.task.evaluate(self.learner(options), examples)
+            metrics = dict(self.task.evaluate(self.learner(options), examples))
+        outcomes = metrics.pop("outcomes", None)
+        return {**checked_metrics(metrics, self.task.metric), "outcomes": outcomes}
 
     def learner(self, options: Any = None) -> Learner:
         """Return the model in the form that the task measures. options: of `scoring`."""
