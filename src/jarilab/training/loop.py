@@ -151,7 +151,10 @@ class Trainer:
             is_first = step == first
             row = self.steps.take(run, step, first=is_first, sync=logs or is_first)
 
-            # 2 Evaluate and log.
+            # 2 Save a snapshot, evaluate and log.
+            # The snapshot comes first: after a signal in the evaluation, training resumes after this step.
+            if done in snapshotted:
+                self._save_snapshot(run)
             if evaluates:
                 row = self._evaluate(run, stop)
             elif logs:
@@ -161,8 +164,6 @@ class Trainer:
             # 3 Save.
             # Read once: a later signal stops the next step, which is saved, too.
             signal, is_late = self._stop_requested(stop, saved)
-            if done in snapshotted:
-                self._save_snapshot(run)
             if evaluates or signal or is_late:
                 self.steps.sync_losses(run, done)
                 self.board.flush()

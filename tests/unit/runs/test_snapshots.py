@@ -1,6 +1,8 @@
 """Weights kept on the way, to look at how a model came about."""
 
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +11,8 @@ import jarilab
 from helpers.runs import PowerCutError, at, cut, outcome, tiny, train
 from jarilab.core.errors import UserError
 from jarilab.runs import snapshots
+from jarilab.runs.signals import Interrupted
+from jarilab.tasks.arithmetic import Arithmetic
 
 
 def test_they_are_spread_evenly_up_to_the_last_step() -> None:
@@ -24,6 +28,22 @@ def test_a_run_with_them_is_the_same_run(tmp_path: Path) -> None:
     run = jarilab.load(tmp_path / "with")
     assert snapshots.steps_of(tmp_path / "with", run.experiment.hash) == [2, 4, 6, 8, 10, 12]
     assert snapshots.steps_of(tmp_path / "without", run.experiment.hash) == []
+
+
+def test_an_interrupted_evaluation_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate, calls = Arithmetic.evaluate, []
+
+    def interrupted(*arguments: Any) -> dict[str, Any]:
+        calls.append(1)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(Arithmetic, "evaluate", interrupted)
+    with pytest.raises(Interrupted):
+        train(tmp_path, snapshots=2)
+    train(tmp_path, snapshots=2)
+    assert snapshots.steps_of(tmp_path, tiny().hash) == [6, 12]
 
 
 def test_the_last_is_the_model_and_the_one_before_the_first_is_the_seeds(tmp_path: Path) -> None:
