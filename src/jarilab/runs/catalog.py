@@ -5,8 +5,11 @@ Facts of a run are kept in the cache folder as long as its files do not change, 
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,18 +94,32 @@ def run_folders(folder: Path, max_depth: int = MAX_DEPTH) -> Iterator[Path]:
     if (folder / "run.json").is_file():
         yield folder
     elif max_depth:
-        children = (path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
-        for path in sorted(children):
+        children: list[Path] = []
+        with suppress(FileNotFoundError):  # removed meanwhile
+            children = sorted(p for p in folder.iterdir() if p.is_dir() and p.name[0] != ".")
+        for path in children:
             yield from run_folders(path, max_depth - 1)
+
+
+def _files(folder: Path) -> dict[Path, os.stat_result]:
+    """The status of each file in a folder, without those that a training removes meanwhile."""
+    files: dict[Path, os.stat_result] = {}
+    # Unlike `rglob`, `walk` passes over folders that are gone.
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            with suppress(OSError):
+                files[path] = path.stat()
+    return {path: status for path, status in files.items() if stat.S_ISREG(status.st_mode)}
 
 
 def _summary(folder: Path, known: dict[str, Any]) -> RunSummary:
     """A run as a line. known: facts of runs by folder, with the times and sizes of the files that they are from."""
-    stats = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
-    size = sum(stat.st_size for stat in stats.values())
-    recorded = {str(path): stat for path, stat in stats.items() if path.name in RUN_FILES}
-    changed = max(stat.st_mtime for stat in recorded.values())
-    where: dict[str, Any] = {"run": str(folder), "age": time.time() - changed, "size": size}
+    stats, now = _files(folder), time.time()
+    size = sum(status.st_size for status in stats.values())
+    recorded = {str(path): status for path, status in stats.items() if path.name in RUN_FILES}
+    changed = max((status.st_mtime for status in recorded.values()), default=now)
+    where: dict[str, Any] = {"run": str(folder), "age": now - changed, "size": size}
     name, files = (
         f"run {folder.absolute()}",
         [[p, s.st_mtime_ns, s.st_size] for p, s in sorted(recorded.items())],

@@ -1,7 +1,9 @@
 """Runs in a folder, listed: also where one of them is damaged."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,27 @@ def test_a_result_has_the_range_of_its_metric(tmp_path: Path) -> None:
     seal(tmp_path / "result.json", result | {"exact_match": 1.5})
     with pytest.raises(UserError, match="exact_match"):
         read_result(tmp_path, result["hash"])
+
+
+def test_files_that_a_training_removes_meanwhile_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path / "run", tiny(training__examples=16, training__evaluations=1))
+    partial = tmp_path / "run" / "checkpoints" / ".step-000000002.1.partial"
+    partial.mkdir()
+    for name in ("manifest.json", "state.json"):
+        (partial / name).write_text("{}")
+    status = Path.stat
+
+    def stat(path: Path, **options: Any) -> Any:
+        found = status(path, **options)
+        if path.parent == partial:
+            shutil.rmtree(partial)
+        return found
+
+    monkeypatch.setattr(Path, "stat", stat)
+    (summary,) = runs_in(tmp_path)
+    assert summary.state == "finished"
 
 
 def test_threads_that_no_machine_has_are_refused(tmp_path: Path) -> None:
