@@ -25,7 +25,8 @@ class Geometry:
         without any key is True, so that no kernel divides by zero; `has_key` removes its output.
     has_key: `(B or 1, H or 1, Q or 1, 1)`, False for queries without any key; None if there are no such queries. It
         differs between heads only if a mask of another library does.
-    causal: the mask is plain causal attention of a sequence to itself, for which kernels have a flag.
+    causal: the mask is plain causal attention of a sequence to itself, in the order of its indices, for which kernels
+        have a flag.
     q_rotation, k_rotation: arguments of `rotate`. That of the keys covers new keys only, since cached keys are rotated
         already, unless `rotates_cached_keys`.
     bias: `(B or 1, H, Q, K)` float32, or None. relation: argument of `terms` and `values`.
@@ -87,7 +88,8 @@ def geometry_of(
     Raises UserError if the positions belong to different frames and the encoding is not for cross-attention.
     """
     _check_frames(encoding, q_pos, k_pos)
-    causal = mask is not None and mask.plain_causal and q_pos is k_pos
+    plain_causal = mask is not None and mask.plain_causal
+    causal = plain_causal and q_pos is k_pos and q_pos.is_in_order
     allowed = has_key = block_form = None
     if blockwise and _supports_blockwise(encoding, q_pos, k_pos):
         blocks = None if _on_cpu(q_pos) else flex.mask_of(mask, q_pos, k_pos)

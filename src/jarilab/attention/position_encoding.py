@@ -298,7 +298,7 @@ class PositionEncoding(nn.Module):
             return Positions.sequence(length, first, frame=frame, device=device)
         if not isinstance(at, Positions):
             order_L = torch.arange(first, first + length, device=device)
-            at = Positions(at.unsqueeze(-1), order_L, frame=frame)
+            at = Positions(at.unsqueeze(-1), order_L, frame=frame, rising_order=order_L)
         if at.length != length:
             raise UserError(
                 f"expected positions of {length} tokens, got {at.length}; give each token one"

@@ -238,7 +238,9 @@ class TextToImage(nn.Module):
         coordinates_LA[:text, 0] = order_L[:text]
         coordinates_LA[text + 1 :, 1:] = grid.coordinates[:codes]
         extent_A = constant((self.caption, self.rows, self.columns), device)
-        return Positions(coordinates_LA, order_L, AXES, "joint", extent=extent_A)
+        return Positions(
+            coordinates_LA, order_L, AXES, "joint", extent=extent_A, rising_order=order_L
+        )
 
     def _no_caption(self, captions: Tensor) -> Tensor:
         """Return the token for no caption, with padding."""

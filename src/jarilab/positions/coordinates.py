@@ -34,6 +34,8 @@ class Positions:
         images are padded), or None.
     cached_bounds: lower and upper bound of the only coordinate, known without synchronizing the device, and the
         coordinates that they belong to.
+    rising_order: `order` itself if it is known to rise from each token to the next, so that a causal mask hides the
+        tokens with a larger index; else None.
     """
 
     coordinates: Tensor
@@ -44,6 +46,7 @@ class Positions:
     relations: Int[Tensor, "*B N N"] | None = None
     extent: Tensor | None = None
     cached_bounds: tuple[int, int, Tensor] | None = None
+    rising_order: Tensor | None = None
 
     def __post_init__(self) -> None:
         coordinates, extent = self.coordinates, self.extent
@@ -76,7 +79,9 @@ class Positions:
         order_L = torch.arange(start, start + length, device=device)
         index_L1 = order_L.unsqueeze(-1)
         cached_bounds = start, start + max(length, 1) - 1, index_L1
-        return Positions(index_L1, order_L, frame=frame, cached_bounds=cached_bounds)
+        return Positions(
+            index_L1, order_L, frame=frame, cached_bounds=cached_bounds, rising_order=order_L
+        )
 
     @staticmethod
     def from_mask(keep_BL: Bool[Tensor, "B L"], *, frame: str = "sequence") -> Positions:
@@ -86,7 +91,9 @@ class Positions:
         order_L = torch.arange(keep_BL.shape[1], device=keep_BL.device)
         index_BL1 = index_BL.unsqueeze(-1)
         cached_bounds = 0, max(keep_BL.shape[1], 1) - 1, index_BL1
-        return Positions(index_BL1, order_L, frame=frame, cached_bounds=cached_bounds)
+        return Positions(
+            index_BL1, order_L, frame=frame, cached_bounds=cached_bounds, rising_order=order_L
+        )
 
     @staticmethod
     def grid(
@@ -97,7 +104,14 @@ class Positions:
         coordinates_LA = torch.cartesian_prod(rows, columns)
         order_L = torch.arange(height * width, device=device)
         extent_A = constant((height, width), order_L.device)
-        return Positions(coordinates_LA, order_L, ("row", "column"), frame, extent=extent_A)
+        return Positions(
+            coordinates_LA,
+            order_L,
+            ("row", "column"),
+            frame,
+            extent=extent_A,
+            rising_order=order_L,
+        )
 
     @staticmethod
     def nowhere(count: int, like: Positions) -> Positions:
@@ -158,6 +172,19 @@ class Positions:
         """`cached_bounds` for a selection of these coordinates."""
         known = self.known_bounds
         return None if known is None else (*known, coordinates)
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether `order` rises from each token to the next. Never synchronizes a device.
+
+        On an accelerator and in a compiled graph it is False unless that is known.
+        """
+        # `dataclasses.replace` may have changed the order and copied `rising_order`.
+        if self.rising_order is self.order:
+            return True
+        if self.order.device.type != "cpu" or torch.compiler.is_compiling():
+            return False
+        return bool((self.order.diff() > 0).all())
 
     def plane(self) -> Tensor:
         """Row and column, `(L, 2)` or `(B, L, 2)`. Raises UserError if there are not two coordinates."""
@@ -228,12 +255,15 @@ class Positions:
 
     def select(self, index: slice | Int[Tensor, " K"]) -> Positions:
         """Some of the tokens, in any order; each keeps its position and its place in the order."""
-        coordinates = self.coordinates[..., index, :]
+        coordinates, order = self.coordinates[..., index, :], self.order[index]
+        # A slice keeps the order, since PyTorch has no negative steps.
+        is_rising = isinstance(index, slice) and self.rising_order is self.order
         return replace(
             self,
             coordinates=coordinates,
             cached_bounds=self.bounds_for(coordinates),
-            order=self.order[index],
+            order=order,
+            rising_order=order if is_rising else None,
             unplaced=None if self.unplaced is None else self.unplaced[..., index],
         )
 

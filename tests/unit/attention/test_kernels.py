@@ -5,6 +5,7 @@ import torch
 
 import jarilab
 from jarilab.attention import kernels
+from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
 
@@ -47,6 +48,19 @@ def test_the_number_of_keys_decides_which_kernel_is_chosen(monkeypatch, kernel, 
     with jarilab.record(attention) as tape:
         attention(x)
     assert list(tape.kernels().values()) == [kernel]
+
+
+@pytest.mark.parametrize("order", [[0, 2, 2, 2, 3], [4, 3, 2, 1, 0], [1, 2, 4, 5, 9]])
+@pytest.mark.parametrize("kernel", ["auto", "fused", "explicit", "blocks"])
+def test_a_causal_mask_compares_the_order_of_tokens(monkeypatch, order, kernel):
+    set_min_keys(monkeypatch, fused=0)
+    outputs, x = {}, torch.randn(2, 5, 8)
+    places = Positions(torch.arange(5).unsqueeze(-1), torch.tensor(order))
+    for name in (kernel, "definition"):
+        torch.manual_seed(1)
+        attention = jarilab.Attention(8, 2, encoding="rotary", causal=True, kernel=name)
+        outputs[name] = attention(x, positions=places, mask=Mask(causal=True))
+    torch.testing.assert_close(outputs[kernel], outputs["definition"], atol=1e-5, rtol=1e-5)
 
 
 BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 8e-3}

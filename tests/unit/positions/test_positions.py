@@ -121,6 +121,24 @@ def test_plain_token_numbers_are_placed_from_0():
     assert Tokens.of(tokens, "target") is tokens
 
 
+def test_the_order_is_known_to_rise_where_positions_were_made_in_order(monkeypatch):
+    places = Positions.sequence(6, 3)
+    places_of_rows = Positions.from_mask(torch.tensor([[False, True, True], [True, True, False]]))
+    permuted = places.select(torch.tensor([2, 0, 1]))
+    assert not permuted.is_in_order
+    assert not replace(places, order=torch.zeros(6, dtype=torch.long)).is_in_order
+    assert replace(places, order=torch.arange(0, 12, 2)).is_in_order
+
+    def never(self, *_, **__):
+        raise AssertionError("the device was asked")
+
+    monkeypatch.setattr(torch.Tensor, "diff", never)
+    moved = to_device(places, torch.device("meta"))
+    for known in (places, moved, places.slice(2, 4), places_of_rows, Positions.grid(2, 3)):
+        assert known.is_in_order
+    assert not to_device(permuted, torch.device("meta")).is_in_order
+
+
 def test_bounds_are_known_of_what_was_made_in_order_and_asked_of_the_rest(monkeypatch):
     places = Positions.sequence(6, 3)
     moved = replace(places, coordinates=places.coordinates + 40)

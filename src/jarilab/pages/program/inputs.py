@@ -105,7 +105,12 @@ class Read:
         if self.counted:
             index_L = next(tensors)
             order_L = torch.arange(ids_1L.shape[1])
-            positions = replace(positions, coordinates=index_L.unsqueeze(-1), order=order_L)
+            positions = replace(
+                positions,
+                coordinates=index_L.unsqueeze(-1),
+                order=order_L,
+                rising_order=order_L,
+            )
         return Tokens(ids_1L, positions)
 
     def longer(self, least: int) -> Read:

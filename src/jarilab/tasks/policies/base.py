@@ -165,7 +165,7 @@ class PositionPolicy(ABC):
                 f"{tuple(place.shape)}; give each token one"
             )
         order_L = torch.arange(length, device=sequences.ids.device)
-        every = Positions(place.unsqueeze(-1), order_L, frame=sequences.frame)
+        every = Positions(place.unsqueeze(-1), order_L, frame=sequences.frame, rising_order=order_L)
         return every.slice(start, length)
 
     @final
