@@ -20,6 +20,7 @@ from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import EncoderLayer, LayerKeywords, LayerOptions, Layers
 from jarilab.models.one_token import one_token, readout
+from jarilab.models.stacks import last_token
 from jarilab.nn.sublayers import Scale, TokenEmbedding
 from jarilab.nn.token_before import NOTHING, REACH, TokenBefore
 from jarilab.positions.coordinates import Positions, Tokens
@@ -265,7 +266,7 @@ class LanguageModel(nn.Module):
     def forward(self, tokens: Int[Tensor, "B L"] | Tokens) -> Float[Tensor, "B *L V"]:
         """Return the scores of the token after each; with `classes`, scores `(B, V)` at the last token of each text.
 
-        Padding, at the end, is hidden; scores at padding have no meaning.
+        Padding is hidden; scores at padding have no meaning.
         """
         tokens = Tokens.of(tokens, "target")
         x_BLD = self.decoder(
@@ -275,9 +276,7 @@ class LanguageModel(nn.Module):
             documents=tokens.documents,
         )
         if self.classes is not None:
-            lengths = torch.full((len(x_BLD),), x_BLD.shape[1], device=x_BLD.device)
-            lengths = lengths if tokens.keep is None else tokens.keep.sum(1)
-            x_BLD = x_BLD[torch.arange(len(x_BLD), device=x_BLD.device), lengths - 1]
+            x_BLD = last_token(x_BLD, tokens.keep)
         return self._scores(x_BLD)
 
     def start(self, source: Tokens | None) -> NoPrompt | Prompt:

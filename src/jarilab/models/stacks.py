@@ -13,7 +13,7 @@ from jarilab.attention.geometry import geometry_of, geometry_of_layers
 from jarilab.attention.module import check_positions, check_vectors
 from jarilab.core.errors import UserError
 from jarilab.core.options import unpack_options
-from jarilab.core.shapes import Bool, Float, Tensor
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.layers import DecoderLayer, EncoderLayer, LayerOptions, StackKeywords
 from jarilab.models.one_token import one_token
 from jarilab.positions.coordinates import Positions
@@ -108,6 +108,23 @@ def mean_of_tokens(
         return x.mean(1)
     real_BL1 = keep.unsqueeze(-1).to(x.dtype)
     return (x * real_BL1).sum(1) / real_BL1.sum(1)
+
+
+def first_token(
+    x: Float[Tensor, "B L D"], keep: Bool[Tensor, "B L"] | None
+) -> Float[Tensor, "B D"]:
+    """Return the first token of each row that is not padding."""
+    return x[:, 0] if keep is None else _of_rows(x, keep.long().argmax(1))
+
+
+def last_token(x: Float[Tensor, "B L D"], keep: Bool[Tensor, "B L"] | None) -> Float[Tensor, "B D"]:
+    """Return the last token of each row that is not padding."""
+    # argmax is the first index of the largest number.
+    return x[:, -1] if keep is None else _of_rows(x, keep.cumsum(1).argmax(1))
+
+
+def _of_rows(x_BLD: Tensor, index_B: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
+    return x_BLD[torch.arange(len(index_B), device=index_B.device), index_B]
 
 
 class Decoder(nn.Module):

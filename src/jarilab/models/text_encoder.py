@@ -14,7 +14,7 @@ from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import LayerKeywords, LayerOptions, Layers
-from jarilab.models.stacks import Encoder, mean_of_tokens
+from jarilab.models.stacks import Encoder, first_token, mean_of_tokens
 from jarilab.nn.sublayers import ACTIVATIONS, Linear, Scale, TokenEmbedding
 from jarilab.positions.coordinates import Tokens
 
@@ -85,8 +85,8 @@ class TextEncoder(nn.Module):
             raise UserError("this model knows no segments: expected None; build it with segments=2")
         x_BLD = self.encoder(x_BLD, positions=tokens.positions, keep=tokens.keep)
         if self.generator is not None:
-            is_first = self.pool == "class"
-            return self.generator(x_BLD[:, 0] if is_first else mean_of_tokens(x_BLD, tokens.keep))
+            pool = first_token if self.pool == "class" else mean_of_tokens
+            return self.generator(pool(x_BLD, tokens.keep))
         return x_BLD if self.words is None else self.words(x_BLD, self.embedding.weight)
 
 

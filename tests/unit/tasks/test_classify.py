@@ -169,11 +169,13 @@ def test_padding_changes_no_answer_of_a_decoder():
 
 
 def check_padding(model):
-    ids = torch.tensor([[1, 5, 6, 2, 0, 0], [1, 5, 6, 7, 8, 2]])
-    both = model(jarilab.Tokens(ids, jarilab.Tokens.of(ids).positions, ids != 0))
-    alone = model(ids[:1, :4])
-    assert both.shape == (2, 3)
-    assert torch.allclose(both[:1], alone, atol=1e-5)
+    text, longer = [1, 5, 6, 2], [1, 5, 6, 7, 8, 2]
+    alone = model(torch.tensor([text]))
+    for padded in ([*text, 0, 0], [0, 0, *text], [0, *text, 0]):
+        ids = torch.tensor([padded, longer])
+        both = model(jarilab.Tokens(ids, jarilab.Positions.from_mask(ids != 0), ids != 0))
+        assert both.shape == (2, 3)
+        assert torch.allclose(both[:1], alone, atol=1e-5)
 
 
 def test_the_class_token_of_an_encoder_without_positions_hears_no_order():
