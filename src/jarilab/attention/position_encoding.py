@@ -20,7 +20,7 @@ from jarilab.encodings.compose import LayerEncodings, layer_specs
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
-At = Positions | Int[Tensor, "*B L"] | None
+At = Positions | Int[Tensor, "... _"] | None
 """Positions of tokens: as a jarilab.Positions, or `(L,)` or `(B, L)` int64. None: 0, 1, 2, ..."""
 
 INPUT_CALLS = {
@@ -272,13 +272,16 @@ class PositionEncoding(nn.Module):
         if key_positions is None and queries == keys and not cross:
             key_positions = positions
         k_pos = self._positions(key_positions, keys, 0, "source" if cross else "sequence", device)
-        if positions is key_positions and queries == keys and not cross:
-            return k_pos, k_pos
-        if queries > keys and not cross and positions is None:
+        if positions is None and queries > keys and not cross:
             raise UserError(
                 f"expected at most as many queries as keys, got {queries} and {keys}; pass positions=, or build the "
                 "encoding with cross=True"
             )
+        is_last = positions is None or positions is key_positions
+        if is_last and queries == keys and not cross:
+            return k_pos, k_pos
+        if positions is None and key_positions is not None and not cross:
+            return k_pos.slice(keys - queries, keys), k_pos
         first = 0 if cross else keys - queries
         return self._positions(
             positions, queries, first, "target" if cross else "sequence", device

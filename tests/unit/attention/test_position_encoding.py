@@ -72,6 +72,22 @@ def test_a_step_with_a_cache_equals_the_last_query(spec):
     assert torch.allclose(last, encoding.attention(q, k, v, x=x)[:, :, 7:], atol=1e-6)
 
 
+@pytest.mark.parametrize("queries", [1, 3])
+@torch.no_grad()
+def test_queries_are_the_last_of_the_keys_wherever_these_are(queries):
+    q, k, v = torch.randn(3, 2, H, 3, E)
+    q, keys = q[:, :, -queries:], torch.tensor([[100, 105, 106], [7, 8, 90]])
+    places = {"positions": keys[:, -queries:], "key_positions": keys}
+    rotary, alibi = (PositionEncoding(spec, H, E, causal=True) for spec in ("rotary", "alibi"))
+    torch.testing.assert_close(rotary.attention(q, k, v, key_positions=keys), rotary.attention(q, k, v, **places))
+    torch.testing.assert_close(rotary.rotate(q, k, key_positions=keys), rotary.rotate(q, k, **places))
+    assert torch.equal(alibi.bias(queries, 3, key_positions=keys), alibi.bias(queries, 3, **places))
+    grid = jarilab.Positions.grid(1, 3)
+    plane, last = PositionEncoding("rotary2d", H, E), grid.slice(3 - queries, 3)
+    expected = plane.attention(q, k, v, positions=last, key_positions=grid)
+    torch.testing.assert_close(plane.attention(q, k, v, key_positions=grid), expected)
+
+
 @pytest.mark.parametrize("spec", OF_ONE_AXIS)
 @torch.no_grad()
 def test_parts_alone_equal_attention_or_are_refused(spec):
