@@ -147,6 +147,7 @@ class Attention(nn.Module):
             q_BHQE, k_BHKE, v_BHKE, *states = self._project_cross(x, source, geometry, cache)
         else:
             q_BHQE, k_BHKE, v_BHKE, *states = self._project_self(x, geometry, cache)
+        _check_rows(geometry.mask, x)
         dropout = self.dropout if self.training else 0.0
         scale = self.scale * geometry.encoding.scale_factor
         call = AttentionCall(q_BHQE, k_BHKE, v_BHKE, geometry, scale, dropout, states=tuple(states))
@@ -291,6 +292,16 @@ def check_positions(positions: Positions, x: Float[Tensor, "B L D"]) -> None:
         raise UserError(
             f"expected positions of {batch} rows of {length} tokens, got {rows} of {positions.length}; give each token "
             "a position"
+        )
+
+
+def _check_rows(mask: Mask | None, x_BLD: Tensor) -> None:
+    """Raises UserError for a mask of another number of rows."""
+    rows = None if mask is None else mask.rows
+    if rows is not None and rows != x_BLD.shape[0]:
+        raise UserError(
+            f"expected a mask of 1 row or of {x_BLD.shape[0]}, as the input has, got {rows}; select the rows of the "
+            "input"
         )
 
 

@@ -13,6 +13,7 @@ from jarilab.attention import flex
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry, geometry_of
 from jarilab.attention.kernels import attend, is_blockwise
+from jarilab.attention.module import check_positions
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.base import Encoding, Site
@@ -95,17 +96,13 @@ class PositionEncoding(nn.Module):
         """The model's input with positions. Raises UserError if the encoding adds nothing there."""
         self._check("embed")
         self._input_calls.add("embed")
-        return self.encoding.embed(
-            x, self._positions(positions, x.shape[1], 0, "sequence", x.device)
-        )
+        return self.encoding.embed(x, self._of_input(positions, x))
 
     def inject(self, x: Float[Tensor, "B L D"], positions: At = None) -> Float[Tensor, "B L D"]:
         """The input of the maps to queries and keys. Raises UserError if the encoding adds nothing there."""
         self._check("inject")
         self._input_calls.add("inject")
-        return self.encoding.inject(
-            x, self._positions(positions, x.shape[1], 0, "sequence", x.device)
-        )
+        return self.encoding.inject(x, self._of_input(positions, x))
 
     def rotate(
         self,
@@ -120,6 +117,8 @@ class PositionEncoding(nn.Module):
         """
         self._check_alone("rotate")
         q_pos, k_pos = self._both(positions, key_positions, q.shape[2], k.shape[2], q)
+        check_positions(q_pos, q[:, 0])
+        check_positions(k_pos, k[:, 0])
         encoding = self.encoding
         q_rotation = encoding.rotation_for(q_pos, "query", k_pos)
         k_rotation = encoding.rotation_for(k_pos, "key", k_pos)
@@ -194,6 +193,8 @@ class PositionEncoding(nn.Module):
         self._check_input()
         key, value = self._grouped(query, key, value, enable_gqa)
         q_pos, k_pos = self._both(positions, key_positions, query.shape[2], key.shape[2], query)
+        check_positions(q_pos, query[:, 0])
+        check_positions(k_pos, key[:, 0])
         pairs, summand = _split_mask(attn_mask, torch.Size((*query.shape[:3], key.shape[2])))
         geometry = self._geometry(q_pos, k_pos, pairs, is_causal, summand is not None, dropout_p)
         if summand is not None:
@@ -245,11 +246,16 @@ class PositionEncoding(nn.Module):
                 f"expected queries (B, {site.n_heads}, Q, {site.d_head}), {shapes}; build the encoding with the "
                 "n_heads and d_head of your attention, and split heads before you call it"
             )
-        groups = key.shape[1]
-        if key.shape[:3] != value.shape[:3] or key.shape[3] != site.d_head or key.ndim != 4:
+        expected = f"({query.shape[0]}, heads, K, {site.d_head})"
+        if key.ndim != 4 or key.shape[::3] != (query.shape[0], site.d_head):
             raise UserError(
-                f"expected keys and values of equal numbers of rows, heads and tokens, {shapes}"
+                f"expected keys {expected}, {shapes}; give queries and keys the same rows and width of heads"
             )
+        if value.ndim != 4 or key.shape[:3] != value.shape[:3]:
+            raise UserError(
+                f"expected keys and values of equal numbers of rows, heads and tokens, {shapes}; give each key a value"
+            )
+        groups = key.shape[1]
         if groups == site.n_heads:
             return key, value
         if not enable_gqa or site.n_heads % groups:
@@ -286,6 +292,12 @@ class PositionEncoding(nn.Module):
         return self._positions(
             positions, queries, first, "target" if cross else "sequence", device
         ), k_pos
+
+    def _of_input(self, positions: At, x_BLD: Tensor) -> Positions:
+        """Positions of the input's tokens."""
+        pos = self._positions(positions, x_BLD.shape[1], 0, "sequence", x_BLD.device)
+        check_positions(pos, x_BLD)
+        return pos
 
     def _positions(
         self, at: At, length: int, first: int, frame: str, device: torch.device
@@ -348,10 +360,15 @@ def _split_mask(
 ) -> tuple[Bool[Tensor, "B Q K"] | None, Tensor | None]:
     """An `attn_mask` as pairs that may attend in some head, and what is added to the scores.
 
-    Raises UserError if the mask does not expand to `shape`, which is `(B, H, Q, K)`.
+    Raises UserError for integers, and if the mask does not expand to `shape`, which is `(B, H, Q, K)`.
     """
     if mask is None:
         return None, None
+    if mask.dtype is not torch.bool and not mask.is_floating_point():
+        raise UserError(
+            f"expected attn_mask to be boolean (True may attend) or floating point (added to the scores), got "
+            f"{mask.dtype}; convert a mask of 1 and 0 with .bool()"
+        )
     try:
         mask_BHQK = mask.expand(shape)
     except RuntimeError:

@@ -74,8 +74,8 @@ class CausalStack(nn.Module):
             )
         k_pos = positions if cache is None else self._extended(cache, positions)
         pairs = None if documents is None else (documents, documents)
-        # A window may have dropped the first keys.
-        keys = None if keep is None else keep[:, -k_pos.length :]
+        # A window may have dropped the first keys from the cache.
+        keys = keep if keep is None or cache is None else keep[:, -k_pos.length :]
         bare = keys is None and pairs is None
         mask = self.mask if bare else replace(self.mask, keys=keys, documents=pairs)
         writes = one_token(self, self.in_order, x, cache)

@@ -28,7 +28,7 @@ class Mask:
     documents: document IDs of queries and keys, `(B, Q)` and `(B, K)`: only within one document.
     pairs: `(Q, K)` or `(B, Q, K)`, any other rule.
 
-    Raises UserError for a window below 1 and for `keys` or `pairs` that are not boolean.
+    Raises UserError for a window below 1, for `keys` or `pairs` that are not boolean, and for rules of another shape.
     """
 
     causal: bool = False
@@ -48,6 +48,23 @@ class Mask:
                 raise UserError(
                     f"mask {name} must be boolean, True = may attend; got {rule.dtype}: convert with .bool()"
                 )
+        self._check_axes()
+
+    def _check_axes(self) -> None:
+        """Raises UserError for rules with a wrong number of axes, or of different numbers of rows."""
+        rules = [("keys", self.keys, "(B, K)"), ("pairs", self.pairs, "(Q, K) or (B, Q, K)")]
+        rules += [("documents", ids, "(B, Q) and (B, K)") for ids in self.documents or ()]
+        for name, rule, axes in rules:
+            if rule is not None and rule.ndim not in ((2, 3) if name == "pairs" else (2,)):
+                raise UserError(
+                    f"mask {name} must be {axes}, got {tuple(rule.shape)}; all heads share a mask: remove their axis, "
+                    "or add a missing axis of rows with unsqueeze(0)"
+                )
+        counts = self._row_counts()
+        if any(count not in (1, max(counts)) for count in counts):
+            raise UserError(
+                f"the rules of a mask must be of 1 row or of equally many, got {counts}; select the same rows of each"
+            )
 
     @property
     def plain_causal(self) -> bool:
@@ -64,11 +81,13 @@ class Mask:
     @property
     def rows(self) -> int | None:
         """The number of batch rows with rules of their own; None if all rows share them."""
-        documents = None if self.documents is None else self.documents[0]
-        rules = (self.keys, documents, self._pairs())
-        counts = [rule.shape[0] for rule in rules if rule is not None]
-        count = max([1, *counts])
+        count = max([1, *self._row_counts()])
         return count if count > 1 else None
+
+    def _row_counts(self) -> list[int]:
+        """The number of batch rows of each rule that has rows."""
+        rules = (self.keys, *(self.documents or ()), self._pairs())
+        return [rule.shape[0] for rule in rules if rule is not None]
 
     def hides_nothing(self, q_pos: Positions, k_pos: Positions) -> bool:
         """Whether the only query may attend to every key, as in generation.
@@ -91,11 +110,30 @@ class Mask:
             return self.pairs
         return self.pairs[None]
 
+    def _check_sizes(self, queries: int, keys: int) -> None:
+        """Raises UserError for rules of another number of queries or keys."""
+        if self.keys is not None and self.keys.shape[-1] != keys:
+            raise UserError(
+                f"expected a padding mask of {keys} keys, got {self.keys.shape[-1]}; pass one value per key"
+            )
+        sizes = {}
+        if self.documents is not None:
+            sizes["documents"] = [ids.shape[-1] for ids in self.documents]
+        if self.pairs is not None:
+            sizes["pairs"] = list(self.pairs.shape[-2:])
+        for name, size in sizes.items():
+            if size != [queries, keys]:
+                raise UserError(
+                    f"expected mask {name} of {queries} queries and {keys} keys, got {size[0]} and {size[1]}; select "
+                    "those of these queries and keys"
+                )
+
     def rule(self, q_pos: Positions, k_pos: Positions) -> Rule | None:
         """All rules as one function of the indices of batch row, query and key; None if there are no rules.
 
-        Raises UserError if `keys` covers another number of keys.
+        Raises UserError if a rule covers another number of queries or keys.
         """
+        self._check_sizes(q_pos.length, k_pos.length)
         rules: list[Rule] = []
         # Views, since a compiled kernel is recompiled if two of its tensors are sometimes the same object.
         q_order, k_order = q_pos.order[:], k_pos.order[:]
@@ -106,10 +144,6 @@ class Mask:
             rules.append(lambda b, q, k: (q_order[q] - k_order[k]).abs() < window)
         if self.keys is not None:
             keys = self.keys
-            if keys.shape[-1] != k_pos.length:
-                raise UserError(
-                    f"expected a padding mask of {k_pos.length} keys, got {keys.shape[-1]}; pass one value per key"
-                )
             rules.append(lambda b, q, k: keys[_row(keys, b), k])
         if self.documents is not None:
             q_ids, k_ids = (ids[:] for ids in self.documents)

@@ -187,6 +187,14 @@ def test_input_encodings_work_once_they_were_added():
     assert torch.equal(second.attention(q, k, v), encoding.attention(q, k, v))
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_keys_and_values_without_the_rows_of_queries_are_refused():
+    q = torch.randn(2, H, 5, E)
+    for k, v in ((q[0], q[0]), (q, q[0]), (q[:1], q[:1])):
+        with pytest.raises(UserError, match=r"expected keys .*got \(2, 4, 5, 8\)"):
+            PositionEncoding("rotary", H, E).attention(q, k, v)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -195,7 +203,16 @@ def test_input_encodings_work_once_they_were_added():
         (lambda enc, q: enc.attention(q, q[:, :2], q[:, :2]), r"expected 4 heads of keys.*enable_gqa=True"),
         (lambda enc, q: enc.attention(q, q[:, :, :2], q[:, :, :2]), r"as many queries as keys, got 5 and 2"),
         (lambda enc, q: enc.attention(q, q, q, torch.ones(3, 3)), r"attn_mask to expand to .* got \(3, 3\)"),
+        (
+            lambda enc, q: enc.attention(q, q, q, torch.ones(2, 1, 1, 5).long()),
+            r"boolean .* got torch.int64; .*\.bool\(\)",
+        ),
+        (
+            lambda enc, q: enc.attention(q, q, q[:, :, :2]),
+            r"keys and values of equal numbers of rows, heads and tokens",
+        ),
         (lambda enc, q: enc.attention(q, q, q, positions=torch.arange(4)), r"positions of 5 tokens, got 4"),
+        (lambda enc, q: enc.attention(q, q, q, positions=torch.ones(3, 5).long()), r"2 rows of 5 tokens, got 3 of 5"),
         (lambda enc, q: enc.embed(q[0]), r"has embed, got forgetting; use enc\.attention"),
         (lambda enc, q: PositionEncoding("xpos", H, E), "causal"),
     ],

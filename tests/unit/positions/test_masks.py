@@ -84,6 +84,42 @@ def test_a_padding_mask_of_another_length_is_refused():
         rows(Mask(keys=torch.ones(1, 3, dtype=torch.bool)))
 
 
+def kept(*shape):
+    return torch.ones(shape, dtype=torch.bool)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"keys": kept(4)}, r"mask keys must be \(B, K\), got \(4,\); .*unsqueeze\(0\)"),
+        ({"pairs": kept(2, 1, 4, 4)}, r"mask pairs must be \(Q, K\) or \(B, Q, K\), got \(2, 1, 4, 4\); .*remove"),
+        ({"documents": (kept(1, 4), kept(4))}, r"mask documents must be \(B, Q\) and \(B, K\), got \(4,\)"),
+        ({"keys": kept(2, 4), "pairs": kept(3, 4, 4)}, r"1 row or of equally many, got \[2, 3\]"),
+    ],
+)
+def test_rules_of_another_shape_are_refused(rules, message):
+    with pytest.raises(UserError, match=message):
+        Mask(**rules)
+
+
+@pytest.mark.parametrize("size", [(3, 4), (4, 5)])
+def test_rules_for_other_numbers_of_tokens_are_refused(size):
+    queries, keys = size
+    message = f"{{}} of 4 queries and 4 keys, got {queries} and {keys}; select"
+    with pytest.raises(UserError, match=message.format("pairs")):
+        rows(Mask(pairs=kept(queries, keys)))
+    with pytest.raises(UserError, match=message.format("documents")):
+        rows(Mask(documents=(kept(1, queries).long(), kept(1, keys).long())))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_documents_may_differ_between_rows_for_keys_alone():
+    mask = Mask(documents=(torch.zeros(1, 4, dtype=torch.long), torch.tensor([[0] * 4, [0, 0, 1, 1]])))
+    allowed = mask.dense(Positions.sequence(4), Positions.sequence(4))
+    assert allowed[:, 0, 0].tolist() == [[True] * 4, [True, True, False, False]]
+
+
 SIZE, LENGTH = 4, 14  # the last block is shorter
 DOCUMENTS = torch.tensor([[0] * 5 + [1] * 9, [0] * 8 + [3] * 6])
 KEPT = torch.arange(LENGTH) < torch.tensor([[LENGTH], [6]])
