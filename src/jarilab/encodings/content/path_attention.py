@@ -83,11 +83,23 @@ def _terms(
     # Tokens that a query cannot see, such as later ones and padding, multiply no key.
     if allowed is not None:
         product_BHQK = product_BHQK.masked_fill(~allowed, 0.0)
-        is_visible_BHK1 = allowed.any(-2).unsqueeze(-1)
-        beta_BHK1 = beta_BHK1 * is_visible_BHK1
+        beta_BHK1 = beta_BHK1.masked_fill(_hidden_between(allowed).unsqueeze(-1), 0.0)
     starts = range(0, k_BHKE.shape[2], CHUNK) or range(1)
     first_queries = _first_queries(allowed, starts)
     return _solve_chunks(product_BHQK, w_BHKE, beta_BHK1 * w_BHKE, k_BHKE, first_queries)
+
+
+def _hidden_between(allowed: Bool[Tensor, "#B 1 #Q K"]) -> Bool[Tensor, "#B 1 K"]:
+    """Keys that no query can see, between those that queries see: padding.
+
+    Hidden keys before and after them change no product.
+    """
+    # The row of a query without any key is True. If another query sees all keys, there is no padding.
+    sees_all = allowed.all(-1, keepdim=True)
+    is_visible = (allowed & ~sees_all).any(-2)
+    is_after = is_visible.cumsum(-1) > 0
+    is_before = is_visible.flip(-1).cumsum(-1).flip(-1) > 0
+    return ~is_visible & is_after & is_before
 
 
 def _first_queries(allowed: Tensor | None, starts: range) -> list[int]:

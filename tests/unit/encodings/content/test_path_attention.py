@@ -121,14 +121,18 @@ def test_padding_and_other_documents_change_nothing(spec, side):
     torch.testing.assert_close(one_row, alone[:1], rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("kernel", ["auto", "blocks"])
+@pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("spec", ["path", "fire", "cope", "forgetting", "xpos"])
 @torch.no_grad()
-def test_padding_between_keys_changes_nothing(spec):
-    stack = model_of(spec).decoder
+def test_padding_between_keys_changes_nothing(spec, first, kernel):
+    stack = model_of(spec, kernel=kernel).decoder
     x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
-    keep = torch.tensor([True, True, False, True, False, False, True, True, True]).expand(2, -1)
+    keep = torch.tensor([True, True, False, True, False, False, True, True, True])
+    keep[:first] = False
+    keep = keep.expand(2, -1)
     padded = stack(x, positions=Positions.from_mask(keep), keep=keep)[:, keep[0]]
-    alone = stack(x[:, keep[0]], positions=Positions.sequence(6))
+    alone = stack(x[:, keep[0]], positions=Positions.sequence(6 - first))
     torch.testing.assert_close(padded, alone, rtol=0, atol=1e-7)
 
 
