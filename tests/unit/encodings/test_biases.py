@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import jarilab
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.core.errors import UserError
@@ -78,11 +79,11 @@ def test_the_gradient_of_a_power_is_finite_at_distance_0():
     assert place.grad.isfinite().all()
 
 
-def test_sandwich_is_the_product_of_sinusoids():
+def test_sandwich_is_the_product_of_sinusoids_less_that_of_equal_positions():
     bias_HQK = bias_of(encoding_of("sandwich"), 1, 40, start=FAR)
     waves = compose.build("sinusoidal", site_of(128, HEADS))
     embedded = [sinusoidal_embed(waves, place) for place in (FAR, 0, 17, 39)]
-    wanted = torch.tensor([float(embedded[0] @ key) for key in embedded[1:]])
+    wanted = torch.tensor([float(embedded[0] @ key) for key in embedded[1:]]) - 64
     for head in range(HEADS):
         ratio = 8 * (head + 1) / HEADS
         torch.testing.assert_close(bias_HQK[head, 0, [0, 17, 39]], wanted / ratio, rtol=1e-5, atol=1e-5)
@@ -169,6 +170,15 @@ def test_far_distances_differ_under_autocast_and_in_bfloat16(spec):
     assert cast.dtype is torch.float32
     encoding.to(torch.bfloat16)
     assert (bias_of(encoding, 1, 700, start=699)[0, 0, :300].diff() != 0).all()
+
+
+@pytest.mark.parametrize("spec", ["alibi", "kerple", "t5", "sandwich"])
+@torch.no_grad()
+def test_attention_with_a_bias_in_bfloat16_is_near_float32(spec):
+    encoding = jarilab.PositionEncoding(spec, 16, 16, causal=True)
+    q, k, v = torch.randn(3, 1, 16, 100, 16).bfloat16()
+    exact = encoding.attention(q.float(), k.float(), v.float())
+    torch.testing.assert_close(encoding.attention(q, k, v).float(), exact, rtol=0, atol=0.08)
 
 
 # Between frames ------------------------------------------------------------------------------------------------------

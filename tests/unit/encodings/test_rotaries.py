@@ -113,6 +113,20 @@ def test_prope_rotates_only_the_fastest_pairs_as_rotary_does():
     assert not torch.allclose(rotated, rotate("rotary:fraction=0.25", x, pos))
 
 
+@pytest.mark.parametrize(("dtype", "longest"), [(torch.float16, 6000), (torch.float32, 60_000)])
+def test_xpos_refuses_powers_that_overflow(dtype, longest):
+    encoding, x = encoding_of("xpos", causal=True), vectors(2).to(dtype)
+    for last in (longest, 2 * longest):
+        pos = Positions(torch.tensor([[0], [last]]), torch.arange(2))
+        rotations = [encoding.rotation_for(pos, side, pos) for side in ("query", "key")]
+        if last == longest:
+            assert all(encoding.rotate(x, rotation).isfinite().all() for rotation in rotations)
+            continue
+        for rotation in rotations:
+            with pytest.raises(UserError, match=f"or less in {dtype}, which overflows; use bfloat16, fewer keys"):
+                encoding.rotate(x, rotation)
+
+
 def test_prope_of_less_than_a_pair_is_refused():
     with pytest.raises(UserError, match=r"fraction=0\.1; use fraction=0\.125 or more"):
         encoding_of("prope:fraction=0.1")

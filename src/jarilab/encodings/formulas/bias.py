@@ -63,12 +63,15 @@ def kerple_bias(encoding: Any, i: Number, j: Number, head: int) -> float:
 
 
 def sandwich_bias(encoding: Any, i: Number, j: Number, head: int) -> float:
-    """Chi et al. 2023, section 6 and appendix E: the product of two sinusoids, over the head's compression ratio."""
+    """Chi et al. 2023, section 6 and appendix E: the product of two sinusoids, over the head's compression ratio.
+
+    Minus that of equal positions, which the softmax cancels.
+    """
     width, total = encoding.width, 0.0
     for wave in range(width // 2):
         frequency = encoding.base ** (-2 * wave / width)
         at_i, at_j = i * frequency, j * frequency
-        total += math.sin(at_i) * math.sin(at_j) + math.cos(at_i) * math.cos(at_j)
+        total += math.sin(at_i) * math.sin(at_j) + math.cos(at_i) * math.cos(at_j) - 1
     ratio = (head + 1) * 8 / encoding.site.n_heads
     return total / ratio
 

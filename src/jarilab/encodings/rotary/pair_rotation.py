@@ -193,6 +193,30 @@ class XPos(PairRotation):
         cosine, sine = angle_BHLF.cos() * power_BHLF, angle_BHLF.sin() * power_BHLF
         return _expand_to_components(cosine, sine, self.pairing)
 
+    def rotate(
+        self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
+    ) -> Float[Tensor, "B H L E"]:
+        """Raises UserError for powers that overflow. On a GPU only those in float16 are read."""
+        if not torch.compiler.is_compiling() and _can_check(x):
+            _check_powers(rotation[0], x.dtype)
+        return super().rotate(x, rotation)
+
+
+def _can_check(x: Tensor) -> bool:
+    """Whether the powers for `x` may be read; not while a graph of CUDA is captured."""
+    in_float16 = x.is_cuda and x.dtype is torch.float16
+    return x.device.type == "cpu" or (in_float16 and not torch.cuda.is_current_stream_capturing())
+
+
+def _check_powers(cosine: Tensor, dtype: torch.dtype) -> None:
+    """Raises UserError for factors that overflow with components of up to 16."""
+    limit = torch.finfo(dtype).max / 16
+    if cosine.numel() and (largest := float(cosine.detach().abs().amax())) > limit:
+        raise UserError(
+            f"xpos multiplies by up to {largest:.2g} between positions this far apart: expected {limit:.2g} or less in "
+            f"{dtype}, which overflows; use bfloat16, fewer keys or a larger decay"
+        )
+
 
 def _middle(keys: Positions) -> Tensor:
     """The middle between the first and the last key of each row, rounded so that it costs no precision."""
