@@ -163,12 +163,26 @@ def _numbered(blocks: Bool[Tensor, "B 1 Q K"]) -> tuple[Tensor, Tensor]:
     return blocks.sum(-1, dtype=torch.int32), first_B1QK.int()
 
 
+def has_fewer_distances_than_pairs(q_pos: Positions, k_pos: Positions) -> bool:
+    """Whether `distance_bias_of` takes no more memory than a bias of all pairs.
+
+    Synchronizes the device if the bounds are not known.
+    """
+    first, last = _distance_bounds(q_pos, k_pos)
+    return last - first < q_pos.length * k_pos.length
+
+
+def _distance_bounds(q_pos: Positions, k_pos: Positions) -> tuple[int, int]:
+    """The least and the greatest distance that may occur."""
+    (q_least, q_most), (k_least, k_most) = q_pos.bounds(), k_pos.bounds()
+    return k_least - q_most, k_most - q_least
+
+
 def distance_bias_of(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> DistanceBias | None:
-    """The bias at each distance that occurs; None if the encoding has no bias."""
+    """The bias at each distance that may occur; None if the encoding has no bias."""
     if "bias" not in encoding.hooks:
         return None
-    (q_least, q_most), (k_least, k_most) = q_pos.bounds(), k_pos.bounds()
-    first, last = k_least - q_most, k_most - q_least
+    first, last = _distance_bounds(q_pos, k_pos)
     device = q_pos.coordinates.device
     # One query at position 0, and a key at each distance.
     query = replace(Positions.sequence(1, device=device), frame=q_pos.frame)

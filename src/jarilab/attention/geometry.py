@@ -13,6 +13,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.encodings.base import Encoding
 from jarilab.encodings.compose import LayerEncodings
+from jarilab.encodings.skew import first_distance
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
@@ -132,7 +133,16 @@ def _supports_blockwise(encoding: Encoding, q_pos: Positions, k_pos: Positions) 
     # On a CPU the backward pass computes the encoding again, which must give the same.
     if _on_cpu(q_pos):
         return not encoding.random_in_training
-    return flex.supports(encoding, q_pos, k_pos)
+    if not flex.supports(encoding, q_pos, k_pos):
+        return False
+    return "bias" not in encoding.hooks or flex.has_fewer_distances_than_pairs(q_pos, k_pos)
+
+
+def _needs_pairs(q_pos: Positions, k_pos: Positions) -> bool:
+    """Whether the kernel for a CPU evaluates a bias for pairs, since the positions are not consecutive."""
+    if not _on_cpu(q_pos):
+        return False
+    return torch.compiler.is_compiling() or first_distance(q_pos, k_pos) is None
 
 
 def _on_cpu(pos: Positions) -> bool:
@@ -204,7 +214,7 @@ def _bias_fields(geometry: Geometry) -> dict[str, Any]:
     encoding, q_pos, k_pos = geometry.encoding, geometry.q_pos, geometry.k_pos
     if geometry.blockwise is not None:
         bias = None
-        if flex.has_distance_bias(encoding, q_pos, k_pos):
+        if flex.has_distance_bias(encoding, q_pos, k_pos) and not _needs_pairs(q_pos, k_pos):
             bias = flex.distance_bias_of(encoding, q_pos, k_pos)
         return {"blockwise": replace(geometry.blockwise, bias=bias)}
     bias = None

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import jarilab
 from jarilab.attention.flex import mask_of
+from jarilab.attention.geometry import geometry_of
+from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import is_blockwise
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
+from jarilab.encodings import compose
 from jarilab.inspect.record.capture import record
 from jarilab.models.decoder import LanguageModel
 from jarilab.positions.coordinates import Positions
@@ -110,6 +114,15 @@ class Elsewhere(Tensor):
 def on_a_gpu(length):
     order = torch.arange(length)
     return Positions(order.unsqueeze(-1), order.as_subclass(Elsewhere))
+
+
+def test_positions_further_apart_than_there_are_pairs_are_computed_by_pair():
+    encoding, there = compose.build("t5", site_of(16, 2)), on_a_gpu(4)
+    far = replace(there, coordinates=1000 * there.coordinates)
+    near, apart = (geometry_of(encoding, pos, pos, blockwise=True) for pos in (there, far))
+    assert near.blockwise.bias.values.shape == (2, 7)
+    assert apart.blockwise is None
+    assert apart.bias.equal(encoding.bias(far, far).unsqueeze(0))
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,20 @@ def test_the_backward_pass_repeats_the_dropout_of_the_forward_pass():
     assert torch.equal(attended("blocks", dropout=0.5)[0], output)
 
 
+@pytest.mark.parametrize("spec", ["alibi", "t5"])
+def test_positions_far_apart_take_no_memory_for_the_distances_between(spec):
+    far = Positions(torch.tensor([[0], [3], [10**12]]), torch.arange(3))
+    encoding = compose.build(spec, site_of(HEADS * WIDTH, HEADS))
+    q, k, v = torch.randn(3, BATCH, HEADS, 3, WIDTH)
+    outputs = [
+        kernels.attend(AttentionCall(q, k, v, geometry_of(encoding, far, far, blockwise=blockwise), 0.3), kernel)
+        for kernel, blockwise in (("blocks", True), ("definition", False))
+    ]
+    torch.testing.assert_close(*outputs, atol=1e-6, rtol=0)
+    near = Positions.sequence(3)
+    assert geometry_of(encoding, near, near, blockwise=True).blockwise.bias is not None
+
+
 @pytest.mark.parametrize("spec", ["t5", "shaw:clip=2", "deberta:clip=2"])
 def test_gradients_with_dropout_equal_finite_differences(spec):
     output, inputs = attended("blocks", dropout=0.5, spec=spec)
