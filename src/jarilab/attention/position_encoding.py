@@ -195,10 +195,10 @@ class PositionEncoding(nn.Module):
         q_pos, k_pos = self._both(positions, key_positions, query.shape[2], key.shape[2], query)
         check_positions(q_pos, query[:, 0])
         check_positions(k_pos, key[:, 0])
-        pairs, summand = _split_mask(attn_mask, torch.Size((*query.shape[:3], key.shape[2])))
+        pairs, summand = split_mask(attn_mask, torch.Size((*query.shape[:3], key.shape[2])))
         geometry = self._geometry(q_pos, k_pos, pairs, is_causal, summand is not None, dropout_p)
         if summand is not None:
-            geometry = _with_summand(geometry, summand.to(query.dtype))
+            geometry = with_summand(geometry, summand.to(query.dtype))
         encoding = self.encoding
         if "rotate" in encoding.hooks:
             query = encoding.rotate(query, geometry.q_rotation)
@@ -355,7 +355,7 @@ class PositionEncoding(nn.Module):
         return "use " + " and ".join([*first, "enc.attention(q, k, v)"])
 
 
-def _split_mask(
+def split_mask(
     mask: Tensor | None, shape: torch.Size
 ) -> tuple[Bool[Tensor, "B Q K"] | None, Tensor | None]:
     """An `attn_mask` as pairs that may attend in some head, and what is added to the scores.
@@ -385,7 +385,7 @@ def _split_mask(
     return ~hidden_BHQK.all(1), mask_BHQK.masked_fill(hidden_BHQK, -math.inf if has_heads else 0.0)
 
 
-def _with_summand(geometry: Geometry, summand: Tensor) -> Geometry:
+def with_summand(geometry: Geometry, summand: Tensor) -> Geometry:
     """The geometry with numbers added to the scores. Hidden keys of single heads have -inf."""
     bias = summand if geometry.bias is None else geometry.bias + summand
     additive = bias if geometry.allowed is None else bias.masked_fill(~geometry.allowed, -math.inf)

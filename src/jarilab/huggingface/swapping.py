@@ -15,8 +15,7 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.module import AttentionKernel
-from jarilab.attention.position_encoding import _split_mask as split_mask
-from jarilab.attention.position_encoding import _with_summand as with_summand
+from jarilab.attention.position_encoding import split_mask, with_summand
 from jarilab.core.errors import UserError, import_optional
 from jarilab.encodings.base import Encoding, Site
 from jarilab.encodings.compose import LayerEncodings, canonical
