@@ -300,8 +300,8 @@ def _check_rows(mask: Mask | None, x_BLD: Tensor) -> None:
     rows = None if mask is None else mask.rows
     if rows is not None and rows != x_BLD.shape[0]:
         raise UserError(
-            f"expected a mask of 1 row or of {x_BLD.shape[0]}, as the input has, got {rows}; select the rows of the "
-            "input"
+            f"expected a mask of as many rows as the input, {x_BLD.shape[0]}, or of one row, got {rows}; select the "
+            "mask's rows"
         )
 
 

@@ -166,9 +166,9 @@ class PositionEncoding(nn.Module):
 
     def attention(
         self,
-        query: Float[Tensor, "B H Q _"],
-        key: Float[Tensor, "B G _ _"],
-        value: Float[Tensor, "B _ _ W"],
+        query: Float[Tensor, "#B H Q _"],
+        key: Float[Tensor, "#B G _ _"],
+        value: Float[Tensor, "#B _ _ W"],
         attn_mask: Tensor | None = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
@@ -178,7 +178,7 @@ class PositionEncoding(nn.Module):
         positions: At = None,
         key_positions: At = None,
         x: Float[Tensor, "_ _ D"] | None = None,
-    ) -> Float[Tensor, "B H Q W"]:
+    ) -> Float[Tensor, "#B H Q W"]:
         """Attention with this encoding. Arguments as of F.scaled_dot_product_attention, before any rotation.
 
         attn_mask: boolean (True may attend) or a summand of the scores, any shape that expands to `(B, H, Q, K)`; it
@@ -192,6 +192,8 @@ class PositionEncoding(nn.Module):
         """
         self._check_input()
         key, value = self._grouped(query, key, value, enable_gqa)
+        rows = max(query.shape[0], key.shape[0]) if key.shape[0] else 0
+        query, key, value = (part.expand(rows, -1, -1, -1) for part in (query, key, value))
         q_pos, k_pos = self._both(positions, key_positions, query.shape[2], key.shape[2], query)
         check_positions(q_pos, query[:, 0])
         check_positions(k_pos, key[:, 0])
@@ -246,8 +248,9 @@ class PositionEncoding(nn.Module):
                 f"expected queries (B, {site.n_heads}, Q, {site.d_head}), {shapes}; build the encoding with the "
                 "n_heads and d_head of your attention, and split heads before you call it"
             )
-        expected = f"({query.shape[0]}, heads, K, {site.d_head})"
-        if key.ndim != 4 or key.shape[::3] != (query.shape[0], site.d_head):
+        expected = f"({query.shape[0]} or 1, heads, K, {site.d_head})"
+        is_alike = key.ndim == 4 and (1 in (query.shape[0], key.shape[0]) or len(query) == len(key))
+        if not is_alike or key.shape[3] != site.d_head:
             raise UserError(
                 f"expected keys {expected}, {shapes}; give queries and keys the same rows and width of heads"
             )

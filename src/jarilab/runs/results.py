@@ -14,6 +14,10 @@ from jarilab.core.storage.files import read_json, unseal_record
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.metrics import BUILT_IN
 
+TRAINING_SCALARS = ("loss", "gradient_norm", "lr")
+NOT_METRICS = (*TRAINING_SCALARS, "tokens", "examples", "step", "steps", "seconds", "cpu_seconds")
+NOT_METRICS += ("held_out", "value")
+"""Fields of a row of the curve that the task does not measure."""
 Count = Annotated[int, Ge(0), Le(2**63)]
 Amount = Annotated[float, Ge(0), Le(1e18)]
 Share = Annotated[float, Ge(0), Le(1)]
@@ -69,12 +73,12 @@ def read_result(folder: Path, run: str) -> dict[str, Any]:
 def metric_in(row: Mapping[str, Any], experiment: Experiment) -> str | None:
     """The name of the metric that a row of the curve has the `value` of.
 
-    For a task of another file it is the first field with this number; None if there is no other.
+    For a task of another file it is the first field of the task with this number; None if there is none.
     """
     if experiment.metric is not None:
         return experiment.metric
-    name = next(name for name, number in row.items() if number == row["value"])
-    return None if name == "value" else name
+    measured = (name for name in row if name not in NOT_METRICS)
+    return next((name for name in measured if row[name] == row["value"]), None)
 
 
 def _check_values(where: str, result: Mapping[str, Any]) -> None:

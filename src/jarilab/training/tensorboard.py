@@ -21,6 +21,7 @@ from jarilab.inspect.measure.maps import Map, names_of_sides
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.record.model_io import to_float64
 from jarilab.runs.folder import Run
+from jarilab.runs.results import NOT_METRICS, TRAINING_SCALARS
 from jarilab.tasks.predictors.base import Trace, predictor_for
 from jarilab.training.batching import sample_batch
 from jarilab.training.event_writer import EventWriter, check_is_installed
@@ -39,17 +40,6 @@ from jarilab.training.tensorboard_heads import (
 
 FOLDER = "tensorboard"
 """Name of the folder in a run folder."""
-TRAINING_SCALARS = ("loss", "gradient_norm", "lr")
-NOT_METRICS = (
-    *TRAINING_SCALARS,
-    *UNITS,
-    "step",
-    "steps",
-    "seconds",
-    "cpu_seconds",
-    "held_out",
-    "value",
-)
 """Fields of a row of the curve that are not metrics of the task."""
 
 

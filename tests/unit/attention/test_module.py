@@ -64,7 +64,7 @@ def test_values_may_be_wider_than_keys(spec):
 def test_a_mask_of_another_number_of_rows_is_refused():
     attention, mask = Attention(WIDTH, HEADS), Mask(keys=torch.ones(3, 4, dtype=torch.bool))
     for rows in (1, 2):
-        with pytest.raises(UserError, match=f"a mask of 1 row or of {rows}, as the input has, got 3; select the rows"):
+        with pytest.raises(UserError, match=f"as many rows as the input, {rows}, or of one row, got 3; select"):
             attention(randn(rows, 4), mask=mask)
 
 

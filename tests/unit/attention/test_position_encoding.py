@@ -190,9 +190,18 @@ def test_input_encodings_work_once_they_were_added():
 @pytest.mark.usefixtures("unchecked")
 def test_keys_and_values_without_the_rows_of_queries_are_refused():
     q = torch.randn(2, H, 5, E)
-    for k, v in ((q[0], q[0]), (q, q[0]), (q[:1], q[:1])):
+    for k, v in ((q[0], q[0]), (q.repeat(2, 1, 1, 1), q)):
         with pytest.raises(UserError, match=r"expected keys .*got \(2, 4, 5, 8\)"):
             PositionEncoding("rotary", H, E).attention(q, k, v)
+
+
+@pytest.mark.parametrize("spec", ["none", "t5"])
+def test_one_row_stands_for_all(spec):
+    q, k = torch.randn(3, H, 5, E), torch.randn(1, H, 5, E)
+    enc = PositionEncoding(spec, H, E)
+    for one, other in ((q, k), (k, q)):
+        whole = enc.attention(one.expand(3, -1, -1, -1), other.expand(3, -1, -1, -1), other.expand(3, -1, -1, -1))
+        torch.testing.assert_close(enc.attention(one, other, other), whole)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Runs in a folder, listed: also where one of them is damaged."""
 
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,8 @@ def test_the_metric_of_a_task_of_another_file_is_found_without_executing_it() ->
     assert metric_in(row, experiment) == "mean_error"
     assert metric_in({"step": 3, "loss": 0.7, "value": 1.25}, experiment) is None
     assert metric_in(row, tiny()) == "exact_match"
+    assert metric_in({"step": 1, "accuracy": 1.0, "value": 1.0}, experiment) == "accuracy"
+    assert metric_in({"step": 1, "accuracy": math.nan, "value": math.nan}, experiment) is None
 
 
 def test_a_result_has_the_range_of_its_metric(tmp_path: Path) -> None:

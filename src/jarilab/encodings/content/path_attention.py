@@ -94,9 +94,10 @@ def _hidden_between(allowed: Bool[Tensor, "#B 1 #Q K"]) -> Bool[Tensor, "#B 1 K"
 
     Hidden keys before and after them change no product.
     """
-    # The row of a query without any key is True. If another query sees all keys, there is no padding.
-    sees_all = allowed.all(-1, keepdim=True)
-    is_visible = (allowed & ~sees_all).any(-2)
+    # The row of a query without any key is True. Only the last query can really see all keys.
+    has_no_key = allowed.all(-1, keepdim=True)
+    has_no_key = torch.cat((has_no_key[..., :-1, :], torch.zeros_like(has_no_key[..., -1:, :])), -2)
+    is_visible = (allowed & ~has_no_key).any(-2)
     is_after = is_visible.cumsum(-1) > 0
     is_before = is_visible.flip(-1).cumsum(-1).flip(-1) > 0
     return ~is_visible & is_after & is_before

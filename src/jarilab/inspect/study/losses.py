@@ -55,10 +55,15 @@ def _check_classes(model: nn.Module, logits: Tensor, labels: Tensor) -> None:
     is_number = labels.is_floating_point()
     if is_number or is_one_score:
         got = f"numbers ({labels.dtype})" if is_number else "one score a row"
+        example = "(outputs.logits[:, 0] - batch.kwargs['labels']) ** 2"
+        if logits.shape[-1] > 1:
+            example = (
+                "functional.binary_cross_entropy_with_logits(outputs.logits, batch.kwargs['labels'], "
+                "reduction='none').mean(-1)"
+            )
         raise UserError(
             f"expected labels that are classes or tokens of {type(model).__name__}, got {got}; pass loss=FUNCTION of "
-            "outputs and batch, for regression such as "
-            "lambda outputs, batch: (outputs.logits[:, 0] - batch.kwargs['labels']) ** 2"
+            f"outputs and batch, such as lambda outputs, batch: {example}"
         )
 
 

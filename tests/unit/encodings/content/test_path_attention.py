@@ -137,6 +137,18 @@ def test_padding_between_keys_changes_nothing(spec, first, kernel):
 
 
 @torch.no_grad()
+def test_a_key_that_the_last_query_alone_sees_counts_for_it():
+    encoding = encoding_of()
+    pairs = torch.ones(5, 5, dtype=torch.bool)
+    pairs[1:4, 1] = False
+    torch.manual_seed(0)
+    some, _ = call_of(encoding, 5, mask=Mask(causal=True, pairs=pairs))
+    torch.manual_seed(0)
+    every, _ = call_of(encoding, 5, mask=Mask(causal=True))
+    torch.testing.assert_close(scores(some)[:, :, -1], scores(every)[:, :, -1])
+
+
+@torch.no_grad()
 def test_keys_hidden_from_one_query_do_not_count_for_it():
     """No two queries have the same gaps, so a sum over keys alone is wrong."""
     encoding = compose.build("forgetting", site_of(WIDTH, HEADS, causal=True))
