@@ -192,7 +192,7 @@ class PositionEncoding(nn.Module):
         """
         self._check_input()
         key, value = self._grouped(query, key, value, enable_gqa)
-        rows = max(query.shape[0], key.shape[0]) if key.shape[0] else 0
+        (rows,) = torch.broadcast_shapes(query.shape[:1], key.shape[:1])
         query, key, value = (part.expand(rows, -1, -1, -1) for part in (query, key, value))
         q_pos, k_pos = self._both(positions, key_positions, query.shape[2], key.shape[2], query)
         check_positions(q_pos, query[:, 0])

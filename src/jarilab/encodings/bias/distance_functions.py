@@ -183,7 +183,7 @@ class Sandwich(Encoding):
 
     This is `sum_k (cos((i - j) / base^(2k / width)) - 1)` over width / 2 waves, divided by `8 h / H` for head
     h = 1 ... H. It falls like the logarithm of the distance. Nothing is learned. The paper does not subtract the 1, and
-    the softmax cancels it. With it, half precision has digits for near keys.
+    the softmax cancels it. Otherwise half precision would round away what differs between near keys.
 
     Source: Sandwich: *Dissecting Transformer Length Extrapolation via the Lens of Receptive Field Analysis* (Chi et al.
     2023), section 6 and appendix E.
