@@ -187,12 +187,9 @@ def _of_lengths(lengths: Mapping[str, Any] | None) -> Iterator[str]:
     for at in lengths["at"]:
         verdict = f"{at['best']} is best, ranked above all others"
         if at["pairs"]["seeds"] < 2:  # without a common seed there are no pairs at all
-            of = (
-                "with fewer than two seeds in common"
-                if at["pairs"]["missing"]
-                else "of one seed each"
-            )
-            verdict = f"{at['best']} is best, {of}, so not ranked"
+            few = "with fewer than two seeds in common"
+            reason = few if at["pairs"]["missing"] else "of one seed each"
+            verdict = f"{at['best']} is best, {reason}, so not ranked"
         elif at["unranked"]:
             verdict = f"{at['best']} is best, not ranked above {', '.join(at['unranked'])}"
         if len(at["encodings"]) > 1:

@@ -64,9 +64,8 @@ class AnswerMetric:
         answer_B1 = _column(self.answers, logits_BV, batch.copies)
         values_B = logits_BV.gather(1, answer_B1)[:, 0]
         if self.rivals is not None:
-            values_B = (
-                values_B - logits_BV.gather(1, _column(self.rivals, logits_BV, batch.copies))[:, 0]
-            )
+            rival_B1 = _column(self.rivals, logits_BV, batch.copies)
+            values_B = values_B - logits_BV.gather(1, rival_B1)[:, 0]
         elif self.name == "log probability":
             values_B = values_B - logits_BV.logsumexp(1)
         else:
