@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from PIL import Image
 
 import jarilab
 from helpers import folders
-from helpers.browser import Pages
+from helpers.browser import Pages, assert_count
 from helpers.command import command
 from helpers.runs import tiny, train
 from jarilab.cli import main
@@ -295,6 +297,15 @@ def test_no_texts_for_means(models: Path, tmp_path: Path) -> None:
 # The page -------------------------------------------------------------------------------------------------------------
 
 SECTIONS = ("contributions", "lens", "composition", "relevance", "patching", "steering", "screening")
+
+
+def open_sections(page: Any, names: Iterable[str]) -> None:
+    """Open sections and wait until they are drawn, which is a moment later."""
+    for name in names:
+        page.locator(f"#{name} > summary").click()
+        page.locator(f"#{name}-body > *").first.wait_for(state="attached")
+
+
 HOSTILE = "</script><script>document.title='owned'</script>"
 
 
@@ -321,17 +332,16 @@ def test_the_page_is_quiet_and_fits(page_html: str, pages: Pages, width: int, sc
     assert page.title() != "owned"
     assert page.locator("#text").inner_text().count("<img/src=x>") >= 1
     assert page.locator("img").count() == 0
-    assert page.locator(".head").count() == 8
-    for name in SECTIONS:
-        page.locator(f"#{name} > summary").click()
+    assert_count(page.locator(".head"), 8)
+    open_sections(page, SECTIONS)
     page.locator("#relevance .method").first.wait_for()
-    assert page.locator("#contributions svg a").count() == 8
+    assert_count(page.locator("#contributions svg a"), 8)
     for name in ("patching", "steering"):
         assert "--corrupt" in page.locator(f"#{name}-body").inner_text()
     page.locator("#screening circle").first.wait_for()
-    assert page.locator("#screening circle").count() == 8
-    assert page.locator("#lens .lens tbody tr").count() == 3
-    assert page.locator(".lens .read").count() == 3
+    assert_count(page.locator("#screening circle"), 8)
+    assert_count(page.locator("#lens .lens tbody tr"), 3)
+    assert_count(page.locator(".lens .read"), 3)
     assert "--means" in page.locator("#relevance").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator("img").count() == 0
@@ -363,9 +373,8 @@ def test_the_page_is_used_by_keyboard_and_speaks_two_languages(page_html: str, p
     assert page.evaluate("document.activeElement.dataset.keep") == "L1H2", "the focus stays"
     page.keyboard.press("Enter")
     page.locator(".side button").first.click()
-    assert page.locator('.side button[aria-pressed="true"]').count() == 1
-    for name in SECTIONS:
-        page.locator(f"#{name} > summary").click()
+    assert_count(page.locator('.side button[aria-pressed="true"]'), 1)
+    open_sections(page, SECTIONS)
     page.locator("#language button").click()
     assert page.locator("#headline").inner_text() == "jari: 어느 헤드가 하는가?"
     assert page.evaluate("document.documentElement.lang") == "ko"
@@ -395,16 +404,15 @@ def test_the_page_of_two_inputs_and_a_screen(models: Path, pages: Pages) -> None
     words = {"answer": "it", "corrupt": "The street was too wide", "screen": 2, "controls": 3}
     causes = jarilab.causes(models / "llama", "The animal was too tired", **words)
     page = pages.open(causes.html, width=375)
-    assert page.locator(".head").count() == 4
-    assert page.locator("#heads .unmeasured").count() == 4
+    assert_count(page.locator(".head"), 4)
+    assert_count(page.locator("#heads .unmeasured"), 4)
     assert page.locator("#patching").get_attribute("open") is not None
-    for name in ("contributions", "composition", "screening"):
-        page.locator(f"#{name} > summary").click()
-    assert page.locator("#contributions svg a").count() == 4, "the others have no numbers to open"
-    assert page.locator("#patching tbody tr").count() == 2 + 8 + 2 + 3, "groups, heads, MLPs, and layers of the stream"
-    assert page.locator("#steering tbody tr").count() == 3
-    assert page.locator("#steering tbody td").count() == 3 * (6 + 1)
-    assert page.locator("#screening circle").count() == 4
+    open_sections(page, ("contributions", "composition", "screening"))
+    assert_count(page.locator("#contributions svg a"), 4)  # the others have no numbers to open
+    assert_count(page.locator("#patching tbody tr"), 2 + 8 + 2 + 3)  # groups, heads, MLPs, and layers of the stream
+    assert_count(page.locator("#steering tbody tr"), 3)
+    assert_count(page.locator("#steering tbody td"), 3 * (6 + 1))
+    assert_count(page.locator("#screening circle"), 4)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.locator("#language button").click()
     text = page.locator("body").inner_text()
@@ -420,7 +428,7 @@ def test_only_the_largest_of_many_paths_are_listed(page_html: str, pages: Pages)
     html, replaced = re.subn(r'"edges":\[[^\]]*\]', f'"edges":[{many}]', page_html)
     assert replaced == 1
     page = pages.open(html, at="#head=L0H0")
-    assert page.locator("#paths li").count() == 24
+    assert_count(page.locator("#paths li"), 24)
     assert page.locator("#paths .note").inner_text().startswith("24 of 40 paths")
     page.evaluate("location.hash = '#head=L0H1'")
     page.locator("#paths li").nth(39).wait_for()

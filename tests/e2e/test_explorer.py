@@ -17,6 +17,7 @@ import jarilab
 from helpers.browser import (
     Pages,
     assert_colours,
+    assert_count,
     assert_linear_colours,
     canvas_bytes,
     colours_at,
@@ -183,7 +184,7 @@ def test_a_disc_has_the_area_of_the_effect_and_a_ring_where_the_answer_is_better
     marks = page.locator("#overview [data-head] svg").evaluate_all("all => all.map((one) => [...one.classList].at(-1))")
     assert marks == ["chance", "passes", "helps"]
     assert page.locator(".whole[data-layer]").inner_text() == "−4.00"
-    assert page.locator("#overview [data-head] rect").count() == 3, "all look at the token before"
+    assert_count(page.locator("#overview [data-head] rect"), 3)  # all look at the token before
 
 
 def test_hover_previews_a_head_and_a_click_chooses_it(pages: Pages) -> None:
@@ -355,7 +356,7 @@ def test_weights_from_one_sentence_to_the_other(pages: Pages) -> None:
     drawn = canvas_bytes(page)
     assert (drawn[..., 3] > 0).tolist() == [[False] * 4, *[[True, False, False, False]] * 3]
     lines = pages.open(render(made_page(view)), at="#display=lines&every=1&top=10&pair=ab")
-    assert lines.locator(".lines path").count() == 3
+    assert_count(lines.locator(".lines path"), 3)
 
 
 def test_the_difference_is_orange_where_the_second_is_larger(pages: Pages) -> None:
@@ -556,7 +557,7 @@ def test_the_address_brings_back_what_was_looked_at(pages: Pages, trained: dict[
 def test_an_address_of_something_else_is_mended(pages: Pages, trained: dict[str, Any], at: str) -> None:
     page = pages.open(render(trained), at=at)
     assert page.locator("#head-title").text_content() in ("encoder.0, head 0", "encoder.0, head 1")
-    assert page.locator(".field canvas").count() == 3
+    assert_count(page.locator(".field canvas"), 3)
     assert page.locator("[role=tab][aria-selected=true]").get_attribute("id") == "tab-walk"
 
 
@@ -763,7 +764,7 @@ def test_hostile_text_is_text(pages: Pages, trained: dict[str, Any], width: int)
     page.locator("[data-keep=display]").select_option(index=1)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert page.evaluate("document.documentElement.scrollHeight") < 12_000
-    assert page.locator("script").count() == 3
+    assert_count(page.locator("script"), 3)
     assert page.locator("img").count() == 0
     assert "attacked" not in page.title().partition("·")[0]
     for kind in ("svg", "csv"):
@@ -792,8 +793,8 @@ def test_a_page_inside_a_notebook(pages: Pages) -> None:
     assert frame.locator("#head-title").text_content() == "encoder.0, head 1"
     frame.locator("#how > summary").click()
     frame.locator("#tab-measures").click()
-    assert frame.locator("#panel-measures table").count() == 1
-    assert frame.get_by_role("tab").count() == 1, "of a tape there is nothing else to say"
+    assert_count(frame.locator("#panel-measures table"), 1)
+    assert_count(frame.get_by_role("tab"), 1)  # of a tape there is nothing else to say
     inside = frame.locator("body").evaluate("body => body.getBoundingClientRect().height")
     assert inside > 720, "the page scrolls in its frame"
     until(page, lambda: page.locator("iframe").bounding_box()["height"] == 720)
@@ -813,7 +814,7 @@ def test_a_tape_inside_a_notebook(pages: Pages) -> None:
     assert drawing.get_attribute("aria-label") == "decoder.0.self, head 0"
     first = drawing.locator("rect").nth(1).get_attribute("fill")
     assert first == "rgb(248 246 239)", "the first token sees itself alone: there was nothing to choose"
-    assert drawing.locator("g[shape-rendering] rect").count() == 21, "masked keys are left out"
+    assert_count(drawing.locator("g[shape-rendering] rect"), 21)  # masked keys are left out
     inside.locator("#head").select_option("decoder.1.self, head 1")
     assert drawing.get_attribute("aria-label") == "decoder.1.self, head 1"
     assert "<b>" in drawing.text_content()
@@ -824,7 +825,7 @@ def test_measures_show_what_stands_out(pages: Pages) -> None:
     site["measures"] = {"previous": {"value": [0.9, 0.25], "chance": [0.2, 0.2], "untrained": [0.3, 0.2]}}
     page = pages.open(render(made_page(made_view([site], source="abc"))), at="#panel=measures")
     rows = page.locator("#panel-measures tr[data-site]")
-    assert rows.count() == 2
+    assert_count(rows, 2)
     assert rows.first.locator("td").get_attribute("title") == "0.900, by chance 0.200, untrained 0.300"
     assert "It looks at the token just before." in page.locator("#panel-measures dl").text_content()
     page.locator("[data-keep=measures-standing]").check()

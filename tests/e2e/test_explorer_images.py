@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 
-from helpers.browser import IMAGE, Pages, assert_cover, image_pixels, middle_of_patch
+from helpers.browser import IMAGE, Pages, assert_count, assert_cover, image_pixels, middle_of_patch
 from helpers.explorer import made_page, made_site, made_view
 from jarilab.explorer import open_explorer, payload, render
 from jarilab.explorer.page_file import saved_page
@@ -152,7 +152,7 @@ def test_a_query_is_chosen_and_its_box_and_attention_are_shown(pages: Pages, fou
     assert page.locator("#head-title").text_content().startswith("decoder.0.cross")
     assert page.locator("[data-keep='object 2']").get_attribute("aria-pressed") == "true"
     box = page.locator(f"{IMAGE} .box.chosen")
-    assert box.count() == 1
+    assert_count(box, 1)
     assert box.text_content() == "7 · q2"
     area, frame = page.locator(IMAGE).bounding_box(), box.bounding_box()
     left, top, right, bottom = found["views"][0]["sides"]["target"]["boxes"][2]

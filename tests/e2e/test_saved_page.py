@@ -14,7 +14,7 @@ import jaxtyping
 import pytest
 
 import jarilab
-from helpers.browser import Pages, assert_colours, canvas_bytes, change_in, decode_png, read_change, until
+from helpers.browser import Pages, assert_colours, assert_count, canvas_bytes, change_in, decode_png, read_change, until
 from helpers.command import command
 from helpers.explorer import made_page, made_site, made_view
 from helpers.runs import TINY_MODEL, train
@@ -296,7 +296,7 @@ def test_another_input_is_cut_and_answered_as_in_python(pages: Pages, spelled: A
         (answer,) = jarilab.predict(run, [line])
         assert told(page, 0) == (answer.answer or "∅")
         view = explorer.look(line.strip(), live=False)["views"][0]
-        assert page.locator(".outputs button").count() == len(view["outputs"])
+        assert_count(page.locator(".outputs button"), len(view["outputs"]))
         site = f"[data-site='{view['sites'][0]['site']}'][data-head='0']"
         page.locator(site).click()
         assert page.locator(".queries").first.inner_text().split("\n") == shown(view["sides"]["source"]["tokens"])
@@ -523,7 +523,7 @@ def test_a_state_is_passed_on_as_a_link_a_page_and_a_figure(
     assert "query=1&key=2" in again.evaluate("() => location.hash"), "the cell of the link, not the sharpest one"
     for only, parts in (("model", ".heads-of"), ("answer", ".model")):
         figure = pages.open(render(payload), READY, f"#only={only}", width=320)
-        assert figure.locator(parts).filter(visible=True).count() == 1, "of the model that is looked at"
+        assert_count(figure.locator(parts).filter(visible=True), 1)  # of the model that is looked at
     figure = pages.open(render(payload), READY, "#only=model", width=720)
     assert (
         figure.evaluate(
@@ -537,7 +537,7 @@ def test_a_state_is_passed_on_as_a_link_a_page_and_a_figure(
     ]
     assert wide[0] == wide[1] < 25, "sizes can be compared with the legend"
     figure = pages.open(render(payload), READY, "#only=map", width=320)
-    assert figure.locator("#maps .pane:visible").count() == 1
+    assert_count(figure.locator("#maps .pane:visible"), 1)
     assert figure.locator("#finding").is_visible()
     assert not figure.locator("#ask, #overview, #tools, #panels").filter(visible=True).count()
     assert figure.locator(".field:visible").bounding_box()["width"] > 90

@@ -193,6 +193,13 @@ def until(page: Any, is_so: Callable[[], bool], milliseconds: int = 20_000) -> N
     assert is_so()
 
 
+def assert_count(found: Any, count: int) -> None:
+    """Expect so many elements, and wait for them: a page draws a section a moment after it is opened."""
+    from playwright.sync_api import expect
+
+    expect(found).to_have_count(count, timeout=20_000)
+
+
 def read_change(text: str) -> float | None:
     """What a page says that edits changed in the log-probability, in nats a token; None until it says so."""
     found = re.search(r"Log-probability of [^:]+: (\S+) nats", text)

@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 import jarilab
-from helpers.browser import READ_CANVAS, Pages, assert_cover, image_pixels
+from helpers.browser import READ_CANVAS, Pages, assert_count, assert_cover, image_pixels
 from jarilab.comparison.examples import blind_of, example_of, lead_example, weights_of
 from jarilab.comparison.report import render
 from jarilab.pages.kit.data_blocks import unpacked
@@ -44,7 +44,7 @@ def payload(image_runs: Path) -> dict[str, Any]:
 def test_examples_show_image_expected_and_actual_answer(pages: Pages, payload: dict[str, Any]) -> None:
     page = pages.open(render(payload), "#why")
     cards = page.locator(".gallery button")
-    assert cards.count() == 2
+    assert_count(cards, 2)
     for card, example in zip(cards.all(), payload["examples"], strict=True):
         rows, columns, numbers = card.locator("canvas").evaluate(READ_CANVAS)
         shown = numpy.array(numbers).reshape(rows, columns, 4)[..., 0]

@@ -22,6 +22,7 @@ import jarilab
 from helpers.browser import (
     Pages,
     assert_colours,
+    assert_count,
     assert_linear_colours,
     colours_at,
     decode_png,
@@ -452,7 +453,7 @@ def test_hostile_text_stays_text(open_report: Any, payload: Payload) -> None:
     page.keyboard.press("ArrowUp")
     assert page.evaluate("window.attacked") is None
     assert page.locator("img").count() == 0
-    assert page.locator("script").count() == 2
+    assert_count(page.locator("script"), 2)
     assert page.title() == f"{HOSTILE}{RIGHT_TO_LEFT}"
     assert page.evaluate("document.documentElement.scrollWidth") == 420
     for place in (
@@ -528,7 +529,7 @@ def test_heads_and_layers_are_not_mixed_up(open_report: Any) -> None:
             page.get_by_role("button", name=f"none, layer {layer}, head {head}").click()
             assert page.locator("#large-title").inner_text() == f"Layer {layer}, head {head}, enlarged"
             assert_colours(read_cells(page.locator("#large .field").first, 2, 3), flat[2 * layer + head])
-    assert page.get_by_text("This model has no such head.").count() == 1
+    assert_count(page.get_by_text("This model has no such head."), 1)
 
 
 def test_pointer_reads_the_weight_under_it(open_report: Any) -> None:
@@ -556,7 +557,7 @@ def test_keyboard_path(open_report: Any, payload: Payload) -> None:
     assert page.evaluate(pressed) == start
     page.keyboard.press("Enter")
     assert page.evaluate(pressed) == f"none, layer {chosen[0]}, head {chosen[1]}"
-    assert page.locator("#overview [aria-pressed=true]").count() == 2
+    assert_count(page.locator("#overview [aria-pressed=true]"), 2)
     # one tab stop per model, then the enlarged maps
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("rotary, layer")
@@ -574,7 +575,7 @@ def test_keyboard_path(open_report: Any, payload: Payload) -> None:
     expected = f"From + (query 2) to 1 (key 1), weight: none {values[0]:.4f}; rotary {values[1]:.4f}"
     assert page.locator("#readout").inner_text() == expected
     # the same cell is marked in both maps
-    assert page.locator("#large .cross:visible").count() == 6
+    assert_count(page.locator("#large .cross:visible"), 6)
     for place, mark in (("query", "#large .queries bdi.on"), ("key", "#large .keys bdi.on")):
         assert page.locator(mark).all_text_contents() == (["+", "+"] if place == "query" else ["1", "1"])
     for _ in range(20):
@@ -605,7 +606,7 @@ def test_equal_digits_are_joined_and_judged(open_report: Any, payload: Payload) 
     best = max(value for site in payload["examples"][0]["models"][2]["sites"][:2] for value in site["equal_rows"])
     assert page.locator("#large figcaption strong").nth(1).inner_text() == f"differ by up to {best:.3g}"
     brackets = page.locator("#large .brackets").first.locator("path")
-    assert brackets.count() == 2
+    assert_count(brackets, 2)
     box, field = brackets.nth(0).bounding_box(), page.locator("#large .field").first.bounding_box()
     step = field["height"] / 6
     assert box["y"] == pytest.approx(field["y"] + 0.5 * step, abs=1.5), "from the first 2 ..."
@@ -832,12 +833,12 @@ def test_failed_trials_are_listed(open_report: Any) -> None:
 def test_lines_by_what_an_example_is_like_have_their_intervals_behind_them(open_report: Any) -> None:
     page = open_report(make_payload({"none": 0.04, "rotary": 0.5}, seeds=2))
     bands = page.locator("#parts .band")
-    assert bands.count() == 2
+    assert_count(bands, 2)
     (low, high) = (float(page.locator("#parts .axis").nth(number).get_attribute("y1")) for number in (0, -1))
     corners = [[float(part) for part in point.split(" ")] for point in bands.nth(1).get_attribute("d")[1:-1].split("L")]
     shares = [(y - low) / (high - low) for _, y in corners]
     assert shares == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.375, 0.25, 0.125], abs=2e-3)
-    assert page.locator("#group-bars .whisker").count() == 2, "of the group whose examples were counted"
+    assert_count(page.locator("#group-bars .whisker"), 2)  # of the group whose examples were counted
     assert "Shaded: the interval of each mean." in page.locator("#parts").inner_text()
 
 
@@ -863,7 +864,7 @@ def test_lines_by_length(open_report: Any) -> None:
     payload["lengths"] = at_lengths({n: {"none": 0.3, "rotary": 0.4 - 0.2 * (n > 300)} for n in (256, 512, 1024)})
     page = open_report(payload)
     circles = page.locator("#lengths circle")
-    assert circles.count() == 6
+    assert_count(circles, 6)
     x = [float(circles.nth(number).get_attribute("cx")) for number in range(3)]
     trained = float(page.locator("#lengths line.ceiling").get_attribute("x1"))
     assert x[1] - x[0] == pytest.approx(x[2] - x[1]) == pytest.approx(x[0] - trained), "equal ratios, equally far"
@@ -871,7 +872,7 @@ def test_lines_by_length(open_report: Any) -> None:
     shares = [(float(circles.nth(n).get_attribute("cy")) - low) / (high - low) for n in range(6)]
     assert shares == pytest.approx([0.3, 0.3, 0.3, 0.4, 0.2, 0.2], abs=1e-3)
     assert page.locator("#lengths .ceiling-label").text_content() == "trained: 128"
-    assert page.locator("#lengths .band").count() == 2
+    assert_count(page.locator("#lengths .band"), 2)
     lines = page.locator("#lengths li").all_text_contents()
     assert lines[0] == "At 256: rotary is best. Not ranked above: none"
     assert lines[1] == "At 512: none is best. Ranked above all others."
@@ -968,7 +969,7 @@ def test_model_without_positions_is_known_by_its_rows_not_its_name(open_report: 
 def test_curves_follow_the_data_and_the_chosen_axis(open_report: Any, payload: Payload) -> None:
     payload["trials"][0]["curve"][3]["loss"] = math.nan
     page = open_report(payload)
-    assert page.locator("#match-curve .line").count() == 3
+    assert_count(page.locator("#match-curve .line"), 3)
     assert page.locator("#match-curve .line-label").all_text_contents() == [
         "rotaryrotary",
         "sinusoidalsinusoidal",
@@ -1060,7 +1061,7 @@ def test_missing_parts_are_left_out(open_report: Any, payload: Payload) -> None:
     assert page.locator("#no-interval").is_visible()
     assert page.locator("#no-ranking").is_visible()
     assert not page.locator("#ranking").is_visible()
-    assert page.locator("#trial-table tbody tr").count() == 3
+    assert_count(page.locator("#trial-table tbody tr"), 3)
 
 
 @pytest.mark.long
@@ -1087,7 +1088,7 @@ def test_intervals_are_named(open_report: Any, payload: Payload) -> None:
         in page.locator("#interval").inner_text()
     )
     assert not page.locator("#no-interval").is_visible()
-    assert page.locator("#bars .whisker").count() == 3
+    assert_count(page.locator("#bars .whisker"), 3)
     assert page.locator("#ranking-table td").all_inner_texts()[:3] == [
         "+95.79",
         "–",
@@ -1111,7 +1112,7 @@ def test_large_models_stay_usable(open_report: Any) -> None:
     page = open_report(opened(payload), 420)
     for box in page.locator("#controls [type=checkbox]").all():
         box.check()
-    assert page.locator("#overview button").count() == 6 * 12 * 12
+    assert_count(page.locator("#overview button"), 6 * 12 * 12)
     assert page.evaluate("document.documentElement.scrollWidth") == 420, "large maps scroll inside their frame"
     assert page.locator("#large .field").first.bounding_box()["width"] >= 64 * 13
     page.locator("#large .field").nth(1).focus()
@@ -1292,7 +1293,7 @@ def test_an_encoding_has_its_colour_in_every_report(open_report: Any) -> None:
 
 def test_encodings_of_one_colour_differ_in_marks(open_report: Any) -> None:
     page = open_report(make_payload({f"rotary:base={base}": 0.9 - base / 100 for base in range(2, TONES + 3)}))
-    assert page.locator("#bars .bar.second").count() == 1
+    assert_count(page.locator("#bars .bar.second"), 1)
     styles = (
         "lines => lines.map((line) => [getComputedStyle(line).stroke, line.getAttribute('stroke-dasharray')].join())"
     )

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import jarilab
+from helpers.browser import assert_count
 from jarilab.core.errors import UserError
 from jarilab.encodings.base import Site, registry
 from jarilab.encodings.formulas.bias import alibi_slopes, t5_bucket
@@ -461,11 +462,11 @@ def test_an_address_shows_one_drawing(pages, tmp_path):
     assert page.locator(".top, .lede, li").filter(visible=True).count() == 0, "nothing else"
     page.evaluate("name => { location.hash = `#only=${name}` }", names[-1])  # as a link of a lesson does
     page.locator(f"#{names[-1]}").wait_for()
-    assert shown.count() == 1
+    assert_count(shown, 1)
     assert page.locator("h2").filter(visible=True).inner_text() == "rotary:pairing=interleaved"
     page.evaluate("location.hash = '#only=payload'")
     page.locator("li").first.wait_for()
-    assert shown.count() == len(names), "no drawing has this name"
+    assert_count(shown, len(names))  # no drawing has this name
 
 
 # Mistakes -------------------------------------------------------------------------------------------------------------
