@@ -380,23 +380,28 @@ class MarianAnswers(arithmetic.PeerAnswers):
         return [[token for token in row if token != PADDING] for row in ids[:, 1:].tolist()]
 
 
-def marian(data: Path, seed: int, recipe: Recipe) -> Trainee:
+def marian(data: Path, seed: int, recipe: Recipe, dropout: float = 0.0) -> Trainee:
     """Hugging Face's Marian: norms behind, sinusoids, AdamW."""
-    return _translation(data, seed, recipe, translation.Marian, MarianAnswers)
+    return _translation(data, seed, recipe, translation.Marian, MarianAnswers, dropout)
 
 
-def translator(data: Path, seed: int, recipe: Recipe) -> Trainee:
+def translator(data: Path, seed: int, recipe: Recipe, dropout: float = 0.0) -> Trainee:
     """torch.nn.Transformer, norms first, sinusoids, one matrix for both embeddings and the readout."""
-    return _translation(data, seed, recipe, translation.TorchTransformer, arithmetic.PeerAnswers)
+    return _translation(data, seed, recipe, translation.TorchTransformer, arithmetic.PeerAnswers, dropout)
 
 
 def _translation(
-    data: Path, seed: int, recipe: Recipe, build: Callable[[translation.Size], Any], answers: Callable[..., Any]
+    data: Path,
+    seed: int,
+    recipe: Recipe,
+    build: Callable[[translation.Size], Any],
+    answers: Callable[..., Any],
+    dropout: float,
 ) -> Trainee:
     task = Translation(**files_of_translation(data), vocab_size=PAIRS.vocab_size)
     task.prepare()
     torch.manual_seed(seed)
-    model = build(PAIRS)
+    model = build(PAIRS._replace(dropout=dropout))
     order = TokenBudgetBatches(task.training_lengths, TOKENS, 2 * recipe.steps * PAIRS_OF_BATCH, seed)
     batches = arithmetic.batches_in_order(task, order)
 
