@@ -18,6 +18,7 @@ from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Int
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.data.text.mixture import Mixture
+from jarilab.data.text.splitting import Splitting
 from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner, evenly, parts_of, right_padded
 from jarilab.tasks.metrics import bleu_tokenizer
@@ -102,6 +103,7 @@ class PairsTask(TokenTask):
         self._longest = longest
         self._train: tuple[Rows, Rows] | None = None
         self._mixture: Mixture | None = None
+        self._splittings: tuple[Splitting, Splitting] | None = None
         self._held_out: list[tuple[str, str]] | None = None
         # References beside the target, by the index of the held-out pair.
         self._further: dict[int, list[str]] = {}
@@ -182,8 +184,12 @@ class PairsTask(TokenTask):
     @cached_property
     def _lengths(self) -> Int[Tensor, "N S"]:
         source, target = self._rows
-        lengths = torch.stack((source.lengths, target.lengths), 1).add_(1)
+        lengths = torch.stack((source.lengths, target.lengths), 1)
         lengths = lengths if self._mixture is None else self._mixture.lengths(lengths)
+        if self._splittings is not None:
+            sides = zip(self._splittings, lengths.unbind(1), strict=True)
+            lengths += torch.stack([splitting.splits(side) for splitting, side in sides], 1)
+        lengths.add_(1)
         return lengths.sum(1, True, dtype=lengths.dtype) if self.one_sequence else lengths
 
     @property
@@ -196,7 +202,11 @@ class PairsTask(TokenTask):
         if self._mixture is not None:
             indices = self._mixture.rows(indices, generator)
         seed = self.policy.seed(generator)
-        return self._batch(source.padded(indices), target.padded(indices), seed)
+        rows = [side.padded(indices) for side in (source, target)]
+        if self._splittings is not None:
+            both = zip(self._splittings, rows, strict=True)
+            rows = [splitting.split(side, generator) for splitting, side in both]
+        return self._batch(rows[0], rows[1], seed)
 
     def _batch(
         self, source: Int[Tensor, "B K"], target: Int[Tensor, "B Q"], seed: int | None = None

@@ -30,6 +30,7 @@ from jarilab.data.text.pairs import PairCounts, numbered_pairs, pair_table, pair
 from jarilab.data.text.pieces import KINDS, Form
 from jarilab.data.text.scan import Scan, scan_pairs
 from jarilab.data.text.spelling import STRIPPED, Reading, Spelling
+from jarilab.data.text.splitting import Splitting
 from jarilab.data.text.tokenizers import Tokenizer, UnknownPieces, unknown_notice
 from jarilab.tasks.base import Learner, full_names, registry
 from jarilab.tasks.metrics import METRICS
@@ -52,12 +53,13 @@ class Translation(PairsTask):
     tokens), unigram, words or characters; or a file: a tokenizer.json, a SentencePiece model, or the folder of a run or
     of transformers. vocab_size: tokens of the tokenizer. joint: one vocabulary for both sides. lowercase: convert the
     text to lower case. normalize: Unicode's composed form nfc for every text, or none. byte_fallback: spell unknown
-    words and characters in bytes, as bpe and unigram always do. longest: maximal tokens of a line; longer pairs are
-    omitted and counted. swap: translate from the second file to the first. metric: metric by which runs are compared.
-    tokenized: the files are tokenized, so words are what is between spaces, in the vocabulary and in BLEU.
-    bleu_tokenizer: how sacreBLEU splits text that is not tokenized. By default (auto), zh for Chinese, char (single
-    characters) for other text without blanks, and 13a (the rules of WMT) for the rest. Three need packages of their
-    own: ja-mecab, ko-mecab and flores200.
+    words and characters in bytes, as bpe and unigram always do. split_tokens: how often a token of a training text
+    is split into the two that bpe merged, on average, such as 0.15; other tokens each time, which regularizes, like
+    BPE-dropout. longest: maximal tokens of a line; longer pairs are omitted and counted. swap: translate from the
+    second file to the first. metric: metric by which runs are compared. tokenized: the files are tokenized, so
+    words are what is between spaces, in the vocabulary and in BLEU. bleu_tokenizer: how sacreBLEU splits text that
+    is not tokenized. By default (auto), zh for Chinese, char (single characters) for other text without blanks, and
+    13a (the rules of WMT) for the rest. Three need packages of their own: ja-mecab, ko-mecab and flores200.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Translation(PairsTask):
         lowercase: bool = False,
         normalize: Literal["nfc", "none"] = "nfc",
         byte_fallback: bool = False,
+        split_tokens: Annotated[float, Ge(0), Le(1)] = 0.0,
         longest: Annotated[int, Ge(1), Le(100_000)] = 128,
         swap: bool = False,
         metric: JudgedBy = "bleu",
@@ -92,6 +95,12 @@ class Translation(PairsTask):
         self.joint, self.swap = joint, swap
         self.form = Form(lowercase, normalize == "nfc", tokenized, byte_fallback)
         self.metric = METRICS[metric]
+        if split_tokens and tokenizer != "bpe":
+            raise UserError(
+                f"split_tokens: expected the tokenizer bpe, whose tokens are made of two, got {tokenizer}; omit "
+                "--split-tokens or use --tokenizer bpe"
+            )
+        self.split_tokens = split_tokens
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
@@ -160,6 +169,11 @@ class Translation(PairsTask):
         # Tokenizers of a file have the sides of the task, trained ones the order of the files.
         is_file = self.tokenizer not in KINDS
         self._tokenizers = (first, second) if is_file else self._in_order(first, second)
+        if self.split_tokens:
+            one, other = (
+                Splitting.of(side, self.split_tokens, self._longest) for side in self.tokenizers
+            )
+            self._splittings = one, other
         encoded = self._encoded()
         read_as = [table.notice for table in tables if table is not None and table.notice]
         repeats = lines_of(find_repeats(scan_pairs(files, self.columns), "pairs"))

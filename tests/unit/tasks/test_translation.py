@@ -17,7 +17,7 @@ import jarilab
 from helpers.runs import held, seal
 from helpers.tasks import training_pairs
 from jarilab.core.errors import UserError
-from jarilab.data.text import END, FIRST, store
+from jarilab.data.text import END, FIRST, PADDING, store
 from jarilab.data.text.tokenizers import UNKNOWN
 from jarilab.positions.coordinates import Tokens
 from jarilab.runs.loaded import OpenRun
@@ -161,6 +161,23 @@ def test_lower_case_everywhere(files: tuple[str, str], pairs: list[tuple[str, st
     assert task.show_source(task.read("FÜNF acht")) == [" fünf", " acht"]
     valid = prepared(files, tokenizer="words", lowercase=True, valid=written(tmp_path, [("Acht", "EIGHT")], "valid"))
     assert valid.held_out == [("acht", "eight")]
+
+
+def test_split_tokens_say_the_same_and_are_counted(files: tuple[str, str]) -> None:
+    options = {"vocab_size": 300, "longest": 9}
+    whole, split = prepared(files, **options), prepared(files, split_tokens=0.5, **options)
+    assert training_pairs(split) == training_pairs(whole)
+    batch = split.training_batch(torch.arange(split.training_size), torch.Generator().manual_seed(1))
+    lengths = torch.stack([(side != PADDING).sum(1) for side in (batch.inputs[0].ids, batch.labels)], 1)
+    assert (lengths <= split.training_lengths).all(), "a letter is not split"
+    assert lengths.sum() > 1.2 * whole.training_lengths.sum()
+    assert split.training_lengths.max() == 9 + 1
+    assert split.encode_input("eins zwei") == whole.encode_input("eins zwei"), "what is not trained on stays whole"
+
+
+def test_tokens_of_one_part_are_not_split(files: tuple[str, str]) -> None:
+    with pytest.raises(UserError, match="split_tokens: expected the tokenizer bpe, .* got words; omit --split-tokens"):
+        Translation(train=files, tokenizer="words", split_tokens=0.1)
 
 
 def test_lines_longer_than_the_limit_are_left_out_and_counted(tmp_path: Path) -> None:

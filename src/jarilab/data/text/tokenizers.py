@@ -99,6 +99,13 @@ class Tokenizer:
             return tokenizer_files.unknown_id(self._library) is None
         return over_bytes(self.kind) or self.form.byte_fallback
 
+    @property
+    def merged_from(self) -> dict[int, tuple[int, int]]:
+        """The ids of the two tokens that BPE merged into a token, by its id."""
+        ids = {piece: id_ for id_, piece in enumerate(self._vocabulary.pieces, self._special)}
+        merges = reversed(self._vocabulary.merges)  # the first merge into a piece counts
+        return {ids[left + right]: (ids[left], ids[right]) for left, right in merges}
+
     def __len__(self) -> int:
         return self._special + len(self._vocabulary.pieces)
 
