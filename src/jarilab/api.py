@@ -309,7 +309,7 @@ def compare(
     jobs: trials that run at the same time (default: one for each core, or each GPU).
     eval_lengths: as for `train`; each length has a column in the table, and its own verdicts.
     rates: learning rates to try at seed 0, which is not compared; each encoding is compared at its best one.
-    train: False returns the table of the trials that are finished.
+    train: False returns the table of the finished trials of a study.
     trust_code: execute the Python files that the study names.
     sbatch: write `trials.sbatch` with a command for each trial, to be submitted to SLURM, and train nothing.
     resources: of each trial in SLURM.
@@ -323,7 +323,8 @@ def compare(
     encodings, rates, eval_lengths = map(_listed, (encodings, rates, eval_lengths))
     launcher = Launcher(jobs, cores(), sbatch, resources)
     if study.is_study(task):
-        if out is not None or settings or model is not None or rates:
+        fixed = settings or rates or snapshots or model is not None or precision != "auto"
+        if out is not None or fixed:
             raise UserError(
                 f"{task} is a study, whose settings are fixed; pass only encodings, seeds and eval_lengths"
             )
@@ -331,16 +332,33 @@ def compare(
         saved = study.Study.read(folder)
         saved.trust(folder, trust_code)
         if not train:
+            _check_adds_nothing(
+                encodings=encodings, seeds=seeds, eval_lengths=eval_lengths, sbatch=sbatch
+            )
             return run_study.report_study(saved, folder)
         return run_study.run(saved.extend(encodings, seeds, eval_lengths), folder, launcher)
     if out is None or not encodings:
         raise UserError(
             f"compare expects encodings and a folder for {task}; pass encodings and out"
         )
+    if not train:
+        raise UserError(
+            f"train=False shows the finished trials of a study: expected its folder, got {task}; pass that as task"
+        )
     seeds = 1 if seeds is None else seeds
     chosen = (encodings, seeds, settings or {}, precision, model, snapshots, rates, eval_lengths)
     requested = study.Study.of(str(task), *chosen)
     return run_study.run(requested, checked_folder(out), launcher)
+
+
+def _check_adds_nothing(**options: Any) -> None:
+    """Raises UserError for options that a table without training would ignore."""
+    ignored = [name for name, value in options.items() if value]
+    if ignored:
+        names = ", ".join(ignored)
+        raise UserError(
+            f"expected no {names} with train=False, or --report, which adds nothing; omit {names}, or train"
+        )
 
 
 def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:

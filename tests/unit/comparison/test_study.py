@@ -89,7 +89,17 @@ def test_a_study_goes_on_with_more_encodings_and_seeds(tmp_path, trained):
         ({"seeds": 1}, "the study has 2 seeds, got 1; give more"),
         ({"encodings": ["+alibbi"]}, "unknown encoding 'alibbi'; did you mean 'alibi'"),
         ({"settings": {"model.d_model": 8}}, "is a study, whose settings are fixed; pass"),
+        ({"snapshots": 3}, "is a study, whose settings are fixed; pass only encodings, seeds and eval_lengths"),
+        (
+            {"precision": "bfloat16"},
+            "is a study, whose settings are fixed; pass only encodings, seeds and eval_lengths",
+        ),
         ({"train": False}, "no trial of .* is finished yet; `jarilab compare .*` trains them"),
+        ({"train": False, "seeds": 3}, "expected no seeds with train=False, or --report, which adds nothing; omit"),
+        (
+            {"train": False, "encodings": ["+alibi"], "eval_lengths": [3], "sbatch": True},
+            "expected no encodings, eval_lengths, sbatch with train=False",
+        ),
     ],
 )
 def test_invalid_requests_of_a_study_are_refused(tmp_path, trained, asked, message):
@@ -124,6 +134,12 @@ def test_the_same_study_with_other_encodings_is_no_other_study(tmp_path, trained
 def test_a_folder_without_a_study_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"is a folder and holds no study: it has no study\.json; name a task"):
         jarilab.compare(tmp_path, encodings=["none"], out=tmp_path / "out")
+
+
+def test_a_table_without_training_needs_the_folder_of_a_study(tmp_path, trained):
+    with pytest.raises(UserError, match="train=False shows the finished trials of a study: expected its folder, got"):
+        jarilab.compare(TASK, tmp_path / "out", encodings=["none"], settings=SHORT, train=False)
+    assert trained == []
 
 
 def test_a_task_needs_encodings_and_a_folder(tmp_path):
