@@ -364,8 +364,9 @@ def _check_adds_nothing(**options: Any) -> None:
 def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
     """Write a page with the training curves of one run or of several; returns its path.
 
-    out: page to write (default: report.html in the folder of one run, or beside several). Raises UserError for a folder
-    that is not a run or has no curve yet.
+    out: page to write (default: report.html in the folder of one run, or beside several; curves.html beside several
+    trials of a study, whose own page is report.html). Raises UserError for a folder that is not a run or has no curve
+    yet.
     """
     from jarilab.comparison import curves
 

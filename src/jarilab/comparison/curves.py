@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.comparison.examples import explore_command
+from jarilab.comparison.study import RECORD as STUDY
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_text
 from jarilab.pages.kit.page import assemble
@@ -68,11 +69,13 @@ def curve_of(run: Path) -> Curve:
 def write(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
     """Write the page of these runs and return its path; by default report.html in or beside the first run.
 
+    Beside trials of a study it is curves.html, since report.html is the page of the study.
     Raises UserError for a folder without a curve, and if the file cannot be written.
     """
     curves = [curve_of(Path(run)) for run in runs]
     folder = Path(runs[0]) if len(runs) == 1 else Path(runs[0]).parent
-    path = folder / "report.html" if out is None else Path(out)
+    name = "curves.html" if (folder / STUDY).exists() else "report.html"
+    path = folder / name if out is None else Path(out)
     if path.is_dir():
         raise UserError(f"{path} is a folder; expected the name of a file, such as report.html")
     write_text(path, render(curves))

@@ -128,6 +128,15 @@ def test_losses_of_different_vocabularies_are_not_compared() -> None:
     assert "not compared" in note
 
 
+def test_curves_leave_the_report_of_a_study_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "curve_of", lambda run: a_curve(str(run)))
+    runs = [tmp_path / "none-1", tmp_path / "rotary-1"]
+    assert curves.write(runs) == tmp_path / "report.html"
+    (tmp_path / "study.json").write_text("{}")
+    assert curves.write(runs) == tmp_path / "curves.html"
+    assert curves.write(runs, tmp_path / "mine.html") == tmp_path / "mine.html"
+
+
 def test_what_was_trained_is_read(tmp_path: Path) -> None:
     train(tmp_path / "run", tiny("rotary"))
     curve = curve_of(tmp_path / "run")

@@ -13,7 +13,7 @@ def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="page to write (default: report.html in RUN, or beside several)",
+        help="page to write (default: report.html in RUN, or beside several; curves.html beside trials of a study)",
     )
     add_open(parser, "the page")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
