@@ -148,7 +148,8 @@ def _figures(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
     examples, key = int(result["examples"]), str(result["metric"])
     rows = [_figure("all", metric, result[key], examples)]
     for group, count in result.get("group_examples", {}).items():
-        rows.append(_figure(group, metric, result[f"{key}_{group}"], count))
+        if f"{key}_{group}" in result:  # groups may be measured by another metric alone
+            rows.append(_figure(group, metric, result[f"{key}_{group}"], count))
     head = [f"| of | {metric.title} | interval | examples |", "| --- | --- | --- | --- |"]
     how = mean_interval([result[key]], examples, share=metric.share).how
     notes = [f"- {plain(note)}" for note in score_notes(result)]

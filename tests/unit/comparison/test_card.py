@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.helpers.command import command
-from tests.helpers.runs import newest_of, tiny, train
+from tests.helpers.runs import held, newest_of, seal, tiny, train
 
 import jarilab
 from jarilab.comparison.card import card, maps, plain, write
@@ -49,6 +49,16 @@ def test_the_picture_shows_every_head(run: Path, tmp_path: Path) -> None:
         pixels = np.asarray(opened)
     assert (pixels == 255).all(-1).any()  # between maps
     assert pixels.min() < 150 < pixels.max()
+
+
+def test_groups_that_another_metric_measures_are_left_out(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = shutil.copytree(run, tmp_path / "run")
+    path = copy / "result.json"
+    measured = {"metric": "perplexity", "perplexity": 3.25, "best": {"step": 12, "perplexity": 3.25}}
+    seal(path, held(path) | measured)
+    assert "| all | 3.250 | not known |" in card(jarilab.load(copy))
 
 
 def test_a_card_without_a_result_claims_none(run: Path, tmp_path: Path) -> None:
