@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jarilab.comparison.table_export import at_lengths, other_lengths
+from jarilab.comparison.table_export import at_lengths, interval_sentences, other_lengths
 from jarilab.core.errors import printable
 from jarilab.tasks.metrics import METRICS, Metric, confusion_table, score_notes
 
@@ -157,9 +157,8 @@ def table_text(table: Mapping[str, Any], out: Path) -> str:
         lines.append(f"left out: {row['encoding']}, seed {row['seed']}: {row['reason']}")
     pairs = table["pairs"]
     lines += [sentence for sentence in (pairs["correction"], pairs["power"]) if sentence]
-    interval = encodings[0]["interval"]
     report = out / "report.html"
-    return "\n".join([*lines, f"interval: {interval}", f"report: {report}"])
+    return "\n".join([*lines, *interval_sentences(table), f"report: {report}"])
 
 
 def _columns(name: str, figure: str, interval: str, best: str, groups: Sequence[str]) -> str:

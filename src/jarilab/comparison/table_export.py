@@ -110,8 +110,18 @@ def _comments(texts: Iterable[str]) -> list[str]:
     return [f"% {' '.join(text.split())}" for text in texts]
 
 
+def interval_sentences(table: Mapping[str, Any]) -> list[str]:
+    """What the intervals of the encodings cover: one sentence, or one for each kind of them."""
+    encodings: dict[str, list[str]] = {}
+    for row in table["encodings"]:
+        encodings.setdefault(row["interval"], []).append(row["encoding"])
+    if len(encodings) == 1:
+        return [f"interval: {how}" for how in encodings]
+    return [f"interval of {', '.join(names)}: {how}" for how, names in encodings.items()]
+
+
 def _sentences(table: Mapping[str, Any]) -> list[str]:
-    sentences = [table["describe"], *table["notes"], table["encodings"][0]["interval"]]
+    sentences = [table["describe"], *table["notes"], *interval_sentences(table)]
     for row in table["differences"]:
         sentences.append(f"{row['first']} - {row['second']}: {row['verdict']}")
     for about in ("correction", "power"):

@@ -154,6 +154,18 @@ def test_no_interval_is_narrower_than_that_of_seeds_in_two_groups(trials):
     assert "two groups" not in rotary["interval"]
 
 
+def test_each_encoding_that_has_another_interval_is_named(trials):
+    table = tabulate(trials[:3], trials[0].experiment.resolved.build_task())
+    both = "95 % over 2 seeds (Student's t) and 43 examples (Wilson)"
+    one = "95 % for sampling 43 examples; one seed, so nothing about others"
+    text = table_text(table, trials[0].folder.parent)
+    for how in (f"interval of none: {both}", f"interval of rotary: {one}"):
+        assert f"\n{how}\n" in text
+        assert f"\n% {how}\n" in latex(table)
+    table = tabulate(trials, trials[0].experiment.resolved.build_task())
+    assert f"\ninterval: {both}\n" in table_text(table, trials[0].folder.parent)
+
+
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize("path", [("groups", "+"), ("parts", "digits", "2", "value")])
 def test_intervals_of_groups_and_parts_cover_the_mean_of_runs_that_toss_a_coin(path, seeds):
