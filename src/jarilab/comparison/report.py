@@ -90,7 +90,7 @@ def payload(table: dict[str, Any], trials: Trials, task: Task) -> dict[str, Any]
         "examples": examples,
         "blind": blind_of(examples),
         "opening": lead_example(examples, ranked),
-        "what_ran": _what_ran(experiment, folder) | _tuned(table),
+        "what_ran": _what_ran(experiment, folder) | tuned_facts(table),
     }
 
 
@@ -116,10 +116,10 @@ def _what_ran(experiment: Experiment, folder: Path) -> dict[str, Any]:
     }
 
 
-def _tuned(table: dict[str, Any]) -> dict[str, Any]:
-    """The learning rate of each encoding, if they differ."""
+def tuned_facts(table: dict[str, Any]) -> dict[str, Any]:
+    """The learning rate of each encoding in place of the first trial's; empty if it was not tuned."""
     rates = [f"{row['encoding']} {row['lr']:g}" for row in table["encodings"]]
-    return {"training: learning rate": ", ".join(rates)} if table.get("tuning") else {}
+    return {"training: lr": ", ".join(rates)} if table.get("tuning") else {}
 
 
 def _options(section: str, options: dict[str, Any]) -> dict[str, Any]:

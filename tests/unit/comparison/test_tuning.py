@@ -6,6 +6,7 @@ import pytest
 
 import jarilab
 from helpers.runs import TINY
+from jarilab.comparison.report import tuned_facts
 from jarilab.comparison.study import Study, best_rates, tuned_values
 from jarilab.core.errors import UserError
 from jarilab.tasks.metrics import METRICS
@@ -35,6 +36,12 @@ def test_all_encodings_are_tuned_with_the_same_budget_at_a_seed_that_is_not_comp
     compared = study.trials(tmp_path, {"none": 0.01, "t5": 0.02})
     rates = [(trial.name, trial.experiment.options.lr) for trial in compared]
     assert rates == [("none-1", 0.01), ("t5-1", 0.02), ("none-2", 0.01), ("t5-2", 0.02)]
+
+
+def test_a_report_has_the_rate_of_each_encoding_alone():
+    rows = [{"encoding": "none", "lr": 0.01}, {"encoding": "t5", "lr": 0.02}]
+    assert tuned_facts({"encodings": rows, "tuning": [{}]}) == {"training: lr": "none 0.01, t5 0.02"}
+    assert tuned_facts({"encodings": rows, "tuning": []}) == {}
 
 
 @pytest.mark.slow
