@@ -100,13 +100,17 @@ def _cell(shown: Mapping[str, Any], head: int, before: int) -> tuple[int, int]:
     return before + query, key
 
 
-def check_head(tape: Tape, site: str | None, head: int | None) -> None:
-    """Raises UserError for a site or head to open at that does not exist."""
-    check_has_sites(tape.sites)
-    if site is not None and site not in tape.sites:
-        raise unknown("site", site, tape.sites)
-    sites = tape.sites if site is None else [site]
-    heads = max(tape.calls[name][0].call.q.shape[1] for name in sites)
+def check_head(tapes: Sequence[Tape], site: str | None, head: int | None) -> None:
+    """Raises UserError for a site or head to open at that no model has."""
+    heads_by_site: dict[str, int] = {}
+    for tape in tapes:
+        check_has_sites(tape.sites)
+        for name in tape.sites:
+            heads_of_site = tape.calls[name][0].call.q.shape[1]
+            heads_by_site[name] = max(heads_of_site, heads_by_site.get(name, 0))
+    if site is not None and site not in heads_by_site:
+        raise unknown("site", site, heads_by_site)
+    heads = max(heads_by_site.values()) if site is None else heads_by_site[site]
     if head is not None and not 0 <= head < heads:
         owner = "this model" if site is None else site
         raise UserError(f"{owner} has the heads 0 to {heads - 1}, got {head}")

@@ -93,7 +93,7 @@ class Explorer:
         with self._lock:
             chosen = [self._chosen(number, steps or {}) for number in range(len(self.subjects))]
             tapes = self._tapes(line, chosen)
-            check_head(tapes[0], site, head)
+            check_head(tapes, site, head)
             link = self._link_in(line) if site is None and head is None else None
             views = [subject.view(line, step) for subject, step in chosen]
             for view, (subject, step) in zip(views, chosen, strict=True):

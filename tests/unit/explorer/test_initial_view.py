@@ -4,9 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import jarilab
 from helpers.explorer import made_site, made_view
-from jarilab.explorer.initial_view import initial_view
+from jarilab.core.errors import UserError
+from jarilab.explorer.initial_view import check_head, initial_view
 
 EVEN = np.full((2, 3, 3), 1 / 3)
 
@@ -54,6 +57,20 @@ def test_requested_site_and_head() -> None:
     assert opened(view, site="encoder.0") == (0, "encoder.0", 1)
     assert opened(view, head=1) == (0, "encoder.1", 1)
     assert opened(view, site="encoder.0", head=0) == (0, "encoder.0", 0)
+
+
+def test_a_site_of_any_model_may_be_requested() -> None:
+    tapes = []
+    for layers in (1, 2):
+        model = jarilab.EncoderDecoder(9, 9, d_model=16, n_heads=2, n_encoder_layers=layers).eval()
+        with jarilab.record(model) as tape, torch.no_grad():
+            model(torch.arange(3)[None], torch.arange(2)[None])
+        tapes.append(tape)
+    check_head(tapes, "encoder.1", 1)
+    with pytest.raises(UserError, match=r"encoder\.1 has the heads 0 to 1, got 2"):
+        check_head(tapes, "encoder.1", 2)
+    with pytest.raises(UserError, match=r"unknown site 'encoder\.2'.*encoder\.1"):
+        check_head(tapes, "encoder.2", None)
 
 
 @pytest.mark.parametrize("hidden", [None, [[0, 1, 1], [0, 0, 1], [0, 0, 0]]])
