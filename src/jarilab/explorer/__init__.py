@@ -205,7 +205,7 @@ def page(
     still: bool = False,
 ) -> Page:
     """The page of one input as a file. Raises UserError for an input, site, head or step that does not exist."""
-    payload = saved_page(explorer, line, site, head, step, still=still)
+    payload = saved_page(explorer, line, site, head, explorer.all_at(step), still=still)
     return Page(render(payload), payload)
 
 
@@ -227,7 +227,7 @@ def save_folder(
     Raises UserError for an input, site, head or step that does not exist, and if no model can be exported.
     """
     out = Path(out)
-    initial = {"site": site, "head": head, "step": step}
+    initial = {"site": site, "head": head, "steps": explorer.all_at(step)}
     data = page_folder.write_models(explorer, out, Path(runtime), line, initial)
     write_text(out / "index.html", render(data))
     return out

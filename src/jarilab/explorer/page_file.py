@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from jarilab.core.private_paths import relative_to_here
@@ -22,17 +23,17 @@ def saved_page(
     line: str,
     site: str | None = None,
     head: int | None = None,
-    step: int | None = None,
+    steps: Mapping[int, int] | None = None,
     *,
     still: bool = False,
     program: Writer = program_of,
 ) -> dict[str, Any]:
     """The payload of a page that is saved as a file.
 
-    step: training step of all runs; the newest by default. still: the page holds no models. program: exports a model.
-    Raises UserError for a site, head or step that does not exist.
+    steps: training steps by the number of the view; the newest by default. still: the page holds no models. program:
+    exports a model. Raises UserError for a site, head or step that does not exist.
     """
-    page = explorer.look(line, explorer.all_at(step), live=False, site=site, head=head)
+    page = explorer.look(line, steps, live=False, site=site, head=head)
     # The explorer caches its views, so they are copied.
     views = []
     for view in page["views"]:
@@ -47,7 +48,7 @@ def saved_page(
                 view["engine"] = engine
     flags = [relative_to_here(flag) for flag in explorer.flags]
     page = {**page, "views": views, "again": [*(["--still"] if still else []), *flags]}
-    budget = _add_details(explorer, line, page, step, MAX_EXTRAS - _size(views))
+    budget = _add_details(explorer, line, page, MAX_EXTRAS - _size(views))
     frames = _frames(explorer, line, budget)
     if frames is not None:
         page["frames"] = frames
@@ -62,9 +63,7 @@ def _without_paths(view: dict[str, Any]) -> dict[str, Any]:
     return {**view, **files, "words": [relative_to_here(word) for word in view["words"]]}
 
 
-def _add_details(
-    explorer: Explorer, line: str, page: dict[str, Any], step: int | None, budget: int
-) -> int:
+def _add_details(explorer: Explorer, line: str, page: dict[str, Any], budget: int) -> int:
     """Adds the details of the open head, then of others within `budget` bytes; returns the bytes left."""
     heads = []
     for number, (view, subject) in enumerate(zip(page["views"], explorer.subjects, strict=True)):
@@ -79,6 +78,7 @@ def _add_details(
     for is_other_site, is_other_head, number, shown, head in heads:
         if (is_other_site or is_other_head) and budget <= 0:
             break
+        step = page["views"][number]["step"]
         detail = explorer.head(line, number, shown["site"], head, step)
         budget -= _size(detail)
         shown["details"][str(head)] = detail

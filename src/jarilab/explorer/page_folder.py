@@ -47,7 +47,7 @@ def write_models(
 ) -> dict[str, Any]:
     """Writes the models and the runtime, and returns the payload of the page.
 
-    initial: the `site`, `head` and `step` of `saved_page`. Raises UserError as `check` does, and if no model can be
+    initial: the `site`, `head` and `steps` of `saved_page`. Raises UserError as `check` does, and if no model can be
     exported.
     """
     check(out, runtime)

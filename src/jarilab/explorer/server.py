@@ -228,10 +228,8 @@ async def _timed_answer(
 
 
 def _saved(explorer: Explorer, request: PageRequest) -> dict[str, str]:
-    """The HTML of a page that computes by itself. Steps that differ between views are the newest of each."""
-    steps = set(request.steps.values())
-    step = steps.pop() if len(steps) == 1 else None
-    page = saved_page(explorer, request.input, request.site, request.head, step)
+    """The HTML of a page that computes by itself."""
+    page = saved_page(explorer, request.input, request.site, request.head, request.steps)
     return {"html": render(page)}
 
 

@@ -113,6 +113,14 @@ def test_saved_page_has_all_heads_and_steps_within_its_size(runs: Path, monkeypa
     assert "frames" not in page
 
 
+def test_a_saved_page_has_the_step_of_each_view(runs: Path) -> None:
+    explorer = open_explorer([runs / "none", runs / "rotary"])
+    views = saved_page(explorer, "1+2", steps={0: 0})["views"]
+    assert [view["step"] for view in views] == [0, 12]
+    opened = explorer.head("1+2", 0, "encoder.0", 0, 0)
+    assert views[0]["sites"][0]["details"]["0"]["scores"] == opened["scores"]
+
+
 def test_errors_of_inputs_views_and_heads(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a run"):
         open_explorer([tmp_path])

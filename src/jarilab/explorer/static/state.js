@@ -236,10 +236,11 @@ export async function look(patch) {
     const frames = app.payload.frames ?? [];
     const step = Object.values(wanted.steps)[0] ?? frames.at(-1)?.step;
     const frame = frames.find((one) => one.step === step);
-    if (!frame) return;
+    const isFirst = firstPayload.views.every((view, index) => view.step === (wanted.steps[index] ?? step));
+    if (!isFirst && !frame) return;
     app.set({ steps: wanted.steps });
     // the views that the file opens with have more details
-    app.replaceViews({ views: firstPayload.views.every((view) => view.step === step) ? firstPayload.views : frame.views });
+    app.replaceViews({ views: isFirst ? firstPayload.views : frame.views });
     return;
   }
   document.documentElement.setAttribute("aria-busy", "true");
