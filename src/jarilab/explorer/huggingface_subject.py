@@ -134,6 +134,7 @@ class HuggingFaceSubject(Subject):
         self.loaded, self._flag = load(folder), flag
         self.name = self.loaded.name
         self.reads_image_and_text = reads_image_and_text(self.loaded)
+        self.reads_files = self.reads_image_and_text or reads_files(self.loaded)
         self._recordings: LRU[RecordedForward] = LRU()
         self._effects: dict[str, EffectsInProgress] = {}
         self._before: dict[str, OutputBefore] = {}
@@ -142,7 +143,7 @@ class HuggingFaceSubject(Subject):
     def check_input(self, line: str, first: str) -> None:
         if self.reads_image_and_text:
             line, first = line.partition(IMAGE_END)[0], first.partition(IMAGE_END)[0]
-        elif not reads_files(self.loaded):
+        elif not self.reads_files:
             return
         if not line.startswith(INLINE_IMAGE):
             check_file(line, first, numbered=False)

@@ -65,6 +65,7 @@ class RunSubject(Subject):
         self.folder, self.name, self._gold = folder, name, gold
         self.run = load(folder, trust_code=trust_code)
         self.experiment = self.run.experiment
+        self.reads_files = self.run.predictor.reads_files
         snapshot_steps = snapshots.steps_of(folder, self.experiment.hash)
         # A run that starts from weights has those of step 0 only as a snapshot.
         initial = [0] if self.experiment.options.init is None else []
@@ -80,7 +81,7 @@ class RunSubject(Subject):
         return self.run.example()
 
     def check_input(self, line: str, first: str) -> None:
-        if self.run.predictor.reads_files:
+        if self.reads_files:
             check_file(line, first, numbered=True)
 
     def model_step(self, step: int | None) -> int:

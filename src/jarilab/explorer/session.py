@@ -66,9 +66,10 @@ class Explorer:
         return f"{image}{IMAGE_END}{text}"
 
     def files(self, line: str) -> list[str]:
-        """The images beside the one that an input names."""
+        """The images beside the one that an input names; none for models that read no files."""
         path = Path(line.partition(IMAGE_END)[0])
-        if path.suffix.lower() not in IMAGES:
+        reads_files = any(subject.reads_files for subject in self.subjects)
+        if not reads_files or path.suffix.lower() not in IMAGES:
             return []
         return sorted(str(each) for each in path.parent.iterdir() if each.suffix.lower() in IMAGES)
 

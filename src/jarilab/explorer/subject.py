@@ -40,6 +40,8 @@ class Subject(ABC):
     """Training steps whose weights exist."""
     saves_details: ClassVar[bool] = False
     """Whether saved pages hold the details of its heads."""
+    reads_files: bool = False
+    """Whether an input may be, or begin with, the name of a file."""
     reads_image_and_text: bool = False
     """Whether an input is the name of an image, `IMAGE_END` and a text."""
 

@@ -121,6 +121,11 @@ def test_a_saved_page_has_the_step_of_each_view(runs: Path) -> None:
     assert views[0]["sites"][0]["details"]["0"]["scores"] == opened["scores"]
 
 
+def test_a_text_that_ends_like_an_image_lists_no_files(runs: Path) -> None:
+    explorer = open_explorer([runs / "lm"])
+    assert explorer.files(f"{runs}/one.png") == explorer.files("no folder/one.png") == []
+
+
 def test_errors_of_inputs_views_and_heads(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a run"):
         open_explorer([tmp_path])
