@@ -176,7 +176,7 @@ def test_split_tokens_say_the_same_and_are_counted(files: tuple[str, str]) -> No
 
 
 def test_tokens_of_one_part_are_not_split(files: tuple[str, str]) -> None:
-    with pytest.raises(UserError, match="split_tokens: expected the tokenizer bpe, .* got words; omit --split-tokens"):
+    with pytest.raises(UserError, match=r"split_tokens: expected the tokenizer bpe, .* got words; omit --split-tokens"):
         Translation(train=files, tokenizer="words", split_tokens=0.1)
 
 
