@@ -368,7 +368,8 @@ class Translation(PairsTask):
         """Yield what is to know once there is a tokenizer."""
         yield from (Finding("note", "columns", line) for line in self._read_as)
         encoded = self._encoded()
-        for name, rows in zip(("source", "target"), (encoded.source, encoded.target), strict=True):
+        names = self._in_order("source", "target")
+        for name, rows in zip(names, (encoded.source, encoded.target), strict=True):
             # A pair is left out once, for either side.
             omitted = encoded.counts.too_long if name == "target" else 0
             yield find_too_long(rows.lengths.numpy(), omitted, self._longest, name)

@@ -108,6 +108,13 @@ def test_swapped_the_second_file_is_the_source(files: tuple[str, str], pairs: li
     assert valid.held_out == [(other, one) for one, other in pairs]
 
 
+def test_a_check_names_the_sides_of_swapped_files(tmp_path: Path) -> None:
+    files = written(tmp_path, [("eins zwei", "one"), ("drei vier", "three")])
+    task = Translation(train=files, valid=files, swap=True, joint=False, tokenizer="words", vocab_size=300)
+    lengths = [finding.text for finding in task.check() if finding.topic == "tokens"]
+    assert [text.partition(",")[0] for text in lengths] == ["target: 5 % 2", "source: 5 % 1"]
+
+
 def test_one_vocabulary_or_two(files: tuple[str, str]) -> None:
     joint, separate = prepared(files, tokenizer="words"), prepared(files, tokenizer="words", joint=False)
     assert joint.model_options == {"source_vocab_size": 4 + 16, "target_vocab_size": 4 + 16}
