@@ -88,6 +88,7 @@ class Translation(PairsTask):
         self._unknown: dict[str, float] = {}
         self._read_as: list[str] = []
         self._data: tuple[str, ...] = ()  # what is measured instead of held-out pairs
+        self._measured = PairCounts()  # of `_data` or `valid`
         self._tokenizers: tuple[Tokenizer, Tokenizer] | None = None
         self.words = "none" if tokenized else bleu_tokenizer
         self.train, self.valid, self.columns = tuple(train), tuple(valid), tuple(columns)
@@ -229,10 +230,10 @@ class Translation(PairsTask):
 
     def _read_held_out(self) -> list[tuple[str, str]]:
         if self.valid:
-            return self._texts(_corpora("valid", self.valid))
+            return self._texts(_corpora("valid", self.valid), self._measured)
         encoded = self._encoded()
         chosen = encoded.numbers[self._is_held_out(encoded.numbers)]
-        return self._texts(_corpora("train", self.train), set(chosen.tolist()))
+        return self._texts(_corpora("train", self.train), PairCounts(), set(chosen.tolist()))
 
     @property
     def held_out_of(self) -> tuple[str, ...]:
@@ -240,7 +241,8 @@ class Translation(PairsTask):
 
     def hold_out(self, paths: Sequence[str]) -> None:
         measured = _corpora("data", paths[:2])
-        self._held_out, self._further = self._texts(measured), {}
+        self._measured = PairCounts()
+        self._held_out, self._further = self._texts(measured, self._measured), {}
         self._data = tuple(paths[:2])
         vars(self).pop("_overlap", None)
         for path in map(Path, paths[2:]):
@@ -262,16 +264,16 @@ class Translation(PairsTask):
             self._further.setdefault(number, []).extend([reference] if reference.strip() else [])
 
     def _texts(
-        self, read: Sequence[Corpus], chosen: Container[int] | None = None
+        self, read: Sequence[Corpus], counts: PairCounts, chosen: Container[int] | None = None
     ) -> list[tuple[str, str]]:
         """Return the pairs of these corpora in the form of the tokenizers, or those at the chosen indices.
 
-        Raises UserError.
+        `counts` is updated. Raises UserError.
         """
         one, other = self.tokenizers
         texts = []
         files = [corpus.files for corpus in read]
-        for number, pair in enumerate(pairs(files, PairCounts(), self.columns)):
+        for number, pair in enumerate(pairs(files, counts, self.columns)):
             if chosen is None or number in chosen:
                 source, target = self._in_order(*pair)
                 texts.append((one.normalized(source), other.normalized(target)))
@@ -328,7 +330,9 @@ class Translation(PairsTask):
 
     def held_out_notices(self) -> list[str]:
         unknown = _unknown_notices(self._held_out_unknown(self.held_out))
-        return [*unknown, *lines_of(self._overlap)]
+        files = " and ".join(self._data or self.valid)
+        left_out = [f"{files}: {line}" for line in _complaints(self._measured, self._longest)]
+        return [*left_out, *unknown, *lines_of(self._overlap)]
 
     @cached_property
     def _overlap(self) -> list[Finding]:

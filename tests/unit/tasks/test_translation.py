@@ -234,6 +234,15 @@ def test_data_to_measure_on_that_cannot_be(files: tuple[str, str]) -> None:
         prepared(files).hold_out([])
 
 
+def test_blank_lines_of_data_to_measure_on_are_counted(files: tuple[str, str], tmp_path: Path) -> None:
+    data = written(tmp_path, [("eins", "one"), ("", "two"), ("drei", " ")], "data")
+    task = prepared(files)
+    assert not any("blank" in notice for notice in task.held_out_notices())
+    task.hold_out(data)
+    for measured in (task, prepared(files, valid=data)):
+        assert f"{' and '.join(data)}: 2 pairs with a blank line on a side left out" in measured.held_out_notices()
+
+
 def test_further_references(files: tuple[str, str], tmp_path: Path) -> None:
     task = prepared(files, tokenizer="words")
     pairs = [("eins", "one"), ("", "blank"), ("zwei drei", "two three"), ("drei", "three")]
