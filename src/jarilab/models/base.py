@@ -144,6 +144,19 @@ def one_a_row(tokens: Tokens | None) -> Tokens:
     return tokens
 
 
+def read_from_start(target: Tokens) -> Tokens:
+    """Return the target of a model that reads each row from its first token.
+
+    Raises UserError for padding before a token, and as `one_a_row` does.
+    """
+    target = one_a_row(target)
+    if target.keep is not None and bool((target.keep[:, 1:] & ~target.keep[:, :-1]).any()):
+        raise UserError(
+            "expected padding behind the tokens of the target, got some before; move it to the end"
+        )
+    return target
+
+
 Places = Callable[[Tensor, int, Tensor], Positions]
 """Returns the positions of the tokens from an index on, given all ids `(R, L)`, that index, and the source of each row
 `(R,)`.

@@ -12,7 +12,7 @@ from jarilab.attention.cache import KVCache
 from jarilab.core.errors import UserError
 from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.models.base import one_a_row, registry
+from jarilab.models.base import one_a_row, read_from_start, registry
 from jarilab.models.layers import LayerKeywords, LayerOptions, Layers
 from jarilab.models.one_token import readout
 from jarilab.models.stacks import Decoder, Encoder
@@ -112,9 +112,12 @@ class EncoderDecoder(nn.Module):
     def forward(
         self, source: Int[Tensor, "B K"] | Tokens, target: Int[Tensor, "B Q"] | Tokens
     ) -> Float[Tensor, "B Q V"]:
-        """Return the scores of the token after each target token, given the source and the target up to it."""
+        """Return the scores of the token after each target token, given the source and the target up to it.
+
+        Raises UserError for padding before a token of the target.
+        """
         memory = self.start(Tokens.of(source, "source"))
-        target = one_a_row(Tokens.of(target, "target"))
+        target = read_from_start(Tokens.of(target, "target"))
         return self.step(memory, target.ids, target.positions, None)
 
     def start(self, source: Tokens | None) -> Memory:

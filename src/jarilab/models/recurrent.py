@@ -16,7 +16,7 @@ from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.encodings.base import hooks_of
 from jarilab.encodings.base import registry as encodings
 from jarilab.encodings.compose import LayerEncodings
-from jarilab.models.base import check_layers, one_a_row, registry
+from jarilab.models.base import check_layers, one_a_row, read_from_start, registry
 from jarilab.models.layers import Layers, Share, Width
 from jarilab.models.recurrent_decoder import DecoderState, RecurrentCache, RecurrentDecoder
 from jarilab.models.recurrent_encoder import Cell, RecurrentEncoder
@@ -106,9 +106,12 @@ class Recurrent(nn.Module):
     def forward(
         self, source: Int[Tensor, "B K"] | Tokens, target: Int[Tensor, "B Q"] | Tokens
     ) -> Float[Tensor, "B Q V"]:
-        """Return the scores of the token after each target token, given the source and the target up to it."""
+        """Return the scores of the token after each target token, given the source and the target up to it.
+
+        Raises UserError for padding before a token of the target.
+        """
         state = self.start(Tokens.of(source, "source"))
-        target = one_a_row(Tokens.of(target, "target"))
+        target = read_from_start(Tokens.of(target, "target"))
         return self.step(state, target.ids, target.positions, None)
 
     def start(self, source: Tokens | None) -> RecurrentMemory:

@@ -469,6 +469,16 @@ def test_packed_documents_are_refused(kind):
         model.start(None)
 
 
+@pytest.mark.parametrize("kind", [Recurrent, EncoderDecoder])
+def test_padding_before_a_target_is_refused(kind):
+    model, ids = kind(9, 9, d_model=16).eval(), torch.tensor([[5, 6, 7], [0, 5, 6]])
+    behind = Tokens(ids.flip(1), Positions.sequence(3, frame="target"), (ids != 0).flip(1))
+    assert torch.equal(model(ids, behind), model(ids, ids.flip(1)))
+    before = Tokens(ids, behind.positions, ids != 0)
+    with pytest.raises(UserError, match="expected padding behind the tokens of the target, got some before"):
+        model(ids, before)
+
+
 def test_it_is_built_by_name():
     model = registry.spec("recurrent:d_model=8,cell=lstm,score=dot,input_feeding=false").build(9, 9)
     assert isinstance(model, Recurrent)
