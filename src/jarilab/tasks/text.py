@@ -59,10 +59,10 @@ class Text(TokenTask):
     reads each. valid: held-out text. Without it, the last part of each text is held out, from the start of a document
     or a line on. It is the same for every tokenizer. context_length: tokens in a window. tokenizer: characters, bpe,
     unigram or words; or a file: a tokenizer.json, a SentencePiece model, or the folder of a run or of transformers.
-    vocab_size: tokens of the tokenizer; characters ignore it. lowercase: convert the text to lower case. normalize:
-    Unicode's composed form nfc for every text, or none. byte_fallback: spell unknown words and characters in bytes, as
-    bpe and unigram always do. held_out: share of each text to hold out if `valid` is not given. metric: metric by which
-    runs are compared.
+    vocab_size: tokens of the tokenizer at most; rarer words and characters are unknown. lowercase: convert the text to
+    lower case. normalize: Unicode's composed form nfc for every text, or none. byte_fallback: spell unknown words and
+    characters in bytes, as bpe and unigram always do. held_out: share of each text to hold out if `valid` is not given.
+    metric: metric by which runs are compared.
     """
 
     predictor = "continuation"
