@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jarilab.core.devices import CPU, checked_autocast, to_device
-from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.models.base import Places, in_order
 from jarilab.models.decoding.beam_search import MOST_PENALTY, beam
@@ -20,11 +19,11 @@ from jarilab.positions.coordinates import Tokens
 class Decoding:
     """Options of a search.
 
-    beam_size: hypotheses of each source; 1 is greedy. length_penalty: the log-probability of a hypothesis is divided by
-    its length to this power. no_repeat: forbid repeated n-grams of this many tokens; 0 allows all. shortest: minimal
-    tokens of an answer, with its end. longest: maximal tokens of an answer, at most the limit of the task, which is the
-    default. precision: precision of matrix products. bfloat16 is faster on processors that support it, and may choose
-    the other of two close answers.
+    beam_size: hypotheses of each source; 1 is greedy. length_penalty: the log-probability of a hypothesis is
+    divided by its length to this power. no_repeat: forbid repeated n-grams of this many tokens; 0 allows all.
+    shortest: minimal tokens of an answer, with its end. longest: maximal tokens of an answer (default: the limit of
+    the task, which holds for larger values too). precision: precision of matrix products. bfloat16 is faster on
+    processors that support it, and may choose the other of two close answers.
     """
 
     beam_size: int = 1
@@ -59,9 +58,9 @@ def answers(
     """Return the `n_best` best answers to each source, best first, on the CPU.
 
     first, end, padding: ids of these tokens. limit: maximal tokens of an answer, with its end. places: positions of the
-    answers' tokens. Raises UserError for a `longest` above the limit, and as `beam` does.
+    answers' tokens.
     """
-    longest = _checked_longest(decoding, limit)
+    longest = limit if decoding.longest is None else min(limit, decoding.longest)
     # Around the whole search, so that autocast converts the weights once.
     precise = checked_autocast(model, decoding.precision, sources.ids.device)
     if not decoding.plain or n_best != 1:
@@ -95,16 +94,6 @@ def answers(
         [Hypothesis(ids[:length], logs[:length], total, total / _power(length, penalty))]
         for ids, logs, length, total in rows
     ]
-
-
-def _checked_longest(decoding: Decoding, limit: int) -> int:
-    """Return the maximal tokens of an answer. Raises UserError above the limit."""
-    longest = limit if decoding.longest is None else decoding.longest
-    if longest > limit:
-        raise UserError(
-            f"longest: expected at most {limit} tokens, the limit of this task, got {longest}; omit it"
-        )
-    return longest
 
 
 def _lengths(ids_BL: Int[Tensor, "B L"], end: int) -> Int[Tensor, " B"]:

@@ -50,15 +50,6 @@ def test_an_answer_goes_to_its_end_with_the_padding_that_was_written_in_it():
     assert endless.ids.tolist() == [7, 7, 7, 7]
 
 
-@pytest.mark.parametrize("beam", [1, 2])
-def test_longer_answers_than_the_limit_are_refused(beam):
-    source = Tokens.of(torch.full((1, 1), 5), "source")
-    rest = {"first": FIRST, "end": END, "padding": PADDING, "limit": LIMIT}
-    assert answers(Scripted([[7] * LIMIT]), source, Decoding(beam_size=beam, longest=LIMIT), **rest)
-    with pytest.raises(UserError, match="longest: expected at most 4 tokens, the limit of this task, got 5; omit it"):
-        answers(Scripted([[7] * LIMIT]), source, Decoding(beam_size=beam, longest=5), **rest)
-
-
 class Listening(Scripted):
     """It tells in which precision it is asked to multiply."""
 
