@@ -332,18 +332,15 @@ def compare(
         saved = study.Study.read(folder)
         saved.trust(folder, trust_code)
         if not train:
-            _check_adds_nothing(
-                encodings=encodings, seeds=seeds, eval_lengths=eval_lengths, sbatch=sbatch
-            )
+            added = {"encodings": encodings, "seeds": seeds, "eval_lengths": eval_lengths}
+            _check_adds_nothing({**added, "sbatch": sbatch})
             return run_study.report_study(saved, folder)
         return run_study.run(saved.extend(encodings, seeds, eval_lengths), folder, launcher)
+    if not train:
+        raise UserError(f"train=False expects the folder of a study as task, got {task}")
     if out is None or not encodings:
         raise UserError(
             f"compare expects encodings and a folder for {task}; pass encodings and out"
-        )
-    if not train:
-        raise UserError(
-            f"train=False shows the finished trials of a study: expected its folder, got {task}; pass that as task"
         )
     seeds = 1 if seeds is None else seeds
     chosen = (encodings, seeds, settings or {}, precision, model, snapshots, rates, eval_lengths)
@@ -351,7 +348,7 @@ def compare(
     return run_study.run(requested, checked_folder(out), launcher)
 
 
-def _check_adds_nothing(**options: Any) -> None:
+def _check_adds_nothing(options: Mapping[str, Any]) -> None:
     """Raises UserError for options that a table without training would ignore."""
     ignored = [name for name, value in options.items() if value]
     if ignored:

@@ -137,7 +137,7 @@ def test_a_folder_without_a_study_is_refused(tmp_path):
 
 
 def test_a_table_without_training_needs_the_folder_of_a_study(tmp_path, trained):
-    with pytest.raises(UserError, match="train=False shows the finished trials of a study: expected its folder, got"):
+    with pytest.raises(UserError, match="train=False expects the folder of a study as task, got arithmetic"):
         jarilab.compare(TASK, tmp_path / "out", encodings=["none"], settings=SHORT, train=False)
     assert trained == []
 
