@@ -96,11 +96,6 @@ class Translation(PairsTask):
         self.joint, self.swap = joint, swap
         self.form = Form(lowercase, normalize == "nfc", tokenized, byte_fallback)
         self.metric = METRICS[metric]
-        if split_tokens and tokenizer != "bpe":
-            raise UserError(
-                f"split_tokens: expected the tokenizer bpe, whose tokens are made of two, got {tokenizer}; omit "
-                "--split-tokens or use --tokenizer bpe"
-            )
         self.split_tokens = split_tokens
 
     @classmethod

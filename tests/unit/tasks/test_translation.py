@@ -183,8 +183,15 @@ def test_split_tokens_say_the_same_and_are_counted(files: tuple[str, str]) -> No
 
 
 def test_tokens_of_one_part_are_not_split(files: tuple[str, str]) -> None:
-    with pytest.raises(UserError, match=r"split_tokens: expected the tokenizer bpe, .* got words; omit --split-tokens"):
-        Translation(train=files, tokenizer="words", split_tokens=0.1)
+    with pytest.raises(UserError, match=r"split_tokens: .* kind bpe, .* got words; omit --split-tokens or use"):
+        prepared(files, tokenizer="words", split_tokens=0.1)
+
+
+def test_tokens_of_a_run_are_split(files: tuple[str, str], tmp_path: Path) -> None:
+    for name, content in prepared(files, vocab_size=300).artifacts().items():
+        (tmp_path / name).write_bytes(content)
+    split, whole = (prepared(files, tokenizer=str(tmp_path), split_tokens=share) for share in (0.5, 0.0))
+    assert split.training_lengths.sum() > whole.training_lengths.sum()
 
 
 def test_lines_longer_than_the_limit_are_left_out_and_counted(tmp_path: Path) -> None:

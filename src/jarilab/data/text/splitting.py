@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch.nn import functional
 
+from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.data.text.vocabulary import PADDING
@@ -31,7 +32,12 @@ class Splitting:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, share: float, longest: int) -> Splitting:
-        """Return the splitting of a tokenizer's rows. tokenizer: of the kind bpe."""
+        """Return the splitting of a tokenizer's rows. Raises UserError if it is not of the kind bpe."""
+        if tokenizer.kind != "bpe":
+            raise UserError(
+                "split_tokens: expected a tokenizer of the kind bpe, whose tokens are made of two, got "
+                f"{tokenizer.kind}; omit --split-tokens or use --tokenizer bpe"
+            )
         halves = torch.full((len(tokenizer), 2), -1)
         for whole, parts in tokenizer.merged_from.items():
             halves[whole] = torch.tensor(parts)
