@@ -10,7 +10,7 @@ jari trains as `jarilab train` does; the others are in `peers.py`. A library tha
 The search: each contender trains with three learning rates times three lengths of the schedule, seed 0. If the best
 rate or the best length is at an edge, one more is tried beyond it. The best setting needs the fewest steps to the mark,
 or ends best if none reaches it. It is then trained with three fresh seeds. If a seed never reaches the mark, the next
-settings are trained too, four in all at most, until all seeds of one reach it. The table shows each of them.
+settings are trained too, four in all at most (BLEU 35: one), until all seeds of one reach it. The table shows each.
 
 A run reaches the mark where the line between two evaluations crosses it, if the next evaluation is beyond it too. A
 peer's run ends early, after two evaluations beyond the mark or when it can no longer be the best. Its first evaluation
@@ -54,7 +54,6 @@ import jarilab
 SEARCH_EVALUATIONS, EVALUATIONS, FIRST_EVALUATION = 12, 25, 0.2
 SEEDS = (1, 2, 3)
 LENGTH_RATIO = 1.4
-MAX_CHOSEN = 4
 TIMED_STEPS, TIMED_EVALUATIONS, TIMED_SEEDS = 60, 6, (101, 102, 103)
 KEEPING = threading.Lock()
 JARI = "jari"
@@ -86,7 +85,7 @@ class Row:
     """A task and its mark. examples, search_examples: on how many held-out examples an evaluation is taken.
 
     batch: examples of a step; what they are on average where a batch holds so many tokens. settings, files: of jari's
-    run. higher: whether more is better.
+    run. higher: whether more is better. max_chosen: settings that are trained with fresh seeds, at most.
     """
 
     task: str
@@ -100,6 +99,7 @@ class Row:
     contenders: Mapping[str, Contender]
     settings: Mapping[str, Any] = field(default_factory=dict)
     files: Callable[[Path], dict[str, Any]] = field(default=lambda data: {})
+    max_chosen: int = 4
 
     def reached(self, evaluations: Sequence[Evaluation]) -> float | None:
         """The step at which the mark is reached."""
@@ -203,6 +203,7 @@ ROWS["translation-35"] = replace(
         "nn.Transformer, Muon, bfloat16": Contender(partial(peers.translator, dropout=DROPOUT), MUON, LONGEST),
     },
     settings={**ROWS["translation"].settings, "model.dropout": DROPOUT},
+    max_chosen=1,
 )
 
 
@@ -324,7 +325,7 @@ class Trainer:
         All are kept, so it takes no time to ask again.
         """
         chosen = []
-        for recipe in self.ranked()[:MAX_CHOSEN]:
+        for recipe in self.ranked()[: ROWS[self.name].max_chosen]:
             evaluations = [self.evaluations(recipe, seed) for seed in SEEDS]
             chosen.append((recipe, evaluations))
             if all(ROWS[self.name].reached(each) is not None for each in evaluations):
