@@ -13,7 +13,7 @@ from torch.nn import functional
 from jarilab.core.devices import constant
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.options import unpack_options
-from jarilab.core.shapes import Float, Tensor
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import registry
 from jarilab.models.layers import LayerKeywords, LayerOptions, Layers, Share
 from jarilab.models.stacks import Encoder, mean_of_tokens
@@ -48,8 +48,8 @@ class VisionTransformer(nn.Module):
         is hidden. In training they are not computed at all: half of a scanned digit is blank. None reads all.
     drop_path: probability that an example skips a sublayer of the last layer in training.
     resolution: what to do with images of another size than in training: raise an error (refuse), resize the image,
-        rescale patch positions to those of training, or extrapolate to further positions. Rescaling interpolates
-        learned tables.
+        rescale patch positions to those of training, or extrapolate to further positions. Rescaling interpolates the
+        tables of learned2d and table2d, and refuses encodings that accept integer positions only.
     n_layers: layers of the encoder.
 
     `__init__` has the options of layers, from `d_model` to `kernel`.
@@ -133,16 +133,45 @@ class VisionTransformer(nn.Module):
         images = self._fitting(images)
         grid = grid_of(images.size, self.patch_size)
         positions = Positions.grid(*grid, device=images.pixels.device)
-        if grid != self.grid and self.resolution == "rescale":
-            positions = _rescaled(positions, self.grid)
+        if images.keep is not None:
+            positions = self._in_padded(positions, images.keep)
+        extent = positions.extent
+        assert extent is not None
+        trained_A = constant(self.grid, extent.device)
+        is_other = grid != self.grid if images.keep is None else bool((extent != trained_A).any())
+        if self.resolution == "rescale" and is_other:
+            positions = self._rescaled(positions, trained_A / extent)
         if not self._on_axes:
             row_L, column_L = positions.coordinates.unbind(-1)
-            columns = self.grid[1] if self.resolution == "rescale" else grid[1]
+            columns = grid[1] if images.keep is None else extent[:, 1:].ceil().long()
+            columns = self.grid[1] if self.resolution == "rescale" else columns
             index_L = row_L * columns + column_L
             positions = Positions(index_L.unsqueeze(-1), positions.order, frame="image")
         if self.nowhere is None:
             return positions
         return Positions.nowhere(len(self.nowhere.weight), positions).concat(positions)
+
+    def _in_padded(self, positions: Positions, keep: Bool[Tensor, "B H W"]) -> Positions:
+        """Give each image its own extent, so that its positions do not depend on its padding."""
+        positions = replace(positions, extent=_sides(keep) / self.patch_size)
+        if self._on_axes and self.resolution != "rescale":
+            return positions
+        # Padding may lie beyond the last position of its image: it gets the first one.
+        is_patch_BL = patch_keep(keep, self.patch_size)
+        assert is_patch_BL is not None
+        return replace(positions, coordinates=positions.coordinates * is_patch_BL.unsqueeze(-1))
+
+    def _rescaled(self, positions: Positions, scale: Float[Tensor, "*B 2"]) -> Positions:
+        """Map the centres of patches to the training grid. Raises UserError if the encoding needs integer positions."""
+        if any(encoding.integer_only for encoding in self.encoder.encoding.by_layer):
+            raise UserError(
+                "the encoding accepts integer positions only, but rescaled patches lie between those of training; use "
+                "resolution=extrapolate or resize, or another encoding"
+            )
+        # Coordinate 0 is the centre of the first patch, half a patch from the edge.
+        coordinates = (positions.coordinates + 0.5) * scale.unsqueeze(-2) - 0.5
+        extent_A = constant(self.grid, scale.device)
+        return replace(positions, coordinates=coordinates, extent=extent_A)
 
     def max_positions(self) -> dict[str, int | None]:
         """Return how many positions the encoding supports, if larger images read further ones."""
@@ -173,7 +202,8 @@ class VisionTransformer(nn.Module):
                 f"the model reads images of {channels} channels, got {images.pixels.shape[1]}; convert them to "
                 f"{'grey' if channels == 1 else 'colour'}"
             )
-        if images.size == (height, width):
+        is_whole = images.keep is None or self.resolution != "resize"
+        if images.size == (height, width) and is_whole:
             return images
         if self.resolution == "refuse":
             raise UserError(
@@ -183,20 +213,31 @@ class VisionTransformer(nn.Module):
         return _resized(images, (height, width)) if self.resolution == "resize" else images
 
 
+def _sides(keep: Bool[Tensor, "B H W"]) -> Int[Tensor, "B 2"]:
+    """Return height and width of each image in pixels, without the padding below and to the right."""
+    sides = []
+    for other_axis in (2, 1):
+        is_used_BN = keep.any(other_axis)
+        number_N = torch.arange(1, is_used_BN.shape[1] + 1, device=keep.device)
+        sides.append((is_used_BN * number_N).amax(1).clamp_min(1))
+    return torch.stack(sides, 1)
+
+
 def _resized(images: Images, size: tuple[int, int]) -> Images:
-    pixels = functional.interpolate(images.pixels, size, mode="bilinear", antialias=True)
+    """Return the images at another size, each without the padding below and to the right."""
     if images.keep is None:
-        return Images(pixels, None)
-    keep_B1HW = images.keep.unsqueeze(1).float()
-    keep_B1HW = functional.interpolate(keep_B1HW, size, mode="nearest")
-    return Images(pixels, keep_B1HW[:, 0] > 0)
+        return Images(_interpolated(images.pixels, size))
+    pixels, keeps = [], []
+    for row, (height, width) in enumerate(_sides(images.keep).tolist()):
+        part = slice(row, row + 1), slice(height), slice(width)
+        pixels.append(_interpolated(images.pixels[part[0], :, part[1], part[2]], size))
+        keep_1HW = images.keep[part].float()
+        keeps.append(functional.interpolate(keep_1HW.unsqueeze(1), size, mode="nearest")[:, 0] > 0)
+    keep_BHW = torch.cat(keeps)
+    return Images(torch.cat(pixels), None if bool(keep_BHW.all()) else keep_BHW)
 
 
-def _rescaled(positions: Positions, grid: tuple[int, int]) -> Positions:
-    """Map the centres of a grid's patches to another grid over the same image."""
-    assert positions.extent is not None
-    extent_A = constant(grid, positions.coordinates.device)
-    scale_A = extent_A / positions.extent
-    # Coordinate 0 is the centre of the first patch, half a patch from the edge.
-    coordinates = (positions.coordinates + 0.5) * scale_A - 0.5
-    return replace(positions, coordinates=coordinates, extent=extent_A)
+def _interpolated(
+    pixels: Float[Tensor, "B C H W"], size: tuple[int, int]
+) -> Float[Tensor, "B C h w"]:
+    return functional.interpolate(pixels, size, mode="bilinear", antialias=True)

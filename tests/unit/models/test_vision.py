@@ -174,6 +174,31 @@ def test_every_encoding_for_a_plane_can_be_rescaled(encoding):
     assert model_of(encoding, resolution="rescale")(images(shape=LARGE)).isfinite().all()
 
 
+@pytest.mark.parametrize("encoding", ["sinusoidal", "learned:positions=12", "sinusoidal2d:normalised=true", "rotary2d"])
+@pytest.mark.parametrize("resolution", ["extrapolate", "rescale", "resize"])
+@torch.no_grad()
+def test_an_image_has_the_same_scores_alone_and_padded_beside_a_larger_one(resolution, encoding):
+    if resolution == "rescale" and encoding.startswith("learned"):
+        pytest.skip("integer positions only")
+    model = model_of(encoding, resolution=resolution, pool="class")
+    alone, padded = images(shape=(1, 8, 8)), images(shape=(1, 12, 16))
+    padded[:, :, :8, :8] = alone
+    keep = torch.ones(3, 12, 16, dtype=torch.bool)
+    keep[:2, 8:], keep[:2, :, 8:] = False, False
+    scores = model(Images(padded, keep))
+    torch.testing.assert_close(scores[:2], model(alone[:2]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(scores[2:], model(padded[2:]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("encoding", ["shaw2d:clip=2", "rotary+t5"])
+@torch.no_grad()
+def test_an_encoding_of_integers_is_not_rescaled(encoding):
+    model = model_of(encoding, resolution="rescale")
+    model(images())
+    with pytest.raises(UserError, match=r"accepts integer positions only.*; use resolution=extrapolate"):
+        model(images(shape=LARGE))
+
+
 def test_colour_where_grey_is_read_is_refused():
     with pytest.raises(UserError, match="reads images of 1 channels, got 3; convert them to grey"):
         model_of()(images(shape=(3, 8, 12)))
