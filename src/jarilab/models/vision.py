@@ -137,10 +137,11 @@ class VisionTransformer(nn.Module):
             positions = self._in_padded(positions, images.keep)
         extent = positions.extent
         assert extent is not None
-        trained_A = constant(self.grid, extent.device)
-        is_other = grid != self.grid if images.keep is None else bool((extent != trained_A).any())
-        if self.resolution == "rescale" and is_other:
-            positions = self._rescaled(positions, trained_A / extent)
+        if self.resolution == "rescale":
+            trained_A = constant(self.grid, extent.device)
+            padded = images.keep is not None
+            if bool((extent != trained_A).any()) if padded else grid != self.grid:
+                positions = self._rescaled(positions, trained_A / extent)
         if not self._on_axes:
             row_L, column_L = positions.coordinates.unbind(-1)
             columns = grid[1] if images.keep is None else extent[:, 1:].ceil().long()

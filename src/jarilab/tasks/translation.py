@@ -53,13 +53,14 @@ class Translation(PairsTask):
     tokens), unigram, words or characters; or a file: a tokenizer.json, a SentencePiece model, or the folder of a run or
     of transformers. vocab_size: tokens of the tokenizer. joint: one vocabulary for both sides. lowercase: convert the
     text to lower case. normalize: Unicode's composed form nfc for every text, or none. byte_fallback: spell unknown
-    words and characters in bytes, as bpe and unigram always do. split_tokens: how often a token of a training text
-    is split into the two that bpe merged, on average, such as 0.15; other tokens each time, which regularizes, like
-    BPE-dropout. longest: maximal tokens of a line; longer pairs are omitted and counted. swap: translate from the
-    second file to the first. metric: metric by which runs are compared. tokenized: the files are tokenized, so
-    words are what is between spaces, in the vocabulary and in BLEU. bleu_tokenizer: how sacreBLEU splits text that
-    is not tokenized. By default (auto), zh for Chinese, char (single characters) for other text without blanks, and
-    13a (the rules of WMT) for the rest. Three need packages of their own: ja-mecab, ko-mecab and flores200.
+    words and characters in bytes, as bpe and unigram always do. split_tokens: random splits for each token of a
+    training text, such as 0.15, rounded for each line. A split undoes one merge of bpe, others each time; it
+    regularizes, like BPE-dropout. longest: maximal tokens of a line; longer pairs are omitted and counted. swap:
+    translate from the second file to the first. metric: metric by which runs are compared. tokenized: the files are
+    tokenized, so words are what is between spaces, in the vocabulary and in BLEU. bleu_tokenizer: how sacreBLEU
+    splits text that is not tokenized. By default (auto), zh for Chinese, char (single characters) for other text
+    without blanks, and 13a (the rules of WMT) for the rest. Three need packages of their own: ja-mecab, ko-mecab
+    and flores200.
     """
 
     def __init__(

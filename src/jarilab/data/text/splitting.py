@@ -23,7 +23,8 @@ class Splitting:
     many more tokens for its length, so that rows of one length need no padding.
 
     halves: `(V, 2)`, the ids of the two tokens that a token was merged from, -1 where there are none.
-    share: splits for each token of a row. longest: no row becomes longer than this.
+    share: splits for each token of a row, rounded for the row, so a small share leaves short rows whole. longest: no
+    row becomes longer than this.
     """
 
     halves: Int[Tensor, "V 2"]
