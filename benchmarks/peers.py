@@ -380,9 +380,9 @@ class MarianAnswers(arithmetic.PeerAnswers):
         return [[token for token in row if token != PADDING] for row in ids[:, 1:].tolist()]
 
 
-def marian(data: Path, seed: int, recipe: Recipe, dropout: float = 0.0) -> Trainee:
+def marian(data: Path, seed: int, recipe: Recipe) -> Trainee:
     """Hugging Face's Marian: norms behind, sinusoids, AdamW."""
-    return _translation(data, seed, recipe, translation.Marian, MarianAnswers, dropout)
+    return _translation(data, seed, recipe, translation.Marian, MarianAnswers)
 
 
 def translator(data: Path, seed: int, recipe: Recipe, dropout: float = 0.0) -> Trainee:
@@ -396,7 +396,7 @@ def _translation(
     recipe: Recipe,
     build: Callable[[translation.Size], Any],
     answers: Callable[..., Any],
-    dropout: float,
+    dropout: float = 0.0,
 ) -> Trainee:
     task = Translation(**files_of_translation(data), vocab_size=PAIRS.vocab_size)
     task.prepare()

@@ -139,8 +139,10 @@ class VisionTransformer(nn.Module):
         assert extent is not None
         if self.resolution == "rescale":
             trained_A = constant(self.grid, extent.device)
-            padded = images.keep is not None
-            if bool((extent != trained_A).any()) if padded else grid != self.grid:
+            is_other = grid != self.grid
+            if images.keep is not None:
+                is_other = bool((extent != trained_A).any())
+            if is_other:
                 positions = self._rescaled(positions, trained_A / extent)
         if not self._on_axes:
             row_L, column_L = positions.coordinates.unbind(-1)

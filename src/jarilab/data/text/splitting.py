@@ -19,8 +19,8 @@ from jarilab.data.text.vocabulary import PADDING
 class Splitting:
     """Splits tokens at random into the two that BPE merged into them, and these again.
 
-    Like BPE-dropout (Provilkov et al., 2020), it shows a model a word in several spellings. Here each row gets equally
-    many more tokens for its length, so that rows of one length need no padding.
+    Like BPE-dropout (Provilkov et al., 2020), it shows a model a word in several spellings. Rows of equal length are
+    split equally often, so a batch of them needs hardly any padding.
 
     halves: `(V, 2)`, the ids of the two tokens that a token was merged from, -1 where there are none.
     share: splits for each token of a row, rounded for the row, so a small share leaves short rows whole. longest: no
@@ -50,7 +50,7 @@ class Splitting:
         return wanted.minimum(self.longest - lengths).clamp(min=0)
 
     def split(self, ids_BL: Int[Tensor, "B L"], generator: torch.Generator) -> Int[Tensor, "B M"]:
-        """Return padded rows with some tokens split. Rows without a token that can be split stay as they are."""
+        """Return padded rows with some tokens split, fewer where a row has too few that can be."""
         splits_B = self.splits((ids_BL != PADDING).sum(1))
         for done in range(int(splits_B.max())):
             can_BL = (self.halves[ids_BL, 0] >= 0) & (done < splits_B)[:, None]
