@@ -1,4 +1,4 @@
-"""Optimizers compute what PyTorch's do, bit for bit and with the same state, and import no compiler."""
+"""Optimizers compute what PyTorch's do and import no compiler."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from jarilab.core.devices import CPU, has_bfloat16
 from jarilab.nn.sublayers import TokenEmbedding
 from jarilab.runs.training_options import Training
 from jarilab.training import optimization
@@ -38,10 +39,17 @@ def give_gradients(parameters: list[nn.Parameter], step: int) -> None:
         parameter.grad = None if number == 2 and step % 2 else drawn
 
 
+@pytest.fixture
+def with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that has bfloat16 products, as far as the optimizer knows."""
+    monkeypatch.setattr(optimization, "has_bfloat16", lambda device: True)
+
+
 def states(optimizer: torch.optim.Optimizer) -> dict[int, torch.Tensor]:
     return {number: held["momentum_buffer"] for number, held in optimizer.state_dict()["state"].items()}
 
 
+@pytest.mark.skipif(not has_bfloat16(CPU), reason="without bfloat16 products the iteration is in float32")
 @pytest.mark.parametrize(
     "options",
     [
@@ -76,6 +84,32 @@ def test_ten_steps_are_those_of_torch_bit_for_bit(options: dict[str, Any], monke
     assert plain.state_dict()["param_groups"] == own.state_dict()["param_groups"]
 
 
+def orthogonalised_exactly(update: torch.Tensor) -> torch.Tensor:
+    """Five iterations of Newton and Schulz as Jordan et al. (2024) write them, in float64."""
+    wide = update.shape[0] <= update.shape[1]
+    x = (update if wide else update.mT).double()
+    x = x / x.norm()
+    for _ in range(5):
+        gram = x @ x.mT
+        x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
+    return x if wide else x.mT
+
+
+def test_without_bfloat16_the_iteration_is_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimization, "has_bfloat16", lambda device: False)
+    parameters, before = matrices(), matrices()
+    optimizer = StackedMuon(parameters, lr=0.02, weight_decay=0.0, nesterov=False, adjust_lr_fn="match_rms_adamw")
+    give_gradients(parameters, 0)
+    optimizer.step()
+    for parameter, start in zip(parameters, before, strict=True):
+        assert parameter.grad is not None
+        size = 0.02 * 0.2 * max(parameter.shape) ** 0.5
+        expected = start.double() - size * orthogonalised_exactly(parameter.grad)
+        # In bfloat16 the difference is a hundred times as large.
+        torch.testing.assert_close(parameter.double(), expected, atol=1e-5 * size, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("with_bfloat16")
 @pytest.mark.parametrize(("first", "then"), [(torch.optim.Muon, StackedMuon), (StackedMuon, torch.optim.Muon)])
 def test_either_goes_on_from_the_state_of_the_other(first: type, then: type) -> None:
     ours, theirs = matrices(), matrices()
