@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from jarilab.core.devices import autocast
+from jarilab.core.devices import CPU, autocast, has_bfloat16
 from jarilab.data.images import augment, idx
 from jarilab.data.text import PADDING
 from jarilab.positions.coordinates import Tokens
@@ -48,7 +48,7 @@ JOINED_MAPS = ("qkv", "to_qkv")
 
 @dataclass(frozen=True)
 class Recipe:
-    """rate: the highest learning rate. steps: of the whole schedule. precision: of autocast."""
+    """rate: the highest. steps: of the whole schedule. precision: of autocast, if the processor has it."""
 
     rate: float
     steps: int
@@ -80,8 +80,10 @@ def trainee(
 ) -> Trainee:
     """usual: makes the optimizer of the authors from the model."""
 
+    precision = recipe.precision if has_bfloat16(CPU) else "float32"
+
     def cast_loss() -> Tensor:
-        with autocast(recipe.precision):
+        with autocast(precision):
             return loss()
 
     if not recipe.today:
@@ -380,9 +382,9 @@ class MarianAnswers(arithmetic.PeerAnswers):
         return [[token for token in row if token != PADDING] for row in ids[:, 1:].tolist()]
 
 
-def marian(data: Path, seed: int, recipe: Recipe) -> Trainee:
+def marian(data: Path, seed: int, recipe: Recipe, dropout: float = 0.0) -> Trainee:
     """Hugging Face's Marian: norms behind, sinusoids, AdamW."""
-    return _translation(data, seed, recipe, translation.Marian, MarianAnswers)
+    return _translation(data, seed, recipe, translation.Marian, MarianAnswers, dropout)
 
 
 def translator(data: Path, seed: int, recipe: Recipe, dropout: float = 0.0) -> Trainee:

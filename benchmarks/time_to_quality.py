@@ -69,7 +69,10 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True)
 class Contender:
-    """peer: None for jari. precision: of autocast. needs: packages. settings: of jari, beside the row's."""
+    """peer: None for jari. precision: of autocast, if the processor has it.
+
+    needs: packages. settings: of jari, beside the row's.
+    """
 
     peer: Peer | None
     rates: Sequence[float]
@@ -201,9 +204,17 @@ ROWS["translation-35"] = replace(
     contenders={
         JARI: Contender(None, MUON, LONGER),
         "nn.Transformer, Muon, bfloat16": Contender(partial(peers.translator, dropout=DROPOUT), MUON, LONGEST),
+        "nn.Transformer, the same without dropout": Contender(peers.translator, MUON[:2], LONGER[1:]),
+        "Hugging Face's Marian, AdamW": Contender(
+            partial(peers.marian, dropout=DROPOUT),
+            (1e-3, 2e-3),
+            LONGEST,
+            today=False,
+            precision="float32",
+            needs=("transformers",),
+        ),
     },
     settings={**ROWS["translation"].settings, "model.dropout": DROPOUT},
-    max_chosen=1,
 )
 
 

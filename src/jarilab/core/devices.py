@@ -158,8 +158,9 @@ def checked_autocast(model: Any, precision: str, device: torch.device) -> Iterat
         if precision == "float32":
             raise
         where = "this processor" if device == CPU else str(device)
+        reason = str(error).partition(". ")[0]  # oneDNN's next sentence is about its variables
         raise UserError(
-            f"{where} cannot compute {type(model).__name__} in {precision}: {error}; use --precision float32"
+            f"{where} cannot compute {type(model).__name__} in {precision}: {reason}; use --precision float32"
         ) from None
 
 

@@ -28,8 +28,6 @@ from jarilab.nn.sublayers import FeedForward, Linear, Residual, linear
 MAX_PLAIN_ROWS = 16
 """With more rows, products in float32 are faster with packed weights, also if these are packed for one answer."""
 
-PACKED_DTYPES = (torch.float32, torch.bfloat16)
-
 LAYERS = (
     EncoderLayer,
     DecoderLayer,
@@ -82,11 +80,19 @@ class OneToken:
         rounds = torch.is_autocast_enabled("cpu")
         dtype = torch.get_autocast_dtype("cpu") if rounds else x_R1D.dtype
         few = x_R1D.shape[0] <= MAX_PLAIN_ROWS
-        if not torch.backends.mkldnn.is_available() or dtype not in PACKED_DTYPES:
+        if not _packs(dtype):
             return functional.linear if few else linear
         if few and not rounds:
             return functional.linear
         return self.packed.setdefault(dtype, _Packed(dtype))
+
+
+def _packs(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has kernels of this dtype for this processor."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    has_bfloat16: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16)
 
 
 def hooks_of_modules(modules: Sequence[nn.Module]) -> list[Mapping[int, Any]]:

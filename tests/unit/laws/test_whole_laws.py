@@ -500,3 +500,12 @@ def test_the_command_checks_a_run(tmp_path):
     result = command("laws", "--model", tmp_path / "run")
     assert (result.returncode, result.stderr) == (0, "")
     assert "holds    cached steps equal the full forward: off by" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["image_runs/class", "image_runs/detection", "painted_runs/painter"])
+def test_the_command_refuses_runs_on_images(name, request):
+    fixture, _, run = name.partition("/")
+    refused = command("laws", "--model", request.getfixturevalue(fixture) / run)
+    assert refused.returncode == 2
+    assert "expected a run on text, got a model of images" in refused.stderr
+    assert "check its encoding instead: jarilab laws " in refused.stderr

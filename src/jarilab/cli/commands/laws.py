@@ -68,16 +68,24 @@ def _of_folder(options: argparse.Namespace) -> list[Outcome]:
     from pathlib import Path
 
     from jarilab import huggingface
-    from jarilab.core.errors import as_user_error
+    from jarilab.core.errors import UserError, as_user_error
     from jarilab.laws.whole_laws import check_model
     from jarilab.runs.loaded import load
+    from jarilab.tasks.captions import Captions
+    from jarilab.tasks.classification import ImageTask
     from jarilab.training.progress import working
 
     folder: str = options.model
     limit_memory(options)
     with working(f"checking {folder}"):
         if (Path(folder) / "run.json").is_file():
-            return check_model(load(folder, trust_code=options.trust_code).model)
+            run = load(folder, trust_code=options.trust_code)
+            if isinstance(run.task, ImageTask | Captions):
+                raise UserError(
+                    f"{folder}: expected a run on text, got a model of images ({run.experiment.task}); check "
+                    f"its encoding instead: jarilab laws {run.experiment.encoding}"
+                )
+            return check_model(run.model)
         model = huggingface.load(folder).model
         with as_user_error(f"{folder} cannot be checked"):
             return check_model(model)
