@@ -382,9 +382,9 @@ class MarianAnswers(arithmetic.PeerAnswers):
         return [[token for token in row if token != PADDING] for row in ids[:, 1:].tolist()]
 
 
-def marian(data: Path, seed: int, recipe: Recipe, dropout: float = 0.0) -> Trainee:
+def marian(data: Path, seed: int, recipe: Recipe) -> Trainee:
     """Hugging Face's Marian: norms behind, sinusoids, AdamW."""
-    return _translation(data, seed, recipe, translation.Marian, MarianAnswers, dropout)
+    return _translation(data, seed, recipe, translation.Marian, MarianAnswers)
 
 
 def translator(data: Path, seed: int, recipe: Recipe, dropout: float = 0.0) -> Trainee:
