@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.comparison.table_export import at_lengths, interval_sentences, other_lengths
+from jarilab.core.columns import left, right, terminal_width
 from jarilab.core.errors import printable
 from jarilab.tasks.metrics import METRICS, Metric, confusion_table, score_notes
 
@@ -27,13 +28,13 @@ def metrics_text(metrics: Mapping[str, Any], folder: str) -> str:
     """The result of `train` and `evaluate`."""
     rows = list(_rows(metrics))
     titles = [title for title, _ in rows]
-    width = max([MIN_TITLE_WIDTH, *map(len, titles)])
+    width = max([MIN_TITLE_WIDTH, *map(terminal_width, titles)])
     encoding = metrics["encoding"]
     examples = int(metrics["examples"])
     counted = "example" if examples == 1 else "examples"
     lines = [f"{folder}: {encoding}, {examples:,} held-out {counted}{_of_length(metrics)}"]
     for title, value in rows:
-        lines.append(f"  {title.ljust(width)} {value}")
+        lines.append(f"  {left(title, width)} {value}")
     lines += [f"  {note}" for note in score_notes(metrics)]
     if "refused" in metrics:
         lines.append(
@@ -117,10 +118,11 @@ def _confusion(metrics: Mapping[str, Any]) -> Iterator[str]:
     table = confusion_table(metrics)
     if len(table) < 2:
         return
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    rows = [list(map(printable, row)) for row in table]
+    widths = [max(map(terminal_width, column)) for column in zip(*rows, strict=True)]
     yield "  answers (columns) to each class"
-    for row in table:
-        cells = (printable(cell).rjust(width) for cell, width in zip(row, widths, strict=True))
+    for row in rows:
+        cells = map(right, row, widths)
         yield f"  {'  '.join(cells)}"
 
 
@@ -135,7 +137,7 @@ def table_text(table: Mapping[str, Any], out: Path) -> str:
     groups = list(encodings[0]["groups"])
     width = max([len("encoding"), *map(len, names)])
     title = "encoding".ljust(width)
-    titles = [group.rjust(_group_width(group)) for group in groups]
+    titles = [right(group, _group_width(group)) for group in groups]
     titles += [f"at {at['length']:,}".rjust(11) for at in other_lengths(table)]
     head = _columns(title, metric.title, "95 % interval", "best", titles)
     lines = [table["describe"], *table["notes"], "", f"{head}   parameters  s/step  memory"]
@@ -255,7 +257,7 @@ def _of_groups(values: Mapping[str, float], metric: Metric, groups: Sequence[str
 
 
 def _group_width(group: str) -> int:
-    return 2 + max(7, len(group))
+    return 2 + max(7, terminal_width(group))
 
 
 def _differences(rows: Sequence[Mapping[str, Any]], metric: Metric) -> list[str]:

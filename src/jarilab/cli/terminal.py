@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from jarilab.core.columns import left, terminal_width
 from jarilab.core.errors import UserError, printable
 
 MAX_LINE_BYTES = 1 << 20
@@ -133,13 +134,13 @@ def check_file(file: Path) -> None:
 
 def table(rows: list[list[str]]) -> str:
     """Rows of cells in aligned columns. The last column may have any length."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(terminal_width, column)) for column in zip(*rows, strict=True)]
     widths[-1:] = [0]
     return "\n".join(_aligned(row, widths) for row in rows)
 
 
 def _aligned(row: list[str], widths: list[int]) -> str:
-    cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)]
+    cells = [left(cell, width) for cell, width in zip(row, widths, strict=True)]
     return "  ".join(cells).rstrip()
 
 

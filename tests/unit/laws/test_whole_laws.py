@@ -502,10 +502,16 @@ def test_the_command_checks_a_run(tmp_path):
     assert "holds    cached steps equal the full forward: off by" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["image_runs/class", "image_runs/detection", "painted_runs/painter"])
-def test_the_command_refuses_runs_on_images(name, request):
+def test_the_command_checks_a_run_on_images(image_runs):
+    result = command("laws", "--model", image_runs / "class")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "holds    rows do not mix" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["image_runs/detection", "painted_runs/painter"])
+def test_the_command_refuses_a_run_without_scores(name, request):
     fixture, _, run = name.partition("/")
     refused = command("laws", "--model", request.getfixturevalue(fixture) / run)
     assert refused.returncode == 2
-    assert "expected a run on text, got a model of images" in refused.stderr
-    assert "check its encoding instead: jarilab laws " in refused.stderr
+    assert "expected a model that returns scores of tokens or classes, got one of" in refused.stderr
+    assert "check its encoding alone: jarilab laws " in refused.stderr

@@ -71,8 +71,6 @@ def _of_folder(options: argparse.Namespace) -> list[Outcome]:
     from jarilab.core.errors import UserError, as_user_error
     from jarilab.laws.whole_laws import check_model
     from jarilab.runs.loaded import load
-    from jarilab.tasks.captions import Captions
-    from jarilab.tasks.classification import ImageTask
     from jarilab.training.progress import working
 
     folder: str = options.model
@@ -80,12 +78,14 @@ def _of_folder(options: argparse.Namespace) -> list[Outcome]:
     with working(f"checking {folder}"):
         if (Path(folder) / "run.json").is_file():
             run = load(folder, trust_code=options.trust_code)
-            if isinstance(run.task, ImageTask | Captions):
+            if not run.predictor.scores:
                 raise UserError(
-                    f"{folder}: expected a run on text, got a model of images ({run.experiment.task}); check "
-                    f"its encoding instead: jarilab laws {run.experiment.encoding}"
+                    f"{folder}: expected a model that returns scores of tokens or classes, got one of "
+                    f"{run.experiment.task}; check its encoding alone: jarilab laws {run.experiment.encoding}"
                 )
-            return check_model(run.model)
+            predictor = run.predictor
+            image = predictor.task.shape if predictor.reads_images else None
+            return check_model(run.model, image=image)
         model = huggingface.load(folder).model
         with as_user_error(f"{folder} cannot be checked"):
             return check_model(model)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from jarilab.attention import definition
+from jarilab.core.columns import right, terminal_width
 from jarilab.inspect.explain.softmax import Divisor, Softmax, softmax_jacobian, softmax_lens
 from jarilab.inspect.explain.steps import Step, Walk, visible
 
@@ -118,9 +119,9 @@ def _matrix(step: Step, terminal: int | None = None) -> list[str]:
     columns = shown = step.matrix.shape[1]
     names = [visible(name) for name in step.rows]
     labels = [visible(name) for name in step.columns or map(str, range(columns))]
-    longest = max(map(len, labels if step.columns else labels[:MAX_COMPONENTS]))
+    longest = max(map(terminal_width, labels if step.columns else labels[:MAX_COMPONENTS]))
     width = max(MIN_COLUMN_WIDTH, longest + 1)
-    margin = max(len(name) for name in names) + 4
+    margin = max(map(terminal_width, names)) + 4
     if terminal is not None:
         shown = min(columns, max(1, (terminal - margin - len("  ... 99 more")) // width))
         if step.side == "queries":
@@ -133,12 +134,12 @@ def _matrix(step: Step, terminal: int | None = None) -> list[str]:
     rows = len(names)
     if step.side == "parameter":
         rows = min(rows, MAX_PARAMETER_ROWS)
-    top = "".join(label.rjust(width) for label in labels[:shown])
+    top = "".join(right(label, width) for label in labels[:shown])
     lines = [" " * margin + top]
     matrix = step.matrix[:rows, :shown].tolist()
     for name, row in zip(names[:rows], matrix, strict=True):
         numbers = [f"{value:.4f}" if math.isfinite(value) else "-inf" for value in row]
-        lines.append(name.rjust(margin) + "".join(n.rjust(width) for n in numbers) + more)
+        lines.append(right(name, margin) + "".join(n.rjust(width) for n in numbers) + more)
     left_out = len(names) - rows
     if left_out:
         lines.append("...".rjust(margin) + f" {left_out} more rows")

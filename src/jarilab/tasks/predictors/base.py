@@ -172,6 +172,8 @@ class Predictor(ABC):
     """Whether a comparison's report shows the attention behind the answers."""
     continues: ClassVar[bool] = False
     """Whether there is one sequence in which each token follows the last. An edited model then writes no new answer."""
+    scores: ClassVar[bool] = True
+    """Whether the model returns scores of tokens or of classes, and nothing else."""
 
     def __init__(self, model: Any, task: Any):
         if self.needs is not None:

@@ -88,6 +88,7 @@ class DetectionPredictor(ImagePredictor):
 
     options = DetectionOptions
     writes = frozenset({"draw"})
+    scores = False
     reported = False  # its attention is for the explorer, where boxes are drawn
 
     def predict(

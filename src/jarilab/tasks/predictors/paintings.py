@@ -111,6 +111,7 @@ class PaintingPredictor(Predictor):
     options = PaintingOptions
     reads_images = True
     writes = frozenset({"out"})
+    scores = False
     served_at_most: ClassVar[Mapping[str, int | float]] = {
         "count": 16,
         "rerank": 4,
