@@ -37,7 +37,8 @@ def test_a_head_turns_a_token_where_it_changes_the_answer(tmp_path: Path) -> Non
     turned = {}
     for site, effects in view["effects"]["sites"].items():
         for head, (_, _, turns) in enumerate(effects["hit"]):
-            answer = explorer.operate(SENTENCE, 0, [{"kind": "head", "site": site, "head": head}])["effect"]["answer"]
+            off = {"kind": "head", "site": site, "head": head}
+            answer = explorer.operate(SENTENCE, 0, [off], proceed=None)["effect"]["answer"]
             assert (turns is None) == (answer == view["answer"]), (site, head, turns, answer)
             turned[site, head] = turns
     assert 0 < sum(turns is not None for turns in turned.values()) < len(turned)
